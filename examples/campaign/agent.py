@@ -21,12 +21,10 @@ closed window keeps a process waiting.
 
 from __future__ import annotations
 
-import time
-import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from email.utils import parseaddr
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, TypedDict
 from zoneinfo import ZoneInfo
 
 from langchain_core.language_models import BaseChatModel
@@ -36,14 +34,11 @@ from langgraph.types import Command
 
 import perdure
 from perdure.times import milliseconds, moment
-from perdure.types import EffectRecord
 
 from . import records, trouble, turns, writer
-from .cadence import Cadence, due, next_open
+from .cadence import due, next_open
 from .database import Database
 from .letter import BadLetter, Letter, compose, footer, unsubscribe_of
-from .lookup import Lookup
-from .mail import NoAnswer, Outgoing
 from .records import Situation
 from .refusals import (
     LetterRefused,
@@ -52,6 +47,7 @@ from .refusals import (
     ServerTrouble,
     TemporaryTrouble,
 )
+from .sending import MANY, NotNow, Sending, sent_by
 from .settings import Settings
 
 _TEXT_ONLY_IN_AN_EDIT = {
@@ -83,14 +79,8 @@ ABOUT_A_REFUSAL = {
 }
 """A person's answer about a mail that the server keeps refusing: try it again, skip the touch, or
 treat the contact as bounced."""
-SEND = "send touch"
-"""The effect that sends a touch."""
 OUTCOME = "reply_outcome"
 """The score of a touch: 1.0 if it earned a reply, 0.0 if not."""
-MANY = 1000
-"""More effects than a run has."""
-SLOW = 5.0
-"""Maximum seconds for the last check before a mail goes out."""
 LOOK_AGAIN = timedelta(hours=6)
 """How long a thread sleeps before it checks by itself whether its campaign runs again."""
 PATIENCE = {
@@ -130,14 +120,6 @@ class State(TypedDict, total=False):
     ended: str
 
 
-class NotNow(perdure.NotDone):
-    """The mail may not go out at this moment, or did not arrive: the thread looks again."""
-
-
-class NotYet(Exception):
-    """The provider does not have the mail; it may still be on its way."""
-
-
 class Agent:
     """The nodes, and the effects they have."""
 
@@ -151,35 +133,8 @@ class Agent:
     ) -> None:
         """`now` is the journal's time, in milliseconds."""
         self._settings, self._runtime = settings, runtime
-        self._database, self._model, self._now = database, model, now
-        self._outgoing = Outgoing.of(settings)
-        self._lookup = Lookup(settings.lookup_url) if settings.lookup_url else None
-        self.send = perdure.effect(
-            name=SEND,
-            key=lambda place, letter, sequence, tries, at: [
-                sequence,
-                letter["recipient"],
-                place["step"],
-                tries,
-            ],
-            verify=_unanswered if self._lookup else None,
-            unknown="retry" if self._lookup else "hold",
-            retry=None,
-        )(self._send)
-        self.arrived = perdure.effect(
-            name="look up touch",
-            key=lambda place, message_id, recipient, sequence, tries: [
-                sequence,
-                recipient,
-                place["step"],
-                tries,
-            ],
-            retry=perdure.Retry(  # for about a day, by the clock
-                attempts=48,
-                first=timedelta(seconds=max(10.0, settings.lookup_after)),
-                longest=timedelta(minutes=30),
-            ),
-        )(self._arrived)
+        self._database, self._model = database, model
+        self._sending = Sending(settings, database, now)
 
     def graph(self) -> StateGraph[State]:
         """The graph, for `Runtime.register`."""
@@ -365,46 +320,19 @@ class Agent:
         """
         place, now = _place(state), perdure.now()
         try:
-            result = self._send_once(place, state["letter"], state["sequence"], state["tries"], now)
+            result = self._sending.deliver(
+                place, state["letter"], state["sequence"], state["tries"], now
+            )
         except perdure.NotDone as error:
             return self._after_refusal(state, place, error, now)
         except perdure.errors.EffectFailed:  # a person said that it is not to be sent
             return self._skip(state)
         at, status = perdure.now(), str(result.status)
-        if not self._is_mine(place, result):
+        if not self._sending.is_mine(place, result):
             at, status = result.at or at, "duplicate"
         sent_at = milliseconds(at) if status == "sent" else None
         self.change_touch(place, {"status": status, "sent_at": sent_at, **records.UNREFUSED})
         return {"step": state["step"] + 1, "last_at": at}
-
-    def _send_once(
-        self,
-        place: dict[str, int],
-        letter: dict[str, Any],
-        sequence: str,
-        tries: int,
-        now: datetime,
-    ) -> Result:
-        """Send a letter unless another campaign of the sequence has sent this step. If that one
-        began to and did not, the next campaign may."""
-        result = Result.of(self.send(place, letter, sequence, tries, now))
-        if result.status == "unanswered":
-            sender = {**place, "campaign_id": result.campaign_id or place["campaign_id"]}
-            about = (result.message_id, letter["recipient"], sequence, tries)
-            if not self.arrived(sender, *about):
-                raise NotNow("the mail did not arrive")
-            result = result._replace(status="sent")
-        if result.status == "sent" or result.campaign_id == place["campaign_id"]:
-            return result
-        return self._send_once(place, letter, f"{sequence} after {result.campaign_id}", tries, now)
-
-    def _is_mine(self, place: dict[str, int], result: Result) -> bool:
-        """Whether this campaign sent it. An outcome that a person settled names no campaign: then
-        the one that tried sent it."""
-        if result.campaign_id is not None:
-            return result.campaign_id == place["campaign_id"]
-        found = records.look(self._database, **place)
-        return found.touch is not None and found.touch["attempt"] is not None
 
     def _after_refusal(
         self, state: State, place: dict[str, int], error: perdure.NotDone, now: datetime
@@ -412,6 +340,10 @@ class Agent:
         """Record a refusal and its consequences in one batch. `check_reply` then decides what comes
         next, from the touch, the contact and the campaign."""
         kind, recipient = _kind(error), state["letter"]["recipient"]
+        touch = records.look(self._database, **place).touch
+        if touch is not None and touch["attempt"] is None:
+            # Another campaign of the sequence was told so, and has dealt with it.
+            kind = "NotNow"
         self.refused(place, kind, str(error), state["tries"], recipient)
         if kind == "NoSuchRecipient":
             for campaign_id in records.campaigns_of(self._database, place["contact_id"]):
@@ -467,7 +399,8 @@ class Agent:
         effects = self._runtime.blocking.effects(run_id, limit=MANY) if touches else []
         for touch in touches:
             part = sent_by(effects, touch["step"])
-            self._runtime.blocking.score(run_id, OUTCOME, touch["outcome"], **part)
+            if "effect" in part or touch["run_id"] == run_id:  # else an earlier run has said so
+                self._runtime.blocking.score(run_id, OUTCOME, touch["outcome"], **part)
         return Command(update={"ended": ended or status}, goto="__end__")
 
     # -- effects
@@ -521,100 +454,6 @@ class Agent:
     @perdure.effect(transactional=True)
     def close(self, campaign_id: int, contact_id: int, status: str) -> None:
         self._database.inside(*records.close(campaign_id, contact_id, status))
-
-    def _arrived(
-        self, place: dict[str, int], message_id: str, recipient: str, sequence: str, tries: int
-    ) -> bool:
-        """Ask the provider whether it has a mail that it did not acknowledge."""
-        assert self._lookup is not None
-        if self._lookup.accepted(message_id):
-            return True
-        begun = (records.look(self._database, **place).touch or {}).get("attempt_at") or 0
-        if self._now() < begun + self._settings.lookup_after * 1000:
-            raise NotYet(f"{message_id} may still be on its way.")
-        return False
-
-    def _send(
-        self, place: dict[str, int], letter: dict[str, Any], sequence: str, tries: int, at: datetime
-    ) -> dict[str, Any]:
-        """One conversation with the mail server. Its key is (contact, step) within a sequence, and
-        the number of the try: it guards across campaigns and imports."""
-        mine = uuid.uuid4().hex
-
-        def may_send(row: dict[str, Any] | None, *, begins: bool = False) -> bool:
-            if row is None or not row["member"] == row["contact"] == "active":
-                return False
-            if row["state"] != "running":
-                raise NotNow("the campaign does not run")
-            if (row["sender"], row["address"]) != (letter["sender"], letter["recipient"]):
-                raise NotNow("the sender or the contact was changed")
-            now = moment(self._now())
-            if not Cadence.of(row).window.is_open(now.astimezone(ZoneInfo(row["zone"]))):
-                raise NotNow("the contact's hours are over")
-            if begins and not (row["until"] or 0) > milliseconds(now):
-                raise NotNow("its turn is over")
-            return True
-
-        def before_data() -> bool:
-            began = time.monotonic()
-            _, rows = self._database.write(
-                records.go_on(place, mine, self._now()), records.permission(place)
-            )
-            if rows and rows[0]["attempt"] != mine:
-                raise TemporaryTrouble("another attempt at this mail was begun meanwhile")
-            if time.monotonic() > began + SLOW:  # the mail would arrive later than noted
-                raise TemporaryTrouble("the database took too long")
-            return may_send(next(iter(rows), None))
-
-        def ended(status: str) -> dict[str, Any]:
-            return Result(status, place["campaign_id"], at, letter["message_id"])._asdict()
-
-        row = next(iter(self._database.read(records.permission(place))[0]), None)
-        if not may_send(row, begins=True):
-            return ended("stopped")
-        assert row is not None
-        self._database.write(records.begin(place, mine, row["attempt"], self._now()))
-        try:
-            return ended(self._outgoing.send(Letter(**letter), at, before_data))
-        except NoAnswer:
-            if self._lookup is None:  # only a person can tell
-                raise
-            return ended("unanswered")
-
-
-def _unanswered(
-    place: dict[str, int], letter: dict[str, Any], sequence: str, tries: int, at: datetime
-) -> perdure.Done:
-    """What is known of a conversation that was cut off. The provider is asked later."""
-    result = Result("unanswered", place["campaign_id"], at, letter["message_id"])
-    return perdure.Done(result._asdict())
-
-
-class Result(NamedTuple):
-    """The outcome of a mail, from the process that sent it or the person who settled it."""
-
-    status: str = "sent"
-    """`sent`, `stopped` or `unanswered`."""
-    campaign_id: int | None = None
-    at: datetime | None = None
-    message_id: str = ""
-
-    @classmethod
-    def of(cls, said: Any) -> Result:
-        if isinstance(said, dict) and said.keys() == set(cls._fields):
-            return cls(**said)
-        return cls()  # settled by hand, in whatever words
-
-
-def sent_by(effects: Iterable[EffectRecord], step: int) -> dict[str, str]:
-    """What to score for a touch: the effect that sent it. An effect that a person settled may
-    belong to another run; then the score names the touch in words."""
-    keys = [
-        one.key
-        for one in effects
-        if one.name == SEND and one.arguments.get("place", {}).get("step") == step
-    ]
-    return {"effect": keys[-1]} if keys else {"about": f"touch {step}"}
 
 
 def thread_of(campaign_id: int, contact_id: int) -> str:

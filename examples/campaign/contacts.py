@@ -3,7 +3,8 @@
 `read` judges a file by itself, `bring` judges it against the database and writes, in one batch.
 Killed in the middle it leaves nothing, and an import may be repeated: contacts already in the
 campaign are counted and not changed. Of two imports at once, one finds that its ids, or its places
-in the campaign, are taken; it looks again, and comes after the other.
+in the campaign, are taken; it looks again, and comes after the other. So does one whose contact
+unsubscribes, or is erased, in between; and before a mail goes out it is looked once more.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from .database import Conflict, Database, Row, Statement, sql
 from .errors import Unknown, refuse_stopped
-from .records import SUPPRESSED
+from .records import NONE_SUPPRESSED, SUPPRESSED
 from .sheet import (
     Bad,
     BadSheet,
@@ -56,6 +57,8 @@ SELECT CAST(value->>'id' AS BIGINT), value->>'address', value->>'person', value-
 _ENROL = """INSERT INTO members (campaign_id, contact_id, status)
 SELECT CAST(:campaign_id AS BIGINT), CAST(value->>'id' AS BIGINT), 'active'
 FROM json_each(:rows)"""
+_LAST = """SELECT COALESCE(MAX(id), 0) AS id FROM (SELECT MAX(id) AS id FROM contacts
+UNION ALL SELECT MAX(contact_id) FROM members) AS given"""
 _AT_ONCE = 2000
 """Rows of one statement: a parameter may have 2 MB on D1."""
 _TRIES = 100
@@ -101,6 +104,7 @@ def bring(database: Database, campaign_id: int, sheet: Sheet, *, skip_bad: bool 
             raise Refused(replace(found.report, added=0))
         try:
             database.write(
+                *_each(NONE_SUPPRESSED, [_hash(row["address"]) for row in found.members]),
                 *_each(_ADD, found.new),
                 *_each(_ENROL, found.members, campaign_id=campaign_id),
             )
@@ -131,11 +135,11 @@ class _Import:
 
 
 def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
-    hashes = [{"hash": hash_of(person_of(line.address))} for line in sheet.rows]
+    hashes = [_hash(line.address) for line in sheet.rows]
     looked_for = _each(_FOUND, [asdict(line) for line in sheet.rows], campaign_id=campaign_id)
     campaigns, last, *pages = database.read(
         sql("SELECT id, name, state FROM campaigns WHERE id = :id", id=campaign_id),
-        sql("SELECT COALESCE(MAX(id), 0) AS id FROM contacts"),
+        sql(_LAST),
         *looked_for,
         *_each(_SUPPRESSED, hashes),
     )
@@ -170,6 +174,10 @@ def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
     bad.sort(key=lambda line: line.number)
     members.sort(key=lambda row: int(row["id"]))
     return _Import(Report(len(members), known, bad, sheet.ignored_columns), new, members, there)
+
+
+def _hash(address: str) -> Row:
+    return {"hash": hash_of(person_of(address))}
 
 
 def _each(text: str, rows: list[Row], **params: Any) -> list[Statement]:

@@ -16,6 +16,7 @@ erases the person again.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections import Counter
@@ -154,6 +155,8 @@ def _delete_rows(app: App, person: str) -> Counter[str]:
         sql("SELECT count(*) AS n FROM contacts WHERE person = :person", person=person),
     )
     app.database.write(
+        # first, so that no mail of the person is taken in meanwhile: on PostgreSQL it is a lock
+        sql("UPDATE contacts SET status = 'removed' WHERE person = :person", person=person),
         *(sql("DELETE FROM message_contacts WHERE message_id = :id", id=id) for id in messages),
         sql(f"DELETE FROM message_contacts WHERE contact_id IN {_CONTACTS}", person=person),  # noqa: S608
         *(sql("DELETE FROM messages WHERE id = :id", id=id) for id in messages),
@@ -172,24 +175,20 @@ def _delete_rows(app: App, person: str) -> Counter[str]:
 
 def _messages_of(app: App, person: str) -> list[str]:
     """The ids of messages that the person wrote, or that are about them."""
-    local, _, domain = person.rpartition("@")
     found = app.database.rows(
         f"""SELECT id, address, CASE WHEN contact_id IN {_CONTACTS} THEN 1 ELSE 0 END AS own
             FROM messages WHERE contact_id IN {_CONTACTS}
             OR LOWER(address) LIKE :pattern ESCAPE '!'""",  # noqa: S608 (our own words)
         person=person,
-        pattern=f"{_escaped(local)}%@{_escaped(domain)}",
+        pattern=_pattern(person),
     )
-    return [row["id"] for row in found if row["own"] or person_of(row["address"].lower()) == person]
+    address = _address_of(person)
+    return [row["id"] for row in found if row["own"] or address.fullmatch(row["address"])]
 
 
 def _without_address(app: App, person: str, deleted: list[str]) -> Iterator[Statement]:
     """Statements that replace the address, with any label, in other people's rows."""
-    local, _, domain = person.rpartition("@")
-    address = re.compile(
-        rf"(?<![\w.+-]){re.escape(local)}(\+[^\s@<>]*)?@{re.escape(domain)}(?![\w-])", re.I
-    )
-    pattern = f"%{_escaped(local)}%@{_escaped(domain)}%"
+    address, pattern = _address_of(person), f"%{_pattern(person)}%"
     for table, key, columns in _MENTIONS:
         mentions = " OR ".join(f"LOWER({column}) LIKE :pattern ESCAPE '!'" for column in columns)
         found = app.database.rows(
@@ -202,6 +201,25 @@ def _without_address(app: App, person: str, deleted: list[str]) -> Iterator[Stat
                 continue  # it is deleted
             if any(changed[column] != row[column] for column in columns):
                 yield _replace(table, key.split(", "), row, changed)
+
+
+def _pattern(person: str) -> str:
+    """For LIKE: what an address of the person looks like, and some of others. A domain beyond ASCII
+    has several spellings, and SQLite tells its capitals from small letters."""
+    local, _, domain = person.rpartition("@")
+    return f"{_escaped(local)}%@" + ("%" if "xn--" in domain else _escaped(domain))
+
+
+def _address_of(person: str) -> re.Pattern[str]:
+    """An address of the person, with whatever label, however its domain is spelled."""
+    local, _, domain = person.rpartition("@")
+    spellings = {domain}
+    with contextlib.suppress(UnicodeError):
+        spellings.add(domain.encode().decode("idna"))
+    domains = "|".join(map(re.escape, sorted(spellings)))
+    return re.compile(
+        rf"(?<![\w.+-]){re.escape(local)}(\+[^\s@<>]*)?@({domains})(?![\w-])", re.IGNORECASE
+    )
 
 
 def _replace(table: str, key: list[str], row: Row, changed: Row) -> Statement:

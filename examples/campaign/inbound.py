@@ -39,11 +39,12 @@ from perdure import Client, errors
 from perdure.types import State
 
 from . import messages
-from .agent import MANY, OUTCOME, sent_by, thread_of
+from .agent import OUTCOME, thread_of
 from .app import App
 from .database import Conflict, Row, sql
 from .messages import Match, json_list
 from .reading import Incoming, parse
+from .sending import MANY, sent_by
 from .sheet import normalise, person_of
 
 log = logging.getLogger("campaign")
@@ -65,6 +66,13 @@ class Inbound:
         """
         return self._receive(parse(content, self._app.settings.unsubscribe, recipients))
 
+    def receive_known(self, content: bytes) -> Row | None:
+        """Take a mail of somebody's own mailbox in if it is about a contact. None if it is not:
+        then it is private, and nothing of it is stored."""
+        mail = parse(content, self._app.settings.unsubscribe)
+        match = self._match(mail)
+        return None if match.contact_id is None else self._receive(mail, match)
+
     def one_click(self, token: str) -> Row | None:
         """Unsubscribe the contact with this token, who clicked the link. May be repeated. Returns
         None if there is no such contact."""
@@ -77,11 +85,11 @@ class Inbound:
         mail = Incoming(message_id, contact["address"], "unsubscribe", [], "", "", tokens=[token])
         return self._receive(mail)
 
-    def _receive(self, mail: Incoming) -> Row:
+    def _receive(self, mail: Incoming, match: Match | None = None) -> Row:
         message = self._message(_id(mail))
         if message is None:
             with contextlib.suppress(Conflict):  # it was handed over twice, at once
-                match = self._match(mail)
+                match = match or self._match(mail)
                 kind = mail.kind if match.contact_id is not None else "stray"
                 self._app.database.write(*messages.take_in(self._row(mail, kind), match))
             message = self._message(_id(mail))

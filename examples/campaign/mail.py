@@ -91,11 +91,11 @@ class Outgoing:
             self.login(smtp)
             self.mail_from(smtp, letter.sender)
             _command(smtp.rcpt, letter.recipient, stage=Stage.RECIPIENT, about=letter.recipient)
-            if not _allowed(before_data):
+            if not asked(before_data):
                 return "stopped"
             _command(smtp.docmd, "DATA", stage=Stage.DATA, hoped=354)
             can_quit = False  # from here on it would be content; without its last dot that is void
-            if not _allowed(before_data):
+            if not asked(before_data):
                 return "stopped"
             _hand_over(smtp, content)
             can_quit = True
@@ -196,10 +196,13 @@ def _trouble(error: Exception) -> type[perdure.NotDone]:
     return SenderRefused if ours else ServerTrouble
 
 
-def _allowed(before_data: Callable[[], bool]) -> bool:
+def asked(before_data: Callable[[], bool]) -> bool:
+    """Whether a mail may go out. If asking fails, nothing was sent: it is tried later."""
     try:
         return before_data()
     except perdure.NotDone:
         raise
     except Exception as error:
-        raise TemporaryTrouble(f"before DATA: {type(error).__name__}: {error}") from error
+        raise TemporaryTrouble(
+            f"asking whether it may go out: {type(error).__name__}: {error}"
+        ) from error

@@ -12,6 +12,7 @@ Each is one batch, which decides, and then wakes the threads. `erase` has a modu
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -124,16 +125,22 @@ def update(
         _refuse_suppressed(app, changed["address"])
     is_other = any(changed[one] != row[one] for one in ("name", "company", "address"))
     try:
-        app.database.write(*_changes(row["id"], changed, is_other=is_other))
+        app.database.write(*_changes(row, changed, is_other=is_other))
     except Conflict:
+        _refuse_suppressed(app, changed["address"])
         raise ValueError(f"There is a contact {changed['address']} already.") from None
     for campaign_id in records.campaigns_of(app.database, row["id"]):
         app.wake(campaign_id, row["id"], f"contact {uuid.uuid4().hex}")
     return row | changed
 
 
-def _changes(contact_id: int, changed: Row, *, is_other: bool) -> list[Statement]:
-    statements = [
+def _changes(row: Row, changed: Row, *, is_other: bool) -> list[Statement]:
+    contact_id = row["id"]
+    statements = []
+    if changed["address"] != row["address"]:
+        hashes = json.dumps([{"hash": hash_of(changed["person"])}])
+        statements.append(sql(records.NONE_SUPPRESSED, rows=hashes))
+    statements += [
         sql(
             """UPDATE contacts SET name = :name, company = :company, zone = :zone,
                  address = :address, person = :person WHERE id = :id""",
@@ -235,12 +242,21 @@ def _going_on(contact_id: int) -> list[Statement]:
             id=contact_id,
         ),
         sql(
-            f"""UPDATE touches SET status = 'approved', tries = tries + 1, refused = 0,
-                  problem = '', said = ''
+            f"""UPDATE touches SET status = 'approved', refused = 0, problem = '', said = ''
                 WHERE {theirs} AND status = 'refused' AND EXISTS
                   (SELECT 1 FROM members m WHERE m.campaign_id = touches.campaign_id
                    AND m.contact_id = :id AND m.status = 'bounced')
                 AND {running}""",  # noqa: S608 (our own words)
+            id=contact_id,
+        ),
+        # Campaigns of one sequence count their tries together: what one of them was told before
+        # is not heard again, and no number is left out, under which another would send.
+        sql(
+            f"""UPDATE touches SET tries = (SELECT MAX(t.tries) FROM touches t
+                  JOIN campaigns p ON p.id = t.campaign_id
+                  WHERE t.contact_id = :id AND t.step = touches.step AND p.sequence =
+                    (SELECT sequence FROM campaigns WHERE id = touches.campaign_id))
+                WHERE {theirs} AND sent_at IS NULL""",  # noqa: S608 (our own words)
             id=contact_id,
         ),
         sql(

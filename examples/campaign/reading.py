@@ -80,15 +80,17 @@ def parse(content: bytes, unsubscribe: str = "", envelope: Sequence[str] = ()) -
     it (`unsubscribe+TOKEN@`), or by saying so (`unsubscribing.py`). The subject of an answer is our
     own, and counts only if it says nothing else.
     """
+    unsubscribe, envelope = unsubscribe.lower(), [one.lower() for one in envelope]
     try:
-        mail = email.message_from_bytes(content)
-        return _read(mail, content, unsubscribe.lower(), [one.lower() for one in envelope])
+        return _read(email.message_from_bytes(content), content, unsubscribe, envelope)
     except Exception:  # the email package gives up on garbage in many ways
-        text = storable(content.decode("utf-8", "replace"))
-        return Incoming(_made_id(content), "", "reply", _ids(text[:10_000]), "", text[:LONGEST])
+        text = storable(content.decode("utf-8", "replace"))[:LONGEST]
+        is_to_leave, tokens = _leaving(Message(), unsubscribe, envelope)
+        kind: Kind = "unsubscribe" if is_to_leave else "reply"
+        return Incoming(_made_id(content), "", kind, _ids(text[:10_000]), "", text, tokens=tokens)
 
 
-def _read(mail: Message, content: bytes, unsubscribe: str, envelope: list[str]) -> Incoming:
+def _read(mail: Message, content: bytes, unsubscribe: str, envelope: Sequence[str]) -> Incoming:
     text = spoken(plain(mail))
     subject = words(mail, "Subject")
     authors = [*addresses(mail, "From"), *addresses(mail, "Reply-To")][:_MOST_AUTHORS]
@@ -97,12 +99,16 @@ def _read(mail: Message, content: bytes, unsubscribe: str, envelope: list[str]) 
     report = mail.get_content_type() == "multipart/report"
     about = str(mail.get_param("report-type", "")).lower() if report else ""
     is_to_leave, tokens = _leaving(mail, unsubscribe, envelope)
-    if about == "delivery-status" or _by_a_daemon(mail) or _has_no_return_path(mail):
+    if about == "feedback-report":  # often with an empty return path, as a bounce has
+        kind, address, answers = "unsubscribe", _returned(mail, "unsubscribe"), _returned_ids(mail)
+    elif (
+        about == "delivery-status"
+        or _by_a_daemon(mail)
+        or (_has_no_return_path(mail) and not tokens)
+    ):
         kind = _delivery(mail, subject)
         address = _returned(mail, kind) or (address if kind == "automatic" else "")
         answers = _returned_ids(mail) or answers
-    elif about == "feedback-report":
-        kind, address, answers = "unsubscribe", _returned(mail, "unsubscribe"), _returned_ids(mail)
     elif is_to_leave or says_only_stop(subject):
         kind = "unsubscribe"
     elif report or _automatic(mail):
@@ -118,7 +124,7 @@ def _read(mail: Message, content: bytes, unsubscribe: str, envelope: list[str]) 
     return Incoming(message_id, address, kind, answers, subject, text, others, tokens)
 
 
-def _leaving(mail: Message, unsubscribe: str, envelope: list[str]) -> tuple[bool, list[str]]:
+def _leaving(mail: Message, unsubscribe: str, envelope: Sequence[str]) -> tuple[bool, list[str]]:
     """Whether a mail went to the unsubscribe address, and the tokens in it.
 
     Mail servers rewrite the envelope (`replies+TOKEN@campaign.invalid`): there a token counts

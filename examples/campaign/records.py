@@ -12,7 +12,7 @@ from typing import Any
 from . import turns
 from .cadence import Cadence
 from .database import Database, Row, Statement, sql
-from .sheet import hash_of
+from .sheet import hash_of, person_of
 
 ENDED_BY = {"reply": "replied", "bounce": "bounced", "unsubscribe": "unsubscribed"}
 """The status of a member that a message of this kind ends."""
@@ -70,11 +70,15 @@ def look(database: Database, campaign_id: int, contact_id: int, step: int) -> Si
     )
 
 
-def permission(place: dict[str, int]) -> Statement:
-    """Everything that decides whether a touch may go out now. No row: there is no such touch."""
+def permission(place: dict[str, int], recipient: str) -> Statement:
+    """Everything that decides whether a touch may go out now. No row: there is no such touch.
+
+    A person who unsubscribes while an import adds them is only in `suppressions`.
+    """
     return sql(
         """SELECT m.status AS member, c.status AS contact, c.address, c.zone, p.state, p.sender,
-             p.gaps, p.days, p.opens, p.closes, t.attempt, b.until
+             p.gaps, p.days, p.opens, p.closes, t.attempt, b.until,
+             (SELECT s.why FROM suppressions s WHERE s.hash = :hash) AS suppressed
            FROM members m JOIN contacts c ON c.id = m.contact_id
              JOIN campaigns p ON p.id = m.campaign_id
              JOIN touches t ON t.campaign_id = m.campaign_id AND t.contact_id = m.contact_id
@@ -82,6 +86,7 @@ def permission(place: dict[str, int]) -> Statement:
              LEFT JOIN bookings b ON b.campaign_id = t.campaign_id
                AND b.contact_id = t.contact_id AND b.step = t.step
            WHERE m.campaign_id = :campaign_id AND m.contact_id = :contact_id""",
+        hash=hash_of(person_of(recipient)),
         **place,
     )
 
@@ -218,7 +223,7 @@ def closed(database: Database, campaign_id: int, contact_id: int) -> tuple[str |
             **of,
         ),
         sql(
-            """SELECT step, outcome FROM touches WHERE campaign_id = :campaign_id
+            """SELECT step, run_id, outcome FROM touches WHERE campaign_id = :campaign_id
                AND contact_id = :contact_id AND outcome IS NOT NULL ORDER BY step""",
             **of,
         ),
@@ -250,14 +255,15 @@ def campaigns_of(database: Database, contact_id: int) -> dict[int, str]:
 
 def reply(message_id: str, contact_id: int, touch: Row | None) -> list[Statement]:
     """End every campaign of a contact because of a stored reply. If the reply is the first of its
-    campaign, record the touch that earned it: then the message has the touch's `run_id`.
+    campaign, record the touch that earned it: then the message has the touch's `run_id`. A bounce
+    before it was a mistake; undoing that does not start the campaign again.
 
     The rows of `members` are locked first. So if a thread ends at the same time, it either ended
     before this, and the reply is `late`, or it ends after this, and sees the reply.
     """
     ended = sql(
         """UPDATE members SET status = 'replied' WHERE contact_id = :contact_id
-           AND status = 'active'""",
+           AND status IN ('active', 'bounced')""",
         contact_id=contact_id,
     )
     if touch is None:
@@ -294,6 +300,9 @@ def reply(message_id: str, contact_id: int, touch: Row | None) -> list[Statement
 
 SUPPRESSED = {"unsubscribed": "has unsubscribed", "erased": "was erased"}
 """`suppressions.why` in words."""
+NONE_SUPPRESSED = """INSERT INTO suppressions (hash, why, at) SELECT hash, why, at FROM suppressions
+WHERE hash IN (SELECT value->>'hash' FROM json_each(:rows))"""
+"""Writes nothing, or is a `Conflict`: somebody was suppressed after a caller had looked."""
 
 
 def suppress(person: str, why: str, at: int) -> Statement:

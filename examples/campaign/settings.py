@@ -38,6 +38,14 @@ class Settings:
     `https://mail.example.com`: then mails have a link to unsubscribe with one click."""
     inbound_host: str = "127.0.0.1"
     inbound_port: int = 8024
+    imap_host: str = ""
+    """Where `inbound --imap` reads the replies, instead of having them handed over."""
+    imap_port: int = 993
+    imap_tls: bool = True
+    """Encrypt from the start, as on port 993. Without, the password can be read on the way."""
+    imap_user: str = ""
+    imap_password: str = field(default="", repr=False)
+    imap_folder: str = "INBOX"
     zone: str = "UTC"
     """For contacts whose line names none, and for the days that `per_day` counts."""
     apart: int = 3

@@ -127,7 +127,7 @@ class Question:
         self.act(decision["action"], state["campaign_id"], state["trouble"])
         return {"ended": str(decision["action"])}
 
-    @perdure.effect
+    @perdure.effect(unknown="retry")
     def act(self, action: str, campaign_id: int, trouble: int) -> None:
         self._do[action](campaign_id, trouble)
 

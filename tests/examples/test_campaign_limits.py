@@ -25,9 +25,8 @@ def test_a_sender_sends_no_more_than_its_limit_in_a_day(url: str) -> None:
         office.campaign(PLAN, *PEOPLE, cadence=ONE, per_day=2)
         office.drive()
         assert len(office.office.log) == 2
-        [wait] = office.app.runtime.blocking.waits(thread_id=office.thread(address=PEOPLE[4]))
-        assert (wait.value["kind"], wait.kind) == ("cadence", "signal")
-        assert "has used up its 2 mails" in wait.value["because"]
+        reasons = [wait.value["because"] for wait in office.app.runtime.blocking.waits()]
+        assert sum("has used up its 2 mails" in one for one in reasons) == 3
         office.sleep_through()
         assert days(office) == [0, 0, 1, 1, 2]
 

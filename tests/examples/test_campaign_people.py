@@ -18,7 +18,7 @@ from examples.campaign import people, records
 from examples.campaign.__main__ import main
 from examples.campaign.contacts import Refused
 from examples.campaign.errors import Unknown
-from examples.campaign.postoffice import Fault
+from examples.campaign.postoffice import Fault, scripted
 from perdure import errors
 from perdure.journal import failpoints
 from tests.support.campaign_ends import CY, TWO
@@ -118,6 +118,19 @@ def test_an_erased_person_is_found_in_no_table_and_in_no_file(office: World) -> 
     assert (stray["kind"], stray["contact_id"]) == ("stray", None)
     people.erase(office.app, BO)
     clean(office)
+
+
+def test_an_address_beyond_ascii_is_erased_in_either_spelling(sqlite_office: World) -> None:
+    office, written = sqlite_office, "Bo+x@B\N{LATIN CAPITAL LETTER U WITH DIAERESIS}cher.example"
+    for text in ("one", "two"):
+        office.receive(reply(None, text, sender="ida@example.org", subject=f"About {written}"))
+    raw = reply(None, "Hi", sender="x@example.org").as_bytes()
+    office.receive(raw.replace(b"x@example.org", written.encode()))
+    erased = people.erase(office.app, "bo@bücher.example")
+    assert erased.rows == {"messages": 1, "mentions": 2}
+    assert [row["subject"] for row in office.rows("SELECT * FROM messages")] == [
+        "About [erased]"
+    ] * 2
 
 
 @pytest.mark.slow
@@ -287,6 +300,34 @@ def test_after_a_report_of_a_bounce_the_next_touch_follows(sqlite_office: World)
     assert people.unbounce(office.app, BO) == 1
     office.sleep_through()
     assert (office.touch_states(), office.member()) == (["sent", "sent"], "finished")
+
+
+def test_a_refusal_that_was_undone_does_not_come_back_with_another_campaign_of_the_sequence(
+    office: World,
+) -> None:
+    office.office.faults = scripted({(BO, 1): Fault.REJECT_RECIPIENT})
+    office.campaign(PLAN, cadence=TWO)
+    office.drive()
+    assert office.member() == "bounced"
+    assert people.unbounce(office.app, BO) == 1
+    office.campaign(PLAN, name="again", cadence=TWO)
+    office.sleep_through()
+    assert [office.member(one) for one in (1, 2)] == ["finished", "finished"]
+    assert len(office.sent()) == 2
+
+
+def test_who_replied_after_a_bounce_is_not_written_to_when_that_is_undone(
+    sqlite_office: World,
+) -> None:
+    office = sqlite_office
+    office.campaign(PLAN, cadence=TWO)
+    office.drive()
+    office.receive(bounce(office.message_id(1)))
+    office.receive(reply(office.message_id(1)))
+    assert office.member() == "replied"
+    assert people.unbounce(office.app, BO) == 0
+    office.sleep_through()
+    assert (len(office.sent()), office.member()) == (1, "replied")
 
 
 def test_who_unsubscribed_is_not_unbounced(sqlite_office: World) -> None:

@@ -26,13 +26,14 @@ from typing import Any
 import pytest
 
 from examples.campaign import control
-from examples.campaign.agent import MANY, OUTCOME, SEND, thread_of
+from examples.campaign.agent import OUTCOME, thread_of
 from examples.campaign.app import App, Plan
 from examples.campaign.database import Row
 from examples.campaign.database import sql as sql
 from examples.campaign.inbound import Inbound, Listener
 from examples.campaign.postoffice import Mail, PostOffice
 from examples.campaign.records import look
+from examples.campaign.sending import MANY, SEND
 from examples.campaign.settings import Settings
 from perdure.errors import BadAnswer as BadAnswer
 from perdure.journal import failpoints

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
@@ -17,29 +19,58 @@ from . import commands
 @commands.command()
 def inbound(
     lmtp: Annotated[bool, typer.Option(help="Speak LMTP instead of SMTP.")] = False,
+    imap: Annotated[
+        bool, typer.Option("--imap", help="Read your mailbox over IMAP instead of listening.")
+    ] = False,
 ) -> None:
     """Receive replies, bounces and unsubscribes, until told to stop."""
-    from ..inbound import Inbound, Listener
+    from ..inbound import Inbound
 
+    if lmtp and imap:
+        raise ValueError("--lmtp and --imap are two ways to get mail. Leave one out.")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("mail.log").setLevel(logging.WARNING)  # of aiosmtpd: each line of SMTP
-    with App() as app:
+    with App() as app, _reading(app, stop) if imap else _listening(app, lmtp) as look:
         receiver = Inbound(app)
-        listener = Listener(
-            receiver, app.settings.inbound_host, app.settings.inbound_port, lmtp=lmtp
-        )
-        listener.start()
-        print(f"Listening on {listener.hostname}:{listener.port}", flush=True)
-        try:
-            while True:
-                receiver.sweep()
-                if stop.wait(5):
-                    break
-        finally:
-            listener.stop()
+        while True:
+            receiver.sweep()
+            look()
+            if stop.wait(5):
+                break
+
+
+Look = Callable[[], None]
+
+
+@contextlib.contextmanager
+def _listening(app: App, lmtp: bool) -> Iterator[Look]:
+    """Take the mail that is handed over."""
+    from ..inbound import Inbound, Listener
+
+    listener = Listener(
+        Inbound(app), app.settings.inbound_host, app.settings.inbound_port, lmtp=lmtp
+    )
+    listener.start()
+    print(f"Listening on {listener.hostname}:{listener.port}", flush=True)
+    try:
+        yield lambda: None
+    finally:
+        listener.stop()
+
+
+@contextlib.contextmanager
+def _reading(app: App, stop: threading.Event) -> Iterator[Look]:
+    """Read a mailbox whenever it is time."""
+    from ..imap import Account
+    from ..mailbox import Mailbox
+
+    account = Account.of(app.settings)
+    with contextlib.closing(Mailbox(app, account)) as mailbox:
+        print(f"Reading {account.name}", flush=True)
+        yield lambda: mailbox.look(stop.is_set)
 
 
 @commands.command("strays")

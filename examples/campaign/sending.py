@@ -1,0 +1,216 @@
+"""One conversation with the mail server about a touch, and what is known of it afterwards.
+
+A try is an effect with a key: (sequence, recipient, step, number of the try). It ends as `sent`,
+`stopped` (the contact is not to be written to any more), `unanswered`, or with a refusal. Each is
+final for its key, and the next try has another number. A mail that may have gone out is not sent
+again before it is known that it did not arrive:
+
+    killed before the content       `unanswered`; the provider does not know it: it is tried again
+    killed after it, or no answer   `unanswered`; the provider is asked by Message-ID, by the clock
+    no look-up                      the run is held, and a person settles it
+
+The last check of campaign, contact and hours is by the journal's clock: when the server has
+accepted the recipient, and again when it asks for the content, before any of it is sent.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import perdure
+from perdure.times import milliseconds, moment
+from perdure.types import EffectRecord
+
+from . import records
+from .cadence import Cadence
+from .database import Database
+from .letter import Letter
+from .lookup import Lookup
+from .mail import NoAnswer, Outgoing, asked
+from .refusals import TemporaryTrouble
+from .settings import Settings
+
+SEND = "send touch"
+"""The effect that sends a touch."""
+MANY = 1000
+"""More effects than a run has."""
+SLOW = 5.0
+"""Maximum seconds for the last check before a mail goes out."""
+
+
+class NotNow(perdure.NotDone):
+    """The mail may not go out at this moment, or did not arrive: the thread looks again."""
+
+
+class NotYet(Exception):
+    """The provider does not have the mail; it may still be on its way."""
+
+
+class Result(NamedTuple):
+    """The outcome of a mail, from the process that sent it or the person who settled it."""
+
+    status: str = "sent"
+    """`sent`, `stopped` or `unanswered`."""
+    campaign_id: int | None = None
+    at: datetime | None = None
+    message_id: str = ""
+
+    @classmethod
+    def of(cls, said: Any) -> Result:
+        if isinstance(said, dict) and said.keys() == set(cls._fields):
+            return cls(**said)
+        return cls()  # settled by hand, in whatever words
+
+
+class Sending:
+    """Sends letters, each once."""
+
+    def __init__(self, settings: Settings, database: Database, now: Callable[[], int]) -> None:
+        """`now` is the journal's time, in milliseconds."""
+        self._settings, self._database, self._now = settings, database, now
+        self._outgoing = Outgoing.of(settings)
+        self._lookup = Lookup(settings.lookup_url) if settings.lookup_url else None
+        self.send = perdure.effect(
+            name=SEND,
+            key=lambda place, letter, sequence, tries, at: [
+                sequence,
+                letter["recipient"],
+                place["step"],
+                tries,
+            ],
+            verify=_unanswered if self._lookup else None,
+            unknown="retry" if self._lookup else "hold",
+            retry=None,
+        )(self._send)
+        self.arrived = perdure.effect(
+            name="look up touch",
+            key=lambda place, message_id, recipient, sequence, tries: [
+                sequence,
+                recipient,
+                place["step"],
+                tries,
+            ],
+            retry=perdure.Retry(  # for about a day, by the clock
+                attempts=48,
+                first=timedelta(seconds=max(10.0, settings.lookup_after)),
+                longest=timedelta(minutes=30),
+            ),
+        )(self._arrived)
+
+    def deliver(
+        self,
+        place: dict[str, int],
+        letter: dict[str, Any],
+        sequence: str,
+        tries: int,
+        now: datetime,
+    ) -> Result:
+        """Send a letter, unless another campaign of its sequence has. If that one began to and did
+        not, the next campaign may.
+
+        Raises `NotNow`, or the server's refusal; then the next try has another number.
+        """
+        result = Result.of(self.send(place, letter, sequence, tries, now))
+        if result.status == "unanswered":
+            sender = {**place, "campaign_id": result.campaign_id or place["campaign_id"]}
+            about = (result.message_id, letter["recipient"], sequence, tries)
+            if not self.arrived(sender, *about):
+                raise NotNow("the mail did not arrive")
+            result = result._replace(status="sent")
+        if result.status == "sent" or result.campaign_id == place["campaign_id"]:
+            return result
+        return self.deliver(place, letter, f"{sequence} after {result.campaign_id}", tries, now)
+
+    def is_mine(self, place: dict[str, int], result: Result) -> bool:
+        """Whether this campaign sent it. An outcome that a person settled names no campaign: then
+        the one that tried sent it."""
+        if result.campaign_id is not None:
+            return result.campaign_id == place["campaign_id"]
+        found = records.look(self._database, **place)
+        return found.touch is not None and found.touch["attempt"] is not None
+
+    def _send(
+        self, place: dict[str, int], letter: dict[str, Any], sequence: str, tries: int, at: datetime
+    ) -> dict[str, Any]:
+        """One conversation with the mail server. Its key is (contact, step) within a sequence, and
+        the number of the try: it guards across campaigns and imports."""
+        mine = uuid.uuid4().hex
+        permission = records.permission(place, letter["recipient"])
+
+        def may_send(row: dict[str, Any] | None, *, begins: bool = False) -> bool:
+            if row is None or row["suppressed"] or not row["member"] == row["contact"] == "active":
+                return False
+            if row["state"] != "running":
+                raise NotNow("the campaign does not run")
+            if (row["sender"], row["address"]) != (letter["sender"], letter["recipient"]):
+                raise NotNow("the sender or the contact was changed")
+            now = moment(self._now())
+            if not Cadence.of(row).window.is_open(now.astimezone(ZoneInfo(row["zone"]))):
+                raise NotNow("the contact's hours are over")
+            if begins and not (row["until"] or 0) > milliseconds(now):
+                raise NotNow("its turn is over")
+            return True
+
+        def before_data() -> bool:
+            began = time.monotonic()
+            _, rows = self._database.write(records.go_on(place, mine, self._now()), permission)
+            if rows and rows[0]["attempt"] != mine:
+                raise TemporaryTrouble("another attempt at this mail was begun meanwhile")
+            if time.monotonic() > began + SLOW:  # the mail would arrive later than noted
+                raise TemporaryTrouble("the database took too long")
+            return may_send(next(iter(rows), None))
+
+        def ended(status: str) -> dict[str, Any]:
+            return Result(status, place["campaign_id"], at, letter["message_id"])._asdict()
+
+        def begin() -> bool:
+            row = next(iter(self._database.read(permission)[0]), None)
+            if row is None or not may_send(row, begins=True):
+                return False
+            self._database.write(records.begin(place, mine, row["attempt"], self._now()))
+            return True
+
+        if not asked(begin):
+            return ended("stopped")
+        try:
+            return ended(self._outgoing.send(Letter(**letter), at, before_data))
+        except NoAnswer:
+            if self._lookup is None:  # only a person can tell
+                raise
+            return ended("unanswered")
+
+    def _arrived(
+        self, place: dict[str, int], message_id: str, recipient: str, sequence: str, tries: int
+    ) -> bool:
+        """Ask the provider whether it has a mail that it did not acknowledge."""
+        assert self._lookup is not None
+        if self._lookup.accepted(message_id):
+            return True
+        begun = (records.look(self._database, **place).touch or {}).get("attempt_at") or 0
+        if self._now() < begun + self._settings.lookup_after * 1000:
+            raise NotYet(f"{message_id} may still be on its way.")
+        return False
+
+
+def _unanswered(
+    place: dict[str, int], letter: dict[str, Any], sequence: str, tries: int, at: datetime
+) -> perdure.Done:
+    """What is known of a conversation that was cut off. The provider is asked later."""
+    result = Result("unanswered", place["campaign_id"], at, letter["message_id"])
+    return perdure.Done(result._asdict())
+
+
+def sent_by(effects: Iterable[EffectRecord], step: int) -> dict[str, str]:
+    """What to score for a touch: the effect that sent it. An effect that a person settled may
+    belong to another run; then the score names the touch in words."""
+    keys = [
+        one.key
+        for one in effects
+        if one.name == SEND and one.arguments.get("place", {}).get("step") == step
+    ]
+    return {"effect": keys[-1]} if keys else {"about": f"touch {step}"}
