@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +21,7 @@ from .cadence import Cadence, due, hours, weekdays
 from .contacts import Report
 from .database import Conflict, Database, Row, sql
 from .errors import Unknown, refuse_stopped
+from .preview import check_sender
 from .settings import Settings
 
 GRAPH = "campaign"
@@ -48,13 +50,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Launched:
-    """What a launch started: so many threads, and when, and where, the first touch may go out."""
+    """What a launch started: so many threads, of which some are due now, and when, and where, the
+    first touch of the others may go out."""
 
     threads: int = 0
+    now: int = 0
     due: datetime | None = None
     zone: str = ""
-    is_due: bool = False
-    """Whether that is now."""
     state: str = "running"
     """Of the campaign: threads of one that does not run wait until it is resumed."""
 
@@ -110,6 +112,7 @@ class App:
 
     def create(self, plan: Plan) -> int:
         """Add a campaign, and give its id."""
+        check_sender(plan.sender)
         row: Row = {
             "name": plan.name,
             "sequence": plan.sequence or plan.name,
@@ -172,21 +175,19 @@ class App:
         """Start a thread for each active member that has none. May be repeated. Threads of a paused
         campaign wait until it is resumed."""
         refuse_stopped(self.row(campaign_id), "launched")
-        started = 0
-        zones: set[str] = set()
+        started = Counter[str]()  # by time zone
         for contact_id, zone in self.members(campaign_id):
             thread_id = thread_of(campaign_id, contact_id)
             if self.runtime.blocking.runs(thread_id=thread_id, limit=1, output=False):
                 continue
             self.begin(campaign_id, contact_id, key=GRAPH)  # somebody else may launch right now
-            started += 1
-            zones.add(zone)
+            started[zone] += 1
         row = self._unless_stopped(campaign_id, "launched")
-        if not started:
-            return Launched(state=row["state"])
         now = moment(self.clock.now())
-        first, zone = min((due(Cadence.of(row), 1, now, zone), zone) for zone in zones)
-        return Launched(started, first, zone, first <= now, row["state"])
+        dates = sorted((due(Cadence.of(row), 1, now, zone), zone) for zone in started)
+        are_due = sum(started[zone] for at, zone in dates if at <= now)
+        first, zone = next(((at, zone) for at, zone in dates if at > now), (None, ""))
+        return Launched(started.total(), are_due, first, zone, row["state"])
 
     def begin(self, campaign_id: int, contact_id: int, *, key: str, **state: Any) -> None:
         """Start a run of a thread, once per key; with `state`, where an earlier one ended."""

@@ -73,6 +73,9 @@ class Refused(Exception):
         lines += [f"  line {bad.number}: {bad.reason}" for bad in report.bad[:SHOWN]]
         if count > SHOWN:
             lines.append(f"  and {count - SHOWN} more")
+        lines.append(
+            "Correct the file and import it again, or take the good lines with --skip-bad."
+        )
         super().__init__("\n".join(lines))
         self.report = report
 

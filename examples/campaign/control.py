@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import people, trouble
 from .database import Row, Statement, sql
-from .errors import ChangedMeanwhile, WrongState, refuse_stopped
+from .errors import ChangedMeanwhile, Unknown, WrongState, refuse_stopped
 from .preview import Changes, Preview, preview
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _take_back(app: App, row: Row) -> None:
     """
     kind = row["trouble"].partition(":")[0]
     for bounced in app.database.rows(_BOUNCED, id=row["id"], kind=kind) if kind else []:
-        with contextlib.suppress(ValueError):  # unsubscribed or removed meanwhile
+        with contextlib.suppress(ValueError, Unknown):  # unsubscribed, removed or erased meanwhile
             people.unbounce(app, bounced["address"])
 
 

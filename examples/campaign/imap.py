@@ -107,8 +107,8 @@ class Connection:
             if any(code in str(no) for code in _NOT_NOW):
                 raise
             raise MailboxRefused(
-                f"{no}\n      Look at CAMPAIGN_IMAP_USER and CAMPAIGN_IMAP_PASSWORD. Many "
-                "providers want an app password, and IMAP switched on."
+                f"{str(no).rstrip('.')}; look at CAMPAIGN_IMAP_USER and CAMPAIGN_IMAP_PASSWORD "
+                "(many providers want an app password, and IMAP switched on)"
             ) from no
 
     def examine(self) -> tuple[int, int]:
@@ -119,7 +119,7 @@ class Connection:
             [validity, *_] = self._imap.response("UIDVALIDITY")[1]
         if answer != "OK":
             raise MailboxRefused(
-                f"opening {folder}: {_words(told)}\n      Look at CAMPAIGN_IMAP_FOLDER."
+                f"opening {folder}: {_words(told).rstrip('.')}; look at CAMPAIGN_IMAP_FOLDER"
             )
         return int(_words(validity) or 0), int(_words(told) or 0)
 

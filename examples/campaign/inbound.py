@@ -17,9 +17,9 @@ contacts of the same person (bo+news@ is bo@).
 A held thread is retried, so that it ends: there is nothing more to send. A thread with a mail of
 unknown outcome is not: a person settles that first, and then the thread ends by itself.
 
-Message-IDs are what others say they are. A mail is one and the same if its Message-ID and its
-author are; a mail with a Message-ID of ours is ours, come back; and an answer or a bounce is about
-a mail of ours only if we have begun to send that one.
+Message-IDs are what others say they are. A mail is one and the same if its Message-ID, its author
+and its wish to unsubscribe are; a mail with a Message-ID of ours is ours, come back; and an answer
+or a bounce is about a mail of ours only if we have begun to send that one.
 """
 
 from __future__ import annotations
@@ -201,8 +201,15 @@ class Inbound:
 
 
 def _id(mail: Incoming) -> str:
-    """Machines that write `<1@localhost>` into every mail must not make two people one."""
-    return f"{mail.message_id} {hashlib.sha256(mail.address.encode()).hexdigest()[:16]}"
+    """Machines that write `<1@localhost>` into every mail must not make two people one.
+
+    An unsubscription is another mail than its copy that is none: of a mail to us and, in Bcc, to an
+    unsubscribe address two copies come in, and only one says so.
+    """
+    about = [mail.address]
+    if mail.kind == "unsubscribe":
+        about += ["unsubscribe", *sorted(mail.tokens)]
+    return f"{mail.message_id} {hashlib.sha256(' '.join(about).encode()).hexdigest()[:16]}"
 
 
 def _nearest(ids: list[str], touches: list[Row]) -> Row | None:

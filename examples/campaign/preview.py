@@ -45,6 +45,14 @@ WHERE m.campaign_id = :id AND m.contact_id > :last AND m.status = 'active'
 ORDER BY m.contact_id LIMIT {PAGE}"""  # noqa: S608 (our own number)
 
 
+def check_sender(sender: str) -> None:
+    """Raise `ValueError` unless it is one address, with or without a name."""
+    _, address = parseaddr(sender)
+    if "@" not in address or not sender.strip().endswith((f"<{address}>", address)):
+        raise ValueError(f"{sender!r} is not a sender such as 'Ana Ruiz <ana@example.com>'.")
+    normalise(address)
+
+
 @dataclass(frozen=True)
 class Changes:
     """What is to change; None leaves a value as it is."""
@@ -59,12 +67,7 @@ class Changes:
 
     def __post_init__(self) -> None:
         if self.sender is not None:
-            _, address = parseaddr(self.sender)
-            if not self.sender.strip().endswith((f"<{address}>", address)) or not address:
-                raise ValueError(
-                    f"{self.sender!r} is not a sender such as 'Ana <ana@example.com>'."
-                )
-            normalise(address)
+            check_sender(self.sender)
         if self.per_day is not None and self.per_day < 0:
             raise ValueError(f"per_day must be 0 (no limit) or more, not {self.per_day}.")
 

@@ -64,15 +64,24 @@ class Settings:
                 continue
             kind: type[Any] = type(one.default)
             try:
-                given[one.name] = (
-                    text.lower() in ("1", "true", "yes") if kind is bool else kind(text)
-                )
+                given[one.name] = _yes_or_no(text) if kind is bool else kind(text)
             except ValueError:
                 name = f"CAMPAIGN_{one.name.upper()}"
-                raise SystemExit(f"{name}={text!r} is not a {kind.__name__}.") from None
+                raise SystemExit(f"{name}={text!r} is not {_WANTED[kind]}.") from None
         if given.get("smtp_starttls") and given.get("smtp_tls"):
             raise SystemExit(
                 "CAMPAIGN_SMTP_TLS and CAMPAIGN_SMTP_STARTTLS are both set. Remove one: a server "
                 "encrypts from the start, as on port 465, or with STARTTLS, as on port 587."
             )
         return cls(**given)
+
+
+_WANTED = {bool: "yes or no", int: "a whole number", float: "a number"}
+
+
+def _yes_or_no(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("", "0", "false", "no", "off"):
+        return False
+    raise ValueError(text)

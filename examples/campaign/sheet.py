@@ -197,7 +197,11 @@ def _no_zone(name: str) -> str:
     name = name[:80]
     zones = {zone.lower(): zone for zone in sorted(_zones())}
     near = difflib.get_close_matches(name.lower().replace(" ", "_"), zones, 2, 0.75)
-    hint = f"; did you mean {' or '.join(zones[zone] for zone in near)}?" if near else ""
+    hint = (
+        f"; did you mean {' or '.join(zones[zone] for zone in near)}?"
+        if near
+        else " such as Europe/Berlin"
+    )
     return f"{name!r} is not a time zone{hint}"
 
 

@@ -14,9 +14,10 @@ asked even if the thread that stopped the campaign has died.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from langgraph.graph import START, StateGraph
+from langgraph.types import Command
 
 import perdure
 
@@ -82,6 +83,8 @@ class State(TypedDict, total=False):
     campaign_id: int
     trouble: int
     """Its number."""
+    shown: dict[str, str]
+    """What a person is asked."""
     ended: str
 
 
@@ -100,27 +103,33 @@ class Question:
 
     def graph(self) -> StateGraph[State]:
         builder = StateGraph(State)
+        builder.add_node("look", self.look)
         builder.add_node("ask", self.ask)
-        builder.add_edge(START, "ask")
+        builder.add_edge(START, "look")
         return builder
 
-    def ask(self, state: State) -> State:
+    def look(self, state: State) -> Command[Literal["ask", "__end__"]]:
+        """Whether there is still something to ask. A step of its own: what is answered changes the
+        campaign, and `ask` must do the same again if a worker dies on the way."""
         campaign = self._database.one(
             "SELECT * FROM campaigns WHERE id = :id", id=state["campaign_id"]
         )
         in_trouble = campaign is not None and campaign["state"] == "trouble"
         if campaign is None or not in_trouble or campaign["troubles"] != state["trouble"]:
-            return {"ended": "over"}
+            return Command(update={"ended": "over"}, goto="__end__")
         kind, _, said = campaign["trouble"].partition(": ")
         shown = {
             "kind": "trouble",
             "campaign": campaign["name"],
             "what": WORDS[kind],
             "said": said,
-            "answers": "resume: it is mended, go on and try again. stop: end the campaign.",
+            "choices": "resume: it is mended, go on and try again. stop: end the campaign.",
         }
+        return Command(update={"shown": shown}, goto="ask")
+
+    def ask(self, state: State) -> State:
         decision = perdure.ask(
-            shown, response_schema=DECISION, unless=resumed(state["trouble"]), default=None
+            state["shown"], response_schema=DECISION, unless=resumed(state["trouble"]), default=None
         )
         if decision is None:
             return {"ended": "withdrawn"}

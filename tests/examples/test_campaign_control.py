@@ -134,7 +134,7 @@ def test_a_paused_campaign_takes_contacts_changes_and_launches_and_sends_nothing
     assert command("resume", "spring")[1].startswith("spring is running: 1 thread,")
     sqlite_office.drive()
     assert [mail.subject for mail in sqlite_office.sent()] == ["Chairs (1)"]
-    [status] = map(json.loads, command("status")[1].splitlines())
+    [status] = map(json.loads, command("status", "--json")[1].splitlines())
     assert (status["state"], status["trouble"], status["per_day"]) == ("running", "", 0)
     assert command("stop", "spring")[0] == 2
     assert command("stop", "spring", typed="n\n")[0] == 1

@@ -54,11 +54,14 @@ class MailServer:
         asyncio.run_coroutine_threadsafe(what, self._loop).result(30)
 
     async def _begin(self) -> None:
-        options = {"passlib_cfg": None, "proxy_protocol": None, "cert": None, "key": None}
-        options |= {"host": HOST, "port": 0, "debug": False, "tls": False, "demo_data": False}
-        options |= {"demo_user": USER, "demo_password": PASSWORD}
+        options = Namespace(
+            **dict.fromkeys(("passlib_cfg", "proxy_protocol", "cert", "key", "host", "port")),
+            **dict.fromkeys(("debug", "tls", "demo_data"), False),
+            demo_user=USER,
+            demo_password=PASSWORD,
+        )
         backend, config = await DictBackend.init(
-            Namespace(**options), hash_context=BuiltinHash(rounds=1), invalid_user_sleep=0.0
+            options, hash_context=BuiltinHash(rounds=1), invalid_user_sleep=0.0
         )
         self._imap = IMAPServer(backend.login, config)
 
@@ -109,10 +112,10 @@ class MailServer:
         with self.person(folder) as client:
             assert client.append(folder, None, at, content)[0] == "OK"
 
-    def state(self, folder: str = "INBOX") -> list[bytes]:
+    def state(self, folder: str = "INBOX") -> list[Any]:
         """Each mail with its UID and its flags, as a person sees them."""
         with self.person(folder) as client:
-            return [bytes(line) for line in client.fetch("1:*", "(UID FLAGS)")[1] if line]
+            return client.fetch("1:*", "(UID FLAGS)")[1]
 
     def rebuild(self, folder: str) -> None:
         """Make the folder anew, with the mails it has, under another UIDVALIDITY."""

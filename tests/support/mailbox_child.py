@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -20,14 +21,15 @@ from tests.support.fork_server import Tell
 
 
 def read_until_written(asked: dict[str, Any], tell: Tell) -> None:
-    """Is killed when it has written once, and tells what; returns if there was nothing to write."""
+    """Is killed when it has written once, and tells where. Returns if there is nothing to write."""
     settings = Settings(**asked["settings"])
     with App(settings, clock=Clock(datetime.fromisoformat(asked["at"]))) as app:
         write: Callable[..., list[list[Row]]] = app.database.write
 
         def once(*statements: Any) -> None:
             write(*statements)
-            tell("written", statements[0].text.split()[:3])
+            texts = " ".join(statement.text for statement in statements)
+            tell("written", re.findall(r"(?:INTO|UPDATE) (messages|mailboxes)", texts)[0])
             os.kill(os.getpid(), signal.SIGKILL)
 
         app.database.write = once  # type: ignore[method-assign, assignment]

@@ -44,7 +44,7 @@ SUNDAY = datetime(2026, 10, 11, 20, tzinfo=UTC)
 """Two weeks before Europe changes its clocks, three before America does."""
 APART = 3
 """Days between mails to one person from different sequences."""
-PAUSE = timedelta(minutes=15)
+PAUSE = timedelta(minutes=30)
 """Between two mails to one domain."""
 OUTAGES = (
     Reply("550 5.1.8 Sender address rejected: domain not found"),
@@ -342,7 +342,7 @@ class Month:
         self._have_outage()
         wave = 0
         while True:
-            self._drive(seconds, by_cron=wave % 4 == 3)
+            self._drive(seconds, by_cron=wave % 6 == 5)
             wave += 1
             if self._act_all("asleep") + self.desk.decide():
                 continue
@@ -476,12 +476,12 @@ class Month:
             self.counts["outages"] += 1
 
     def _jump(self, dues: list[datetime]) -> None:
-        """To what is tried again soon, or else to the next wave: when a quarter of all threads is
+        """To what is tried again soon, or else to the next wave: when a third of all threads is
         due, or after four days in which nobody drove."""
         if dues[0] < self.clock.time + timedelta(hours=1):
             soon = dues[0] + PAUSE - timedelta(minutes=1)  # not beyond a turn that begins then
             last = max(due for due in dues if due <= soon)
             self.clock.move_to(last + timedelta(seconds=10))
             return
-        wave = min(dues[len(dues) // 4], dues[0] + timedelta(days=4))
-        self.clock.move_to(wave + timedelta(minutes=30))
+        wave = min(dues[len(dues) // 3], dues[0] + timedelta(days=4))
+        self.clock.move_to(wave + timedelta(minutes=40))

@@ -407,6 +407,7 @@ def assert_right(judge: Judge) -> None:
     assert list(judge.lost()) == []
     assert list(judge.wrong_questions()) == []
     assert judge.wrong_strays() == []
+    assert judge.desk.held_by == {}  # whatever the server says and whoever dies
     assert list(judge.wrong_ends()) == []
     assert list(judge.wrong_touches()) == []
     assert list(judge.wrong_scores()) == []

@@ -77,15 +77,17 @@ def launch(name: str) -> None:
         campaign_id = app.campaign(name)["id"]
         launched = app.launch(campaign_id)
         overlap = app.overlap(campaign_id)
-    if launched.due is None:
+    if not launched.threads:
         print("0 threads; no active member is without one")
         return
-    when = "now"
-    if not launched.is_due:
-        when = f"{launched.due.astimezone(ZoneInfo(launched.zone)):%Y-%m-%d %H:%M}"
-        when += f" in {launched.zone}"
+    when = "the first touch is due now"
+    if launched.due is not None:
+        at = f"{launched.due.astimezone(ZoneInfo(launched.zone)):%Y-%m-%d %H:%M}"
+        when = f"the first touch is due {at} in {launched.zone}"
+        if launched.now:
+            when = f"{launched.now} due now, the next {at} in {launched.zone}"
     threads = f"{launched.threads} thread{'s' * (launched.threads != 1)}"
-    print(f"{threads}; the first touch is due {when}. A worker or a cron drives them.")
+    print(f"{threads}; {when}. A worker or a cron drives them.")
     if launched.state != "running":
         print(f"The campaign is {launched.state}: they wait until `resume {name}`.")
     for line in overlap.lines():
@@ -183,19 +185,39 @@ def _concerned(found: control.Switched) -> str:
     threads = f"{found.threads} thread{'s' * (found.threads != 1)}"
     drafts = f"{found.drafts} draft{'s' * (found.drafts != 1)}"
     fate = "are withdrawn as their threads end" if found.state == "stopped" else "stay open"
-    way = found.on_their_way
+    way = 0 if found.state == "running" else found.on_their_way
     mails = f"; {way} mail{'s' * (way != 1)} may be on the way right now" if way else ""
     return f"{threads}, {drafts} {fate}{mails}"
 
 
 @commands.command()
-def status() -> None:
-    """Print each campaign as JSON: members and touches by status, stuck threads, replies per
-    prompt."""
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, a campaign per line.")] = False,
+) -> None:
+    """Show each campaign: members and touches by status, stuck threads, and the count of strays."""
     from ..strays import count
 
     with App() as app:
-        for one in app.status():
+        found, strays = app.status(), count(app)
+    if as_json:
+        for one in [*found, *([{"strays": strays}] if strays else [])]:
             print(json.dumps(one))
-        if strays := count(app):
-            print(json.dumps({"strays": strays}))
+        return
+    for one in found:
+        gaps = ",".join(map(str, one["gaps"]))
+        limit = f", at most {one['per_day']} mails a day" if one["per_day"] else ""
+        hours = f"{one['window']} {one['days']}"
+        print(printable(f"{one['name']}: {one['state']} (gaps {gaps}, {hours}{limit})"))
+        if one["trouble"]:
+            print(printable(f"  trouble  {one['trouble']}"))
+            print(f"           `perdure inbox` asks about it; `resume {one['name']}` goes on")
+        for name in ("members", "touches", "threads"):
+            if one[name]:
+                counts = ", ".join(f"{n} {status}" for status, n in one[name].items())
+                print(f"  {name}  {counts.replace('draft_pending', 'waiting for approval')}")
+        for version, of in one["prompts"].items():
+            print(f"  prompt   {version}: {of['sent']} sent, {of['replies']} replies")
+    if not found:
+        print("There is no campaign; `create` adds one.")
+    if strays:
+        print(f"{strays} stray{'s' * (strays != 1)}: mail that matches nothing; `strays` lists it")

@@ -36,7 +36,7 @@ _TO_DO = {
     r"^connecting .*ConnectionRefused": f"nothing listens there: {_HOST_AND_PORT}",
     r"^connecting .*gaierror": "there is no such host: look at CAMPAIGN_SMTP_HOST",
     r"CERTIFICATE_VERIFY_FAILED": "the server's certificate is not good: CAMPAIGN_SMTP_HOST has to "
-    "be the name in it",
+    "be the name in it, and this machine has to trust who signed it (SSL_CERT_FILE names others)",
     r"^connecting .*SSL": "the server does not encrypt from the start on this port: set "
     "CAMPAIGN_SMTP_STARTTLS=yes instead of CAMPAIGN_SMTP_TLS, or try port 465",
     r"^connecting .*(timed out|Disconnected|Reset)": "no greeting came: on port 465, set "

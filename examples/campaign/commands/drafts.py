@@ -17,6 +17,11 @@ from ..drafts import Decision, Draft, Line, NotAnswered
 from . import commands
 from .asking import confirm, paint, printable
 
+_NONE = (
+    "No draft waits. A worker or a cron writes them, in the hours of each contact: `status` has "
+    "the campaign's, and `perdure runs` when each thread is due."
+)
+
 
 @commands.command()
 def drafts(
@@ -36,15 +41,16 @@ def drafts(
         work.write(to, name or "", found)
         print(f"{_drafts(len(found))} in {to}. Edit it, then: approve {name} --edits {to}")
         return
+    width = max((len(one.to) for one in found), default=0)
     for one in found:
         if as_json:
             names = ("wait_id", "to", "touch", "subject", "body", "problem")
             print(json.dumps({each: getattr(one, each) for each in names}))
         else:
             what = f"touch {one.touch}  {_age(now - one.since):>4}  {one.subject}"
-            print(printable(f"{one.wait_id}  {one.to}  {what}"))
+            print(printable(f"{one.wait_id}  {one.to:<{width}}  {what}"))
     if not found and not as_json:
-        print("No draft waits.")
+        print(_NONE)
 
 
 @commands.command()
@@ -90,7 +96,7 @@ def approve(
         one.wait_id in {each.draft.wait_id for each in decisions} for one in missed
     )
     when = "" if state == "running" else f" The campaign is {state}: they wait until it is resumed."
-    print(f"{_drafts(done)} approved.{when}")
+    print(f"{_drafts(done)} approved.{when}" if decisions or missed else _NONE)
     if missed:
         raise typer.Exit(1)
 

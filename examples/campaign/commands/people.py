@@ -74,8 +74,10 @@ def unbounce(
             after = 0 if since is None else milliseconds(since.replace(tzinfo=UTC))
             addresses = people.bounced(app, app.campaign(campaign)["id"], after)
         started = people.unbounce(app, *(addresses or []))
-    threads = "1 thread goes on" if started == 1 else f"{started} threads go on"
-    print(f"{len(addresses or [])} unbounced; {threads}")
+    if started:
+        print("1 thread goes on" if started == 1 else f"{started} threads go on")
+    else:
+        print("No thread goes on: none of these contacts is bounced in a campaign that can go on.")
 
 
 @commands.command()

@@ -46,7 +46,9 @@ def drain_on_signals(loop: asyncio.AbstractEventLoop, drain: Callable[[], None])
             loop.call_soon_threadsafe(drain_here, name)
 
     global _owner
-    _owner = os.getpid()
+    if _owner != os.getpid():
+        _owner = os.getpid()
+        _drains.clear()
     _drains.append(drain_soon)
     for number in SIGNALS:
         if number not in _before:
@@ -54,7 +56,8 @@ def drain_on_signals(loop: asyncio.AbstractEventLoop, drain: Callable[[], None])
     try:
         yield
     finally:
-        _drains.remove(drain_soon)
+        if drain_soon in _drains:
+            _drains.remove(drain_soon)
         if not _drains:
             _restore()
 
