@@ -1,9 +1,10 @@
 """Contacts from a CSV file, into one campaign: all of them, or none and a list of the bad lines.
 
-`read` judges a file by itself, `bring` judges it against the database and writes, in one
-batch. Killed in the middle it leaves nothing, and an import may be repeated: who is in the
-campaign already is counted, and left as he is. Of two imports at once, one finds that its ids, or
-its places in the campaign, are taken; it looks again, and comes after the other.
+`read` judges a file by itself, `bring` judges it against the database and writes, in one batch.
+Killed in the middle it leaves nothing, and an import may be repeated: contacts already in the
+campaign are counted and not changed. Of two imports at once, one finds that its ids, or its places
+in the campaign, are taken; it looks again, and comes after the other. So does one whose contact
+unsubscribes, or is erased, in between; and before a mail goes out it is looked once more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .database import Conflict, Database, Row, Statement, sql
-from .records import SUPPRESSED
+from .errors import Unknown, refuse_stopped
+from .records import NONE_SUPPRESSED, SUPPRESSED
 from .sheet import (
     Bad,
     BadSheet,
@@ -26,7 +28,6 @@ from .sheet import (
     person_of,
     read,
 )
-from .states import refuse_stopped
 
 __all__ = [
     "Bad",
@@ -36,7 +37,6 @@ __all__ = [
     "Refused",
     "Report",
     "Sheet",
-    "UnknownCampaign",
     "bring",
     "normalise",
     "person_of",
@@ -57,13 +57,11 @@ SELECT CAST(value->>'id' AS BIGINT), value->>'address', value->>'person', value-
 _ENROL = """INSERT INTO members (campaign_id, contact_id, status)
 SELECT CAST(:campaign_id AS BIGINT), CAST(value->>'id' AS BIGINT), 'active'
 FROM json_each(:rows)"""
+_LAST = """SELECT COALESCE(MAX(id), 0) AS id FROM (SELECT MAX(id) AS id FROM contacts
+UNION ALL SELECT MAX(contact_id) FROM members) AS given"""
 _AT_ONCE = 2000
 """Rows of one statement: a parameter may have 2 MB on D1."""
 _TRIES = 100
-
-
-class UnknownCampaign(LookupError):
-    """There is no campaign of this id."""
 
 
 class Refused(Exception):
@@ -75,13 +73,16 @@ class Refused(Exception):
         lines += [f"  line {bad.number}: {bad.reason}" for bad in report.bad[:SHOWN]]
         if count > SHOWN:
             lines.append(f"  and {count - SHOWN} more")
+        lines.append(
+            "Correct the file and import it again, or take the good lines with --skip-bad."
+        )
         super().__init__("\n".join(lines))
         self.report = report
 
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a sheet: contacts added, contacts the campaign knew, and the bad lines."""
+    """The result of an import: contacts added, contacts the campaign knew, and the bad lines."""
 
     added: int
     known: int
@@ -106,6 +107,7 @@ def bring(database: Database, campaign_id: int, sheet: Sheet, *, skip_bad: bool 
             raise Refused(replace(found.report, added=0))
         try:
             database.write(
+                *_each(NONE_SUPPRESSED, [_hash(row["address"]) for row in found.members]),
                 *_each(_ADD, found.new),
                 *_each(_ENROL, found.members, campaign_id=campaign_id),
             )
@@ -136,16 +138,16 @@ class _Import:
 
 
 def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
-    hashes = [{"hash": hash_of(person_of(line.address))} for line in sheet.rows]
+    hashes = [_hash(line.address) for line in sheet.rows]
     looked_for = _each(_FOUND, [asdict(line) for line in sheet.rows], campaign_id=campaign_id)
     campaigns, last, *pages = database.read(
         sql("SELECT id, name, state FROM campaigns WHERE id = :id", id=campaign_id),
-        sql("SELECT COALESCE(MAX(id), 0) AS id FROM contacts"),
+        sql(_LAST),
         *looked_for,
         *_each(_SUPPRESSED, hashes),
     )
     if not campaigns:
-        raise UnknownCampaign(f"There is no campaign {campaign_id}; nothing was imported.")
+        raise Unknown(f"There is no campaign {campaign_id}; nothing was imported.")
     refuse_stopped(campaigns[0], "imported into")
     there = {row["address"]: row for page in pages[: len(looked_for)] for row in page}
     suppressed = {row["hash"]: row["why"] for page in pages[len(looked_for) :] for row in page}
@@ -175,6 +177,10 @@ def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
     bad.sort(key=lambda line: line.number)
     members.sort(key=lambda row: int(row["id"]))
     return _Import(Report(len(members), known, bad, sheet.ignored_columns), new, members, there)
+
+
+def _hash(address: str) -> Row:
+    return {"hash": hash_of(person_of(address))}
 
 
 def _each(text: str, rows: list[Row], **params: Any) -> list[Statement]:

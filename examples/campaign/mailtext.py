@@ -9,9 +9,11 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from email.errors import HeaderParseError
 from email.header import decode_header
 from email.message import Message
 from email.utils import getaddresses
+from itertools import chain
 
 ADDRESS = re.compile(r"[^\s<>@]{1,200}@[^\s<>@]{1,200}")
 LONGEST = 100_000
@@ -50,7 +52,7 @@ def words(mail: Message, name: str) -> str:
             piece if isinstance(piece, str) else piece.decode(charset or "utf-8", "replace")
             for piece, charset in decode_header(raw)
         ]
-    except (LookupError, ValueError):
+    except (LookupError, ValueError, HeaderParseError):
         pieces = [raw]
     return storable("".join(pieces)).strip()
 
@@ -83,15 +85,12 @@ def _raw(mail: Message, name: str) -> list[str]:
 
 
 def plain(mail: Message) -> str:
-    """The first text of a mail, plain if there is one. What is attached is not of it."""
+    """The first text of a mail that is not empty, plain if there is one. Attachments do not
+    count."""
     texts = [part for part in _own_parts(mail) if part.get_content_maintype() == "text"]
-    for part in texts:
-        if part.get_content_subtype() == "plain":
-            return decoded(part)
-    for part in texts:
-        if part.get_content_subtype() == "html":
-            return _without_tags(decoded(part))
-    return ""
+    plain = (decoded(one) for one in texts if one.get_content_subtype() == "plain")
+    rich = (_without_tags(decoded(one)) for one in texts if one.get_content_subtype() == "html")
+    return next((text for text in chain(plain, rich) if text.strip()), "")
 
 
 def _own_parts(mail: Message) -> Iterator[Message]:
@@ -133,7 +132,7 @@ def _without_tags(text: str) -> str:
 
 
 def spoken(text: str) -> str:
-    """What somebody wrote himself.
+    """The writer's own words.
 
     Left out are lines that begin with `>`, an `On … wrote:`, the signature, and all that is below
     the line, or the headers, which Outlook puts above what it quotes. What follows an `On … wrote:`
@@ -163,7 +162,7 @@ def _headers(lines: list[str], number: int) -> bool:
 
 
 def _attribution(lines: list[str]) -> int:
-    """Over how many lines goes an `On … wrote:` that begins here."""
+    """How many lines an `On … wrote:` takes that begins here; 0 if none does."""
     if lines[0][:3] in ("On ", "Am ", "Le ", "El ", "Il ", "Em ", "Op "):
         for count, line in enumerate(lines, 1):
             if not line.strip():

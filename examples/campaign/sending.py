@@ -12,8 +12,8 @@ not arrive:
                                     given up in the touch, where its last look finds that
     no look-up                      the run is held, and a person settles it
 
-The last look is by the journal's clock, when the server agreed to the recipient and again when it
-asks for the content, of which it has nothing then: campaign, contact, text, hours.
+The last check of campaign, contact, text and hours is by the journal's clock: when the server has
+accepted the recipient, and again when it asks for the content, before any of it is sent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SEND = "send touch"
 MANY = 1000
 """More effects than a run has."""
 SLOW = 5.0
-"""Seconds that the last look before a mail goes out may take."""
+"""Maximum seconds for the last check before a mail goes out."""
 
 
 class NotNow(perdure.NotDone):
@@ -51,11 +51,11 @@ class NotNow(perdure.NotDone):
 
 
 class NotYet(Exception):
-    """The provider has not got it, but it may still be on its way."""
+    """The provider does not have the mail; it may still be on its way."""
 
 
 class Result(NamedTuple):
-    """What became of a mail, as whoever sent it says, or the person who found it."""
+    """The outcome of a mail, from the process that sent it or the person who settled it."""
 
     status: str = "sent"
     """`sent` or `unanswered`."""
@@ -126,7 +126,8 @@ class Sending:
         return result
 
     def is_mine(self, place: dict[str, int], result: Result, tries: int) -> bool:
-        """Whether this campaign sent it. What a person settled does not say: who tried it did."""
+        """Whether this campaign sent it. An outcome that a person settled names no campaign: then
+        the one that tried sent it."""
         if result.campaign_id is not None:
             return result.campaign_id == place["campaign_id"]
         return self.was_tried(place, tries)
@@ -143,9 +144,10 @@ class Sending:
         """One conversation with the mail server. Its key is (contact, step) within a sequence, and
         the number of the try: it guards across campaigns and imports."""
         mine = _attempt(tries) + uuid.uuid4().hex
+        permission = records.permission(place, letter["recipient"])
 
         def check(row: dict[str, Any] | None, *, begins: bool = False) -> None:
-            if row is None or not row["member"] == row["contact"] == "active":
+            if row is None or row["suppressed"] or not row["member"] == row["contact"] == "active":
                 raise NotNow("the contact is not written to any more")
             if row["status"] != "approved":
                 raise NotNow("the text was withdrawn")
@@ -161,9 +163,7 @@ class Sending:
 
         def before_data() -> bool:
             began = time.monotonic()
-            _, rows = self._database.write(
-                records.go_on(place, mine, self._now()), records.permission(place)
-            )
+            _, rows = self._database.write(records.go_on(place, mine, self._now()), permission)
             if rows and rows[0]["attempt"] != mine:
                 raise TemporaryTrouble("another attempt at this mail was begun meanwhile")
             if time.monotonic() > began + SLOW:  # the mail would arrive later than noted
@@ -175,7 +175,7 @@ class Sending:
             return Result(status, place["campaign_id"], at, letter["message_id"])._asdict()
 
         def begin() -> bool:
-            row = next(iter(self._database.read(records.permission(place))[0]), None)
+            row = next(iter(self._database.read(permission)[0]), None)
             check(row, begins=True)
             previous = (row or {}).get("attempt")
             self._database.write(records.begin(place, mine, previous, self._now()))
@@ -185,14 +185,14 @@ class Sending:
         try:
             return ended(self._outgoing.send(Letter(**letter), at, before_data))
         except NoAnswer:
-            if self._lookup is None:  # nobody can tell but a person
+            if self._lookup is None:  # only a person can tell
                 raise
             return ended("unanswered")
 
     def _arrived(
         self, place: dict[str, int], message_id: str, recipient: str, sequence: str, tries: int
     ) -> bool:
-        """Ask the provider for a mail that it did not answer."""
+        """Ask the provider whether it has a mail that it did not acknowledge."""
         assert self._lookup is not None
         touch = records.look(self._database, **place).touch
         begun = (touch or {}).get("attempt_at") or 0
@@ -220,8 +220,8 @@ def _unanswered(
 
 
 def sent_by(effects: Iterable[EffectRecord], step: int) -> dict[str, str]:
-    """The part of a run that earned what a touch did: of its effects, the one that sent the touch.
-    One that a person settled may be of another run; then it is named in words."""
+    """What to score for a touch: the effect that sent it. An effect that a person settled may
+    belong to another run; then the score names the touch in words."""
     keys = [
         one.key
         for one in effects

@@ -38,8 +38,16 @@ class Settings:
     `https://mail.example.com`: then mails have a link to unsubscribe with one click."""
     inbound_host: str = "127.0.0.1"
     inbound_port: int = 8024
+    imap_host: str = ""
+    """Where `inbound --imap` reads the replies, instead of having them handed over."""
+    imap_port: int = 993
+    imap_tls: bool = True
+    """Encrypt from the start, as on port 993. Without, the password can be read on the way."""
+    imap_user: str = ""
+    imap_password: str = field(default="", repr=False)
+    imap_folder: str = "INBOX"
     zone: str = "UTC"
-    """Of contacts whose line names none, and of the days that `per_day` counts."""
+    """For contacts whose line names none, and for the days that `per_day` counts."""
     apart: int = 3
     """Days between two mails to one person from different campaigns; 0: no limit."""
     domain_pause: float = 0.0
@@ -56,15 +64,24 @@ class Settings:
                 continue
             kind: type[Any] = type(one.default)
             try:
-                given[one.name] = (
-                    text.lower() in ("1", "true", "yes") if kind is bool else kind(text)
-                )
+                given[one.name] = _yes_or_no(text) if kind is bool else kind(text)
             except ValueError:
                 name = f"CAMPAIGN_{one.name.upper()}"
-                raise SystemExit(f"{name}={text!r} is not a {kind.__name__}.") from None
+                raise SystemExit(f"{name}={text!r} is not {_WANTED[kind]}.") from None
         if given.get("smtp_starttls") and given.get("smtp_tls"):
             raise SystemExit(
                 "CAMPAIGN_SMTP_TLS and CAMPAIGN_SMTP_STARTTLS are both set. Remove one: a server "
                 "encrypts from the start, as on port 465, or with STARTTLS, as on port 587."
             )
         return cls(**given)
+
+
+_WANTED = {bool: "yes or no", int: "a whole number", float: "a number"}
+
+
+def _yes_or_no(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("", "0", "false", "no", "off"):
+        return False
+    raise ValueError(text)

@@ -1,9 +1,9 @@
 """Trouble that is not one contact's: the campaign stops, and a person is asked, once.
 
-The row of the campaign decides: the statement that stops it changes a campaign that runs, so of
-many threads that find out at once one stops it, and counts the trouble. Whoever finds the campaign
-in trouble asks, under a key that has the trouble's number: there is one question, and it is asked
-even if the thread that stopped the campaign has died.
+The row of the campaign decides: the statement that stops it changes a campaign that runs, so when
+many threads find out at once, one stops it and counts the trouble. Every thread that finds the
+campaign in trouble asks, under a key with the trouble's number: there is one question, and it is
+asked even if the thread that stopped the campaign has died.
 
     stopped, not asked        `state = 'trouble'`: the next thread that looks asks
     asked                     a wait; nothing is sent, whatever the clock says
@@ -14,9 +14,10 @@ even if the thread that stopped the campaign has died.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from langgraph.graph import START, StateGraph
+from langgraph.types import Command
 
 import perdure
 
@@ -31,10 +32,10 @@ LIMITS = {
     "NoSuchRecipient": (5, 1),
     "Doubtful": (5, 1),
 }
-"""How many touches in a row, each refused so often, are one trouble: what is about the sender at
-once, a server that is down, or puts everybody off, after about a day, and others when many fail
-alike."""
-ANSWERS = {
+"""By kind: how many touches must fail in a row, and how often each. A refusal of the sender stops
+the campaign at once, a server that is down, or puts everybody off, after about a day, the others
+when many fail alike."""
+CHOICES = {
     "resume": "it is mended, go on and try again",
     "accept": "these addresses are wrong indeed, go on without them",
     "stop": "end the campaign",
@@ -42,9 +43,9 @@ ANSWERS = {
 
 
 def stop(place: dict[str, int], kind: str, what: str) -> Statement:
-    """Stop the campaign of a touch that was refused, if it runs, and so many of its touches failed
-    alike since the last success before. A success that is dated later, by a clock that was set back
-    since, says nothing."""
+    """Stop the campaign of a touch that was refused, if it is running and enough of its touches
+    failed alike since the last success before that. A success with a later date, from before the
+    clock was set back, does not count."""
     many, refused = LIMITS[kind]
     return sql(
         """UPDATE campaigns SET state = 'trouble', trouble = :what, troubles = troubles + 1
@@ -64,7 +65,7 @@ def stop(place: dict[str, int], kind: str, what: str) -> Statement:
 
 
 def ask(runtime: perdure.Runtime, campaign: Row) -> None:
-    """Have a person asked about the trouble that a campaign is in, unless that was done."""
+    """Start the thread that asks a person about a campaign's trouble, once per trouble."""
     runtime.blocking.start(
         GRAPH,
         {"campaign_id": campaign["id"], "trouble": campaign["troubles"]},
@@ -80,7 +81,7 @@ def thread_of(campaign_id: int) -> str:
 
 
 def resumed(trouble: int) -> str:
-    """The signal that withdraws the question about this trouble, and no other one's."""
+    """The signal that withdraws the question about this trouble only."""
     return f"resumed {trouble}"
 
 
@@ -88,12 +89,16 @@ class State(TypedDict, total=False):
     campaign_id: int
     trouble: int
     """Its number."""
+    shown: dict[str, str]
+    """What a person is asked."""
+    actions: list[str]
+    """Those of `CHOICES` that make sense."""
     ended: str
 
 
 class Question:
     """The graph that asks. `resume`, `accept` and `stop` take a campaign and the number of its
-    trouble, and may be called again and again."""
+    trouble, and may be repeated."""
 
     def __init__(
         self,
@@ -107,31 +112,37 @@ class Question:
 
     def graph(self) -> StateGraph[State]:
         builder = StateGraph(State)
+        builder.add_node("look", self.look)
         builder.add_node("ask", self.ask)
-        builder.add_edge(START, "ask")
+        builder.add_edge(START, "look")
         return builder
 
-    def ask(self, state: State) -> State:
+    def look(self, state: State) -> Command[Literal["ask", "__end__"]]:
+        """Whether there is still something to ask. A step of its own: what is answered changes the
+        campaign, and `ask` must do the same again if a worker dies on the way."""
         campaign = self._database.one(
             "SELECT * FROM campaigns WHERE id = :id", id=state["campaign_id"]
         )
         in_trouble = campaign is not None and campaign["state"] == "trouble"
         if campaign is None or not in_trouble or campaign["troubles"] != state["trouble"]:
-            return {"ended": "over"}
+            return Command(update={"ended": "over"}, goto="__end__")
         kind, _, said = campaign["trouble"].partition(": ")
-        answers = [one for one in ANSWERS if one != "accept" or kind == "NoSuchRecipient"]
+        actions = [one for one in CHOICES if one != "accept" or kind == "NoSuchRecipient"]
         shown = {
             "kind": "trouble",
             "campaign": campaign["name"],
             "what": WORDS[kind],
             "said": said,
-            "answers": " ".join(f"{one}: {ANSWERS[one]}." for one in answers),
+            "choices": " ".join(f"{one}: {CHOICES[one]}." for one in actions),
         }
+        return Command(update={"shown": shown, "actions": actions}, goto="ask")
+
+    def ask(self, state: State) -> State:
         decision = perdure.ask(
-            shown,
+            state["shown"],
             response_schema={
                 "type": "object",
-                "properties": {"action": {"enum": answers}},
+                "properties": {"action": {"enum": state["actions"]}},
                 "required": ["action"],
                 "additionalProperties": False,
             },
@@ -143,7 +154,7 @@ class Question:
         self.act(decision["action"], state["campaign_id"], state["trouble"])
         return {"ended": str(decision["action"])}
 
-    @perdure.effect
+    @perdure.effect(unknown="retry")
     def act(self, action: str, campaign_id: int, trouble: int) -> None:
         self._do[action](campaign_id, trouble)
 

@@ -273,6 +273,19 @@ def test_a_wait_for_a_signal_tells_until_when(rt: TemporaryRuntime, command: Com
     assert f" waiting for a signal or a time so far, {until}\n" in shown
 
 
+def test_a_wait_for_a_signal_shows_what_it_is_about(rt: TemporaryRuntime, command: Command) -> None:
+    def pause(state: Any) -> Any:
+        perdure.wait_for("wake", value={"kind": "cadence", "because": "the next touch"})
+        return {"log": []}
+
+    rt.register(chain(pause), name="pause")
+    run = rt.blocking.start("pause", {"log": []}, thread_id="t")
+    rt.blocking.tick()
+    about = "    kind: cadence\n    because: the next touch\n"
+    signal = "perdure signal t wake JSON"
+    assert f"  waits for the signal wake:\n{about}  {signal}" in command("show", run.id).done.out
+
+
 DYING = """
 import os
 import perdure

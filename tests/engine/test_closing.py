@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.engine.shutdown import drain_on_signals
 from perdure.errors import Closed
 from perdure.observe.trace_exporter import RunSpans, TraceSink
 from perdure.types import State
 from tests.support.agents import Calls, chain, gate
-from tests.support.polling import auntil
+from tests.support.polling import auntil, until
 
 
 class Sink(TraceSink):
@@ -80,6 +82,47 @@ async def test_closing_gives_back_what_is_driven(sqlite_url: str, way: str) -> N
     assert (found.state, found.attempts, calls) == (State.PENDING, 0, [])
 
 
+class ClosesAsOneBegins:
+    """Has the runtime closed by another thread when the second of two workers is about to begin."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.thread = threading.Thread()
+
+    def attach(self, engine: Any) -> None:
+        self.engine = engine
+
+    def nudge(self) -> None:
+        self.begun += 1
+        if self.begun == 2:
+            self.thread = threading.Thread(target=self.engine.close)
+            self.thread.start()
+            until(lambda: self.engine._closed, "that it closes")
+
+
+async def test_a_worker_that_begins_while_another_is_waited_for_drives_nothing(
+    sqlite_url: str,
+) -> None:
+    closes, calls = ClosesAsOneBegins(), Calls()
+    with gate() as door:
+        rt = perdure.Runtime(sqlite_url, observe=closes)
+        rt.register(chain(("a", door.wait)), name="first")
+        rt.register(chain(calls.node("b")), name="second")
+        await rt.start("first", {})
+        ticking = asyncio.create_task(rt.tick(limit=1))
+        await door.reached()
+        run = await rt.start("second", {})
+        with pytest.raises(Closed, match="This runtime is closed"):
+            await rt.tick()
+        door.open()
+        await ticking
+        await asyncio.to_thread(closes.thread.join)
+        rt.close()
+    async with perdure.Client(sqlite_url) as client:
+        found = await client.get(run.id)
+    assert (found.state, found.attempts, calls) == (State.PENDING, 0, [])
+
+
 async def test_a_forked_process_gives_back_nothing_of_its_parent_and_ends_at_a_signal(
     sqlite_url: str,
 ) -> None:
@@ -91,6 +134,8 @@ async def test_a_forked_process_gives_back_nothing_of_its_parent_and_ends_at_a_s
             await door.reached()
             if (pid := os.fork()) == 0:
                 rt.close()
+                with drain_on_signals(asyncio.new_event_loop(), lambda: None):
+                    pass  # a worker of its own
                 os.kill(os.getpid(), signal.SIGTERM)
                 os._exit(0)
             _, status = await asyncio.to_thread(os.waitpid, pid, 0)

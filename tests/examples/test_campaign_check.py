@@ -17,6 +17,7 @@ from examples.campaign.postoffice import Fault, PostOffice, Reply, Stage, script
 from examples.campaign.settings import Settings
 from tests.examples.test_campaign_mail import HOST
 from tests.examples.test_campaign_mail import certificate as certificate
+from tests.support.imap_server import PASSWORD, USER, MailServer
 
 ANA = "Ana Ruiz <ana@example.com>"
 Check = Callable[..., tuple[int, str]]
@@ -179,3 +180,41 @@ def test_both_ways_to_encrypt_are_one_too_many() -> None:
     with pytest.raises(SystemExit, match="are both set"):
         Settings.read(both)
     assert Settings.read({**both, "CAMPAIGN_SMTP_STARTTLS": "no"}).smtp_tls
+
+
+def test_a_check_tries_the_mailbox_that_is_to_be_read(check: Check) -> None:
+    with PostOffice() as office, MailServer() as server:
+        account: dict[str, Any] = {
+            "imap_host": HOST,
+            "imap_port": server.port,
+            "imap_tls": "no",
+            "imap_user": USER,
+            "imap_password": PASSWORD,
+            "unsubscribe": USER,
+        }
+        code, told = check("--sender", ANA, port=office.smtp_port, **account)
+        assert code == 0, told
+        assert f"OK    connected to {HOST}:{server.port} for mail that comes in\n" in told
+        assert "WARN  not encrypted: the password can be read" in told
+        assert f"OK    logged in as {USER}\nOK    INBOX has 0 mails" in told
+        assert "Set ana+unsubscribe@example.com" in told
+
+        code, told = check(
+            "--sender", ANA, port=office.smtp_port, **{**account, "imap_password": "wrong"}
+        )
+        assert code == 2
+        assert f"FAIL  logging in as {USER}: [AUTHENTICATIONFAILED]" in told
+        assert "want an app password" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "wanted"),
+    [
+        ("CAMPAIGN_SMTP_STARTTLS", "ja", "yes or no"),
+        ("CAMPAIGN_SMTP_PORT", "smtp", "a whole number"),
+        ("CAMPAIGN_SMTP_TIMEOUT", "long", "a number"),
+    ],
+)
+def test_a_setting_that_cannot_be_read_is_refused(name: str, text: str, wanted: str) -> None:
+    with pytest.raises(SystemExit, match=f"{name}='{text}' is not {wanted}"):
+        Settings.read({name: text})

@@ -48,11 +48,15 @@ def test_a_campaign_can_be_run_from_the_command_line(
     assert (code, told.splitlines()[-1]) == (0, "Version 2 of spring")
     assert command("remove", CY) == (0, f"1 campaign ended for {CY}\n")
     sqlite_office.sleep_through()
-    code, told = command("status")
+    code, told = command("status", "--json")
     [status] = map(json.loads, told.splitlines())
     assert status["members"] == {"finished": 1, "removed": 1}
     assert status["touches"] == {"sent": 3}
     assert list(status["prompts"].values()) == [{"sent": 3, "replies": 0}]
+    told = command("status")[1]
+    assert told.startswith("spring: running (gaps 0,2, 09:00-17:00 mon-fri)\n")
+    assert "  members  1 finished, 1 removed\n  touches  3 sent\n" in told
+    assert command("drafts", "spring")[1].startswith("No draft waits. ")
     assert sqlite_office.dates() == [
         sqlite_office.dates(CY)[0],
         sqlite_office.dates(CY)[0] + 2 * DAY,
@@ -64,7 +68,7 @@ def test_what_is_not_said_to_edit_stays_as_it_is(sqlite_office: World, command: 
     assert command(*create, "--gaps", "0,3", "--window", "08:00-24:00", "--days", "sat,sun")[0] == 0
 
     def told() -> list[Any]:
-        [status] = map(json.loads, command("status")[1].splitlines())
+        [status] = map(json.loads, command("status", "--json")[1].splitlines())
         return [status[name] for name in ("gaps", "window", "days")]
 
     assert told() == [[0, 3], "08:00-24:00", "sat,sun"]
@@ -122,6 +126,7 @@ def test_the_log_of_a_worker_has_no_line_for_every_look_up(
         ("remove", "nobody@example.org"),
         ("edit", "nothing", "--gaps", "1"),
         ("pause", "nothing"),
+        ("create", "x", "--brief", "x", "--sender", "Ana Ruiz"),
         ("create", "x", "--brief", "x", "--sender", "a@b.c", "--gaps", "soon"),
         ("create", "x", "--brief", "x", "--sender", "a@b.c", "--window", "17:00-09:00"),
         ("import", "nothing", "nowhere.csv"),

@@ -86,7 +86,7 @@ def test_a_batch_that_arrives_late_does_not_take_the_turn_of_the_next_attempt(
     office.campaign()
     office.drive()
     database, place = office.app.database, {"campaign_id": 1, "contact_id": 1, "step": 1}
-    [[touch]] = database.read(permission(place))
+    [[touch]] = database.read(permission(place, BO))
     late = begin(place, "first", touch["attempt"], 1_000)
     database.write(late)
     database.write(late, begin(place, "second", "first", 2_000), go_on(place, "second", 3_000))

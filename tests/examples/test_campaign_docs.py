@@ -251,7 +251,14 @@ def test_what_is_commented_out_in_the_environment_file_is_the_default(tmp_path: 
     text = (DEPLOY / "env.example").read_text()
     all_of_it = re.sub(r"(?m)^#(?=CAMPAIGN_)", "", text)
     read, default = Settings.read(settings_of(all_of_it, tmp_path)), Settings()
-    for name in ("smtp_timeout", "lookup_after", "inbound_host", "inbound_port", "zone"):
+    for name in (
+        "smtp_timeout",
+        "lookup_after",
+        "inbound_host",
+        "inbound_port",
+        "imap_port",
+        "zone",
+    ):
         assert getattr(read, name) == getattr(default, name)
 
 
@@ -259,7 +266,7 @@ def test_the_readme_has_every_setting_with_its_default() -> None:
     rows = dict(re.findall(r"(?m)^\| .*?`(CAMPAIGN_\w+)` \| (.*?) \|", README.read_text()))
     for one in fields(Settings):
         told = rows.pop(f"CAMPAIGN_{one.name.upper()}")
-        said = {"": "none", "False": "no"}.get(str(one.default), f"`{one.default}`")
+        said = {"": "none", "False": "no", "True": "yes"}.get(str(one.default), f"`{one.default}`")
         assert told == said, one.name
     assert not rows
 
@@ -301,5 +308,18 @@ def test_the_commands_of_the_readme_bring_the_first_mail_out(tmp_path: Path) -> 
         run("perdure", "answer", json.loads(draft)["id"], '{"action": "approve"}', "--by", "ana")
         run(*drive)
         assert [mail.recipient for mail in office.log] == ["bo@bo.example"]
-        [status] = run("python", "-m", "examples.campaign", "status").splitlines()
+        [status] = run("python", "-m", "examples.campaign", "status", "--json").splitlines()
         assert json.loads(status)["touches"] == {"sent": 1}
+
+
+def test_every_module_is_on_the_map_and_in_the_tutorial() -> None:
+    parts = {one.stem for one in CAMPAIGN.glob("*.py")} - {"__init__"}
+    parts |= {one.parent.name for one in CAMPAIGN.glob("*/__init__.py")}
+    map_words = set(re.findall(r"\w+", ast.get_docstring(ast.parse(_text("__init__.py"))) or ""))
+    table = (ROOT / "docs" / "campaign.md").read_text().partition("| the module |")[2]
+    assert parts - map_words == set()
+    assert parts - {name.partition(".")[0] for name in re.findall(r"`([\w.]+)/?`", table)} == set()
+
+
+def _text(name: str) -> str:
+    return (CAMPAIGN / name).read_text()

@@ -68,7 +68,7 @@ def test_fifty_drafts_are_read_as_one_and_what_differs(
     assert {mail.recipient for mail in sqlite_office.office.log} == {CY, DO}
     assert command("pause", "spring")[0] == 0
     assert "is paused: they wait" in command("approve", "spring", "--yes")[1]
-    assert command("drafts")[1] == "No draft waits.\n"
+    assert command("drafts")[1].startswith("No draft waits.")
     assert command("stop", "spring", "--yes")[0] == 0
     assert command("approve", "spring")[0] == 2
 

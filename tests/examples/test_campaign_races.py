@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
+import pytest
+
+from examples.campaign import people
 from examples.campaign.cadence import Cadence
-from examples.campaign.contacts import bring, read
-from examples.campaign.records import close
+from examples.campaign.contacts import Refused, bring, read
+from examples.campaign.database import Database, Statement, sql
+from examples.campaign.records import close, suppress
 from tests.support import campaigns
-from tests.support.campaigns import DAY, PLAN, World, reply, world
+from tests.support.campaigns import BO, DAY, PLAN, World, reply, world
 from tests.support.polling import until
 from tests.support.raw import execute, held_open
 
@@ -81,3 +87,55 @@ def test_campaigns_that_are_created_at_once_have_ids_of_their_own(office: World)
     with ThreadPoolExecutor(8) as pool:
         made = [id for id in pool.map(create, range(8)) if id is not None]
     assert sorted(made) == [1, 2, 3, 4]
+
+
+def before_the_next_write(patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Have something happen after somebody has looked, and before he writes."""
+    write = Database.write
+
+    def late(database: Database, *statements: Statement) -> Any:
+        patch.setattr(Database, "write", write)
+        act()
+        return database.write(*statements)
+
+    patch.setattr(Database, "write", late)
+
+
+def test_who_is_erased_while_he_is_imported_does_not_come_back(
+    office: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.campaign(PLAN, "cy@example.org", BO)
+    second = office.app.create(replace(PLAN, name="second"))
+    before_the_next_write(monkeypatch, lambda: people.erase(office.app, BO))
+    with pytest.raises(Refused, match="was erased"):
+        office.enrol(second, BO)
+    assert office.rows("SELECT * FROM members WHERE campaign_id = :id", id=second) == []
+    before_the_next_write(
+        monkeypatch,
+        lambda: office.app.database.write(suppress("di@example.org", "unsubscribed", 0)),
+    )
+    with pytest.raises(ValueError, match=r"di\+x@example\.org has unsubscribed"):
+        people.update(office.app, "cy@example.org", new_address="di+x@example.org")
+
+
+def test_a_mail_that_comes_in_while_its_writer_is_erased_is_a_stray(
+    office: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office.campaign()
+    office.drive()
+    mail = reply(office.message_id(1))
+    before_the_next_write(monkeypatch, lambda: people.erase(office.app, BO))
+    stored = office.receive(mail)
+    assert (stored["kind"], stored["contact_id"], stored["told"]) == ("stray", None, 0)
+    assert office.rows("SELECT told FROM messages") == [{"told": 1}]
+
+
+def test_who_became_a_contact_as_he_unsubscribed_is_sent_nothing(office: World) -> None:
+    """Of two transactions of PostgreSQL neither may see the other."""
+    office.campaign()
+    office.app.database.write(suppress(BO, "unsubscribed", 0))
+    office.drive()
+    assert office.office.log == []
+    assert office.touch_states() == ["stopped"]
+    office.app.database.write(sql("UPDATE contacts SET status = 'unsubscribed'"))
+    office.sleep_through()

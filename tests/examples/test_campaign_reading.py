@@ -449,3 +449,39 @@ def test_a_mail_made_to_take_long_does_not(content: bytes) -> None:
     found = parse(content)
     assert len(found.text) <= 100_000
     assert len(found.in_reply_to) <= 100
+
+
+# -- what machines on the way do to an unsubscription
+
+TOKEN = "0123456789abcdef0123"
+
+
+def test_a_header_that_cannot_be_decoded_takes_nothing_from_the_rest_of_a_mail() -> None:
+    broken = mail("Subject: =?utf-8?b?a?=", body="Please unsubscribe me.\n")
+    read = parse(broken, LEAVE)
+    assert (read.kind, read.address) == ("unsubscribe", "bo@example.org")
+    assert read.in_reply_to[0] == OURS
+
+
+def test_a_token_counts_also_without_a_return_path_and_in_a_mail_that_cannot_be_read() -> None:
+    left = mail("Return-Path: <>", f"To: unsubscribe+{TOKEN}@example.com", "Subject: unsubscribe")
+    boxes = (f"Content-Type: multipart/mixed; boundary=b{n}\r\n\r\n--b{n}\r\n" for n in range(2000))
+    garbage = "".join(boxes).encode()
+    assert parse(left, LEAVE).tokens == [TOKEN]
+    read = parse(garbage, LEAVE, [f"unsubscribe+{TOKEN}@example.com"])
+    assert (read.kind, read.tokens) == ("unsubscribe", [TOKEN])
+
+
+def test_a_complaint_without_a_return_path_is_a_complaint() -> None:
+    complaint = report("Feedback-Type: abuse\n", kind="feedback-report")
+    read = parse(complaint, LEAVE)
+    assert (read.kind, read.address, read.in_reply_to) == ("unsubscribe", "bo@example.org", [OURS])
+
+
+def test_what_is_said_in_html_counts_if_the_plain_text_is_empty() -> None:
+    both = mail(
+        "Content-Type: multipart/alternative; boundary=b",
+        body="--b\nContent-Type: text/plain\n\n \n"
+        "--b\nContent-Type: text/html\n\n<p>Stop</p>\n--b--\n",
+    )
+    assert parse(both, LEAVE).kind == "unsubscribe"

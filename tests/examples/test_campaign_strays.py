@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from examples.campaign.app import Unknown
+from examples.campaign.errors import Unknown
 from examples.campaign.strays import NotAStray, assign, count, dismiss, strays
 from tests.support.campaign_commands import Command
 from tests.support.campaign_commands import command as command
@@ -105,7 +105,7 @@ def test_strays_are_handled_from_the_command_line(
     assert (one["from"], one["read_as"], one["text"]) == (PA, "reply", "Hello there")
     _, told = command("strays")
     assert f"{first}  2030-01-07 09:00+00:00  {PA}  'Re: Better tables'" in told
-    assert '{"strays": 2}' in command("status")[1]
+    assert '{"strays": 2}' in command("status", "--json")[1]
     assert command("dismiss", first) == (0, f"{first} is dismissed\n")
     assert command("assign", first, BO)[0] == 2
     assert "was dismissed" in command("assign", first, BO)[1]

@@ -17,11 +17,12 @@ from pathlib import Path
 import pytest
 
 from perdure.types import Event, Run
-from tests.examples.test_campaign_month import SEED, Judge, assert_right
+from tests.examples.test_campaign_month import SEED
 from tests.support import sweep
 from tests.support.fork_server import ForkServer
 from tests.support.langsmith_server import Store, langsmith_server
 from tests.support.month import Month
+from tests.support.month_judge import Judge, assert_right
 from tests.support.otlp_receiver import Receiver
 from tests.support.polling import until
 from tests.support.trace_judge import TraceJudge, langsmith_findings

@@ -516,3 +516,18 @@ def test_everybody_is_told_although_the_one_who_told_died_halfway(sqlite_office:
     office.drive()
     for address in (INFO, BO):
         ends(office, "unsubscribed", address=address)
+
+
+def test_of_two_copies_of_a_mail_the_one_that_unsubscribes_counts(sqlite_office: World) -> None:
+    """The unsubscribe address was in Bcc: only the envelope of one copy has it."""
+    office = sqlite_office
+    office.campaign(PLAN, BO, CY)
+    office.drive()
+    [row] = office.rows("SELECT token FROM contacts WHERE address = :address", address=CY)
+    mail = reply(None, "Not now.").as_bytes()
+    hidden = unsubscribe_of(office.app.settings, row["token"])["unsubscribe"]
+    received = [office.inbound.receive(mail, to) for to in ([], [hidden], [hidden], [])]
+    assert [one["kind"] for one in received] == ["reply", "unsubscribe", "unsubscribe", "reply"]
+    assert len(office.rows("SELECT * FROM messages")) == 2
+    assert {row["status"] for row in office.rows("SELECT * FROM contacts")} == {"unsubscribed"}
+    office.drive()

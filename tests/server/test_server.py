@@ -28,6 +28,7 @@ from starlette.testclient import TestClient
 import perdure
 from perdure.errors import BadArgument, Closed
 from perdure.runtime import Runtime
+from perdure.server.lifespan import SharedLifespan
 from perdure.types import Counts, State
 from tests.support.agents import Calls, chain, gate, opened, reaches
 from tests.support.polling import auntil, until
@@ -434,6 +435,27 @@ def test_of_lifespans_that_overlap_the_last_closes_the_runtime(sqlite_url: str) 
             assert first.post("/cron/tick").status_code == 200
         assert second.get("/ok").status_code == 200
         assert second.post("/cron/tick").status_code == 200
+    assert not rt.is_open
+
+
+async def test_a_lifespan_that_is_cancelled_while_it_drains_closes_the_runtime(
+    sqlite_url: str,
+) -> None:
+    rt, draining = perdure.Runtime(sqlite_url), asyncio.Event()
+
+    async def drain() -> None:
+        draining.set()
+        await asyncio.Event().wait()
+
+    async def live() -> None:
+        async with SharedLifespan(rt, drain).run(None):
+            assert rt.is_open
+
+    living = asyncio.create_task(live())
+    await draining.wait()
+    living.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await living
     assert not rt.is_open
 
 

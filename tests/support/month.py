@@ -1,98 +1,58 @@
 """A month of the campaign, with everything that can happen in it, at moments that a seed decides.
 
-`Prospect` is what one contact, and the person who approves his drafts, will do. `Month` makes it
-happen: it moves the clock that all processes share, kills them, takes their mail in a post office
-that fails, and lets prospects write at the moments planned, through `Inbound.receive` or through a
-listener in a process of its own that is killed, too. It judges nothing: it keeps what was seen from
-outside, for test_campaign_month.py.
+`Month` makes happen what tests/support/prospects.py has drawn: it moves the clock that all
+processes share, kills them, takes their mail in a post office that fails, presses the buttons of a
+campaign, and lets prospects write at the moments planned, through `Inbound.receive` or through a
+listener in a process of its own that is killed, too. tests/support/month_desk.py is the person who
+is asked. It judges nothing: it keeps what was seen from outside, for test_campaign_month.py.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
+import re
 import smtplib
 import socket
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
-from examples.campaign import people
+import httpx
+from starlette.applications import Starlette
+
+from examples.campaign import control, people
 from examples.campaign.app import App, Plan
 from examples.campaign.clock import SharedClock
 from examples.campaign.inbound import Inbound
-from examples.campaign.postoffice import USUAL, Mail, Moment, PostOffice, random_faults
+from examples.campaign.postoffice import Mail, Moment, PostOffice, Reply, Stage
 from examples.campaign.settings import Settings
-from perdure import errors
+from examples.campaign.web import Unsubscribe
 from tests.support.campaigns import bounce, reply
 from tests.support.fork_server import Child, ForkServer
+from tests.support.month_desk import Desk
+from tests.support.prospects import BRIEFS, HOOKED, TOUCHES, Prospect, faults_of
 
 SUNDAY = datetime(2026, 10, 11, 20, tzinfo=UTC)
 """Two weeks before Europe changes its clocks, three before America does."""
-ZONES = ("Europe/Berlin", "Europe/Madrid", "America/New_York")
-TOUCHES = 6
-FAULTS = (*USUAL, *(one for one in USUAL if not one.startswith("reject")))
-"""A rejection is half as frequent as the others: it ends a month early, or needs a person."""
-
-ENDS = {"reply": "replied", "bounce": "bounced", "unsubscribe": "unsubscribed"}
-"""How a thread ends by what came in."""
-HOOKED = tuple(Moment)
-"""Moments of a conversation, as the post office sees it."""
-WHEN = ("early", *HOOKED, "asleep", "asleep", "held", "late")
-
-
-@dataclass(frozen=True)
-class Prospect:
-    """What a contact does, once, and what a person says to the drafts for him."""
-
-    address: str
-    zone: str
-    campaigns: tuple[str, ...]
-    act: str
-    """`reply`, `bounce`, `unsubscribe`, `removed`, `automatic` or `nothing`."""
-    when: str
-    nth: int
-    """About which mail he gets, from 1."""
-    listener: bool
-    """Whether his mail is handed to the listener."""
-    twice: bool
-    """Whether it is handed over twice."""
-    decisions: dict[int, list[str]] = field(hash=False)
-    """By touch, what is said to one draft after the other; nothing more is said in the end."""
-
-    @classmethod
-    def draw(cls, seed: int, n: int) -> Prospect:
-        dice = random.Random(f"{seed}/prospect/{n}")
-        campaigns = dice.choices([("auto",), ("held",), ("auto", "again")], [60, 30, 10])[0]
-        act = dice.choices(
-            ["reply", "bounce", "unsubscribe", "removed", "automatic", "nothing"],
-            [50, 6, 8, 6, 5, 25],
-        )[0]
-        when = dice.choice(WHEN if "held" in campaigns else [w for w in WHEN if w != "held"])
-        if act == "bounce":  # of a mail that was sent
-            when = "asleep"
-        return cls(
-            f"p{n}@example.org",
-            dice.choice(ZONES),
-            campaigns,
-            act,
-            when,
-            dice.randint(1, 3 if dice.random() < 0.5 else TOUCHES),
-            dice.random() < 0.5,
-            dice.random() < 0.25,
-            {step: _decisions(dice) for step in range(1, TOUCHES + 1)},
-        )
-
-
-def _decisions(dice: random.Random) -> list[str]:
-    says = dice.choices(["approve", "edit", "skip", "slowly", "never"], [70, 12, 7, 10, 1])[0]
-    return ["reject", says] if dice.random() < 0.1 else [says]
+APART = 3
+"""Days between mails to one person from different sequences."""
+PAUSE = timedelta(minutes=30)
+"""Between two mails to one domain."""
+OUTAGES = (
+    Reply("550 5.1.8 Sender address rejected: domain not found"),
+    Reply("553 5.7.1 Sender address rejected: not owned by user", Stage.SENDER),
+)
+"""What the mail server says to everybody, until the sender is mended."""
+STRANGERS = ("nobody@elsewhere.example", "crank@elsewhere.example")
+"""Who write, and are nobody we know; a person dismisses what the second one wrote."""
 
 
 class Crew:
@@ -148,6 +108,19 @@ class Happened:
     """The mail he answered, from 1; 0 for none."""
     began: float
     done: float
+    undone: float = float("inf")
+    """When a person wrote to him again."""
+
+
+@dataclass
+class Rest:
+    """A time in which a campaign was not to send: from when the button had been pressed until it
+    was pressed again."""
+
+    campaign: str
+    since: float
+    at: datetime
+    until: float = float("inf")
 
 
 class Month:
@@ -169,24 +142,26 @@ class Month:
         is theirs: who gets their traces. `deaths` is the share of mails whose sender is killed."""
         self.seed, self.url, self._outage = seed, url, outage
         self.dice = random.Random(seed)
-        self.prospects = {p.address: p for p in (Prospect.draw(seed, n) for n in range(contacts))}
+        drawn = (Prospect.draw(seed, n).with_mate() for n in range(contacts))
+        self.prospects = {p.address: p for pair in drawn for p in pair}
+        second = sum("second" in p.campaigns for p in self.prospects.values())
+        self.per_day = max(2, second // 2)
+        """Most mails of the second campaign in a day."""
         self.happened: dict[str, Happened] = {}
         self.released: dict[int, float] = {}
         """When the post office let a conversation go on behind RCPT, by its number."""
         self.virtual: dict[int, datetime] = {}
-        """The time of the month at which a conversation began."""
-        self.said: dict[tuple[str, int], list[tuple[str, float]]] = defaultdict(list)
-        """What was said to drafts, by address and touch, and when."""
+        """The time of the month at which that was."""
+        self.rests: list[Rest] = []
+        """When campaigns were paused, or stopped."""
         self.counts: Counter[str] = Counter()
-        self.held_by: Counter[str] = Counter()
-        """Why threads were held, until a person tried them again."""
         self.accepted: dict[str, list[Mail]] = defaultdict(list)
         self._kills = self._plan_kills(deaths)
         self._lock = threading.RLock()
-        self._patience: dict[str, datetime] = {}
+        self._outages = list(OUTAGES)
         self.clock = SharedClock(folder / "clock")
         self.clock.move_to(SUNDAY)
-        faults = random_faults(seed, 0.1, FAULTS)
+        faults = faults_of(seed, list(self.prospects.values()))
         self.office = PostOffice(faults, self._on, late=1.2)
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
@@ -199,9 +174,14 @@ class Month:
                 lookup_url=self.office.lookup_url,
                 lookup_after=1.0,
                 inbound_port=port,
+                web_url="https://mail.example.com",
+                apart=APART,
+                domain_pause=PAUSE.total_seconds(),
             )
             self.app = stack.enter_context(App(self.settings, clock=self.clock))
             self.inbound = Inbound(self.app)
+            self.web = Starlette(routes=Unsubscribe(self.inbound).routes())
+            self.desk = Desk(self)
             crew_log = folder / "crew.log"
             self.crew = Crew(server, self.settings, folder / "clock", crew_log, environment or {})
             stack.callback(self.crew.close)
@@ -229,8 +209,6 @@ class Month:
         """Called by the post office in the middle of a conversation, in a thread of its own."""
         prospect = self.prospects[mail.recipient]
         with self._lock:
-            if moment is Moment.BEGAN:
-                self.virtual[mail.conversation] = self.clock.time
             if moment is Moment.ACCEPTED:
                 self.accepted[mail.recipient].append(mail)
             nth = len(self.accepted[mail.recipient])
@@ -245,6 +223,7 @@ class Month:
         if dies:
             self.crew.kill("work", "tick")
         if moment is Moment.BEGAN:
+            self.virtual[mail.conversation] = self.clock.time
             self.released[mail.conversation] = time.monotonic()
 
     # -- what prospects do
@@ -252,20 +231,43 @@ class Month:
     def act(self, prospect: Prospect) -> None:
         """Do what he does, unless he has. When this returns, it was taken in."""
         with self._lock:
-            if prospect.address in self.happened:
+            if prospect.address in self.happened or prospect.address in self.desk.strays:
                 return
             answered = len(self.accepted[prospect.address])
-            happened = Happened(prospect.act, answered, time.monotonic(), float("inf"))
-            self.happened[prospect.address] = happened
             self.counts[f"{prospect.act} {prospect.when}"] += 1
-        mail = b"" if prospect.act == "removed" else self._mail(prospect, answered)
-        if mail:
-            self._hand_over(mail, prospect.listener)
-        else:
-            people.remove(self.app, prospect.address)
-        happened.done = time.monotonic()
-        if prospect.twice and mail:
-            self._hand_over(mail, prospect.listener)
+            if prospect.stray:
+                self.desk.strays[prospect.address] = prospect.private
+            else:
+                told = self.tell_of(prospect, answered)
+        if prospect.stray:
+            self._hand_over(reply(None, sender=prospect.private).as_bytes(), prospect.listener)
+            return
+        for _ in range(1 + prospect.twice):
+            if prospect.act == "removed":
+                people.remove(self.app, prospect.address)
+            elif prospect.act == "unsubscribe" and prospect.how == "click":
+                self._click(self._token(prospect))
+            else:
+                self._hand_over(self._mail(prospect, answered), prospect.listener)
+            for happened in told:
+                happened.done = min(happened.done, time.monotonic())
+
+    def tell_of(self, prospect: Prospect, answered: int) -> list[Happened]:
+        """Note that he acts now, and his mate, whom it ends too."""
+        self.happened[prospect.address] = Happened(
+            prospect.act, answered, time.monotonic(), float("inf")
+        )
+        told = [self.happened[prospect.address]]
+        if prospect.mate:
+            act = "reply too" if prospect.act == "reply" else prospect.act
+            told.append(Happened(act, 0, time.monotonic(), float("inf")))
+            self.happened[prospect.mate] = told[-1]
+            self.counts[
+                f"{act} with {'another address' if '+' in prospect.mate else 'a colleague'}"
+            ] += 1
+        if prospect.act == "unsubscribe":
+            self.counts[f"unsubscribed by {prospect.how}"] += 1
+        return told
 
     def _mail(self, prospect: Prospect, answered: int) -> bytes:
         id = self.accepted[prospect.address][answered - 1].message_id if answered else None
@@ -273,12 +275,43 @@ class Month:
             assert id is not None
             return bounce(id, prospect.address)
         mail: EmailMessage = reply(id, sender=prospect.address)
-        if prospect.act == "unsubscribe":
-            del mail["Subject"]
-            mail["Subject"] = "unsubscribe"
         if prospect.act == "automatic":
             mail["Auto-Submitted"] = "auto-replied"
+        if prospect.act != "unsubscribe":
+            return mail.as_bytes()
+        token = f"unsubscribe+{self._token(prospect)}@example.com"
+        match prospect.how:
+            case "token":
+                mail = reply(None, sender=prospect.address, To=token)
+            case "answer" if id:  # the colleague's, to whom our mail was forwarded
+                mail = reply(id, "Please unsubscribe me.", sender=prospect.mate)
+            case "answer" | "cc":
+                mail = reply(None, "See below.", sender=prospect.mate, Cc=token)
+            case _:
+                mail = reply(id, sender=prospect.address, subject="unsubscribe")
         return mail.as_bytes()
+
+    def _token(self, prospect: Prospect) -> str:
+        """What his last mail has in its unsubscribe address; before the first, what it will."""
+        if mails := self.accepted[prospect.address]:
+            found = re.search(
+                r"^List-Unsubscribe: .*/unsubscribe/(\w{20})>", mails[-1].content, re.M
+            )
+            assert found, mails[-1].content
+            return found[1]
+        return str(people.find(self.app, prospect.address)["token"])
+
+    def _click(self, token: str) -> None:
+        """As a mail program does, until it is told that it worked."""
+
+        async def post() -> int:
+            transport = httpx.ASGITransport(self.web)
+            async with httpx.AsyncClient(transport=transport, base_url="http://web") as client:
+                form = {"List-Unsubscribe": "One-Click"}
+                return (await client.post(f"/unsubscribe/{token}", data=form)).status_code
+
+        while (code := asyncio.run(post())) != 200:
+            assert code == 503, code
 
     def _hand_over(self, mail: bytes, listener: bool) -> None:
         """As a mail server does: until it is taken in."""
@@ -297,61 +330,21 @@ class Month:
                 assert time.monotonic() < deadline, "nobody takes mail in"
                 threading.Event().wait(0.05)
 
-    # -- what the person at the desk does
-
-    def decide(self) -> int:
-        """Answer the drafts that are due to be answered. Gives how many were."""
-        done = 0
-        for wait in self._questions():
-            prospect, step = self.prospects[wait.value["to"]], wait.value["touch"]
-            is_next = len(self.accepted[prospect.address]) + 1 == prospect.nth
-            acts = prospect.act != "nothing" and prospect.address not in self.happened
-            if prospect.when == "held" and is_next and acts:
-                self.act(prospect)
-                done += 1
-                continue
-            said = self.said[prospect.address, step]
-            says = prospect.decisions[step][len(said)]
-            if says == "never":
-                continue
-            if says == "slowly":  # not before tomorrow
-                since = self._patience.setdefault(wait.id, self.clock.time)
-                if self.clock.time < since + timedelta(hours=20):
-                    continue
-            said.append((says, time.monotonic()))
-            with contextlib.suppress(errors.WaitClosed):  # the prospect was faster
-                self.app.runtime.blocking.answer(wait.id, _answer(says), by="Eva")
-                done += 1
-                self.counts[f"draft {says}"] += 1
-        for run in self.app.runtime.blocking.runs(state="held", limit=1000, output=False):
-            self.held_by[str(run.error or run.reason)] += 1
-            unknown = self.app.runtime.blocking.effects(run.id, state="unknown")
-            for effect in unknown:
-                self.app.runtime.blocking.settle(effect.key, "retry", by="Eva")
-            if not unknown:
-                self.app.runtime.blocking.retry(run.id)
-            done += 1
-        return done
-
-    def _questions(self) -> Iterator[Any]:
-        after = None
-        while page := self.app.runtime.blocking.waits(kind="human", after=after, limit=500):
-            yield from page
-            after = page[-1]
-
     # -- the month
 
     def run(self, seconds: float) -> None:
         """From the import of the contacts until nothing more can happen."""
         self.began = time.monotonic()
         self._launch()
+        for stranger in STRANGERS:
+            self._hand_over(reply(None, sender=stranger).as_bytes(), listener=False)
         self._act_all("early")
         self._have_outage()
         wave = 0
         while True:
-            self._drive(seconds, by_cron=wave % 4 == 3)
+            self._drive(seconds, by_cron=wave % 6 == 5)
             wave += 1
-            if self._act_all("asleep") + self.decide():
+            if self._act_all("asleep") + self.desk.decide():
                 continue
             dues = self._look()[1]
             if not dues:
@@ -366,18 +359,27 @@ class Month:
         self.took = time.monotonic() - self.began
 
     def _launch(self) -> None:
-        base = Plan("", "Better tables", "Ana Ruiz <ana@example.com>")
-        for name, auto in (("auto", True), ("held", False), ("again", True)):
-            sequence = "held" if name == "held" else "default"
-            made = replace(base, name=name, sequence=sequence, auto_approve=auto)
+        self.campaigns: dict[str, int] = {}
+        for name, brief in BRIEFS.items():
+            is_second = name == "second"
+            plan = Plan(
+                name,
+                brief,
+                "Bea Lind <bea@example.com>" if is_second else "Ana Ruiz <ana@example.com>",
+                "default" if name in ("auto", "again") else "",
+                auto_approve=name != "held",
+                per_day=self.per_day if is_second else 0,
+            )
             lines = [
                 f"{p.address},{p.address.partition('@')[0]},Ltd,{p.zone}"
                 for p in self.prospects.values()
                 if name in p.campaigns
             ]
-            campaign_id = self.app.create(made)
-            self.app.bring(campaign_id, "\n".join(["email,name,company,zone", *lines]) + "\n")
-            self.app.launch(campaign_id)
+            self.campaigns[name] = self.app.create(plan)
+            if lines:
+                sheet = "\n".join(["email,name,company,zone", *lines]) + "\n"
+                self.app.bring(self.campaigns[name], sheet)
+            self.app.launch(self.campaigns[name])
 
     def _act_all(self, when: str) -> int:
         """Those who do something now, when everything rests."""
@@ -385,9 +387,11 @@ class Month:
         for prospect in self.prospects.values():
             if prospect.when != when or prospect.address in self.happened:
                 continue
+            if prospect.address in self.desk.strays:
+                continue
             if prospect.act == "nothing" or (prospect.act == "bounce" and when != "asleep"):
                 continue
-            if when == "asleep" and len(self.accepted[prospect.address]) != prospect.nth:
+            if when == "asleep" and len(self.accepted[prospect.address]) < prospect.nth:
                 continue
             acting.append(prospect)
         if any(prospect.listener for prospect in acting):
@@ -420,12 +424,38 @@ class Month:
                 break
             assert time.monotonic() < self.began + seconds, f"{running} run, {dues[:1]} is next"
             self._trouble()
-        self.office.lookup_down = self.office.busy = False
+            self._press_buttons()
+        self.office.lookup_down = self.office.busy = self.office.down = False
+
+    def _press_buttons(self) -> None:
+        """Pause a campaign, and stop one, while mails are sent; and have the sender refused."""
+        taken = sum(map(len, self.accepted.values())) / len(self.prospects)
+        if taken > 0.4 and not self.rests:
+            self._press(control.pause, "auto")
+        if taken > 0.8 and len(self.rests) == 1:
+            self._press(control.stop, "ended")
+        if self._outages and taken > (1.0, 2.0)[-len(self._outages)]:
+            self.office.refuses = self._outages.pop(0)
+            self.counts["sender refused"] += 1
+
+    def _press(self, button: Callable[[App, int], object], campaign: str) -> None:
+        button(self.app, self.campaigns[campaign])
+        self.rests.append(Rest(campaign, time.monotonic(), self.clock.time))
+
+    def resume(self) -> int:
+        """Half a day after a campaign was paused it goes on."""
+        for rest in self.rests:
+            is_over = rest.campaign != "ended" and rest.until == float("inf")
+            if is_over and self.clock.time > rest.at + timedelta(hours=12):
+                rest.until = time.monotonic()
+                control.resume(self.app, self.campaigns[rest.campaign])
+                return 1
+        return 0
 
     def _trouble(self) -> None:
         """About every half minute each, whatever else is planned."""
         if self.dice.random() < 0.3:
-            self.office.lookup_down = self.office.busy = False
+            self.office.lookup_down = self.office.busy = self.office.down = False
         match self.dice.randrange(500):
             case 0 | 1 | 2 | 3 | 4:
                 self.crew.kill("work", "tick", dice=self.dice)
@@ -437,6 +467,8 @@ class Month:
                 self.office.busy = True
             case 9 | 10 | 11 | 12:
                 self._have_outage()
+            case 13:
+                self.office.down = True
 
     def _have_outage(self) -> None:
         if self._outage is not None:
@@ -444,18 +476,12 @@ class Month:
             self.counts["outages"] += 1
 
     def _jump(self, dues: list[datetime]) -> None:
-        """To what is tried again soon, or else to the next wave: when an eighth of all threads is
+        """To what is tried again soon, or else to the next wave: when a third of all threads is
         due, or after four days in which nobody drove."""
         if dues[0] < self.clock.time + timedelta(hours=1):
-            self.clock.move_to(dues[0] + timedelta(seconds=2))
+            soon = dues[0] + PAUSE - timedelta(minutes=1)  # not beyond a turn that begins then
+            last = max(due for due in dues if due <= soon)
+            self.clock.move_to(last + timedelta(seconds=10))
             return
-        wave = min(dues[len(dues) // 8], dues[0] + timedelta(days=4))
-        self.clock.move_to(wave + timedelta(minutes=30))
-
-
-def _answer(says: str) -> dict[str, str]:
-    if says == "edit":
-        return {"action": "edit", "body": "Edited by Eva."}
-    if says == "reject":
-        return {"action": "reject", "comment": "Shorter, please."}
-    return {"action": "skip" if says == "skip" else "approve"}
+        wave = min(dues[len(dues) // 3], dues[0] + timedelta(days=4))
+        self.clock.move_to(wave + timedelta(minutes=40))

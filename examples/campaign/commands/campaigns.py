@@ -1,4 +1,4 @@
-"""Campaigns: make them, launch them, look at them."""
+"""Campaigns: create, import into, launch, edit, pause, resume, stop, show."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from . import commands
 from .asking import confirm, printable
 
 GAPS = typer.Option(help="Days before each touch.")
-HOURS = typer.Option("--window", help="Hours of the contact in which mail may go out.")
-DAYS = typer.Option(help="Weekdays on which it may.")
-PER_DAY = typer.Option(min=0, help="Most mails a day from its sender's address; 0: any number.")
+HOURS = typer.Option("--window", help="Local hours of the contact in which mail may go out.")
+DAYS = typer.Option(help="Weekdays on which mail may go out.")
+PER_DAY = typer.Option(min=0, help="Maximum mails a day from its sender's address; 0 is no limit.")
 
 
 @commands.command()
@@ -72,20 +72,22 @@ def bring(
 
 @commands.command()
 def launch(name: str) -> None:
-    """Start the threads of a campaign. May be said again, after another import."""
+    """Start the threads of a campaign. Repeat it after another import."""
     with App() as app:
         campaign_id = app.campaign(name)["id"]
         launched = app.launch(campaign_id)
         overlap = app.overlap(campaign_id)
-    if launched.due is None:
+    if not launched.threads:
         print("0 threads; no active member is without one")
         return
-    when = "now"
-    if not launched.is_due:
-        when = f"{launched.due.astimezone(ZoneInfo(launched.zone)):%Y-%m-%d %H:%M}"
-        when += f" in {launched.zone}"
+    when = "the first touch is due now"
+    if launched.due is not None:
+        at = f"{launched.due.astimezone(ZoneInfo(launched.zone)):%Y-%m-%d %H:%M}"
+        when = f"the first touch is due {at} in {launched.zone}"
+        if launched.now:
+            when = f"{launched.now} due now, the next {at} in {launched.zone}"
     threads = f"{launched.threads} thread{'s' * (launched.threads != 1)}"
-    print(f"{threads}; the first touch is due {when}. A worker or a cron drives them.")
+    print(f"{threads}; {when}. A worker or a cron drives them.")
     if launched.state != "running":
         print(f"The campaign is {launched.state}: they wait until `resume {name}`.")
     for line in overlap.lines():
@@ -93,7 +95,7 @@ def launch(name: str) -> None:
 
 
 class Approval(StrEnum):
-    """Who lets a draft out."""
+    """Who approves a draft."""
 
     PERSON = "person"
     AUTO = "auto"
@@ -107,7 +109,7 @@ def edit(
     gaps: Annotated[str | None, GAPS] = None,
     window: Annotated[str | None, HOURS] = None,
     days: Annotated[str | None, DAYS] = None,
-    approve: Annotated[Approval | None, typer.Option(help="Who lets a draft out.")] = None,
+    approve: Annotated[Approval | None, typer.Option(help="Who approves a draft.")] = None,
     per_day: Annotated[int | None, PER_DAY] = None,
     redraft: Annotated[bool, typer.Option(help="Write drafts that wait again.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -115,9 +117,9 @@ def edit(
         bool, typer.Option("--json", help="Only show what changes, as JSON.")
     ] = False,
 ) -> None:
-    """Change a campaign, for threads that sleep, too: first shows what changes for whom, then asks.
+    """Change a campaign, also for sleeping threads. Shows what changes for whom, then asks.
 
-    What is not said stays as it is.
+    Options that are not given change nothing.
     """
     changes = control.Changes(
         sender,
@@ -188,18 +190,39 @@ def _concerned(found: control.Switched) -> str:
     threads = f"{found.threads} thread{'s' * (found.threads != 1)}"
     drafts = f"{found.drafts} draft{'s' * (found.drafts != 1)}"
     fate = "are withdrawn as their threads end" if found.state == "stopped" else "stay open"
-    way = found.on_their_way
+    way = 0 if found.state == "running" else found.on_their_way
     mails = f"; {way} mail{'s' * (way != 1)} may be on the way right now" if way else ""
     return f"{threads}, {drafts} {fate}{mails}"
 
 
 @commands.command()
-def status() -> None:
-    """Each campaign, with how many members and touches are how, and the count of strays."""
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, a campaign per line.")] = False,
+) -> None:
+    """Show each campaign: members and touches by status, stuck threads, and the count of strays."""
     from ..strays import count
 
     with App() as app:
-        for one in app.status():
+        found, strays = app.status(), count(app)
+    if as_json:
+        for one in [*found, *([{"strays": strays}] if strays else [])]:
             print(json.dumps(one))
-        if strays := count(app):
-            print(json.dumps({"strays": strays}))
+        return
+    for one in found:
+        gaps = ",".join(map(str, one["gaps"]))
+        limit = f", at most {one['per_day']} mails a day" if one["per_day"] else ""
+        hours = f"{one['window']} {one['days']}"
+        print(printable(f"{one['name']}: {one['state']} (gaps {gaps}, {hours}{limit})"))
+        if one["trouble"]:
+            print(printable(f"  trouble  {one['trouble']}"))
+            print(f"           `perdure inbox` asks about it; `resume {one['name']}` goes on")
+        for name in ("members", "touches", "threads"):
+            if one[name]:
+                counts = ", ".join(f"{n} {status}" for status, n in one[name].items())
+                print(f"  {name}  {counts.replace('draft_pending', 'waiting for approval')}")
+        for version, of in one["prompts"].items():
+            print(f"  prompt   {version}: {of['sent']} sent, {of['replies']} replies")
+    if not found:
+        print("There is no campaign; `create` adds one.")
+    if strays:
+        print(f"{strays} stray{'s' * (strays != 1)}: mail that matches nothing; `strays` lists it")

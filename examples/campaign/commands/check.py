@@ -17,6 +17,7 @@ import typer
 import perdure
 
 from ..app import App
+from ..imap import Account, Connection, MailboxTrouble
 from ..letter import Letter
 from ..mail import NoAnswer, Outgoing
 from ..refusals import (
@@ -35,7 +36,7 @@ _TO_DO = {
     r"^connecting .*ConnectionRefused": f"nothing listens there: {_HOST_AND_PORT}",
     r"^connecting .*gaierror": "there is no such host: look at CAMPAIGN_SMTP_HOST",
     r"CERTIFICATE_VERIFY_FAILED": "the server's certificate is not good: CAMPAIGN_SMTP_HOST has to "
-    "be the name in it",
+    "be the name in it, and this machine has to trust who signed it (SSL_CERT_FILE names others)",
     r"^connecting .*SSL": "the server does not encrypt from the start on this port: set "
     "CAMPAIGN_SMTP_STARTTLS=yes instead of CAMPAIGN_SMTP_TLS, or try port 465",
     r"^connecting .*(timed out|Disconnected|Reset)": "no greeting came: on port 465, set "
@@ -74,6 +75,7 @@ def check(
     ] = "",
 ) -> None:
     """Try the mail account: connect, encrypt, log in, name the sender. Sends nothing without --to.
+    And the mailbox, if there is one to read: log in, open the folder.
 
     Exit code 2 if a step failed. Warnings do not count.
     """
@@ -91,7 +93,13 @@ def check(
     except _Failed as error:
         failed = True
         print(f"FAIL  {error}")
-    for warning in _warnings(settings):
+    if settings.imap_host:
+        try:
+            _try_mailbox(Account.of(settings))
+        except MailboxTrouble as trouble:
+            failed = True
+            print(f"FAIL  {trouble}")
+    for warning in _warnings(settings, senders):
         print(f"WARN  {warning}")
     if failed:
         raise typer.Exit(2)
@@ -124,6 +132,17 @@ def _try_account(server: Outgoing, senders: list[str]) -> None:
                 smtp.rset()
         with contextlib.suppress(smtplib.SMTPException, OSError):
             smtp.quit()
+
+
+def _try_mailbox(account: Account) -> None:
+    with contextlib.closing(Connection(account)) as connection:
+        print(f"OK    connected to {account.host}:{account.port} for mail that comes in")
+        if not account.encrypted:
+            print("WARN  not encrypted: the password can be read on the way: CAMPAIGN_IMAP_TLS")
+        connection.login()
+        print(f"OK    logged in as {account.user}")
+        _, mails = connection.examine()
+        print(f"OK    {account.folder} has {mails} mails; reading them changes nothing")
 
 
 def _say_encryption(server: Outgoing, smtp: smtplib.SMTP) -> None:
@@ -178,7 +197,15 @@ def _step(done: str) -> Iterator[None]:
     print(f"OK    {done}")
 
 
-def _warnings(settings: Settings) -> Iterator[str]:
+def _warnings(settings: Settings, senders: list[str]) -> Iterator[str]:
+    own = [settings.imap_user, *(parseaddr(sender)[1] for sender in senders)]
+    if settings.unsubscribe.lower() in [one.lower() for one in own]:
+        local, _, domain = settings.unsubscribe.partition("@")
+        yield (
+            f"CAMPAIGN_UNSUBSCRIBE is {settings.unsubscribe}, to which people reply: each reply "
+            f"would be an unsubscription. Set {local}+unsubscribe@{domain}, if your provider "
+            "delivers that to you, or another address"
+        )
     if not settings.lookup_url:
         yield (
             "CAMPAIGN_LOOKUP_URL is not set: a mail whose answer is lost is held until a person "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from perdure.times import moment
 
 from .. import drafts as work
 from ..app import App
@@ -15,7 +17,10 @@ from ..drafts import Decision, Draft, Line, NotAnswered
 from . import commands
 from .asking import confirm, paint, printable
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NONE = (
+    "No draft waits. A worker or a cron writes them, in the hours of each contact: `status` has "
+    "the campaign's, and `perdure runs` when each thread is due."
+)
 
 
 @commands.command()
@@ -31,20 +36,21 @@ def drafts(
         raise ValueError("Name the campaign whose drafts are to be written into the file.")
     with App() as app:
         found = work.waiting(app, None if name is None else app.campaign(name)["id"])
-        now = _EPOCH + timedelta(milliseconds=app.clock.now())
+        now = moment(app.clock.now())
     if to is not None:
         work.write(to, name or "", found)
         print(f"{_drafts(len(found))} in {to}. Edit it, then: approve {name} --edits {to}")
         return
+    width = max((len(one.to) for one in found), default=0)
     for one in found:
         if as_json:
             names = ("wait_id", "to", "touch", "subject", "body", "problem")
             print(json.dumps({each: getattr(one, each) for each in names}))
         else:
             what = f"touch {one.touch}  {_age(now - one.since):>4}  {one.subject}"
-            print(printable(f"{one.wait_id}  {one.to}  {what}"))
+            print(printable(f"{one.wait_id}  {one.to:<{width}}  {what}"))
     if not found and not as_json:
-        print("No draft waits.")
+        print(_NONE)
 
 
 @commands.command()
@@ -90,7 +96,7 @@ def approve(
         one.wait_id in {each.draft.wait_id for each in decisions} for one in missed
     )
     when = "" if state == "running" else f" The campaign is {state}: they wait until it is resumed."
-    print(f"{_drafts(done)} approved.{when}")
+    print(f"{_drafts(done)} approved.{when}" if decisions or missed else _NONE)
     if missed:
         raise typer.Exit(1)
 

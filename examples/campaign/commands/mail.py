@@ -1,11 +1,13 @@
-"""Mail that comes in: receive it, and decide what nobody is known for."""
+"""Incoming mail: receive it, and decide about strays."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
@@ -17,29 +19,58 @@ from . import commands
 @commands.command()
 def inbound(
     lmtp: Annotated[bool, typer.Option(help="Speak LMTP instead of SMTP.")] = False,
+    imap: Annotated[
+        bool, typer.Option("--imap", help="Read your mailbox over IMAP instead of listening.")
+    ] = False,
 ) -> None:
     """Receive replies, bounces and unsubscribes, until told to stop."""
-    from ..inbound import Inbound, Listener
+    from ..inbound import Inbound
 
+    if lmtp and imap:
+        raise ValueError("--lmtp and --imap are two ways to get mail. Leave one out.")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("mail.log").setLevel(logging.WARNING)  # of aiosmtpd: each line of SMTP
-    with App() as app:
+    with App() as app, _reading(app, stop) if imap else _listening(app, lmtp) as look:
         receiver = Inbound(app)
-        listener = Listener(
-            receiver, app.settings.inbound_host, app.settings.inbound_port, lmtp=lmtp
-        )
-        listener.start()
-        print(f"Listening on {listener.hostname}:{listener.port}", flush=True)
-        try:
-            while True:
-                receiver.sweep()
-                if stop.wait(5):
-                    break
-        finally:
-            listener.stop()
+        while True:
+            receiver.sweep()
+            look()
+            if stop.wait(5):
+                break
+
+
+Look = Callable[[], None]
+
+
+@contextlib.contextmanager
+def _listening(app: App, lmtp: bool) -> Iterator[Look]:
+    """Take the mail that is handed over."""
+    from ..inbound import Inbound, Listener
+
+    listener = Listener(
+        Inbound(app), app.settings.inbound_host, app.settings.inbound_port, lmtp=lmtp
+    )
+    listener.start()
+    print(f"Listening on {listener.hostname}:{listener.port}", flush=True)
+    try:
+        yield lambda: None
+    finally:
+        listener.stop()
+
+
+@contextlib.contextmanager
+def _reading(app: App, stop: threading.Event) -> Iterator[Look]:
+    """Read a mailbox whenever it is time."""
+    from ..imap import Account
+    from ..mailbox import Mailbox
+
+    account = Account.of(app.settings)
+    with contextlib.closing(Mailbox(app, account)) as mailbox:
+        print(f"Reading {account.name}", flush=True)
+        yield lambda: mailbox.look(stop.is_set)
 
 
 @commands.command("strays")
@@ -56,7 +87,7 @@ def list_strays(
         if as_json:
             print(json.dumps(one))
             continue
-        print(f"{one['id']}  {one['at']}  {one['from'] or 'nobody'}  {one['subject']!r}")
+        print(f"{one['id']}  {one['at']}  {one['from'] or 'unknown'}  {one['subject']!r}")
         print(f"          {one['read_as']}: {one['text'][:80] or 'no text'}")
     if not found and not as_json:
         print("No strays.")
@@ -68,12 +99,10 @@ def assign(
     address: str,
     kind: Annotated[
         str,
-        typer.Option(
-            "--as", help="reply, bounce or unsubscribe; by default what its text makes it."
-        ),
+        typer.Option("--as", help="reply, bounce or unsubscribe; by default its content decides."),
     ] = "",
 ) -> None:
-    """Take a stray in as a mail of this contact's: what it ends, ends."""
+    """Take in a stray as a mail of this contact, with all it ends."""
     from ..strays import KINDS
     from ..strays import assign as take
 
@@ -86,7 +115,7 @@ def assign(
 
 @commands.command()
 def dismiss(id: str) -> None:
-    """Put a stray away, so that it is listed no more."""
+    """Dismiss a stray, so that it is no longer listed."""
     from ..strays import dismiss as put_away
 
     with App() as app:

@@ -136,8 +136,7 @@ class Engine(LocalEngine):
             raise BadArgument("This runtime has no graph to drive: call register() first.")
         if limits["concurrency"] < 1:
             raise BadArgument("concurrency must be at least 1.")
-        if self._closed:
-            raise Closed("This runtime is closed. Open it again with setup() or a `with` block.")
+        self._check_open()
         driver, keeper = await asyncio.to_thread(lambda: (self.driver, self.keeper))
         if graphs is None:
             chosen = self.graphs.chosen()
@@ -149,9 +148,15 @@ class Engine(LocalEngine):
         worker = Worker(driver, keeper, chosen, **limits)
         self._workers.add(worker)
         try:
+            self._check_open()  # again: from here on `close` waits for it
             return await worker.run(handle_signals=handle_signals)
         finally:
             self._workers.discard(worker)
+            worker.ended.set()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("This runtime is closed. Open it again with setup() or a `with` block.")
 
     async def _fire_schedules(self, due: Iterable[ScheduleRow]) -> int:
         services, graphs = self._get_services(), self.graphs.names

@@ -24,9 +24,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _drains: list[Callable[[str], None]] = []
 _before: dict[int, Any] = {}
-"""The handlers that ours stand for."""
+"""The handlers that ours replaced."""
 _owner = 0
-"""The process that has these workers. One that it forked has none of them."""
+"""The process that has these workers; a forked one has none."""
 
 
 @contextlib.contextmanager
@@ -46,7 +46,9 @@ def drain_on_signals(loop: asyncio.AbstractEventLoop, drain: Callable[[], None])
             loop.call_soon_threadsafe(drain_here, name)
 
     global _owner
-    _owner = os.getpid()
+    if _owner != os.getpid():
+        _owner = os.getpid()
+        _drains.clear()
     _drains.append(drain_soon)
     for number in SIGNALS:
         if number not in _before:
@@ -54,7 +56,8 @@ def drain_on_signals(loop: asyncio.AbstractEventLoop, drain: Callable[[], None])
     try:
         yield
     finally:
-        _drains.remove(drain_soon)
+        if drain_soon in _drains:
+            _drains.remove(drain_soon)
         if not _drains:
             _restore()
 

@@ -82,7 +82,7 @@ class Worker:
         """Create it in the event loop that drives. Without `schedules` it drives only some of the
         graphs, and does not log due runs of others."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        self._ended = threading.Event()
+        self.ended = threading.Event()
         self._woken = asyncio.Event()
         self._driver, self._keeper, self._clock, self._graphs = driver, keeper, driver.clock, graphs
         self._concurrency, self._limit, self._grace = concurrency, limit, grace
@@ -121,7 +121,6 @@ class Worker:
                     await self._drain()
         finally:
             beating.cancel()
-            self._ended.set()
         return Counts(**{name: self._counts[name] for name in NAMES})
 
     def wake(self) -> None:
@@ -136,11 +135,11 @@ class Worker:
         self.wake()
 
     def end(self) -> None:
-        """Drain, and wait for that. In the thread of its event loop, or if that is gone, it cannot
-        be waited for: then its runs are given back in the middle of their steps."""
+        """Drain, and wait until it has ended. In the thread of its event loop, or if the loop is
+        gone, there is no waiting: its runs are given back in the middle of their steps."""
         self.drain()
         if self._loop.is_running() and self._thread != threading.get_ident():
-            self._ended.wait(self._grace + END_PATIENCE)
+            self.ended.wait(self._grace + END_PATIENCE)
         for drive in list(self._driven):
             self._give_back(drive)
 

@@ -30,8 +30,10 @@ class SharedLifespan:
         try:
             yield
         finally:
-            await self._drain()
-            await asyncio.to_thread(self._end)
+            try:
+                await self._drain()
+            finally:  # also if the server does not wait for that
+                await asyncio.to_thread(self._end)
 
     def _begin(self) -> None:
         with self._changing:

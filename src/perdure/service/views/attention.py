@@ -193,7 +193,8 @@ def _wait(wait: WaitRecord) -> Blocker:
     until = f", until {utc_time(wait.expires_at)}" if wait.expires_at else ""
     if wait.kind is Kind.SIGNAL:
         action = NextStep(Verb.SIGNAL, (wait.thread_id, wait.name or ""))
-        return Blocker(f"waits for the signal {wait.name}{until}", action=action)
+        about = {name: one for name, one in wait.value.items() if name != "signal"} or None
+        return Blocker(f"waits for the signal {wait.name}{until}", shown=about, action=action)
     if wait.kind is Kind.RUN:
         return Blocker(f"waits for {name_runs(wait.value['join'])}{until}")
     return Blocker(f"asks a person{until}", shown=_shown(wait), action=answer_action(wait))
