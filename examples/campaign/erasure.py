@@ -41,6 +41,7 @@ OUTSIDE = (
     "backups of the database, and on D1 its Time Travel (30 days)",
     "traces and tables that were exported before, and logs: `inbound` logs who wrote",
     "his name in the text of others",
+    "mails to an address that `update` has replaced since: erase the new address for those",
 )
 """What erasing cannot reach."""
 PATIENCE = 30.0
