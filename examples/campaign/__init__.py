@@ -1,23 +1,50 @@
 """An e-mail campaign in which each (campaign, contact) is one durable thread.
 
 Up to six touches over about a month. It stops the instant the prospect replies, holds each draft
-for a person's approval, and never sends a touch twice, whoever kills whatever. `README.md` says how
-to run it; the tutorial in the project's docs builds it step by step.
+for a person's approval, and never sends a touch twice, whatever is killed. `README.md` says how to
+run it; the tutorial in the project's docs builds it step by step.
 
-    agent        the graph, and its effects         cadence          when the next touch is due
-    app          the application put together       sheet contacts   CSV files, their import
-    control      pause, resume, stop, edit          preview          what an edit would change
-    people       change, unbounce, remove           erasure          nothing of a person is left
-    drafts       approval in bulk                   overlaps         what other campaigns mean
-    inbound      mail that comes in                 mail lookup      sending; asking what arrived
-    mailbox      where a mailbox was read up to     imap             reading it, changing nothing
-    records      what the tables are asked          reading          what an incoming mail means
-    letter       a letter as a mail                 refusals         what a server's no means
-    messages     what a mail that came in ends      unsubscribing    who asks for no more mail
-    strays       mail that matches nothing          web              the page to unsubscribe
-    writer       who writes the drafts              database         batches of statements
-    settings     what the environment says          schema.sql       the tables
-    service      for workers and web servers        __main__         the command line
-    demo         a month in a minute, beside what stock LangGraph makes of it; demo.d1: on D1
-    postoffice desk faults   a mail server that fails as it is told
+One thread
+    agent           the graph: check, compose, approve, send, sleep
+    sending         one try to send a touch, and its outcome
+    cadence         when the next touch is due
+    turns           when it may go out, within limits that campaigns share
+    writer          who writes the drafts
+
+Mail that goes out
+    letter          a letter as a mail
+    mail            the conversation with the mail server
+    refusals        what a server's refusal means
+    trouble         refusals that stop a campaign, and the question to a person
+    lookup          asks the provider whether a mail arrived
+
+Mail that comes in
+    inbound         matches, stores and tells; an SMTP or LMTP server
+    mailbox imap    the same, from a mailbox that is read over IMAP
+    reading         what a mail means; its text is from mailtext
+    unsubscribing   whether words ask for no more mail
+    web             the page to unsubscribe
+    messages        what a mail ends
+    strays          mail that matches nothing
+
+Campaigns and people
+    app             the application: create, import, launch, status
+    control         pause, resume, stop, edit; preview shows what an edit would change
+    drafts          approval in bulk
+    overlaps        how other campaigns affect one
+    contacts        import from CSV, which sheet reads
+    people          change, remove, unbounce; erasure deletes everything about a person
+
+Underneath
+    records         queries on the tables of schema.sql
+    database        batches of statements on SQLite, PostgreSQL and D1
+    errors          errors that several modules raise
+    settings        what the environment says
+    service         for workers and web servers
+    commands        the command line, started by __main__
+
+To try and test it, not to be copied
+    demo            a month in a minute, beside stock LangGraph; demo.d1: on D1
+    clock           the clock that its processes share
+    postoffice      a mail server that fails as it is told; with desk and faults
 """

@@ -14,14 +14,12 @@ import sys
 
 import perdure
 
-from .app import Unknown
 from .commands import campaigns, check, commands, drafts, mail, people
-from .contacts import BadSheet, Refused, UnknownCampaign
-from .people import StillDriven, UnknownContact
+from .contacts import BadSheet, Refused
+from .erasure import StillDriven
+from .errors import Unknown
 
 __all__ = ["campaigns", "check", "commands", "drafts", "mail", "people"]
-
-UNKNOWN = (Unknown, UnknownCampaign, UnknownContact)
 
 
 def main() -> int:
@@ -30,7 +28,7 @@ def main() -> int:
     except Refused as refused:
         print(refused, file=sys.stderr)
         return 1
-    except (*UNKNOWN, StillDriven, BadSheet, ValueError, perdure.Error) as error:
+    except (Unknown, StillDriven, BadSheet, ValueError, perdure.Error) as error:
         print(f"campaign: {error}", file=sys.stderr)
         return 2
     return 0

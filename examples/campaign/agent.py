@@ -5,7 +5,7 @@
 What each crash leaves behind, and what decides:
 
     before a draft is stored     nothing but a model's answer, which is recorded
-    draft stored, nobody asked   `draft_pending`; approval asks
+    draft stored, not asked      `draft_pending`; approval asks
     asked                        a wait: no clock can send it, only an answer, once
     approved, not sent           a booking, which is found again, or replaced once it has passed
     a mail on its way            an intent: the provider is asked by Message-ID, or a person is
@@ -70,26 +70,25 @@ DECISION = {
     "additionalProperties": False,
     **_TEXT_ONLY_IN_AN_EDIT,
 }
-"""What a person may say of a draft: send it, send this instead, write another, leave it out."""
+"""A person's answer to a draft: send it, send this text instead, write another, skip the touch."""
 ABOUT_A_REFUSAL = {
     "type": "object",
     "properties": {"action": {"enum": ["again", "skip", "bounce"]}},
     "required": ["action"],
     "additionalProperties": False,
 }
-"""What a person may say of a mail that the server goes on refusing: try it again, leave this touch
-out, or write to the contact no more."""
+"""A person's answer about a mail that the server keeps refusing: try it again, skip the touch, or
+treat the contact as bounced."""
 OUTCOME = "reply_outcome"
 """The score of a touch: 1.0 if it earned a reply, 0.0 if not."""
 LOOK_AGAIN = timedelta(hours=6)
-"""After so long a thread whose campaign does not run looks by itself whether it does by now."""
+"""How long a thread sleeps before it checks by itself whether its campaign runs again."""
 PATIENCE = {
     "Doubtful": perdure.Retry(4, timedelta(hours=1), 4, longest=timedelta(days=1)),
     "TemporaryTrouble": perdure.Retry(12, timedelta(minutes=5), longest=timedelta(hours=4)),
     "ServerTrouble": perdure.Retry(12, timedelta(minutes=5), longest=timedelta(hours=4)),
 }
-"""How often, and with what pauses, a mail that was refused is tried before a person is asked: for
-about a day."""
+"""Attempts and pauses for a refused mail before a person is asked: about a day."""
 
 Next = Literal["compose_touch", "refusal", "schedule_next", "__end__"]
 Approved = Literal["send_touch", "compose_touch", "approval", "schedule_next", "check_reply"]
@@ -106,17 +105,18 @@ class State(TypedDict, total=False):
     """When the one before it went out, or the thread began."""
     due_at: datetime
     because: str
-    """What it sleeps for, until then."""
+    """Why it sleeps until then."""
     not_before: datetime
     """When a mail that was refused is tried again."""
     subject: str
     body: str
     comment: str
-    """What a person said of the last draft."""
+    """A person's comment on the last draft."""
     letter: dict[str, Any]
+    """What is to be sent, as it was approved."""
     sequence: str
     tries: int
-    """What is to be sent, as it was when it was approved, and the how manieth try it is."""
+    """Conversations about it that came to nothing so far."""
     ended: str
 
 
@@ -155,7 +155,7 @@ class Agent:
     # -- nodes
 
     def check_reply(self, state: State) -> Command[Next]:
-        """Ask reality again: is there still somebody to write to, and is it time?"""
+        """Read the tables again: is the contact still to be written to, and is it time?"""
         now, step = perdure.now(), state.get("step", 1)
         last = state.get("last_at", now)
         found = self._look(state, step)
@@ -188,7 +188,7 @@ class Agent:
         return Command(update=update, goto="compose_touch")
 
     def compose_touch(self, state: State) -> State:
-        """Write a draft, unless there is one that waits for its answer."""
+        """Write a draft, unless one is waiting for its answer."""
         step, comment = state["step"], state.get("comment", "")
         found = self._look(state, step)
         touch = found.touch
@@ -222,7 +222,7 @@ class Agent:
         return {"subject": subject, "body": body, "comment": ""}
 
     def approval(self, state: State) -> Command[Approved]:
-        """Hold the draft until a person has said what becomes of it, unless it is approved."""
+        """Hold the draft until a person answers, unless it is approved already."""
         step = state["step"]
         found = self._look(state, step)
         touch = found.touch
@@ -246,7 +246,7 @@ class Agent:
             unless="wake",
             default=None,
         )
-        if decision is None:  # something happened: reality is asked again
+        if decision is None:  # something happened: look again
             return Command(goto="check_reply")
         match decision["action"]:
             case "reject":
@@ -308,15 +308,15 @@ class Agent:
         return unsubscribe_of(self._settings, found.contact["token"])
 
     def _skip(self, state: State) -> State:
-        """Leave a touch out."""
+        """Skip a touch."""
         self.skip(_place(state))
         return {"step": state["step"] + 1, "last_at": perdure.now()}
 
     def send_touch(self, state: State) -> State:
-        """Send the letter, once, and note what became of it.
+        """Send the letter once, and record the outcome.
 
-        It looks at nothing that may have changed: a mail that was on its way when a worker died is
-        to be settled first, and `send` asks at the last moment whether it may.
+        It reads nothing that may have changed: a mail that was on its way when a worker died is
+        settled first, and `send` checks at the last moment whether it may go out.
         """
         place, now = _place(state), perdure.now()
         try:
@@ -337,8 +337,8 @@ class Agent:
     def _after_refusal(
         self, state: State, place: dict[str, int], error: perdure.NotDone, now: datetime
     ) -> State:
-        """Note what the server said, with what it leads to, in one batch. What comes next, reality
-        says: `check_reply` looks at the touch, the contact and the campaign."""
+        """Record a refusal and its consequences in one batch. `check_reply` then decides what comes
+        next, from the touch, the contact and the campaign."""
         kind, recipient = _kind(error), state["letter"]["recipient"]
         touch = records.look(self._database, **place).touch
         if touch is not None and touch["attempt"] is None:
@@ -358,7 +358,7 @@ class Agent:
         return {"not_before": next_open(found.cadence.window, later, zone)}
 
     def refusal(self, state: State) -> State:
-        """Ask a person about a mail that the server goes on refusing."""
+        """Ask a person about a mail that the server keeps refusing."""
         found = self._look(state, state["step"])
         if found.touch is None or found.status != "active":
             return {}
@@ -392,7 +392,7 @@ class Agent:
         return records.look(self._database, state["campaign_id"], state["contact_id"], step)
 
     def _end(self, state: State, status: str) -> Command[Next]:
-        """Say how it ended, and what each touch earned, on the effect that sent it."""
+        """Record how the thread ended, and score each touch on the effect that sent it."""
         run_id = get_config()["configurable"]["run_id"]
         self.close(state["campaign_id"], state["contact_id"], status)
         ended, touches = records.closed(self._database, state["campaign_id"], state["contact_id"])
@@ -420,7 +420,7 @@ class Agent:
 
     @perdure.effect(transactional=True)
     def approve(self, place: dict[str, int], subject: str, body: str) -> None:
-        """Note what a person approved, unless the contact was changed meanwhile."""
+        """Record what a person approved, unless the contact was changed meanwhile."""
         self._database.inside(records.approve(place, subject, body))
 
     @perdure.effect(transactional=True)
@@ -430,14 +430,14 @@ class Agent:
 
     @perdure.effect(transactional=True)
     def bounce(self, place: dict[str, int]) -> None:
-        """Write to the contact no more."""
+        """Stop writing to the contact."""
         self._database.inside(*records.bounce(place))
 
     @perdure.effect(transactional=True)
     def refused(
         self, place: dict[str, int], kind: str, said: str, tries: int, recipient: str
     ) -> None:
-        """Note that a conversation came to nothing, and do what that leads to."""
+        """Record that a conversation came to nothing, with its consequences."""
         statements = [records.note_refusal(place, kind, said, tries)]
         if kind == "NoSuchRecipient":
             statements += records.bounce(place)
@@ -461,7 +461,7 @@ def thread_of(campaign_id: int, contact_id: int) -> str:
 
 
 def _message_id(sender: str) -> str:
-    """Of a touch: the same for every attempt, and known to nobody but who gets the mail."""
+    """The Message-ID of a touch: the same for every attempt, and known only to the recipient."""
     return f"<{perdure.uuid().hex}@{sender.rpartition('@')[2].rstrip('>')}>"
 
 
@@ -470,7 +470,7 @@ def _place(state: Any) -> dict[str, int]:
 
 
 def _kind(error: perdure.NotDone) -> str:
-    """What a refusal, or a mail that may not go out now, is to us."""
+    """The kind of a refusal, or of a mail that may not go out now."""
     if isinstance(error, BadLetter):
         return "LetterRefused"
     known = (NotNow, NoSuchRecipient, SenderRefused, LetterRefused, ServerTrouble, TemporaryTrouble)

@@ -1,4 +1,4 @@
-"""The application put together: a runtime with the agent, and what its people can ask of it."""
+"""The application: a runtime with the agent, and operations on campaigns."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import perdure
 from perdure.journal.clock import Clock, JournalClock
+from perdure.times import moment
 from perdure.types import Run, State
 
 from . import contacts, control, overlaps, trouble, writer
@@ -19,6 +20,7 @@ from .agent import Agent, thread_of
 from .cadence import Cadence, due, hours, weekdays
 from .contacts import Report
 from .database import Conflict, Database, Row, sql
+from .errors import Unknown, refuse_stopped
 from .preview import check_sender
 from .settings import Settings
 
@@ -29,11 +31,6 @@ _CREATE = """INSERT INTO campaigns (id, name, sequence, sender, brief, gaps, day
   auto_approve, per_day, state, trouble, troubles, version)
 VALUES (:id, :name, :sequence, :sender, :brief, :gaps, :days, :opens, :closes, :auto_approve,
   :per_day, 'running', '', 0, :version)"""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Unknown(LookupError):
-    """There is no campaign, or no contact, of this name."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,6 @@ class Launched:
 
 class App:
     """Campaigns, contacts, and the runtime that drives their threads."""
-
-    graph = GRAPH
 
     def __init__(
         self,
@@ -165,7 +160,7 @@ class App:
         return report
 
     def overlap(self, campaign_id: int) -> overlaps.Overlap:
-        """What other campaigns mean for this one's members."""
+        """How other campaigns affect the members of this one."""
         return overlaps.find(self.database, campaign_id, self.settings.apart, self.clock.now())
 
     def _unless_stopped(self, campaign_id: int, verb: str) -> Row:
@@ -173,13 +168,13 @@ class App:
         row = self.row(campaign_id)
         if row["state"] == "stopped":
             control.stop(self, campaign_id)
-            control.refuse_stopped(row, verb)
+            refuse_stopped(row, verb)
         return row
 
     def launch(self, campaign_id: int) -> Launched:
-        """Start the threads of a campaign. Who has one keeps it: this may be said again. Those of
-        a campaign that is paused wait until it is resumed."""
-        control.refuse_stopped(self.row(campaign_id), "launched")
+        """Start a thread for each active member that has none. May be repeated. Threads of a paused
+        campaign wait until it is resumed."""
+        refuse_stopped(self.row(campaign_id), "launched")
         started = Counter[str]()  # by time zone
         for contact_id, zone in self.members(campaign_id):
             thread_id = thread_of(campaign_id, contact_id)
@@ -188,7 +183,7 @@ class App:
             self.begin(campaign_id, contact_id, key=GRAPH)  # somebody else may launch right now
             started[zone] += 1
         row = self._unless_stopped(campaign_id, "launched")
-        now = _EPOCH + timedelta(milliseconds=self.clock.now())
+        now = moment(self.clock.now())
         dates = sorted((due(Cadence.of(row), 1, now, zone), zone) for zone in started)
         are_due = sum(started[zone] for at, zone in dates if at <= now)
         first, zone = next(((at, zone) for at, zone in dates if at > now), (None, ""))
@@ -210,14 +205,15 @@ class App:
         )
 
     def wake(self, campaign_id: int, contact_id: int, key: str) -> None:
-        """Let a thread look at reality now."""
+        """Wake a thread, so that it reads the tables now."""
         thread_id = thread_of(campaign_id, contact_id)
         self.runtime.blocking.signal(thread_id, "wake", key=key)
 
     def members(
         self, campaign_id: int, *, status: str = "active", without_draft: bool = False
     ) -> Iterator[tuple[int, str]]:
-        """Those who are written to, or ended in this way, with their time zones."""
+        """Contacts with this status in a campaign, and their time zones. `without_draft` leaves out
+        those with a draft that waits for a person."""
         last = 0
         held = """AND NOT EXISTS (SELECT 1 FROM touches t WHERE t.campaign_id = m.campaign_id
                     AND t.contact_id = m.contact_id AND t.status = 'draft_pending')"""
@@ -240,8 +236,8 @@ class App:
     # -- looking
 
     def status(self) -> list[dict[str, Any]]:
-        """Each campaign, with how many members and touches are how, and how many threads do not go
-        on: the tables do not know of those."""
+        """Each campaign: members and touches by status, and stuck threads, which only the journal
+        knows."""
         by_status = "SELECT campaign_id, status, count(*) AS n FROM {} GROUP BY campaign_id, status"
         found, members, touches, replies = self.database.read(
             sql("SELECT * FROM campaigns ORDER BY id"),
@@ -259,7 +255,7 @@ class App:
         for name, rows in (("members", members), ("touches", touches)):
             for row in rows:
                 counts[row["campaign_id"]][name][row["status"]] = row["n"]
-        threads = self._troubled()
+        threads = self._stuck()
         return [
             {
                 "id": row["id"],
@@ -281,17 +277,22 @@ class App:
             for row in found
         ]
 
-    def _troubled(self) -> dict[int, dict[str, int]]:
-        """How many threads of each campaign a person has to look after, or has cancelled."""
+    def _stuck(self) -> dict[int, dict[str, int]]:
+        """How many threads of each campaign are held, paused or cancelled."""
         found: dict[int, dict[str, int]] = {}
+        for run in self.threads(*STUCK):
+            of = found.setdefault(run.metadata.get("campaign_id", 0), {})
+            of[run.state.value] = of.get(run.state.value, 0) + 1
+        return found
+
+    def threads(self, *states: State) -> Iterator[Run]:
+        """The threads of all campaigns that are in one of these states."""
         last: Run | None = None
         while True:
             page = self.runtime.blocking.runs(
-                graph=GRAPH, state=STUCK, after=last, limit=PAGE, output=False
+                graph=GRAPH, state=states, after=last, limit=PAGE, output=False
             )
-            for run in page:
-                of = found.setdefault(run.metadata.get("campaign_id", 0), {})
-                of[run.state.value] = of.get(run.state.value, 0) + 1
+            yield from page
             if len(page) < PAGE:
-                return found
+                return
             last = page[-1]

@@ -1,10 +1,10 @@
 """Contacts from a CSV file, into one campaign: all of them, or none and a list of the bad lines.
 
-`read` judges a file by itself, `bring` judges it against the database and writes, in one
-batch. Killed in the middle it leaves nothing, and an import may be repeated: who is in the
-campaign already is counted, and left as he is. Of two imports at once, one finds that its ids, or
-its places in the campaign, are taken; it looks again, and comes after the other. So does one whose
-contact unsubscribes, or is erased, in between; and before a mail goes out it is looked once more.
+`read` judges a file by itself, `bring` judges it against the database and writes, in one batch.
+Killed in the middle it leaves nothing, and an import may be repeated: contacts already in the
+campaign are counted and not changed. Of two imports at once, one finds that its ids, or its places
+in the campaign, are taken; it looks again, and comes after the other. So does one whose contact
+unsubscribes, or is erased, in between; and before a mail goes out it is looked once more.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .database import Conflict, Database, Row, Statement, sql
+from .errors import Unknown, refuse_stopped
 from .records import NONE_SUPPRESSED, SUPPRESSED
 from .sheet import (
     Bad,
@@ -27,7 +28,6 @@ from .sheet import (
     person_of,
     read,
 )
-from .states import refuse_stopped
 
 __all__ = [
     "Bad",
@@ -37,7 +37,6 @@ __all__ = [
     "Refused",
     "Report",
     "Sheet",
-    "UnknownCampaign",
     "bring",
     "normalise",
     "person_of",
@@ -65,10 +64,6 @@ _AT_ONCE = 2000
 _TRIES = 100
 
 
-class UnknownCampaign(LookupError):
-    """There is no campaign of this id."""
-
-
 class Refused(Exception):
     """A sheet with bad lines: nothing of it was imported. `report` has all of them."""
 
@@ -87,7 +82,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a sheet: contacts added, contacts the campaign knew, and the bad lines."""
+    """The result of an import: contacts added, contacts the campaign knew, and the bad lines."""
 
     added: int
     known: int
@@ -152,7 +147,7 @@ def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
         *_each(_SUPPRESSED, hashes),
     )
     if not campaigns:
-        raise UnknownCampaign(f"There is no campaign {campaign_id}; nothing was imported.")
+        raise Unknown(f"There is no campaign {campaign_id}; nothing was imported.")
     refuse_stopped(campaigns[0], "imported into")
     there = {row["address"]: row for page in pages[: len(looked_for)] for row in page}
     suppressed = {row["hash"]: row["why"] for page in pages[len(looked_for) :] for row in page}

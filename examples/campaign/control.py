@@ -4,7 +4,7 @@ One statement on the campaign's row decides each of them; then its threads are t
 What a kill leaves behind, and what mends it:
 
     pause    nothing in between: the row says so, and a thread reads it before each mail
-    resume   contacts that a trouble bounced are taken back first; `resume` again takes the rest.
+    resume   contacts that a trouble bounced are unbounced first; `resume` again takes the rest.
              Then the campaign runs, and threads that were not told yet sleep on: `resume` again
              tells them, and each looks by itself every six hours
     stop     no member is active, so nothing is sent. Threads that were not told yet, and their
@@ -12,7 +12,7 @@ What a kill leaves behind, and what mends it:
     edit     the new version holds for every thread that wakes. One that was not told yet sleeps
              until it was due before; the same `edit` again tells it
 
-Whoever is told twice with the same version is told once, so repeating any of them does no harm.
+A signal's key has the version, so a thread is told once however often a command is repeated.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import people, trouble
 from .database import Row, Statement, sql
+from .errors import ChangedMeanwhile, Unknown, WrongState, refuse_stopped
 from .preview import Changes, Preview, preview
-from .states import ChangedMeanwhile, WrongState, refuse_stopped
 
 if TYPE_CHECKING:
     from .app import App
@@ -38,7 +38,6 @@ __all__ = [
     "edit",
     "pause",
     "preview",
-    "refuse_stopped",
     "resume",
     "stop",
 ]
@@ -66,17 +65,17 @@ ORDER BY t.attempt_at, c.id"""
 
 @dataclass(frozen=True)
 class Switched:
-    """What a campaign is now, and what that concerns."""
+    """A campaign's new state, and what it affects."""
 
     state: str
     was: str
     threads: int
-    """Members that are written to; after a stop, those who are not any more because of it."""
+    """Active members; after a stop, the members that it ended."""
     drafts: int
     """Drafts that wait for a person."""
     on_their_way: int
-    """Mails about which the mail server was spoken to within the last minutes, without an outcome
-    yet. The last look before the content reads the campaign's state."""
+    """Mails with a conversation in the last five minutes and no outcome yet. The last check before
+    the content still reads the campaign's state."""
 
 
 def pause(app: App, campaign_id: int) -> Switched:
@@ -90,9 +89,9 @@ def pause(app: App, campaign_id: int) -> Switched:
 
 
 def resume(app: App, campaign_id: int, *, number: int | None = None) -> Switched:
-    """Send again, and let every thread look. Contacts that bounced because of a trouble are written
-    to again. With the `number` of a trouble, only what that one stopped: a person who paused the
-    campaign since then is not overruled."""
+    """Send again, and wake every thread. Contacts that bounced because of a trouble are active
+    again. With the `number` of a trouble, resume only what that one stopped: a person who paused
+    the campaign since then is not overruled."""
     if number is not None:
         found = app.row(campaign_id)
         if found["troubles"] != number or found["state"] not in ("trouble", "running"):
@@ -119,11 +118,11 @@ def stop(app: App, campaign_id: int) -> Switched:
 def edit(
     app: App, campaign_id: int, changes: Changes, *, seen: int | None = None, redraft: bool = False
 ) -> int:
-    """Change a campaign, for its threads that sleep, too. Gives the version it has then.
+    """Change a campaign, also for threads that sleep. Returns its new version.
 
-    `seen` is the version whose preview a person has agreed to; if it is another by now,
-    `ChangedMeanwhile` is raised. With `redraft` drafts that wait are withdrawn and written again,
-    also those that were approved but not taken up yet.
+    `seen` is the version whose preview a person has agreed to; if the campaign has another by now,
+    `ChangedMeanwhile` is raised. With `redraft`, waiting drafts are withdrawn and written again,
+    also those whose approval no worker has taken up yet.
     """
     now = app.clock.now() if redraft else 0
     while True:
@@ -157,8 +156,8 @@ def _switch(
     verb: str,
     *more: Statement,
 ) -> tuple[Row, str]:
-    """Bring a campaign into a state, if it is not, from one of those `allowed`. Gives its row, and
-    the state before. The version decides, so a batch that arrives late changes nothing."""
+    """Move a campaign to a state from one of those `allowed`. Returns its row and the state before.
+    The version decides, so a batch that arrives late changes nothing."""
     was = ""
     while True:
         row = app.row(campaign_id)
@@ -191,20 +190,19 @@ def _change(campaign_id: int, version: int, columns: Row) -> Statement:
 
 
 def _take_back(app: App, row: Row) -> None:
-    """Write again to those who bounced because of a trouble, not because of their addresses.
+    """Unbounce contacts that bounced because of a trouble, not because of their addresses.
 
-    The oldest comes first. Killed on the way, the rest is found again: the campaign is still not
-    running, and its trouble still known.
+    The oldest comes first. After a kill the next `resume` finds the rest: the campaign does not run
+    yet, and its trouble is still known.
     """
     kind = row["trouble"].partition(":")[0]
     for bounced in app.database.rows(_BOUNCED, id=row["id"], kind=kind) if kind else []:
-        gone = (ValueError, people.UnknownContact)  # unsubscribed meanwhile, removed or erased
-        with contextlib.suppress(*gone):
+        with contextlib.suppress(ValueError, Unknown):  # unsubscribed, removed or erased meanwhile
             people.unbounce(app, bounced["address"])
 
 
 def _withdraw_question(app: App, row: Row) -> None:
-    """Withdraw what a person was asked about the last trouble, if he still is."""
+    """Withdraw the question about the last trouble, if it is open."""
     if row["troubles"]:
         name = trouble.resumed(row["troubles"])
         app.runtime.blocking.signal(trouble.thread_of(row["id"]), name, key=name)

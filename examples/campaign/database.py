@@ -176,8 +176,8 @@ class Database:
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Any]:
-        """A connection that nobody else has. If something goes wrong, none is kept: the server may
-        have been restarted."""
+        """A connection for one user at a time. After an error none is kept: the server may have
+        been restarted."""
         idle = self._idle.setdefault(os.getpid(), [])
         try:
             connection = idle.pop()

@@ -1,7 +1,7 @@
 """The SMTP side of the post office: one connection, which fails as it is told.
 
 Content that arrived whole is received by the office even if its sender is gone by then: that is the
-worst case for whoever sends it again.
+worst case for a sender that tries again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class Shut(asyncio.Protocol):
-    """What answers when the post office takes nobody in: it says why, or nothing, and hangs up."""
+    """Answers connections that the post office refuses: gives the reason, or nothing, and hangs
+    up."""
 
     def __init__(self, why: str | None) -> None:
         self.why = why

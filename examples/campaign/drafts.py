@@ -2,7 +2,7 @@
 
 A draft is answered by the id of its wait, and that is bound to the text that was shown: a draft
 that was answered, withdrawn or written again meanwhile has another id, and is not answered by this.
-Killed in between, what was answered is answered and the rest is open: doing it again does that.
+After a kill some drafts are answered and the rest are open; repeating it answers those.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def waiting(app: App, campaign_id: int | None = None) -> list[Draft]:
 
 
 def answer(app: App, decisions: Iterable[Decision], by: str | None) -> list[NotAnswered]:
-    """Answer each draft. Gives those that are not open any more."""
+    """Answer each draft. Returns those that were no longer open."""
     missed: list[NotAnswered] = []
     for one in decisions:
         try:
@@ -195,8 +195,8 @@ def write(path: Path, name: str, drafts: list[Draft]) -> None:
 
 
 def read(path: Path, drafts: list[Draft]) -> tuple[list[Decision], list[NotAnswered]]:
-    """What a person made of the drafts in a file, and those that are not open any more. Raises
-    `BadEdits` with everything that is wrong with it."""
+    """Read an edited file: a decision per draft, and the drafts that are no longer open. Raises
+    `BadEdits` with everything that is wrong with the file."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -269,5 +269,5 @@ def _content(number: int, lines: list[str], problems: list[str]) -> tuple[str, s
 
 
 def _lines(text: str) -> str:
-    """A text as a file has it: its lines end alike, and none that is empty comes last."""
+    """A text with LF line endings, and without empty lines at the end."""
     return text.replace("\r\n", "\n").rstrip("\n")

@@ -1,16 +1,17 @@
-"""Erasing a person: nothing of him is left but a hash, so that nobody writes to him again.
+"""Erasing a person: nothing is left but a hash, so that a later import does not write to them
+again.
 
 A person is all addresses that differ only in what follows a plus. What each crash leaves behind:
 
     before the first batch     nothing has happened
-    suppressed                 nothing more is sent to him; his threads and rows are there
+    suppressed                 nothing more is sent; the threads and rows are still there
     some threads ended         `cancelled`; they cannot go on
-    some threads erased        the others; his rows still say which they are
+    some threads erased        the others; the rows still say which they are
     rows deleted               bytes in the free pages of a SQLite file, which `scrub` removes
 
 Whatever was left, doing it again finishes it: the rows that lead to everything else are deleted in
-one batch, and last. A mail that he writes afterwards is new: it is kept as a stray until somebody
-dismisses it, or erases him again.
+one batch, and last. A mail that the person writes later is a new stray. It is kept until somebody
+erases the person again.
 """
 
 from __future__ import annotations
@@ -40,26 +41,26 @@ OUTSIDE = (
     "the mailboxes of those who got or wrote these mails",
     "backups of the database, and on D1 its Time Travel (30 days)",
     "traces and tables that were exported before, and logs: `inbound` logs who wrote",
-    "his name in the text of others",
+    "the name, in texts of other people",
     "mails to an address that `update` has replaced since: erase the new address for those",
 )
 """What erasing cannot reach."""
 PATIENCE = 30.0
-"""Seconds to wait for a worker to let a thread go."""
+"""Seconds to wait for a worker to release a thread."""
 _PAUSE = 0.05
-_HIS = "(SELECT id FROM contacts WHERE person = :person)"
+_CONTACTS = "(SELECT id FROM contacts WHERE person = :person)"
 _OWNED = ("touches", "bookings", "members")
 _MENTIONS = (
     ("messages", "id", ("address", "subject", "text")),
     ("campaigns", "id", ("trouble",)),
     ("touches", "campaign_id, contact_id, step", ("said",)),
 )
-"""Texts of others in which his address may stand: the table, its key, the columns."""
+"""Other people's texts that may mention the address: the table, its key, the columns."""
 
 
 class StillDriven(Exception):
-    """A worker holds a thread of the person: nothing is sent to him any more, but not everything
-    of him is deleted yet."""
+    """A worker holds a thread of the person: nothing more is sent, but not everything is deleted
+    yet."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,9 @@ class Erased:
 
 
 def erase(app: App, address: str, *, patience: float = PATIENCE) -> Erased:
-    """Delete everything of a person, and keep a hash. May be repeated, also after a crash.
+    """Delete everything about a person, and keep a hash. May be repeated, also after a crash.
 
-    Raises `StillDriven` if a worker does not let a thread of his go within `patience` seconds.
+    Raises `StillDriven` if a worker does not release one of the threads within `patience` seconds.
     """
     person = person_of(normalise(address))
     _stop(app, person)
@@ -89,7 +90,7 @@ def erase(app: App, address: str, *, patience: float = PATIENCE) -> Erased:
     message_ids = [
         row["message_id"]
         for row in app.database.rows(
-            f"""SELECT message_id FROM touches WHERE contact_id IN {_HIS}
+            f"""SELECT message_id FROM touches WHERE contact_id IN {_CONTACTS}
                 AND attempt IS NOT NULL ORDER BY attempt_at""",  # noqa: S608 (our own words)
             person=person,
         )
@@ -101,13 +102,13 @@ def erase(app: App, address: str, *, patience: float = PATIENCE) -> Erased:
 
 
 def _stop(app: App, person: str) -> None:
-    """From here on nothing is sent to the person, and no import brings him back."""
+    """From here on nothing is sent to the person, and no import adds them again."""
     app.database.write(
         records.suppress(person, "erased", app.clock.now()),
         sql("UPDATE suppressions SET why = 'erased' WHERE hash = :hash", hash=hash_of(person)),
         sql("UPDATE contacts SET status = 'removed' WHERE person = :person", person=person),
         sql(
-            f"""UPDATE members SET status = 'removed' WHERE contact_id IN {_HIS}
+            f"""UPDATE members SET status = 'removed' WHERE contact_id IN {_CONTACTS}
                 AND status = 'active'""",  # noqa: S608 (our own words)
             person=person,
         ),
@@ -116,8 +117,8 @@ def _stop(app: App, person: str) -> None:
 
 def _threads(app: App, person: str) -> list[str]:
     found = app.database.rows(
-        f"""SELECT campaign_id, contact_id FROM members WHERE contact_id IN {_HIS}
-            UNION SELECT campaign_id, contact_id FROM touches WHERE contact_id IN {_HIS}
+        f"""SELECT campaign_id, contact_id FROM members WHERE contact_id IN {_CONTACTS}
+            UNION SELECT campaign_id, contact_id FROM touches WHERE contact_id IN {_CONTACTS}
             ORDER BY 1, 2""",  # noqa: S608 (our own words)
         person=person,
     )
@@ -125,7 +126,7 @@ def _threads(app: App, person: str) -> list[str]:
 
 
 def _end(app: App, thread_id: str, patience: float) -> None:
-    """Cancel what goes on in a thread, and wait for whoever drives it right now."""
+    """Cancel the runs of a thread, and wait for the worker that drives one."""
     client, give_up = app.runtime.blocking, time.monotonic() + patience
     asked: set[str] = set()
     while going := [run for run in client.runs(thread_id=thread_id) if run.state not in ENDED]:
@@ -146,24 +147,24 @@ def _still_driven(run: Run, thread_id: str) -> str:
 
 
 def _delete_rows(app: App, person: str) -> Counter[str]:
-    """Delete the rows of a person in one batch, and take his address out of those of others."""
-    messages = _his_messages(app, person)
-    mentioning = list(_without(app, person, messages))
-    count = "SELECT count(*) AS n FROM {} WHERE contact_id IN " + _HIS  # noqa: S608
+    """Delete a person's rows in one batch, and remove their address from other rows."""
+    messages = _messages_of(app, person)
+    mentioning = list(_without_address(app, person, messages))
+    count = "SELECT count(*) AS n FROM {} WHERE contact_id IN " + _CONTACTS  # noqa: S608
     *owned, contacts = app.database.read(
         *(sql(count.format(table), person=person) for table in _OWNED),
         sql("SELECT count(*) AS n FROM contacts WHERE person = :person", person=person),
     )
     app.database.write(
-        # first, and so that no mail is taken in for him meanwhile: on PostgreSQL it is a lock
+        # first, so that no mail of the person is taken in meanwhile: on PostgreSQL it is a lock
         sql("UPDATE contacts SET status = 'removed' WHERE person = :person", person=person),
         *(sql("DELETE FROM message_contacts WHERE message_id = :id", id=id) for id in messages),
-        sql(f"DELETE FROM message_contacts WHERE contact_id IN {_HIS}", person=person),  # noqa: S608
+        sql(f"DELETE FROM message_contacts WHERE contact_id IN {_CONTACTS}", person=person),  # noqa: S608
         *(sql("DELETE FROM messages WHERE id = :id", id=id) for id in messages),
-        sql(f"DELETE FROM messages WHERE contact_id IN {_HIS}", person=person),  # noqa: S608
+        sql(f"DELETE FROM messages WHERE contact_id IN {_CONTACTS}", person=person),  # noqa: S608
         *mentioning,
         *(
-            sql(f"DELETE FROM {table} WHERE contact_id IN {_HIS}", person=person)  # noqa: S608
+            sql(f"DELETE FROM {table} WHERE contact_id IN {_CONTACTS}", person=person)  # noqa: S608
             for table in _OWNED
         ),
         sql("DELETE FROM contacts WHERE person = :person", person=person),
@@ -173,21 +174,21 @@ def _delete_rows(app: App, person: str) -> Counter[str]:
     return +found
 
 
-def _his_messages(app: App, person: str) -> list[str]:
-    """What he wrote, and what came in about him."""
+def _messages_of(app: App, person: str) -> list[str]:
+    """The ids of messages that the person wrote, or that are about them."""
     found = app.database.rows(
-        f"""SELECT id, address, contact_id, CASE WHEN contact_id IN {_HIS} THEN 1 ELSE 0 END AS his
-            FROM messages WHERE contact_id IN {_HIS}
+        f"""SELECT id, address, CASE WHEN contact_id IN {_CONTACTS} THEN 1 ELSE 0 END AS own
+            FROM messages WHERE contact_id IN {_CONTACTS}
             OR LOWER(address) LIKE :pattern ESCAPE '!'""",  # noqa: S608 (our own words)
         person=person,
         pattern=_pattern(person),
     )
     address = _address_of(person)
-    return [row["id"] for row in found if row["his"] or address.fullmatch(row["address"])]
+    return [row["id"] for row in found if row["own"] or address.fullmatch(row["address"])]
 
 
-def _without(app: App, person: str, his: list[str]) -> Iterator[Statement]:
-    """Statements that replace his address, with whatever label, where others' rows mention it."""
+def _without_address(app: App, person: str, deleted: list[str]) -> Iterator[Statement]:
+    """Statements that replace the address, with any label, in other people's rows."""
     address, pattern = _address_of(person), f"%{_pattern(person)}%"
     for table, key, columns in _MENTIONS:
         mentions = " OR ".join(f"LOWER({column}) LIKE :pattern ESCAPE '!'" for column in columns)
@@ -197,7 +198,7 @@ def _without(app: App, person: str, his: list[str]) -> Iterator[Statement]:
         )
         for row in found:
             changed = {column: address.sub(ERASED, row[column]) for column in columns}
-            if table == "messages" and row["id"] in his:
+            if table == "messages" and row["id"] in deleted:
                 continue  # it is deleted
             if any(changed[column] != row[column] for column in columns):
                 yield _replace(table, key.split(", "), row, changed)

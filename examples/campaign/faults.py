@@ -88,7 +88,7 @@ class Mail:
     """When MAIL FROM came."""
     recipient: str = ""
     attempt: int = 0
-    """The how manieth conversation about a mail to this recipient it is, from 1."""
+    """Number of the conversation about a mail to this recipient, from 1."""
     fault: Fault | None = None
     reply: Reply | None = None
     """What it is to be answered with, if that is not yes."""

@@ -1,22 +1,21 @@
 """Mail that comes in: matched to its contacts, stored, and told to the threads it ends.
 
-A mail is answered with 250 only when all of that is on disk, so whoever hands it over keeps it
-until then, and hands it over again if this process dies. What each crash leaves behind:
+A mail is answered with 250 only when all of that is on disk, so the server that hands it over keeps
+it until then, and hands it over again if this process dies. What each crash leaves behind:
 
     before the message is stored   nothing; it is handed over again
     stored, threads not told       `told = 0`: `sweep` tells them, and so does the second hand-over
     some threads told              the same; `message_contacts`, stored with the message, has whom
                                    it ends, so all of them are told again
-    told                           the signal's key is the message's id: telling again is no harm
+    told                           the signal's key is the message's id: telling again does no harm
 
 From the moment it is stored nothing more is sent: `members.status` says so in the same transaction,
-for everybody it ends. That is the contact whose mail it answers and the writer, who may be another
-(bo@ answers for info@), and the contact whose unsubscribe address it went to: each with all
+for everybody it ends. That is the contact whose mail it answers, the writer, who may be another
+person (bo@ answers for info@), and the contact whose unsubscribe address it went to: each with all
 contacts of the same person (bo+news@ is bo@).
 
-A thread that is held is tried again, so that it comes to its end: there is nothing to send any
-more. Not so if nobody knows what became of a mail of it: a person has to settle that first, and
-then the thread ends by itself.
+A held thread is retried, so that it ends: there is nothing more to send. A thread with a mail of
+unknown outcome is not: a person settles that first, and then the thread ends by itself.
 
 Message-IDs are what others say they are. A mail is one and the same if its Message-ID, its author
 and its wish to unsubscribe are; a mail with a Message-ID of ours is ours, come back; and an answer
@@ -61,9 +60,9 @@ class Inbound:
         self._client: Client = app.runtime
 
     def receive(self, content: bytes, recipients: Sequence[str] = ()) -> Row:
-        """Take a mail in for good, and tell its threads. Gives its row of `messages`.
+        """Store a mail, and tell its threads. Returns its row of `messages`.
 
-        `recipients` are those of its envelope, whom its headers need not name.
+        `recipients` are those of its envelope; its headers need not name them.
         """
         return self._receive(parse(content, self._app.settings.unsubscribe, recipients))
 
@@ -75,7 +74,7 @@ class Inbound:
         return None if match.contact_id is None else self._receive(mail, match)
 
     def one_click(self, token: str) -> Row | None:
-        """Take it in that the contact with this token has clicked to unsubscribe. Twice is once;
+        """Unsubscribe the contact with this token, who clicked the link. May be repeated. Returns
         None if there is no such contact."""
         contact = self._app.database.one(
             "SELECT address FROM contacts WHERE token = :token", token=token
@@ -127,8 +126,8 @@ class Inbound:
     def _match(self, mail: Incoming) -> Match:
         """The touch that a mail answers, and whom it is about.
 
-        A bounce has to name one of our mails. Anybody else is known by his address or by the token
-        in the address he wrote to, too. Our own mail that comes back is about nobody.
+        A bounce must name one of our mails. Any other mail is also matched by its author, or by the
+        token in the address it went to. Our own mail that comes back matches nothing.
         """
         people = [_spelling(address) for address in (mail.address, *mail.others)]
         persons = [person_of(one) for one in people if one]
@@ -171,9 +170,9 @@ class Inbound:
         return Match(last["contact_id"] if last else ids[0], last, everybody)
 
     def tell(self, message: Row) -> bool:
-        """Signal the threads that a message ends; of one that is over, say what its touch earned.
+        """Signal the threads that a message ends, and score the touch of one that is over.
 
-        False if that is to be said later: whoever ends a thread may be about to say what it knows.
+        False if the score has to wait: a thread that is just ending may be about to write its own.
         """
         for member in self._app.database.read(messages.threads_of(message["id"]))[0]:
             thread_id = thread_of(member["campaign_id"], member["contact_id"])
@@ -244,17 +243,18 @@ class Handler:
         except Exception:
             log.exception("a mail could not be taken in")
             return "451 4.3.0 Try again later"
-        log.info("%s from %s", message["kind"], message["address"])
+        if message["kind"] != "stray":  # that was logged where it was matched
+            log.info("%s from %s", message["kind"], message["address"])
         return "250 2.0.0 Taken in"
 
 
 class _SMTP(SMTP):
     line_length_limit = _LARGEST
-    """Mail programs that write a paragraph as one line are many; the limit of the RFC is theirs."""
+    """Many mail programs write a paragraph as one line, longer than the RFC allows."""
 
 
 class _LMTP(LMTP):
-    """Says after the content what became of it once per recipient, as RFC 2033 asks."""
+    """Answers the content once per recipient, as RFC 2033 asks."""
 
     line_length_limit = _LARGEST
     _answers = 1

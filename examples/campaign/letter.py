@@ -40,7 +40,7 @@ class Letter:
     body: str
     message_id: str
     unsubscribe: str
-    """Who writes to this address gets no more mail."""
+    """A mail to this address unsubscribes."""
     in_reply_to: str | None = None
     """The Message-ID of the touch before, so that all of them are one thread of the reader's."""
     unsubscribe_link: str = ""
@@ -58,9 +58,9 @@ def unsubscribe_of(settings: Settings, token: str) -> dict[str, str]:
 
 
 def footer(unsubscribe_link: str) -> str:
-    """The line below each mail, as `compose` writes it and as whoever approves a draft sees it.
+    """The line below each mail, as `compose` writes it and as the approver of a draft sees it.
 
-    `unsubscribing.py` knows it by heart: replies bring it back.
+    `unsubscribing.py` ignores it in replies that quote it.
     """
     return FOOTER.format(link=f"open {unsubscribe_link} or " if unsubscribe_link else "")
 

@@ -1,4 +1,4 @@
-"""Asking the provider what became of a mail that it did not answer."""
+"""Ask the provider whether it accepted a mail that it did not acknowledge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Lookup:
     """A provider that can be asked for a mail by its Message-ID, over HTTP.
 
     It answers with JSON that names the `message_id` it was asked for, 200 if it took that mail and
-    404 if not. A 404 that does not name it, of a wrong address or a proxy, is no answer.
+    404 if not. A 404 that does not name it, from a wrong address or a proxy, does not count.
     """
 
     url: str

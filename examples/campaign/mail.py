@@ -5,7 +5,7 @@ A conversation over SMTP ends in one of three ways, and the caller can always te
 - the server took the mail: `send` returns `"sent"`;
 - it did not: `send` returns `"stopped"`, or raises `TemporaryTrouble` or `Rejected`, which are
   `perdure.NotDone`; refusals.py has their kinds;
-- nobody knows: the content went out and no answer came back. That is `NoAnswer`, and only the
+- the outcome is unknown: the content went out and no answer came. That is `NoAnswer`; only the
   provider's look-up by Message-ID (lookup.py), or a person, can tell.
 """
 
@@ -75,13 +75,13 @@ class Outgoing:
     ) -> Literal["sent", "stopped"]:
         """Send a letter, in a conversation of its own.
 
-        `before_data` is called when the server agreed to the recipient, and again when it asks for
-        the content, of which it has nothing then: whoever stood still for long is told by it. If it
-        says no, nothing is sent and `"stopped"` is returned.
+        `before_data` is called when the server has accepted the recipient, and again when it asks
+        for the content, before any of it is sent: a process that was suspended in between finds out
+        there. If it returns False, nothing is sent and `"stopped"` is returned.
 
         Raises `TemporaryTrouble` or `Rejected` if the server has not taken the mail, in the kinds
-        that refusals.py has, and `NoAnswer` if nobody knows. An exception of `before_data` is
-        `TemporaryTrouble`, since nothing was sent.
+        that refusals.py has, and `NoAnswer` if the outcome is unknown. An exception of
+        `before_data` is `TemporaryTrouble`, since nothing was sent.
         """
         content = on_the_wire(compose(letter, date))
         smtp = self.connect()
@@ -101,7 +101,7 @@ class Outgoing:
             can_quit = True
             return "sent"
         finally:
-            # Its answer is not waited for: what became of the mail should be on disk soon.
+            # Do not wait for the answer: the outcome of the mail should be on disk soon.
             with contextlib.suppress(OSError):
                 if can_quit:
                     smtp.putcmd("QUIT")

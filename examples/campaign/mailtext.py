@@ -85,8 +85,8 @@ def _raw(mail: Message, name: str) -> list[str]:
 
 
 def plain(mail: Message) -> str:
-    """The first text of a mail that is not empty, plain if there is one. What is attached is not of
-    it."""
+    """The first text of a mail that is not empty, plain if there is one. Attachments do not
+    count."""
     texts = [part for part in _own_parts(mail) if part.get_content_maintype() == "text"]
     plain = (decoded(one) for one in texts if one.get_content_subtype() == "plain")
     rich = (_without_tags(decoded(one)) for one in texts if one.get_content_subtype() == "html")
@@ -132,7 +132,7 @@ def _without_tags(text: str) -> str:
 
 
 def spoken(text: str) -> str:
-    """What somebody wrote himself.
+    """The writer's own words.
 
     Left out are lines that begin with `>`, an `On … wrote:`, the signature, and all that is below
     the line, or the headers, which Outlook puts above what it quotes. What follows an `On … wrote:`
@@ -162,7 +162,7 @@ def _headers(lines: list[str], number: int) -> bool:
 
 
 def _attribution(lines: list[str]) -> int:
-    """Over how many lines goes an `On … wrote:` that begins here."""
+    """How many lines an `On … wrote:` takes that begins here; 0 if none does."""
     if lines[0][:3] in ("On ", "Am ", "Le ", "El ", "Il ", "Em ", "Op "):
         for count, line in enumerate(lines, 1):
             if not line.strip():

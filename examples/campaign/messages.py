@@ -1,8 +1,8 @@
-"""What is stored of a mail that came in, and what it ends: the statements of one batch.
+"""The statements that store an incoming mail and end what it ends: one batch.
 
-One of them stores the message, under a key that only one batch can take. So of two that take in
-the same mail at once, all of one counts and nothing of the other. A contact who was erased after
-the mail was matched to him is gone: then it is a stray, as it would be a moment later.
+One of them stores the message, under a key that only one batch can take. So of two batches with the
+same mail one takes effect whole, and the other not at all. If the contact was erased after the mail
+was matched, the mail is a stray, as it would be a moment later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _END_CONTACTS = {
     "bounced": f"UPDATE contacts SET status = :status WHERE id {_THESE} AND status = 'active'",  # noqa: S608
     "unsubscribed": f"UPDATE contacts SET status = :status WHERE id {_THESE}",  # noqa: S608
 }
-"""Whoever unsubscribed stays so, whatever bounces later."""
+"""A later bounce does not undo an unsubscription."""
 _END_MEMBERS = f"""UPDATE members SET status = :status WHERE contact_id {_THESE}
 AND (status = 'active' OR (status = 'bounced' AND CAST(:status AS TEXT) = 'replied'))"""  # noqa: S608
 
@@ -43,20 +43,20 @@ class Match:
     touch: Row | None = None
     """The mail that it answers."""
     persons: list[str] = field(default_factory=list)
-    """Him, the writer and whoever's token it has: all of their addresses are meant."""
+    """The contact, the writer and the owner of its token: every address of theirs counts."""
 
 
 def take_in(message: Row, match: Match) -> Iterator[Statement]:
     """Store a message, and end what it ends.
 
     A bounce ends one address. A reply ends the running campaigns of everybody it is about, an
-    unsubscription all later ones as well, also of those who are no contacts yet.
+    unsubscription all later ones as well, also for people who are not contacts yet.
     """
     status = records.ENDED_BY.get(message["kind"])
     persons = json_list([] if status == "bounced" else match.persons)
     whom = {"contact_id": match.contact_id, "persons": persons}
     if message["read_as"] == "unsubscribe":
-        for person in sorted(match.persons):  # in one order, so that nobody waits in a circle
+        for person in sorted(match.persons):  # in one order, so that batches do not deadlock
             yield records.suppress(person, "unsubscribed", message["received_at"])
     if match.contact_id is not None:  # from here on they cannot be erased
         yield sql(_LOCK, **whom)

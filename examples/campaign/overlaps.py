@@ -1,7 +1,6 @@
-"""What other campaigns mean for the members of one: who waits, and which steps are left out.
+"""How other campaigns affect the members of one: who waits, and which steps are left out.
 
-It is said when contacts are imported and when threads are launched, before a person wonders why
-nothing is sent.
+`import` and `launch` print it, before a person wonders why nothing is sent.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .database import Database, sql
+from .turns import DAY
 
-DAY = 86_400_000
 _WAITING = """SELECT count(*) AS n FROM members m JOIN contacts c ON c.id = m.contact_id
 WHERE m.campaign_id = :id AND m.status = 'active' AND c.status = 'active' AND EXISTS
   (SELECT 1 FROM bookings b WHERE b.person = c.person AND b.at > :since
@@ -27,8 +26,8 @@ WHERE k.sequence = :sequence AND k.id <> :id AND NOT EXISTS
 
 @dataclass(frozen=True)
 class Overlap:
-    """So many members another campaign has written to lately, or is about to; and so many steps,
-    of so many members, that another campaign of the same sequence has sent already."""
+    """`waiting` members have mail from another campaign, lately or soon. `steps` of `contacts`
+    members were sent already, by another campaign of the same sequence."""
 
     waiting: int
     apart: int
@@ -54,7 +53,7 @@ class Overlap:
 
 
 def find(database: Database, campaign_id: int, apart: int, now: int) -> Overlap:
-    """Ask the tables; `apart` in days, `now` in milliseconds."""
+    """Count overlaps; `apart` is in days, `now` in milliseconds."""
     row = database.one("SELECT * FROM campaigns WHERE id = :id", id=campaign_id)
     assert row is not None
     of = {"id": campaign_id, "sequence": row["sequence"]}

@@ -1,13 +1,13 @@
-"""People: change them, write to them no more, write to them again.
+"""Contacts: change them, stop writing to them, write to them again.
 
 What each crash leaves behind:
 
     update     nothing, or the contact changed and a thread asleep, which looks by itself when it is
-               due; saying it again wakes all of them
-    unbounce   nothing, or everybody active and a thread without a run: saying it again starts it
+               due; repeating it wakes all of them
+    unbounce   nothing, or everybody active and a thread without a run: repeating it starts it
     remove     nothing, or the contact removed and a thread asleep, which ends when it is due
 
-Each is one batch, which decides, and then tells the threads. `erase` has a module of its own.
+Each is one batch, which decides, and then wakes the threads. `erase` has a module of its own.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from perdure.times import moment
 from perdure.types import ENDED
 
-from . import records
+from . import records, turns
 from .agent import thread_of
 from .database import Conflict, Row, Statement, sql
 from .erasure import Erased, StillDriven, erase
+from .errors import Unknown
 from .sheet import check_zone, hash_of, normalise, person_of, plain
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ __all__ = [
     "Erased",
     "Person",
     "StillDriven",
-    "UnknownContact",
     "bounced",
     "erase",
     "find",
@@ -43,21 +43,16 @@ __all__ = [
     "update",
 ]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNSENT = "('draft_pending', 'approved', 'refused')"
 
 
-class UnknownContact(LookupError):
-    """There is no contact of this address."""
-
-
 def find(app: App, address: str) -> Row:
-    """The contact of an address. Raises `UnknownContact`."""
+    """The contact of an address. Raises `Unknown`."""
     row = app.database.one(
         "SELECT * FROM contacts WHERE address = :address", address=normalise(address)
     )
     if row is None:
-        raise UnknownContact(f"There is no contact {address!r}.")
+        raise Unknown(f"There is no contact {address!r}. Check the spelling, or import it first.")
     return row
 
 
@@ -66,7 +61,7 @@ def find(app: App, address: str) -> Row:
 
 @dataclass(frozen=True)
 class Person:
-    """A contact, with everything that happened to him."""
+    """A contact, with their campaigns, touches and messages."""
 
     contact: Row
     campaigns: list[Row]
@@ -111,13 +106,12 @@ def update(
     zone: str | None = None,
     new_address: str | None = None,
 ) -> Row:
-    """Change a contact; what is not said stays as it is. Gives the contact as it is now.
+    """Change a contact; None leaves a value as it is. Returns the changed contact.
 
-    A text that was not sent yet is written again, and approved again, if the name, the company or
-    the address changes: whoever approved it saw the old ones. A mail that is on its way to the old
-    address meanwhile arrives there.
+    If the name, the company or the address changes, unsent texts are written and approved again:
+    their approver saw the old ones. A mail already on its way goes to the old address.
 
-    Raises `UnknownContact`, and `ValueError` if the address is taken or must not be written to.
+    Raises `Unknown`, and `ValueError` if the address is taken or must not be written to.
     """
     row = find(app, address)
     changed: Row = {
@@ -162,13 +156,7 @@ def _changes(row: Row, changed: Row, *, is_other: bool) -> list[Statement]:
                     AND status IN {_UNSENT}""",  # noqa: S608 (our own words)
                 id=contact_id,
             ),
-            sql(
-                """DELETE FROM bookings WHERE contact_id = :id AND NOT EXISTS
-                     (SELECT 1 FROM touches t WHERE t.campaign_id = bookings.campaign_id
-                      AND t.contact_id = bookings.contact_id AND t.step = bookings.step
-                      AND t.sent_at IS NOT NULL)""",
-                id=contact_id,
-            ),
+            turns.release({"contact_id": contact_id}),
             sql(
                 "UPDATE bookings SET person = :person WHERE contact_id = :id",
                 id=contact_id,
@@ -190,12 +178,12 @@ def _refuse_suppressed(app: App, address: str) -> None:
 
 
 def remove(app: App, address: str) -> list[int]:
-    """Write to a contact no more. Gives the campaigns that end by that."""
+    """Stop writing to a contact. Returns the campaigns that this ended."""
     contact_id = find(app, address)["id"]
     before = records.campaigns_of(app.database, contact_id)
     app.database.write(*records.end_contact(contact_id, "removed"))
     after = records.campaigns_of(app.database, contact_id)
-    for campaign_id in after:  # also those that an attempt before this one did not come to
+    for campaign_id in after:  # also those that an earlier attempt did not reach
         app.wake(campaign_id, contact_id, "removed")
     return [
         campaign_id
@@ -221,11 +209,11 @@ def bounced(app: App, campaign_id: int, since: int = 0) -> list[str]:
 
 
 def unbounce(app: App, *addresses: str) -> int:
-    """Write to contacts again whose mail came back by mistake. Gives how many threads go on.
+    """Write again to contacts whose mail came back by mistake. Returns how many threads go on.
 
     A touch that was refused is tried again, with the text that was approved; one that was sent and
-    came back later is not: the next one follows. Raises `ValueError` for those who unsubscribed,
-    were removed or are not to be written to.
+    came back later is not: the next one follows. Raises `ValueError` if a contact unsubscribed, was
+    removed or is suppressed.
     """
     rows = [find(app, address) for address in dict.fromkeys(addresses)]
     for row in rows:
@@ -243,9 +231,9 @@ def unbounce(app: App, *addresses: str) -> int:
 
 def _going_on(contact_id: int) -> list[Statement]:
     """Make a bounced contact active, in all campaigns that are not stopped. Another status stays:
-    he may have unsubscribed meanwhile."""
+    the contact may have unsubscribed meanwhile."""
     running = "campaign_id IN (SELECT id FROM campaigns WHERE state <> 'stopped')"
-    his = (
+    theirs = (
         "contact_id = :id AND EXISTS (SELECT 1 FROM contacts WHERE id = :id AND status = 'active')"
     )
     return [
@@ -255,7 +243,7 @@ def _going_on(contact_id: int) -> list[Statement]:
         ),
         sql(
             f"""UPDATE touches SET status = 'approved', refused = 0, problem = '', said = ''
-                WHERE {his} AND status = 'refused' AND EXISTS
+                WHERE {theirs} AND status = 'refused' AND EXISTS
                   (SELECT 1 FROM members m WHERE m.campaign_id = touches.campaign_id
                    AND m.contact_id = :id AND m.status = 'bounced')
                 AND {running}""",  # noqa: S608 (our own words)
@@ -268,12 +256,12 @@ def _going_on(contact_id: int) -> list[Statement]:
                   JOIN campaigns p ON p.id = t.campaign_id
                   WHERE t.contact_id = :id AND t.step = touches.step AND p.sequence =
                     (SELECT sequence FROM campaigns WHERE id = touches.campaign_id))
-                WHERE {his} AND sent_at IS NULL""",  # noqa: S608 (our own words)
+                WHERE {theirs} AND sent_at IS NULL""",  # noqa: S608 (our own words)
             id=contact_id,
         ),
         sql(
             f"""UPDATE members SET status = 'active'
-                WHERE {his} AND status = 'bounced' AND {running}""",  # noqa: S608 (our own words)
+                WHERE {theirs} AND status = 'bounced' AND {running}""",  # noqa: S608 (our own words)
             id=contact_id,
         ),
     ]
@@ -291,12 +279,12 @@ def _start(app: App, campaign_id: int, contact_id: int) -> int:
         campaign_id=campaign_id,
         contact_id=contact_id,
     )
-    if not runs and not touches:  # `launch` begins with it
+    if not runs and not touches:  # `launch` starts it
         return 0
-    open = [touch["step"] for touch in touches if touch["status"] in ("approved", "stopped")]
-    step = min(open, default=len(touches) + 1)
+    unsent = [touch["step"] for touch in touches if touch["status"] in ("approved", "stopped")]
+    step = min(unsent, default=len(touches) + 1)
     sent = [touch["sent_at"] for touch in touches if touch["sent_at"] is not None]
-    last_at = _EPOCH + timedelta(milliseconds=max(sent, default=app.clock.now()))
+    last_at = moment(max(sent, default=app.clock.now()))
     state: dict[str, Any] = {
         "step": step,
         "last_at": last_at,

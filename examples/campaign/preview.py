@@ -1,8 +1,7 @@
-"""What a change of a running campaign changes, and for whom, before it is made.
+"""What an edit of a running campaign would change, and for whom.
 
-Everything is read from the tables and from when threads are due, a page at a time; nothing is
-written. Times are the earliest that the cadence allows: limits per day, per domain and per person
-may make them later.
+It reads the tables and the due times of threads, a page at a time, and writes nothing. Times are
+the earliest that the cadence allows: limits per day, per domain and per person may make them later.
 """
 
 from __future__ import annotations
@@ -10,11 +9,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 from email.utils import parseaddr
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
+from perdure.times import moment
 from perdure.types import Run, State
 
 from .agent import thread_of
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from .app import App
 
 NEAREST = 5
-"""So many threads are shown with their times."""
+"""Number of threads shown with their times."""
 PAGE = 500
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTS = """SELECT count(*) AS active, COALESCE(sum(CASE WHEN EXISTS (SELECT 1 FROM touches t
     WHERE t.campaign_id = m.campaign_id AND t.contact_id = m.contact_id
     AND t.sent_at IS NOT NULL) THEN 1 ELSE 0 END), 0) AS begun,
@@ -50,13 +49,13 @@ def check_sender(sender: str) -> None:
     """Raise `ValueError` unless it is one address, with or without a name."""
     _, address = parseaddr(sender)
     if "@" not in address or not sender.strip().endswith((f"<{address}>", address)):
-        raise ValueError(f"{sender!r} is no sender such as 'Ana Ruiz <ana@example.com>'.")
+        raise ValueError(f"{sender!r} is not a sender such as 'Ana Ruiz <ana@example.com>'.")
     normalise(address)
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to change; what is None stays as it is."""
+    """What is to change; None leaves a value as it is."""
 
     sender: str | None = None
     brief: str | None = None
@@ -70,11 +69,11 @@ class Changes:
         if self.sender is not None:
             check_sender(self.sender)
         if self.per_day is not None and self.per_day < 0:
-            raise ValueError(f"A day has 0 (any number) or more mails, not {self.per_day}.")
+            raise ValueError(f"per_day must be 0 (no limit) or more, not {self.per_day}.")
 
     @property
     def moves(self) -> bool:
-        """Whether threads that sleep may be due at another time."""
+        """Whether sleeping threads may be due at another time."""
         own = (self.gaps, self.window, self.days, self.sender, self.per_day)
         return any(one is not None for one in own)
 
@@ -86,9 +85,9 @@ class Changes:
         return Cadence(base.gaps if self.gaps is None else self.gaps, Window(opens, closes, on))
 
     def columns(self, row: Row) -> Row:
-        """What is to be in a campaign's row."""
+        """The columns of the campaign's row, changed."""
         if all(getattr(self, one.name) is None for one in fields(self)):
-            raise ValueError("Say what is to change.")
+            raise ValueError("Nothing to change: pass at least one option.")
         columns: Row = {
             "sender": self.sender,
             "brief": self.brief,
@@ -140,11 +139,11 @@ class Preview:
     version: int
     state: str
     changes: dict[str, tuple[Any, Any]]
-    """What it is now and what it would be, by name."""
+    """By name: the value now, and the value it would have."""
     active: int
-    """Members that are written to."""
+    """Active members."""
     begun: int
-    """Those of them who got a mail already."""
+    """Those who have had a mail."""
     approved: int
     """Touches that are approved and not sent."""
     drafts: int
@@ -163,7 +162,7 @@ class Preview:
             yield from (f"  {line}" for line in self._concerns(name, after, redraft))
         if self.moves is not None:
             yield "times:"
-            yield from (f"  {line}" for line in _told(self.moves))
+            yield from (f"  {line}" for line in _describe(self.moves))
         if self.state != "running":
             yield f"The campaign is {self.state}: nothing is sent until it is resumed."
 
@@ -220,7 +219,7 @@ def _described(row: Row) -> dict[str, Any]:
 
 
 def _moves(app: App, row: Row, old: Cadence, new: Cadence) -> Moves:
-    now = _EPOCH + timedelta(milliseconds=app.clock.now())
+    now = moment(app.clock.now())
     threads = _threads(app, row["id"])
     counts = dict.fromkeys((one.name for one in fields(Moves) if one.name != "nearest"), 0)
     nearest: list[Move] = []
@@ -250,8 +249,8 @@ def _kind(before: datetime | None, after: datetime | None) -> str:
 def _times(
     member: Row, run: Run, old: Cadence, new: Cadence, now: datetime, *, is_running: bool
 ) -> tuple[int, datetime | None, datetime | None]:
-    """The next touch of a thread, and when it is due before and after the change; None if there
-    is none."""
+    """The next touch of a thread, and when it is due before and after the change; None: no touch is
+    left."""
     zone = member["zone"]
     if member["status"] == "approved":  # the gap is over: only the window counts
         windows = (Cadence((0,), one.window) for one in (old, new))
@@ -260,11 +259,11 @@ def _times(
     step = (member["step"] or 0) + 1
     last = run.created_at
     if member["sent_at"] is not None:
-        last = _EPOCH + timedelta(milliseconds=member["sent_at"])
+        last = moment(member["sent_at"])
     elif step > 1 and step <= len(old.gaps) and is_running and run.due_at is not None:
         last = run.due_at - timedelta(days=old.gaps[step - 1])  # a touch was left out before that
     elif step > 1:
-        last = _EPOCH + timedelta(milliseconds=member["drafted_at"])
+        last = moment(member["drafted_at"])
 
     def at(cadence: Cadence) -> datetime | None:
         return max(now, due(cadence, step, last, zone)) if step <= len(cadence.gaps) else None
@@ -274,17 +273,8 @@ def _times(
 
 def _threads(app: App, campaign_id: int) -> dict[str, Run]:
     """The threads of a campaign that wait."""
-    found: dict[str, Run] = {}
-    last: Run | None = None
-    while True:
-        page = app.runtime.blocking.runs(
-            graph=app.graph, state=State.WAITING, after=last, limit=PAGE, output=False
-        )
-        mine = thread_of(campaign_id, 0)[:-1]
-        found |= {run.thread_id: run for run in page if run.thread_id.startswith(mine)}
-        if len(page) < PAGE:
-            return found
-        last = page[-1]
+    waiting = app.threads(State.WAITING)
+    return {run.thread_id: run for run in waiting if run.metadata.get("campaign_id") == campaign_id}
 
 
 def _members(app: App, campaign_id: int) -> Iterator[Row]:
@@ -297,7 +287,7 @@ def _members(app: App, campaign_id: int) -> Iterator[Row]:
         last = page[-1]["contact_id"]
 
 
-def _told(moves: Moves) -> Iterator[str]:
+def _describe(moves: Moves) -> Iterator[str]:
     for words, count in (
         ("due earlier", moves.earlier),
         ("due later", moves.later),

@@ -2,13 +2,13 @@
 
 | kind | |
 |---|---|
-| `bounce` | our mail was not delivered, for good; `address` is whom it was for |
-| `unsubscribe` | the writer, or who complained about spam, wants no more mail |
+| `bounce` | our mail was not delivered, for good; `address` is its recipient |
+| `unsubscribe` | the writer, or the person who reported spam, wants no more mail |
 | `automatic` | a machine wrote: out of office, a delay, a receipt; it ends nothing |
 | `reply` | everything else: when in doubt a person wrote |
 
 Anybody can write anything into a mail. A bounce is worth as much as its `in_reply_to`: only we and
-whoever got our mail know its Message-ID, so a report that names none of ours is not about us.
+its recipient know the Message-ID of our mail, so a report that names none of ours is not about us.
 
 `parse` never raises. Its texts can be stored: they have no NUL and no half characters.
 """
@@ -59,7 +59,7 @@ class Incoming:
     message_id: str
     """Its own, or one made of its content if it has none that can be used."""
     address: str
-    """Who wrote it, or of a bounce whom ours was for, in lower case; empty if nobody can tell."""
+    """Its author, or the recipient of the mail that bounced, in lower case; empty if unknown."""
     kind: Kind
     in_reply_to: list[str]
     """The Message-IDs it answers, the nearest first; of a bounce, that of the mail it returns."""
@@ -67,14 +67,14 @@ class Incoming:
     text: str
     """What was written, without what was quoted."""
     others: list[str] = field(default_factory=list)
-    """Who else wrote it, by its From and its Reply-To."""
+    """Other authors, from its From and Reply-To."""
     tokens: list[str] = field(default_factory=list)
-    """Whose unsubscribe addresses it went to."""
+    """Tokens of the unsubscribe addresses it went to."""
 
 
 def parse(content: bytes, unsubscribe: str = "", envelope: Sequence[str] = ()) -> Incoming:
-    """Read a mail. `unsubscribe` is the address that takes people off the list, `envelope` for whom
-    the mail server handed it over: they need not be in a header.
+    """Read a mail. `unsubscribe` is the address that takes people off the list, `envelope` the
+    recipients to whom the mail server handed it over: they need not be in a header.
 
     Somebody unsubscribes by writing to that address, or to the same with the token of a contact in
     it (`unsubscribe+TOKEN@`), or by saying so (`unsubscribing.py`). The subject of an answer is our
@@ -101,7 +101,11 @@ def _read(mail: Message, content: bytes, unsubscribe: str, envelope: Sequence[st
     is_to_leave, tokens = _leaving(mail, unsubscribe, envelope)
     if about == "feedback-report":  # often with an empty return path, as a bounce has
         kind, address, answers = "unsubscribe", _returned(mail, "unsubscribe"), _returned_ids(mail)
-    elif about == "delivery-status" or _by_a_daemon(mail) or (_by_nobody(mail) and not tokens):
+    elif (
+        about == "delivery-status"
+        or _by_a_daemon(mail)
+        or (_has_no_return_path(mail) and not tokens)
+    ):
         kind = _delivery(mail, subject)
         address = _returned(mail, kind) or (address if kind == "automatic" else "")
         answers = _returned_ids(mail) or answers
@@ -163,8 +167,8 @@ def _by_a_daemon(mail: Message) -> bool:
     return _author(mail).startswith("mailer-daemon@")
 
 
-def _by_nobody(mail: Message) -> bool:
-    """No person writes with an empty return path."""
+def _has_no_return_path(mail: Message) -> bool:
+    """A machine wrote: people have a return path."""
     return "Return-Path" in mail and words(mail, "Return-Path") in ("", "<>")
 
 
@@ -206,7 +210,7 @@ def _blocks(mail: Message, subtype: str) -> Iterator[Message]:
 
 
 def _returned(mail: Message, kind: Kind) -> str:
-    """Whom our mail was for."""
+    """The recipient of our mail."""
     groups = [*_blocks(mail, "delivery-status"), *_blocks(mail, "feedback-report")]
     if kind == "bounce":
         groups = [one for one in groups if words(one, "Action").lower() == "failed"]

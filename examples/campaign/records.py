@@ -1,8 +1,7 @@
-"""What is read from and written to the application's tables: what is read comes as values, what is
-written as statements of a batch.
+"""Queries on the application's tables: reads return values, writes return statements for a batch.
 
-The row of `members` decides between those who would send and those who have heard from the contact:
-a thread goes on only as long as it says `active`.
+The row of `members` decides between a mail that goes out and a reply that comes in: a thread goes
+on only while its status is `active`.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from .database import Database, Row, Statement, sql
 from .sheet import hash_of, person_of
 
 ENDED_BY = {"reply": "replied", "bounce": "bounced", "unsubscribe": "unsubscribed"}
-"""What becomes of a member by the kind of a message."""
+"""The status of a member that a message of this kind ends."""
 UNREFUSED = {"refused": 0, "problem": "", "said": ""}
-"""The columns of a touch that no server refuses."""
+"""The columns of a touch without a refusal."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """All that a thread asks of reality."""
+    """What a thread needs to know before it acts."""
 
     status: str
     """`active`, or why there is nothing more to do."""
@@ -31,13 +30,13 @@ class Situation:
     contact: Row
     cadence: Cadence
     touch: Row | None
-    """The touch of the step it was asked for."""
+    """The touch of the step that was asked for."""
     previous: str | None
     """The Message-ID of the last touch that was sent."""
 
 
 def look(database: Database, campaign_id: int, contact_id: int, step: int) -> Situation:
-    """How things are."""
+    """Read the situation of a member at one step."""
     of = {"campaign_id": campaign_id, "contact_id": contact_id}
     campaigns, contacts, members, touches = database.read(
         sql("SELECT * FROM campaigns WHERE id = :id", id=campaign_id),
@@ -72,9 +71,9 @@ def look(database: Database, campaign_id: int, contact_id: int, step: int) -> Si
 
 
 def permission(place: dict[str, int], recipient: str) -> Statement:
-    """All that decides whether a touch may go out now, if there is such a touch.
+    """Everything that decides whether a touch may go out now. No row: there is no such touch.
 
-    Somebody who became a contact at the moment in which he unsubscribed is only in `suppressions`.
+    A person who unsubscribes while an import adds them is only in `suppressions`.
     """
     return sql(
         """SELECT m.status AS member, c.status AS contact, c.address, c.zone, p.state, p.sender,
@@ -96,7 +95,7 @@ def permission(place: dict[str, int], recipient: str) -> Statement:
 
 
 def store_draft(touch: dict[str, Any]) -> Statement:
-    """Keep a draft, in place of one that was not sent."""
+    """Store a draft in place of one that was not sent."""
     return sql(
         """INSERT INTO touches (campaign_id, contact_id, step, status, subject, body,
              prompt_version, run_id, message_id, drafted_at)
@@ -123,8 +122,8 @@ def change_touch(place: dict[str, int], **columns: Any) -> Statement:
 
 
 def approve(place: dict[str, int], subject: str, body: str) -> Statement:
-    """Approve a draft with this text. One that was stopped meanwhile stays so: whoever approved it
-    has not seen what the contact is now."""
+    """Approve a draft with this text. A draft that was stopped meanwhile stays stopped: its
+    approver has not seen the changed contact."""
     return sql(
         """UPDATE touches SET status = 'approved', subject = :subject, body = :body, refused = 0,
              problem = '', said = ''
@@ -162,7 +161,7 @@ def go_on(place: dict[str, int], attempt: str, now: int) -> Statement:
 
 
 def note_refusal(place: dict[str, int], kind: str, said: str, tries: int) -> Statement:
-    """Note that the try of this number came to nothing, and what the server said, if it did."""
+    """Record that this try came to nothing, and the server's words, if it refused the mail."""
     heard = "" if kind == "NotNow" else ", refused = refused + 1, problem = :kind, said = :said"
     params = {} if kind == "NotNow" else {"kind": kind, "said": said}
     return sql(
@@ -179,7 +178,7 @@ def note_refusal(place: dict[str, int], kind: str, said: str, tries: int) -> Sta
 
 
 def bounce(place: dict[str, int]) -> list[Statement]:
-    """Write to a contact no more: the server does not know him."""
+    """Stop writing to a contact: the server does not know the address."""
     return [
         *end_contact(place["contact_id"], "bounced"),
         change_touch(place, status="refused"),
@@ -188,9 +187,9 @@ def bounce(place: dict[str, int]) -> list[Statement]:
 
 
 def close(campaign_id: int, contact_id: int, status: str) -> list[Statement]:
-    """End a member, if nothing else has, and its open draft, and say what its touches earned.
+    """End a member, unless it has ended, and its open draft, and set the outcome of its touches.
 
-    A reply that is taken in after this has to note its own outcome.
+    A reply that comes in later records its own outcome.
     """
     of = {"campaign_id": campaign_id, "contact_id": contact_id}
     return [
@@ -210,14 +209,7 @@ def close(campaign_id: int, contact_id: int, status: str) -> list[Statement]:
                AND contact_id = :contact_id AND sent_at IS NOT NULL AND outcome IS NULL""",
             **of,
         ),
-        sql(
-            """DELETE FROM bookings WHERE campaign_id = :campaign_id
-               AND contact_id = :contact_id AND NOT EXISTS
-                 (SELECT 1 FROM touches t WHERE t.campaign_id = bookings.campaign_id
-                  AND t.contact_id = bookings.contact_id AND t.step = bookings.step
-                  AND t.sent_at IS NOT NULL)""",
-            **of,
-        ),
+        turns.release(of),
     ]
 
 
@@ -240,7 +232,7 @@ def closed(database: Database, campaign_id: int, contact_id: int) -> tuple[str |
 
 
 def end_contact(contact_id: int, status: str) -> list[Statement]:
-    """Write to a contact no more, in any campaign."""
+    """Stop writing to a contact, in every campaign."""
     of = {"id": contact_id, "status": status}
     return [
         sql("UPDATE contacts SET status = :status WHERE id = :id", **of),
@@ -253,7 +245,7 @@ def end_contact(contact_id: int, status: str) -> list[Statement]:
 
 
 def campaigns_of(database: Database, contact_id: int) -> dict[int, str]:
-    """How it stands with a contact in each of his campaigns."""
+    """A contact's status in each campaign."""
     found = database.rows(
         "SELECT campaign_id, status FROM members WHERE contact_id = :id ORDER BY campaign_id",
         id=contact_id,
@@ -262,9 +254,9 @@ def campaigns_of(database: Database, contact_id: int) -> dict[int, str]:
 
 
 def reply(message_id: str, contact_id: int, touch: Row | None) -> list[Statement]:
-    """End every campaign of a contact by a reply that is stored, and note the touch that earned it,
-    if it is the first of its campaign: then the message has the touch's `run_id`. A bounce before
-    it was a mistake; when that is undone, he is not written to.
+    """End every campaign of a contact because of a stored reply. If the reply is the first of its
+    campaign, record the touch that earned it: then the message has the touch's `run_id`. A bounce
+    before it was a mistake; undoing that does not start the campaign again.
 
     The rows of `members` are locked first. So if a thread ends at the same time, it either ended
     before this, and the reply is `late`, or it ends after this, and sees the reply.
@@ -307,15 +299,15 @@ def reply(message_id: str, contact_id: int, touch: Row | None) -> list[Statement
 
 
 SUPPRESSED = {"unsubscribed": "has unsubscribed", "erased": "was erased"}
-"""Why somebody must not be written to, by `suppressions.why`, in words."""
+"""`suppressions.why` in words."""
 NONE_SUPPRESSED = """INSERT INTO suppressions (hash, why, at) SELECT hash, why, at FROM suppressions
 WHERE hash IN (SELECT value->>'hash' FROM json_each(:rows))"""
 """Writes nothing, or is a `Conflict`: somebody was suppressed after a caller had looked."""
 
 
 def suppress(person: str, why: str, at: int) -> Statement:
-    """Keep it for good that a person must not be written to, in a form that does not name him.
-    `why` is `unsubscribed` or `erased`; what was said first stays."""
+    """Record for good, as a hash, that a person must not be written to. `why` is `unsubscribed` or
+    `erased`; the first reason stays."""
     return sql(
         """INSERT INTO suppressions (hash, why, at) VALUES (:hash, :why, :at)
            ON CONFLICT (hash) DO NOTHING""",

@@ -27,7 +27,7 @@ class Rejected(perdure.NotDone):
 
 
 class NoSuchRecipient(Rejected):
-    """The server says that nobody has this address."""
+    """The server says that there is no such address."""
 
 
 class SenderRefused(Rejected):
@@ -71,7 +71,7 @@ _ENHANCED: dict[str, type[Rejected]] = {
     "1.1": NoSuchRecipient,  # no such mailbox
     "1.2": NoSuchRecipient,  # no such domain
     "1.3": NoSuchRecipient,  # not an address
-    "1.6": NoSuchRecipient,  # moved, nobody knows where
+    "1.6": NoSuchRecipient,  # moved, without a new address
     "1.7": SenderRefused,  # our address is not one
     "1.8": SenderRefused,  # our domain is not one; Microsoft: a sender that was caught spamming
     "1.10": NoSuchRecipient,  # the domain takes no mail (RFC 7505); Microsoft: not in the directory
@@ -126,7 +126,7 @@ _NAMES = re.compile(r"<\S*>|\S*@\S*|\S*://\S*|\[\S*\]")
 
 def meaning(stage: Stage, code: int, text: str) -> type[perdure.NotDone]:
     """The kind of a server's answer that is not the one hoped for."""
-    if code == 421:  # the server closes the connection, whoever it is
+    if code == 421:  # the server closes the connection, for every mail
         return ServerTrouble
     if not 500 <= code < 600:  # later; or no SMTP at all
         return ServerTrouble if stage.is_ours else TemporaryTrouble
@@ -134,13 +134,13 @@ def meaning(stage: Stage, code: int, text: str) -> type[perdure.NotDone]:
         return SenderRefused
     status = _STATUS.search(text)
     known = _BASIC.get(code) or (_ENHANCED.get(status[1]) if status else None)
-    told = _told(text)
-    if known is NoSuchRecipient and told not in (None, NoSuchRecipient):
+    spoken = _by_words(text)
+    if known is NoSuchRecipient and spoken not in (None, NoSuchRecipient):
         return Doubtful
-    return known or told or (LetterRefused if stage is Stage.CONTENT else Doubtful)
+    return known or spoken or (LetterRefused if stage is Stage.CONTENT else Doubtful)
 
 
-def _told(text: str) -> type[Rejected] | None:
+def _by_words(text: str) -> type[Rejected] | None:
     said = " ".join(_NAMES.sub(" ", text[:2000]).lower().split())
     return next((kind for kind, pattern in _WORDS if re.search(pattern, said)), None)
 

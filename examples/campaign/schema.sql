@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS campaigns (
 );
 
 -- One row per address, whatever campaign or file it came from. `person` is the address without what
--- follows a plus: bo+news@ is bo@. `token` is random, and in the unsubscribe links of his mails. The
+-- follows a plus: bo+news@ is bo@. `token` is random, and in the contact's unsubscribe links. The
 -- status is `active`, `bounced`, `unsubscribed` or `removed`.
 CREATE TABLE IF NOT EXISTS contacts (
   id      BIGINT NOT NULL PRIMARY KEY,
@@ -40,8 +40,8 @@ CREATE TABLE IF NOT EXISTS contacts (
 );
 CREATE INDEX IF NOT EXISTS contacts_person ON contacts (person);
 
--- Who must not be written to, whether he is a contact or not: a hash of the person, so that nothing is
--- kept of somebody who was erased. `why` is `unsubscribed` or `erased`.
+-- Who must not be written to, contact or not: a hash of the person, so that nothing else is kept of
+-- somebody who was erased. `why` is `unsubscribed` or `erased`.
 CREATE TABLE IF NOT EXISTS suppressions (
   hash TEXT NOT NULL PRIMARY KEY,
   why  TEXT NOT NULL,
@@ -49,8 +49,8 @@ CREATE TABLE IF NOT EXISTS suppressions (
 );
 
 -- A contact in a campaign: one thread, `campaign-{campaign_id}-{contact_id}`. Its status is `active`,
--- or how it ended: `replied`, `bounced`, `unsubscribed`, `removed`, `stopped`, `finished`. Whoever sends and
--- whoever receives changes this row first, so one of them is first.
+-- or how it ended: `replied`, `bounced`, `unsubscribed`, `removed`, `stopped`, `finished`. Sending
+-- and receiving both change this row first, so one of them comes first.
 CREATE TABLE IF NOT EXISTS members (
   campaign_id BIGINT NOT NULL,
   contact_id  BIGINT NOT NULL,
@@ -62,8 +62,9 @@ CREATE INDEX IF NOT EXISTS members_contact ON members (contact_id);
 
 -- A mail to a contact: `draft_pending` until a person approves it, `approved`, then `sent`,
 -- `skipped`, `duplicate` (another campaign of the sequence sent it), `refused` (the far side said no)
--- or `stopped` (the prospect was faster, or the thread ended otherwise). `attempt` is the last conversation with the mail server
--- about it, begun at `attempt_at`: an older one that wakes up late finds that it is not its turn.
+-- or `stopped` (the prospect was faster, or the thread ended otherwise). `attempt` is the last
+-- conversation with the mail server about it, begun at `attempt_at`: an older one that wakes up late
+-- finds that it is not its turn.
 -- `tries` counts the conversations that came to nothing, `refused` those of them in which the server
 -- said no; `problem` is what kind of no the last one was, and `said` the server's words.
 -- `outcome` is 1.0 if it earned a reply, 0.0 if not.
@@ -115,11 +116,11 @@ CREATE UNIQUE INDEX IF NOT EXISTS bookings_number ON bookings (sender, day, numb
 CREATE INDEX IF NOT EXISTS bookings_person ON bookings (person, at);
 
 -- What came in, once per Message-ID and author, and once more if a copy of it is an unsubscription.
--- Its kind is `reply`, `bounce`, `unsubscribe`,
--- `automatic` (an out-of-office note, which ends nothing), `stray` (of nobody we wrote to, or our own
--- come back) or `dismissed` (a stray that a person has put away). `read_as` is what kind its content
--- makes it, also if it is a stray. `run_id` and `step` are the touch it answers; `late` says that its thread was over, so
--- that nobody but the receiver can tell how it did. `told` says that its threads were signalled.
+-- Its kind is `reply`, `bounce`, `unsubscribe`, `automatic` (an out-of-office note, which ends
+-- nothing), `stray` (it matches nothing, or is our own mail come back) or `dismissed` (a stray that a
+-- person has put away). `read_as` is the kind that its content makes it, also if it is a stray.
+-- `run_id` and `step` are the touch it answers; `late` says that the thread was over, so that the
+-- receiver scores the touch. `told` says that its threads were signalled.
 CREATE TABLE IF NOT EXISTS messages (
   id          TEXT NOT NULL PRIMARY KEY,
   kind        TEXT NOT NULL,

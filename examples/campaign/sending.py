@@ -9,8 +9,8 @@ again before it is known that it did not arrive:
     killed after it, or no answer   `unanswered`; the provider is asked by Message-ID, by the clock
     no look-up                      the run is held, and a person settles it
 
-The last look is by the journal's clock, when the server agreed to the recipient and again when it
-asks for the content, of which it has nothing then: campaign, contact, hours.
+The last check of campaign, contact and hours is by the journal's clock: when the server has
+accepted the recipient, and again when it asks for the content, before any of it is sent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SEND = "send touch"
 MANY = 1000
 """More effects than a run has."""
 SLOW = 5.0
-"""Seconds that the last look before a mail goes out may take."""
+"""Maximum seconds for the last check before a mail goes out."""
 
 
 class NotNow(perdure.NotDone):
@@ -48,11 +48,11 @@ class NotNow(perdure.NotDone):
 
 
 class NotYet(Exception):
-    """The provider has not got it, but it may still be on its way."""
+    """The provider does not have the mail; it may still be on its way."""
 
 
 class Result(NamedTuple):
-    """What became of a mail, as whoever sent it says, or the person who found it."""
+    """The outcome of a mail, from the process that sent it or the person who settled it."""
 
     status: str = "sent"
     """`sent`, `stopped` or `unanswered`."""
@@ -110,8 +110,8 @@ class Sending:
         tries: int,
         now: datetime,
     ) -> Result:
-        """Send a letter, unless another campaign of its sequence has. If that one was about to, and
-        did not, it is the next one's turn.
+        """Send a letter, unless another campaign of its sequence has. If that one began to and did
+        not, the next campaign may.
 
         Raises `NotNow`, or the server's refusal; then the next try has another number.
         """
@@ -127,7 +127,8 @@ class Sending:
         return self.deliver(place, letter, f"{sequence} after {result.campaign_id}", tries, now)
 
     def is_mine(self, place: dict[str, int], result: Result) -> bool:
-        """Whether this campaign sent it. What a person settled does not say: who tried it did."""
+        """Whether this campaign sent it. An outcome that a person settled names no campaign: then
+        the one that tried sent it."""
         if result.campaign_id is not None:
             return result.campaign_id == place["campaign_id"]
         found = records.look(self._database, **place)
@@ -179,14 +180,14 @@ class Sending:
         try:
             return ended(self._outgoing.send(Letter(**letter), at, before_data))
         except NoAnswer:
-            if self._lookup is None:  # nobody can tell but a person
+            if self._lookup is None:  # only a person can tell
                 raise
             return ended("unanswered")
 
     def _arrived(
         self, place: dict[str, int], message_id: str, recipient: str, sequence: str, tries: int
     ) -> bool:
-        """Ask the provider for a mail that it did not answer."""
+        """Ask the provider whether it has a mail that it did not acknowledge."""
         assert self._lookup is not None
         if self._lookup.accepted(message_id):
             return True
@@ -205,8 +206,8 @@ def _unanswered(
 
 
 def sent_by(effects: Iterable[EffectRecord], step: int) -> dict[str, str]:
-    """The part of a run that earned what a touch did: of its effects, the one that sent the touch.
-    One that a person settled may be of another run; then it is named in words."""
+    """What to score for a touch: the effect that sent it. An effect that a person settled may
+    belong to another run; then the score names the touch in words."""
     keys = [
         one.key
         for one in effects

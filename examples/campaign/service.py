@@ -1,5 +1,5 @@
-"""The application for who drives it: `perdure worker examples.campaign.service:rt`, or a web server
-for a cron, `uvicorn --factory examples.campaign.service:web`."""
+"""The application for the processes that drive it: `perdure worker examples.campaign.service:rt`,
+or a web server for a cron, `uvicorn --factory examples.campaign.service:web`."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Settings:
     imap_password: str = field(default="", repr=False)
     imap_folder: str = "INBOX"
     zone: str = "UTC"
-    """Of contacts whose line names none, and of the days that `per_day` counts."""
+    """For contacts whose line names none, and for the days that `per_day` counts."""
     apart: int = 3
     """Days between two mails to one person from different campaigns; 0: no limit."""
     domain_pause: float = 0.0

@@ -1,4 +1,4 @@
-"""A CSV file of contacts: who they are, and what is wrong with the lines that are none.
+"""A CSV file of contacts: the contacts, and what is wrong with the other lines.
 
 Nothing here knows the database. What gets through can be put into the headers of a mail: an address
 is in its one spelling, and no text has a character in it that could end a line, or would be read
@@ -36,7 +36,7 @@ _TWO_READINGS = set("ß\N{GREEK SMALL LETTER FINAL SIGMA}\u200c\u200d")
 
 
 class BadSheet(ValueError):
-    """A file of which nothing can be made."""
+    """A file that cannot be read as a sheet of contacts."""
 
 
 class NoAddressColumn(BadSheet):
@@ -56,7 +56,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Bad:
-    """A line that is no contact, or none that may be written to, and why."""
+    """A line that is not a contact, or names one that must not be written to, and why."""
 
     number: int
     reason: str
@@ -75,7 +75,7 @@ def read(source: Path | bytes | str, *, zone: str = "UTC") -> Sheet:
     """Read a file, or the text of one. A line without a zone gets the one given here.
 
     Columns are found by name, in any order, and end at a comma, a semicolon or a tab. Raises
-    `BadSheet` if it is no such file; what is wrong with one line is kept in `bad`.
+    `BadSheet` if it is not such a file; what is wrong with one line is kept in `bad`.
     """
     if zone not in _zones():
         raise BadSheet(f"The default zone cannot be used: {_no_zone(zone)}.")
@@ -108,7 +108,7 @@ def read(source: Path | bytes | str, *, zone: str = "UTC") -> Sheet:
 
 
 def normalise(address: str) -> str:
-    """One spelling per mailbox; raises ValueError if it is no address that mail can be sent to.
+    """One spelling per mailbox; raises ValueError if mail cannot be sent to it.
 
     The domain is case-insensitive, and written in ASCII. The local part need not be, but there is
     no mail provider left who tells Ana@ from ana@, and one person must not be taken for two.
@@ -119,29 +119,29 @@ def normalise(address: str) -> str:
     if not address.strip():
         raise ValueError("it has no address")
     if len(address.strip()) > 254:
-        raise ValueError(f"{shown} and so on is no address: it is too long")
+        raise ValueError(f"{shown} and so on is not an address: it is too long")
     if _TWO_READINGS & set(domain):
         raise ValueError(f"the domain of {shown} can be read in two ways; write its xn-- form")
     try:
         domain = domain.encode("idna").decode() if not domain.isascii() else domain
     except UnicodeError:
-        raise ValueError(f"{shown} is no address: there is no such domain") from None
+        raise ValueError(f"{shown} is not an address: there is no such domain") from None
     labels = domain.split(".")
     if not _LOCAL.fullmatch(local) or len(local) > 64 or len(local) + len(domain) > 253:
-        raise ValueError(f"{shown} is no address")
+        raise ValueError(f"{shown} is not an address")
     if len(labels) < 2 or not all(map(_LABEL.fullmatch, labels)) or labels[-1].isdigit():
-        raise ValueError(f"{shown} is no address: there is no such domain")
+        raise ValueError(f"{shown} is not an address: there is no such domain")
     return f"{local}@{domain}"
 
 
 def person_of(address: str) -> str:
-    """Whose mailbox a normalised address is: what follows a plus is a label of its owner's."""
+    """The mailbox behind a normalised address: what follows a plus is a label."""
     local, _, domain = address.rpartition("@")
     return f"{local.partition('+')[0] or local}@{domain}"
 
 
 def hash_of(person: str) -> str:
-    """What is kept of somebody who must not be written to."""
+    """What is kept of a person who must not be written to."""
     return hashlib.sha256(person.encode()).hexdigest()
 
 
@@ -202,7 +202,7 @@ def _no_zone(name: str) -> str:
         if near
         else " such as Europe/Berlin"
     )
-    return f"{name!r} is no time zone{hint}"
+    return f"{name!r} is not a time zone{hint}"
 
 
 def _text(source: Path | bytes | str) -> str:

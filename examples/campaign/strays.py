@@ -1,10 +1,10 @@
-"""Mail that matches nothing, for a person: list it, assign it to a contact, put it away.
+"""Mail that matches nothing: list it, assign it to a contact, dismiss it.
 
-A stray is known by its `code`, a few letters of a hash of its id, since Message-IDs are no names to
-type. To assign one takes it in as if it had just come, in one batch: it deletes the row if that is
-still a stray, and stores it again as the contact's. If somebody else was faster, the key is taken
-and nothing of the batch counts. What a crash leaves behind is what it leaves of any mail
-(inbound.py): not assigned, or assigned and told by the next sweep.
+A stray is known by its `code`, a few letters of a hash of its id, short enough to type. `assign`
+takes it in as if it had just come, in one batch: it deletes the row if it is still a stray, and
+stores it again as the contact's. If somebody else was faster, the key is taken and nothing of the
+batch counts. What a crash leaves behind is what it leaves of any mail (inbound.py): not assigned,
+or assigned and told by the next sweep.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
-from .app import App, Unknown
+from perdure.times import moment
+
+from . import people
+from .app import App
 from .database import Conflict, Row, sql
+from .errors import Unknown
 from .inbound import Inbound
 from .messages import Match, last_touch, take_in
 from .sheet import normalise, person_of
@@ -26,7 +29,7 @@ _PAGE = 1000
 
 
 class NotAStray(ValueError):
-    """A message that is somebody's by now, or was put away."""
+    """The message has been assigned or dismissed."""
 
 
 def code_of(message_id: str) -> str:
@@ -43,7 +46,7 @@ def strays(app: App, limit: int = 100) -> list[dict[str, Any]]:
     return [
         {
             "id": code_of(row["id"]),
-            "at": datetime.fromtimestamp(row["received_at"] / 1000, UTC).isoformat(" ", "minutes"),
+            "at": moment(row["received_at"]).isoformat(" ", "minutes"),
             "from": row["address"],
             "read_as": row["read_as"],
             "subject": row["subject"],
@@ -59,17 +62,12 @@ def count(app: App) -> int:
 
 
 def assign(app: App, code: str, address: str, kind: str = "") -> Row:
-    """Take a stray in as a mail of the contact with this address, and tell his threads.
+    """Take in a stray as a mail of the contact with this address, and tell the contact's threads.
 
-    By default it is of the kind that its content makes it. May be repeated: for the same contact
-    and kind it tells the threads again. Gives its row of `messages`.
+    By default its content decides the kind. May be repeated: for the same contact and kind it tells
+    the threads again. Returns its row of `messages`.
     """
-    contact = app.database.one(
-        "SELECT id, address, person FROM contacts WHERE address = :address",
-        address=normalise(address),
-    )
-    if contact is None:
-        raise Unknown(f"There is no contact {address!r}; import it first, or choose another.")
+    contact = people.find(app, address)
     message = _find(app, code)
     kind = kind or message["read_as"]
     wanted = {"kind": kind, "contact_id": contact["id"]}
@@ -92,7 +90,7 @@ def assign(app: App, code: str, address: str, kind: str = "") -> Row:
 
 
 def dismiss(app: App, code: str) -> None:
-    """Put a stray away: it is listed no more."""
+    """Dismiss a stray: it is no longer listed."""
     message = _find(app, code)
     app.database.write(
         sql(
@@ -124,7 +122,7 @@ def _find(app: App, code: str) -> Row:
 
 
 def _ids(app: App) -> Iterator[str]:
-    """Those of all messages, so that one which is no stray any more is known."""
+    """The ids of all messages, so that a former stray is found too."""
     last = ""
     while True:
         page = app.database.rows(

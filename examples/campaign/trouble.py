@@ -1,9 +1,9 @@
 """Trouble that is not one contact's: the campaign stops, and a person is asked, once.
 
-The row of the campaign decides: the statement that stops it changes a campaign that runs, so of
-many threads that find out at once one stops it, and counts the trouble. Whoever finds the campaign
-in trouble asks, under a key that has the trouble's number: there is one question, and it is asked
-even if the thread that stopped the campaign has died.
+The row of the campaign decides: the statement that stops it changes a campaign that runs, so when
+many threads find out at once, one stops it and counts the trouble. Every thread that finds the
+campaign in trouble asks, under a key with the trouble's number: there is one question, and it is
+asked even if the thread that stopped the campaign has died.
 
     stopped, not asked        `state = 'trouble'`: the next thread that looks asks
     asked                     a wait; nothing is sent, whatever the clock says
@@ -31,8 +31,8 @@ LIMITS = {
     "NoSuchRecipient": (5, 1),
     "Doubtful": (5, 1),
 }
-"""How many touches in a row, each refused so often, are one trouble: what is about the sender at
-once, a server that is down after about a day, and others when many fail alike."""
+"""By kind: how many touches must fail in a row, and how often each. A refusal of the sender stops
+the campaign at once, a server that is down after about a day, the others when many fail alike."""
 DECISION = {
     "type": "object",
     "properties": {"action": {"enum": ["resume", "stop"]}},
@@ -42,7 +42,7 @@ DECISION = {
 
 
 def stop(campaign_id: int, kind: str, what: str) -> Statement:
-    """Stop a campaign that runs, if so many of its touches failed alike since its last success."""
+    """Stop a running campaign if enough of its touches failed alike since its last success."""
     many, refused = LIMITS[kind]
     return sql(
         """UPDATE campaigns SET state = 'trouble', trouble = :what, troubles = troubles + 1
@@ -59,7 +59,7 @@ def stop(campaign_id: int, kind: str, what: str) -> Statement:
 
 
 def ask(runtime: perdure.Runtime, campaign: Row) -> None:
-    """Have a person asked about the trouble that a campaign is in, unless that was done."""
+    """Start the thread that asks a person about a campaign's trouble, once per trouble."""
     runtime.blocking.start(
         GRAPH,
         {"campaign_id": campaign["id"], "trouble": campaign["troubles"]},
@@ -75,7 +75,7 @@ def thread_of(campaign_id: int) -> str:
 
 
 def resumed(trouble: int) -> str:
-    """The signal that withdraws the question about this trouble, and no other one's."""
+    """The signal that withdraws the question about this trouble only."""
     return f"resumed {trouble}"
 
 
@@ -90,7 +90,7 @@ class State(TypedDict, total=False):
 
 class Question:
     """The graph that asks. `resume` and `stop` take a campaign and the number of its trouble, and
-    may be called again and again."""
+    may be repeated."""
 
     def __init__(
         self,

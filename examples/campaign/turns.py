@@ -17,8 +17,8 @@ hold whatever happens.
 
 A crash leaves a booking or none, never half of one. The next `book` for the same touch gives the
 booking back. If D1 loses an answer, the batch runs again, finds the booking of its first run and
-changes nothing. Should it run again after `release`, it leaves a booking that no touch will use:
-a turn is lost, and nobody gets a mail too many.
+changes nothing. Should it run again after `release`, it leaves a booking that no touch will use: a
+turn is lost, but no extra mail goes out.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, time, timedelta
+from datetime import time, timedelta
 from email.utils import parseaddr
 from typing import Any
 from zoneinfo import ZoneInfo
+
+from perdure.times import milliseconds, moment
 
 from .cadence import MIDNIGHT, Window, hours, next_open, open_until, weekdays
 from .database import Conflict, Database, Row, Statement, sql
@@ -44,7 +46,6 @@ SPREAD = 20
 """How many turns are offered to the statement that takes one, so that others may be faster."""
 TRIES = 50
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE_DAY = Window(time(0), MIDNIGHT, frozenset(range(7)))
 _HERE = "campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step"
 
@@ -98,8 +99,9 @@ WHERE (day IS NULL OR number IS NOT NULL)
     SELECT 1 FROM ({_OTHERS}) o
     WHERE n.at < o.last + :apart AND o.first - :apart < n.until))
 RETURNING at, until"""  # noqa: S608
-_RELEASE = f"""DELETE FROM bookings WHERE {_HERE}
-AND NOT EXISTS (SELECT 1 FROM touches WHERE {_HERE} AND sent_at IS NOT NULL)"""  # noqa: S608
+_RELEASE = """DELETE FROM bookings WHERE {} AND NOT EXISTS
+  (SELECT 1 FROM touches t WHERE t.campaign_id = bookings.campaign_id
+   AND t.contact_id = bookings.contact_id AND t.step = bookings.step AND t.sent_at IS NOT NULL)"""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class Booking:
 
 
 class NoTurn(RuntimeError):
-    """A booking that others were faster than, again and again."""
+    """Other bookings were faster, again and again."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class Limits:
         return at // self.pause if self.pause else None
 
     def day(self, at: int) -> str | None:
-        return _datetime(at, self.day_zone).date().isoformat() if self.per_day else None
+        return moment(at).astimezone(self.day_zone).date().isoformat() if self.per_day else None
 
 
 @dataclass(frozen=True)
@@ -210,9 +212,10 @@ def book(
     )
 
 
-def release(place: dict[str, int]) -> Statement:
-    """Free the turn of a touch that will not use it. The turn of a sent one stays."""
-    return sql(_RELEASE, **place)
+def release(of: dict[str, int]) -> Statement:
+    """Free the turns of touches that will not use them: of a touch, a member or a contact, by
+    `campaign_id`, `contact_id` and `step`. The turn of a touch that was sent stays."""
+    return sql(_RELEASE.format(" AND ".join(f"{name} = :{name}" for name in of)), **of)
 
 
 # -- arithmetic
@@ -233,14 +236,13 @@ def fitting(limits: Limits, known: Known, start: int) -> Iterator[Booking]:
 
 def hindrance(limits: Limits, known: Known, at: int) -> tuple[int, str] | None:
     """What forbids a mail at this moment: when that is over, and what it is in words."""
-    moment = _datetime(at, UTC)
-    opens = _milliseconds(next_open(limits.window, moment, limits.zone))
+    opens = milliseconds(next_open(limits.window, moment(at), limits.zone))
     if opens > at:
         window = f"{weekdays(limits.window.days)} {hours(limits.window)}, {limits.zone.key}"
         return opens, f"the send window ({window}) is closed"
     for first, last in known.others:
         if limits.apart and first - limits.apart <= at < last + limits.apart:
-            day = _datetime(first, limits.zone).date()
+            day = moment(first).astimezone(limits.zone).date()
             days = limits.apart // DAY
             return last + limits.apart, (
                 f"another campaign's mail to {limits.person} is dated {day}, and mails of "
@@ -263,19 +265,19 @@ def hindrance(limits: Limits, known: Known, at: int) -> tuple[int, str] | None:
 def describe(limits: Limits, known: Known, now: int, at: int) -> str:
     """Why a touch waits from `now` until `at`, in words for a person; empty if it does not."""
     reasons: dict[str, None] = {}
-    moment = now
-    while moment < at:
-        hindered = hindrance(limits, known, moment)
+    looked_at = now
+    while looked_at < at:
+        hindered = hindrance(limits, known, looked_at)
         if hindered is None:
             reasons["its turn was booked when others were before it"] = None
             break
-        moment = hindered[0]
+        looked_at = hindered[0]
         reasons[hindered[1]] = None
     return "; ".join(itertools.islice(reasons, 4))
 
 
 def _until(limits: Limits, known: Known, at: int) -> int:
-    ends = [_milliseconds(open_until(limits.window, _datetime(at, UTC), limits.zone))]
+    ends = [milliseconds(open_until(limits.window, moment(at), limits.zone))]
     if limits.pause:
         ends.append((at // limits.pause + 1) * limits.pause)
     if limits.per_day:
@@ -304,21 +306,13 @@ def _fits(limits: Limits, known: Known, own: Row) -> bool:
 
 
 def _end_of_day(limits: Limits, at: int) -> int:
-    return _milliseconds(open_until(_WHOLE_DAY, _datetime(at, UTC), limits.day_zone))
+    return milliseconds(open_until(_WHOLE_DAY, moment(at), limits.day_zone))
 
 
 def _run_with(runs: tuple[tuple[int, int], ...], slot: int) -> int | None:
     """The last slot of the run that a slot is in."""
     place = bisect.bisect(runs, slot, key=lambda run: run[0]) - 1
     return runs[place][1] if place >= 0 and slot <= runs[place][1] else None
-
-
-def _datetime(at: int, zone: Any) -> datetime:
-    return (_EPOCH + timedelta(milliseconds=at)).astimezone(zone)
-
-
-def _milliseconds(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 # -- the database
@@ -328,7 +322,7 @@ def _look(
     database: Database, place: dict[str, int], limits: Limits, start: int
 ) -> tuple[Row | None, Known]:
     """The booking of a touch, and what those of others say from a moment on."""
-    yesterday = (_datetime(start, limits.day_zone) - timedelta(days=1)).date().isoformat()
+    yesterday = (moment(start).astimezone(limits.day_zone) - timedelta(days=1)).date().isoformat()
     own, others, full, taken = database.read(
         sql(_OWN, **place),
         sql(_OTHERS, **_of_person(limits, start)),

@@ -1,9 +1,9 @@
 """Whether the words of a mail ask for no more mail.
 
-This is generous: somebody who is taken off by mistake costs us a contact, and somebody who is
-written to after he asked us to stop gets spam. It knows sentences in English, German, French and
-Spanish, and the usual words in Italian, Portuguese and Dutch. "Not interested" is no such wish: it
-is a reply, which ends the campaign by itself.
+This is generous: a person taken off by mistake costs us a contact, and a person written to after
+asking us to stop gets spam. It knows sentences in English, German, French and Spanish, and the
+usual words in Italian, Portuguese and Dutch. "Not interested" does not count: it is a reply, which
+ends the campaign by itself.
 
 Two kinds of sentence look like a wish and are not: those about other people ("how do I unsubscribe
 my customers?"), and those that companies have below their own mails ("if you no longer wish to
@@ -170,7 +170,7 @@ _FORMULA = _any_of(
 
 
 def asks_to_stop(text: str) -> bool:
-    """Whether what somebody wrote himself asks for no more mail."""
+    """Whether the writer's own words ask for no more mail."""
     own = _OURS.sub("", text[:_MOST])
     return any(map(says_only_stop, _first_lines(own))) or any(map(_asks, _sentences(own)))
 

@@ -1,11 +1,11 @@
 """The page and the POST behind the link to unsubscribe (RFC 8058).
 
-    GET  /unsubscribe/{token}   a page with a button; it unsubscribes nobody, as scanners open links
+    GET  /unsubscribe/{token}   a page with a button; it changes nothing, as scanners open links
     POST /unsubscribe/{token}   unsubscribes: from the button, or from a mail program's own
 
-A POST goes the way of a mail that comes in (inbound.py): it is on disk before it is answered with
-200. If the database is away it is answered with 503, and says so. A token that nobody has gets the
-same answers as any other, so they do not tell who is a contact.
+A POST goes the way of a mail that comes in (inbound.py): it is on disk before the answer, 200. If
+the database cannot be reached, the answer is 503. An unknown token gets the same answers as a known
+one, so they do not reveal who is a contact.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Unsubscribe:
     async def get(self, request: Request) -> Response:
         if not _is_token(request):
             return _no_such_page(request)
-        text = "Press the button, and you get no more mail from us."
+        text = "Press the button to stop all mail from us."
         return _page(request, 200, "Unsubscribe?", text, _BUTTON)
 
     async def post(self, request: Request) -> Response:
@@ -90,9 +90,9 @@ class Unsubscribe:
             await asyncio.to_thread(self._inbound.one_click, request.path_params["token"])
         except Exception:
             log.exception("an unsubscription could not be taken in")
-            text = "Our database is away. Please try again in a few minutes."
+            text = "We could not save your request. Please try again in a few minutes."
             return _page(request, 503, "Not yet", text, retry_after=60)
-        return _page(request, 200, "You are unsubscribed", "You get no more mail from us.")
+        return _page(request, 200, "You are unsubscribed", "You will get no more mail from us.")
 
 
 def _is_token(request: Request) -> bool:

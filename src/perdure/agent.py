@@ -136,13 +136,15 @@ def wait_for(
 ) -> Any:
     """Wait for a signal and return its value, or `default` after `timeout`.
 
-    `value` is shown to whoever lists waits: what this one is about.
+    `value` describes the wait: lists of waits show it.
 
     reply = perdure.wait_for("reply", timeout=timedelta(days=7))
     """
     check_signal_name(name)
     if value is not None and "signal" in value:
-        raise BadArgument("wait_for(value=...) has a key 'signal', which is the signal's name.")
+        raise BadArgument(
+            "wait_for(value=...) must not have the key 'signal': that is the signal's name."
+        )
     question = Question(Kind.SIGNAL, name=name, expires_at=deadline("timeout", timeout, now))
     answer = _interrupt({"signal": name, **(value or {})}, question)
     return default if is_time_up(answer) else answer

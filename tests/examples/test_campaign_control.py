@@ -189,10 +189,11 @@ def test_each_trouble_asks_its_own_question_whatever_was_done_about_the_one_befo
         office.drive()
         assert office.questions() == []
         office.office.faults = None
+        bounced = "SELECT 1 FROM contacts WHERE status = 'bounced'"
+        before = len(office.rows(bounced))  # five are a trouble; the sixth may have been on its way
         die_in(fork_server, office, "resume", after=2)
         assert state_of(office)[0] == "paused"
-        bounced = office.rows("SELECT 1 FROM contacts WHERE status = 'bounced'")
-        assert len(bounced) == 4
+        assert len(office.rows(bounced)) == before - 2
         control.resume(office.app, 1)  # those who bounced meanwhile are written to again
         office.drive()
         assert {mail.recipient for mail in office.office.log} == set(people)
@@ -274,7 +275,7 @@ def test_an_edit_shows_what_changes_for_whom_and_asks(
     assert "1 thread due earlier" in told
     assert "1 thread with a draft that waits for a person, as before" in told
     assert f"{BO}, touch 2: Fri 2030-01-11 09:00 -> Wed 2030-01-09 09:00 (UTC)" in told
-    assert "Say --yes" in told
+    assert "Pass --yes" in told
     assert command(*words, typed="n\n")[0] == 1
     assert state_of(sqlite_office)[1] == 1
     code, told = command(*words, "--json")
@@ -321,7 +322,7 @@ def test_a_change_that_makes_no_sense_is_refused(
     sqlite_office: World, wrong: dict[str, Any]
 ) -> None:
     sqlite_office.app.create(PLAN)
-    with pytest.raises(ValueError, match=r"sender|address|A day|Say what"):
+    with pytest.raises(ValueError, match=r"sender|address|per_day|Nothing to change"):
         sqlite_office.edit(1, **wrong)
     assert state_of(sqlite_office)[1] == 1
 

@@ -310,3 +310,16 @@ def test_the_commands_of_the_readme_bring_the_first_mail_out(tmp_path: Path) -> 
         assert [mail.recipient for mail in office.log] == ["bo@bo.example"]
         [status] = run("python", "-m", "examples.campaign", "status", "--json").splitlines()
         assert json.loads(status)["touches"] == {"sent": 1}
+
+
+def test_every_module_is_on_the_map_and_in_the_tutorial() -> None:
+    parts = {one.stem for one in CAMPAIGN.glob("*.py")} - {"__init__"}
+    parts |= {one.parent.name for one in CAMPAIGN.glob("*/__init__.py")}
+    map_words = set(re.findall(r"\w+", ast.get_docstring(ast.parse(_text("__init__.py"))) or ""))
+    table = (ROOT / "docs" / "campaign.md").read_text().partition("| the module |")[2]
+    assert parts - map_words == set()
+    assert parts - {name.partition(".")[0] for name in re.findall(r"`([\w.]+)/?`", table)} == set()
+
+
+def _text(name: str) -> str:
+    return (CAMPAIGN / name).read_text()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from examples.campaign.app import Unknown
+from examples.campaign.errors import Unknown
 from examples.campaign.strays import NotAStray, assign, count, dismiss, strays
 from tests.support.campaign_commands import Command
 from tests.support.campaign_commands import command as command

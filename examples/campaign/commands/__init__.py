@@ -1,4 +1,4 @@
-"""The application's own commands, in a module each for what they are about."""
+"""The application's own commands, one module per subject."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands show a person, and how they ask him."""
+"""How commands print text, and ask for confirmation."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import typer
 
 
 class NotConfirmed(ValueError):
-    """Nobody is there to say yes."""
+    """There is no terminal to confirm at."""
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on only if a person says yes, or said `--yes`."""
+    """Go on only if a person says yes, or passed `--yes`."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise NotConfirmed("Nothing was done: there is no terminal to ask at. Say --yes.")
+        raise NotConfirmed("Nothing was done: there is no terminal to ask at. Pass --yes.")
     if not typer.confirm(question):
         print("Nothing was done.")
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Campaigns: make them, launch them, look at them."""
+"""Campaigns: create, import into, launch, edit, pause, resume, stop, show."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from . import commands
 from .asking import confirm, printable
 
 GAPS = typer.Option(help="Days before each touch.")
-HOURS = typer.Option("--window", help="Hours of the contact in which mail may go out.")
-DAYS = typer.Option(help="Weekdays on which it may.")
-PER_DAY = typer.Option(min=0, help="Most mails a day from its sender's address; 0: any number.")
+HOURS = typer.Option("--window", help="Local hours of the contact in which mail may go out.")
+DAYS = typer.Option(help="Weekdays on which mail may go out.")
+PER_DAY = typer.Option(min=0, help="Maximum mails a day from its sender's address; 0 is no limit.")
 
 
 @commands.command()
@@ -72,7 +72,7 @@ def bring(
 
 @commands.command()
 def launch(name: str) -> None:
-    """Start the threads of a campaign. May be said again, after another import."""
+    """Start the threads of a campaign. Repeat it after another import."""
     with App() as app:
         campaign_id = app.campaign(name)["id"]
         launched = app.launch(campaign_id)
@@ -95,7 +95,7 @@ def launch(name: str) -> None:
 
 
 class Approval(StrEnum):
-    """Who lets a draft out."""
+    """Who approves a draft."""
 
     PERSON = "person"
     AUTO = "auto"
@@ -109,7 +109,7 @@ def edit(
     gaps: Annotated[str | None, GAPS] = None,
     window: Annotated[str | None, HOURS] = None,
     days: Annotated[str | None, DAYS] = None,
-    approve: Annotated[Approval | None, typer.Option(help="Who lets a draft out.")] = None,
+    approve: Annotated[Approval | None, typer.Option(help="Who approves a draft.")] = None,
     per_day: Annotated[int | None, PER_DAY] = None,
     redraft: Annotated[bool, typer.Option(help="Write drafts that wait again.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -117,9 +117,9 @@ def edit(
         bool, typer.Option("--json", help="Only show what changes, as JSON.")
     ] = False,
 ) -> None:
-    """Change a campaign, for threads that sleep, too: first shows what changes for whom, then asks.
+    """Change a campaign, also for sleeping threads. Shows what changes for whom, then asks.
 
-    What is not said stays as it is.
+    Options that are not given change nothing.
     """
     changes = control.Changes(
         sender,
@@ -194,7 +194,7 @@ def _concerned(found: control.Switched) -> str:
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, a campaign per line.")] = False,
 ) -> None:
-    """Each campaign, with how many members and touches are how, and the count of strays."""
+    """Show each campaign: members and touches by status, stuck threads, and the count of strays."""
     from ..strays import count
 
     with App() as app:

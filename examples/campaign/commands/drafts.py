@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from perdure.times import moment
 
 from .. import drafts as work
 from ..app import App
@@ -19,7 +21,6 @@ _NONE = (
     "No draft waits. A worker or a cron writes them, in the hours of each contact: `status` has "
     "the campaign's, and `perdure runs` when each thread is due."
 )
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @commands.command()
@@ -35,7 +36,7 @@ def drafts(
         raise ValueError("Name the campaign whose drafts are to be written into the file.")
     with App() as app:
         found = work.waiting(app, None if name is None else app.campaign(name)["id"])
-        now = _EPOCH + timedelta(milliseconds=app.clock.now())
+        now = moment(app.clock.now())
     if to is not None:
         work.write(to, name or "", found)
         print(f"{_drafts(len(found))} in {to}. Edit it, then: approve {name} --edits {to}")

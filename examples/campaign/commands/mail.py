@@ -1,4 +1,4 @@
-"""Mail that comes in: receive it, and decide what nobody is known for."""
+"""Incoming mail: receive it, and decide about strays."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def list_strays(
         if as_json:
             print(json.dumps(one))
             continue
-        print(f"{one['id']}  {one['at']}  {one['from'] or 'nobody'}  {one['subject']!r}")
+        print(f"{one['id']}  {one['at']}  {one['from'] or 'unknown'}  {one['subject']!r}")
         print(f"          {one['read_as']}: {one['text'][:80] or 'no text'}")
     if not found and not as_json:
         print("No strays.")
@@ -99,12 +99,10 @@ def assign(
     address: str,
     kind: Annotated[
         str,
-        typer.Option(
-            "--as", help="reply, bounce or unsubscribe; by default what its text makes it."
-        ),
+        typer.Option("--as", help="reply, bounce or unsubscribe; by default its content decides."),
     ] = "",
 ) -> None:
-    """Take a stray in as a mail of this contact's: what it ends, ends."""
+    """Take in a stray as a mail of this contact, with all it ends."""
     from ..strays import KINDS
     from ..strays import assign as take
 
@@ -117,7 +115,7 @@ def assign(
 
 @commands.command()
 def dismiss(id: str) -> None:
-    """Put a stray away, so that it is listed no more."""
+    """Dismiss a stray, so that it is no longer listed."""
     from ..strays import dismiss as put_away
 
     with App() as app:

@@ -1,4 +1,4 @@
-"""People: who is written to, who is not any more, and who is to be forgotten."""
+"""Contacts: show, change, remove, unbounce and erase them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+
+from perdure.times import milliseconds, moment
 
 from .. import people
 from ..app import App
@@ -17,12 +19,12 @@ from .asking import confirm
 @commands.command()
 def contact(
     address: str,
-    name: Annotated[str | None, typer.Option(help="His new name.")] = None,
-    company: Annotated[str | None, typer.Option(help="His new company.")] = None,
-    zone: Annotated[str | None, typer.Option(help="His new time zone.")] = None,
-    new_address: Annotated[str | None, typer.Option("--address", help="His new address.")] = None,
+    name: Annotated[str | None, typer.Option(help="The new name.")] = None,
+    company: Annotated[str | None, typer.Option(help="The new company.")] = None,
+    zone: Annotated[str | None, typer.Option(help="The new time zone.")] = None,
+    new_address: Annotated[str | None, typer.Option("--address", help="The new address.")] = None,
 ) -> None:
-    """Show a contact, or change him. What was not sent yet is then written and approved again."""
+    """Show a contact, or change it. After a change, unsent texts are written and approved again."""
     with App() as app:
         if (name, company, zone, new_address) != (None, None, None, None):
             changed = people.update(
@@ -46,7 +48,7 @@ def contact(
 
 @commands.command()
 def remove(address: str) -> None:
-    """Write to a contact no more."""
+    """Stop writing to a contact."""
     with App() as app:
         ended = people.remove(app, address)
     print(f"{len(ended)} campaign{'s' * (len(ended) != 1)} ended for {address}")
@@ -54,26 +56,28 @@ def remove(address: str) -> None:
 
 @commands.command()
 def unbounce(
-    addresses: Annotated[list[str] | None, typer.Argument(help="Whose mail came back.")] = None,
-    campaign: Annotated[str, typer.Option(help="Everybody who bounced in this campaign.")] = "",
+    addresses: Annotated[
+        list[str] | None, typer.Argument(help="Addresses whose mail came back.")
+    ] = None,
+    campaign: Annotated[str, typer.Option(help="All contacts that bounced in this campaign.")] = "",
     since: Annotated[
-        datetime | None, typer.Option(help="Only those who bounced since then, in UTC.")
+        datetime | None, typer.Option(help="Only those that bounced since then, in UTC.")
     ] = None,
 ) -> None:
-    """Write to contacts again whose mail was refused, or came back, by mistake."""
+    """Write again to contacts whose mail was refused, or came back, by mistake."""
     if bool(addresses) == bool(campaign):
         raise ValueError("Name the addresses, or a campaign with --campaign.")
     if since is not None and not campaign:
         raise ValueError("--since needs --campaign.")
     with App() as app:
         if campaign:
-            after = 0 if since is None else round(since.replace(tzinfo=UTC).timestamp() * 1000)
+            after = 0 if since is None else milliseconds(since.replace(tzinfo=UTC))
             addresses = people.bounced(app, app.campaign(campaign)["id"], after)
         started = people.unbounce(app, *(addresses or []))
     if started:
         print("1 thread goes on" if started == 1 else f"{started} threads go on")
     else:
-        print("No thread goes on: nobody of them is bounced in a campaign that is not stopped.")
+        print("No thread goes on: none of these contacts is bounced in a campaign that can go on.")
 
 
 @commands.command()
@@ -81,7 +85,7 @@ def erase(
     address: str,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete everything about a person, under all addresses of his, and keep a hash of him."""
+    """Delete everything about a person, under all their addresses, and keep a hash."""
     confirm(f"Erase {address} for good?", yes=yes)
     with App() as app:
         erased = people.erase(app, address)
@@ -89,11 +93,11 @@ def erase(
         print(f"{rows:>8}  {table}")
     print(f"{sum(erased.rows.values())} rows deleted.")
     for message_id in erased.message_ids:
-        print(f"sent to him: {message_id}")
+        print(f"sent: {message_id}")
     print("Not reached:")
     for one in OUTSIDE:
         print(f"  {one}")
 
 
-def _day(milliseconds: int) -> str:
-    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d}"
+def _day(at: int) -> str:
+    return f"{moment(at):%Y-%m-%d}"

@@ -24,9 +24,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _drains: list[Callable[[str], None]] = []
 _before: dict[int, Any] = {}
-"""The handlers that ours stand for."""
+"""The handlers that ours replaced."""
 _owner = 0
-"""The process that has these workers. One that it forked has none of them."""
+"""The process that has these workers; a forked one has none."""
 
 
 @contextlib.contextmanager

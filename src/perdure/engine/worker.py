@@ -135,8 +135,8 @@ class Worker:
         self.wake()
 
     def end(self) -> None:
-        """Drain, and wait for that. In the thread of its event loop, or if that is gone, it cannot
-        be waited for: then its runs are given back in the middle of their steps."""
+        """Drain, and wait until it has ended. In the thread of its event loop, or if the loop is
+        gone, there is no waiting: its runs are given back in the middle of their steps."""
         self.drain()
         if self._loop.is_running() and self._thread != threading.get_ident():
             self.ended.wait(self._grace + END_PATIENCE)

@@ -52,7 +52,7 @@ class MetricsEndpoint:
 
 
 def make_app(client: Client, tick: Tick, *, secret: str | None) -> Starlette:
-    """The application of a runtime, whose method `tick` is."""
+    """The application of a runtime; `tick` is the method of that runtime."""
     known = CronSecret(secret)
     cron = TickEndpoint(client, tick, known)
     routes = {

@@ -1,7 +1,7 @@
 """`GET /ok`: whether the journal answers.
 
-Anyone may ask, so a stranger learns only that. Why it does not answer names hosts, databases and
-roles: it is logged, and told to who sends the secret of `/cron/tick`.
+Anyone may ask, so the response says only that. The reason for a failure names hosts, databases and
+roles: it is logged, and sent only to a request with the secret of `/cron/tick`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A request's body as JSON, read strictly: what is doubtful is refused with a sentence.
+"""A request's body as JSON, read strictly: anything doubtful is refused with a sentence.
 
 Python's own reader takes NaN, the last of two equal keys and text that no database can store, and
 raises three kinds of errors. What comes out of here can be printed, compared and stored.
@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from perdure.server.json_errors import BadRequest
 
 DEEPEST = 100
-"""Lists and objects in each other."""
+"""Maximum depth of nested lists and objects."""
 
 
 async def read_json(request: Request, *, largest: int) -> Any:
@@ -40,7 +40,7 @@ async def read_json(request: Request, *, largest: int) -> Any:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise BadRequest(f"The body is not JSON: {name} is not a number of JSON.")
+    raise BadRequest(f"The body is not JSON: {name} is not a JSON number.")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The secret of `/cron/tick`: who sends it may tick, and sees why the journal does not answer."""
+"""The secret of `/cron/tick`: a request with it may tick, and sees why the journal is silent."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SHORTEST = 16
 
 
 class CronSecret:
-    """A bearer token. There may be none: then nobody knows it."""
+    """A bearer token. If it is not set, no request has it."""
 
     def __init__(self, given: str | None) -> None:
-        """By default it is that of the environment. Raises `BadArgument` if it can be guessed."""
+        """Default: that of the environment. Raises `BadArgument` if it is too short."""
         secret = os.environ.get(VARIABLE) or None if given is None else given
         secret = None if secret is None else secret.strip()  # a file ends with a newline
         if secret is not None and len(secret) < SHORTEST:

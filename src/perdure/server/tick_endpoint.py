@@ -6,7 +6,7 @@ if its caller is gone: at its limit, at its budget, or drained when the server s
 ticks share the work, as two workers do.
 
 A tick drains at the SIGTERM or SIGINT that its server handles, wherever the application is mounted.
-Otherwise the server would wait for its budget, or end without it.
+Otherwise the server would wait until the tick's budget is used up, or exit in the middle of it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Tick = Callable[..., Awaitable[Counts]]
 
 LARGEST_BODY = 64 * 1024
 PARAMETERS = {"limit": (25, 1, 1000), "concurrency": (1, 1, 1000), "budget": (50.0, 0.0, 3600.0)}
-"""Default, minimum and maximum of each. One segment after the other, unless asked for more."""
+"""Default, minimum and maximum of each. By default one segment after the other."""
 
 
 class TickEndpoint:

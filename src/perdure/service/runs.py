@@ -390,7 +390,7 @@ class RunService:
     # -- erasing
 
     def erase(self, thread_id: str) -> Plan[dict[str, int]]:
-        """Delete every row of a thread. Gives how many there were, by table.
+        """Delete every row of a thread. Returns how many there were, by table.
 
         Its runs go first, each in one transaction or in as many as the database needs, then
         everything else, the row of the thread last. After a crash in between the next call finds

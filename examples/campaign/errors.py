@@ -1,8 +1,12 @@
-"""What the state of a campaign does not allow."""
+"""Errors that several modules raise: something is unknown, or a campaign's state forbids it."""
 
 from __future__ import annotations
 
 from .database import Row
+
+
+class Unknown(LookupError):
+    """There is no such campaign, contact or message."""
 
 
 class WrongState(ValueError):
