@@ -163,6 +163,14 @@ def _changes(row: Row, changed: Row, *, is_other: bool) -> list[Statement]:
                 person=changed["person"],
             ),
         ]
+    if changed["address"] != row["address"]:  # tries are counted for an address
+        statements.append(
+            sql(
+                """UPDATE touches SET tries = 0, attempt = NULL
+                   WHERE contact_id = :id AND sent_at IS NULL""",
+                id=contact_id,
+            )
+        )
     return statements
 
 
