@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from examples.campaign import people, records
+from examples.campaign import agent, people, records
 from examples.campaign.__main__ import main
 from examples.campaign.contacts import Refused
 from examples.campaign.errors import Unknown
@@ -328,6 +328,25 @@ def test_who_replied_after_a_bounce_is_not_written_to_when_that_is_undone(
     assert people.unbounce(office.app, BO) == 0
     office.sleep_through()
     assert (len(office.sent()), office.member()) == (1, "replied")
+
+
+def test_a_bounce_that_is_undone_while_its_thread_ends_does_not_end_it(
+    office: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = agent.Agent._end
+
+    def undo_and_end(*of: Any) -> Any:
+        monkeypatch.undo()
+        monkeypatch.setattr(people, "PATIENCE", 0.0)
+        assert people.unbounce(office.app, BO) == 0
+        return end(*of)
+
+    office.campaign(PLAN, cadence=TWO)
+    office.drive()
+    monkeypatch.setattr(agent.Agent, "_end", undo_and_end)
+    office.receive(bounce(office.message_id(1)))
+    office.sleep_through()
+    assert (office.touch_states(), office.member()) == (["sent", "sent"], "finished")
 
 
 def test_who_unsubscribed_is_not_unbounced(sqlite_office: World) -> None:
