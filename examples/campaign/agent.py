@@ -90,7 +90,7 @@ PATIENCE = {
 }
 """Attempts and pauses for a refused mail before a person is asked: about a day."""
 
-Next = Literal["compose_touch", "refusal", "schedule_next", "__end__"]
+Next = Literal["check_reply", "compose_touch", "refusal", "schedule_next", "__end__"]
 Approved = Literal["send_touch", "compose_touch", "approval", "schedule_next", "check_reply"]
 
 
@@ -398,6 +398,8 @@ class Agent:
         run_id = get_config()["configurable"]["run_id"]
         self.close(state["campaign_id"], state["contact_id"], status)
         ended, touches = records.closed(self._database, state["campaign_id"], state["contact_id"])
+        if ended == "active":  # a bounce was undone meanwhile
+            return Command(goto="check_reply")
         effects = self._runtime.blocking.effects(run_id, limit=MANY) if touches else []
         for touch in touches:
             part = sent_by(effects, touch["step"])

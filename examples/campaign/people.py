@@ -13,12 +13,13 @@ Each is one batch, which decides, and then wakes the threads. `erase` has a modu
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perdure.times import moment
-from perdure.types import ENDED
+from perdure.types import ENDED, State
 
 from . import records, turns
 from .agent import thread_of
@@ -43,6 +44,8 @@ __all__ = [
     "update",
 ]
 
+PATIENCE = 5.0
+"""Seconds that `unbounce` waits for a thread that is being driven."""
 _UNSENT = "('draft_pending', 'approved', 'refused')"
 
 
@@ -279,6 +282,10 @@ def _start(app: App, campaign_id: int, contact_id: int) -> int:
     """Let the thread of an active member go on, if its last run has ended."""
     thread_id = thread_of(campaign_id, contact_id)
     runs = app.runtime.blocking.runs(thread_id=thread_id, output=False)
+    patience = time.monotonic() + PATIENCE
+    while any(run.state is State.RUNNING for run in runs) and time.monotonic() < patience:
+        time.sleep(0.05)  # it may be about to end by what was undone
+        runs = app.runtime.blocking.runs(thread_id=thread_id, output=False)
     if any(run.state not in ENDED for run in runs):
         return 0
     touches = app.database.rows(
