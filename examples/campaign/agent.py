@@ -90,7 +90,7 @@ PATIENCE = {
 }
 """Attempts and pauses for a refused mail before a person is asked: about a day."""
 
-Next = Literal["compose_touch", "refusal", "schedule_next", "__end__"]
+Next = Literal["check_reply", "compose_touch", "refusal", "schedule_next", "__end__"]
 Approved = Literal["send_touch", "compose_touch", "approval", "schedule_next", "check_reply"]
 
 
@@ -340,8 +340,8 @@ class Agent:
         """Record a refusal and its consequences in one batch. `check_reply` then decides what comes
         next, from the touch, the contact and the campaign.
 
-        A refusal that another campaign of the sequence met has no consequences here: that one may
-        have another sender, or the cause is mended by now. The next try is this campaign's own.
+        A refusal that another campaign of the sequence got has no consequence here: that one may
+        have another sender, and the cause may be mended by now. The next try is this campaign's.
         """
         kind, recipient = _kind(error), state["letter"]["recipient"]
         if not self._sending.was_tried(place, state["tries"]):
@@ -398,6 +398,8 @@ class Agent:
         run_id = get_config()["configurable"]["run_id"]
         self.close(state["campaign_id"], state["contact_id"], status)
         ended, touches = records.closed(self._database, state["campaign_id"], state["contact_id"])
+        if ended == "active":  # a bounce was undone meanwhile
+            return Command(goto="check_reply")
         effects = self._runtime.blocking.effects(run_id, limit=MANY) if touches else []
         for touch in touches:
             part = sent_by(effects, touch["step"])

@@ -92,9 +92,9 @@ def resume(
     app: App, campaign_id: int, *, number: int | None = None, keep_bounced: bool = False
 ) -> Switched:
     """Send again, and wake every thread. Contacts that bounced because of a trouble are active
-    again, unless `keep_bounced`: then their addresses are wrong, and do not count towards the next
-    trouble. With the `number` of a trouble, resume only what that one stopped: a person who paused
-    the campaign since then is not overruled."""
+    again, unless `keep_bounced`: then their addresses are wrong indeed, and no longer count towards
+    the next trouble. With the `number` of a trouble, resume only what that one stopped: a person
+    who paused the campaign since then is not overruled."""
     if number is not None:
         found = app.row(campaign_id)
         if found["troubles"] != number or found["state"] not in ("trouble", "running"):

@@ -13,12 +13,13 @@ Each is one batch, which decides, and then wakes the threads. `erase` has a modu
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perdure.times import moment
-from perdure.types import ENDED
+from perdure.types import ENDED, State
 
 from . import records, turns
 from .agent import thread_of
@@ -43,6 +44,8 @@ __all__ = [
     "update",
 ]
 
+PATIENCE = 5.0
+"""Seconds that `unbounce` waits for a thread that is being driven."""
 _UNSENT = "('draft_pending', 'approved', 'refused')"
 
 
@@ -163,9 +166,7 @@ def _changes(row: Row, changed: Row, *, is_other: bool) -> list[Statement]:
                 person=changed["person"],
             ),
         ]
-    if (
-        changed["address"] != row["address"]
-    ):  # tries are counted for an address, in every campaign from 0
+    if changed["address"] != row["address"]:  # tries are counted for an address
         statements.append(
             sql(
                 """UPDATE touches SET tries = 0, attempt = NULL
@@ -259,6 +260,16 @@ def _going_on(contact_id: int) -> list[Statement]:
                 AND {running}""",  # noqa: S608 (our own words)
             id=contact_id,
         ),
+        # Campaigns of one sequence count their tries together: what one of them was told before
+        # is not heard again, and no number is left out, under which another would send.
+        sql(
+            f"""UPDATE touches SET tries = (SELECT MAX(t.tries) FROM touches t
+                  JOIN campaigns p ON p.id = t.campaign_id
+                  WHERE t.contact_id = :id AND t.step = touches.step AND p.sequence =
+                    (SELECT sequence FROM campaigns WHERE id = touches.campaign_id))
+                WHERE {theirs} AND sent_at IS NULL""",  # noqa: S608 (our own words)
+            id=contact_id,
+        ),
         sql(
             f"""UPDATE members SET status = 'active'
                 WHERE {theirs} AND status = 'bounced' AND {running}""",  # noqa: S608 (our own words)
@@ -271,6 +282,10 @@ def _start(app: App, campaign_id: int, contact_id: int) -> int:
     """Let the thread of an active member go on, if its last run has ended."""
     thread_id = thread_of(campaign_id, contact_id)
     runs = app.runtime.blocking.runs(thread_id=thread_id, output=False)
+    patience = time.monotonic() + PATIENCE
+    while any(run.state is State.RUNNING for run in runs) and time.monotonic() < patience:
+        time.sleep(0.05)  # it may be about to end by what was undone
+        runs = app.runtime.blocking.runs(thread_id=thread_id, output=False)
     if any(run.state not in ENDED for run in runs):
         return 0
     touches = app.database.rows(

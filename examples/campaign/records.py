@@ -200,6 +200,7 @@ def bounce(place: dict[str, int]) -> list[Statement]:
 
 def close(campaign_id: int, contact_id: int, status: str) -> list[Statement]:
     """End a member, unless it has ended, and its open draft, and set the outcome of its touches.
+    What happened to the contact ends it only if that was not undone meanwhile.
 
     A reply that comes in later records its own outcome.
     """
@@ -207,7 +208,9 @@ def close(campaign_id: int, contact_id: int, status: str) -> list[Statement]:
     return [
         sql(
             """UPDATE members SET status = :status WHERE campaign_id = :campaign_id
-               AND contact_id = :contact_id AND status = 'active'""",
+               AND contact_id = :contact_id AND status = 'active'
+               AND (CAST(:status AS TEXT) = 'finished' OR EXISTS
+                 (SELECT 1 FROM contacts WHERE id = :contact_id AND status = :status))""",
             status=status,
             **of,
         ),

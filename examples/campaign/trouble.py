@@ -33,9 +33,9 @@ LIMITS = {
     "Doubtful": (5, 1),
 }
 """By kind: how many touches must fail in a row, and how often each. A refusal of the sender stops
-the campaign at once, a server that is down, or puts everybody off, after about a day, the others
-when many fail alike."""
-CHOICES = {
+the campaign at once, a server that is down or puts everybody off after about a day, the others when
+many fail alike."""
+ANSWERS = {
     "resume": "it is mended, go on and try again",
     "accept": "these addresses are wrong indeed, go on without them",
     "stop": "end the campaign",
@@ -43,9 +43,8 @@ CHOICES = {
 
 
 def stop(place: dict[str, int], kind: str, what: str) -> Statement:
-    """Stop the campaign of a touch that was refused, if it is running and enough of its touches
-    failed alike since the last success before that. A success with a later date, from before the
-    clock was set back, does not count."""
+    """Stop a running campaign if enough of its touches failed alike since its last success before
+    this touch. A success that is dated later, by a clock that was set back, does not count."""
     many, refused = LIMITS[kind]
     return sql(
         """UPDATE campaigns SET state = 'trouble', trouble = :what, troubles = troubles + 1
@@ -90,9 +89,8 @@ class State(TypedDict, total=False):
     trouble: int
     """Its number."""
     shown: dict[str, str]
-    """What a person is asked."""
-    actions: list[str]
-    """Those of `CHOICES` that make sense."""
+    answers: list[str]
+    """What a person is asked, and may answer."""
     ended: str
 
 
@@ -127,22 +125,22 @@ class Question:
         if campaign is None or not in_trouble or campaign["troubles"] != state["trouble"]:
             return Command(update={"ended": "over"}, goto="__end__")
         kind, _, said = campaign["trouble"].partition(": ")
-        actions = [one for one in CHOICES if one != "accept" or kind == "NoSuchRecipient"]
+        answers = [one for one in ANSWERS if one != "accept" or kind == "NoSuchRecipient"]
         shown = {
             "kind": "trouble",
             "campaign": campaign["name"],
             "what": WORDS[kind],
             "said": said,
-            "choices": " ".join(f"{one}: {CHOICES[one]}." for one in actions),
+            "choices": " ".join(f"{one}: {ANSWERS[one]}." for one in answers),
         }
-        return Command(update={"shown": shown, "actions": actions}, goto="ask")
+        return Command(update={"shown": shown, "answers": answers}, goto="ask")
 
     def ask(self, state: State) -> State:
         decision = perdure.ask(
             state["shown"],
             response_schema={
                 "type": "object",
-                "properties": {"action": {"enum": state["actions"]}},
+                "properties": {"action": {"enum": state["answers"]}},
                 "required": ["action"],
                 "additionalProperties": False,
             },

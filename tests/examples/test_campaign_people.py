@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from examples.campaign import control, people, records
+from examples.campaign import agent, control, people, records
 from examples.campaign.__main__ import main
 from examples.campaign.app import App
 from examples.campaign.contacts import Refused
@@ -316,22 +316,6 @@ def test_after_a_report_of_a_bounce_the_next_touch_follows(sqlite_office: World)
     assert (office.touch_states(), office.member()) == (["sent", "sent"], "finished")
 
 
-def test_a_touch_that_a_report_of_a_bounce_stopped_is_sent_after_all(sqlite_url: str) -> None:
-    with world(sqlite_url) as office:
-
-        def on(moment: Moment, mail: Mail) -> None:
-            if moment is Moment.BEGAN and len(office.office.log) == 1 and mail.attempt == 2:
-                office.inbound.receive(bounce(office.message_id(1)))
-
-        office.office.on = on
-        office.campaign(PLAN, cadence=TWO)
-        office.sleep_through()
-        assert (office.member(), office.touch_states()) == ("bounced", ["sent", "stopped"])
-        people.unbounce(office.app, BO)
-        office.sleep_through()
-        assert (office.member(), office.touch_states()) == ("finished", ["sent", "sent"])
-
-
 def test_a_refusal_that_was_undone_does_not_come_back_with_another_campaign_of_the_sequence(
     office: World,
 ) -> None:
@@ -358,6 +342,41 @@ def test_who_replied_after_a_bounce_is_not_written_to_when_that_is_undone(
     assert people.unbounce(office.app, BO) == 0
     office.sleep_through()
     assert (len(office.sent()), office.member()) == (1, "replied")
+
+
+def test_a_touch_that_a_report_of_a_bounce_stopped_is_sent_after_all(sqlite_url: str) -> None:
+    with world(sqlite_url) as office:
+
+        def on(moment: Moment, mail: Mail) -> None:
+            if moment is Moment.BEGAN and len(office.office.log) == 1 and mail.attempt == 2:
+                office.inbound.receive(bounce(office.message_id(1)))
+
+        office.office.on = on
+        office.campaign(PLAN, cadence=TWO)
+        office.sleep_through()
+        assert (office.member(), office.touch_states()) == ("bounced", ["sent", "stopped"])
+        people.unbounce(office.app, BO)
+        office.sleep_through()
+        assert (office.member(), office.touch_states()) == ("finished", ["sent", "sent"])
+
+
+def test_a_bounce_that_is_undone_while_its_thread_ends_does_not_end_it(
+    office: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = agent.Agent._end
+
+    def undo_and_end(*of: Any) -> Any:
+        monkeypatch.undo()
+        monkeypatch.setattr(people, "PATIENCE", 0.0)
+        assert people.unbounce(office.app, BO) == 0
+        return end(*of)
+
+    office.campaign(PLAN, cadence=TWO)
+    office.drive()
+    monkeypatch.setattr(agent.Agent, "_end", undo_and_end)
+    office.receive(bounce(office.message_id(1)))
+    office.sleep_through()
+    assert (office.touch_states(), office.member()) == (["sent", "sent"], "finished")
 
 
 def test_who_unsubscribed_is_not_unbounced(sqlite_office: World) -> None:
