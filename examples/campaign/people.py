@@ -260,16 +260,6 @@ def _going_on(contact_id: int) -> list[Statement]:
                 AND {running}""",  # noqa: S608 (our own words)
             id=contact_id,
         ),
-        # Campaigns of one sequence count their tries together: what one of them was told before
-        # is not heard again, and no number is left out, under which another would send.
-        sql(
-            f"""UPDATE touches SET tries = (SELECT MAX(t.tries) FROM touches t
-                  JOIN campaigns p ON p.id = t.campaign_id
-                  WHERE t.contact_id = :id AND t.step = touches.step AND p.sequence =
-                    (SELECT sequence FROM campaigns WHERE id = touches.campaign_id))
-                WHERE {theirs} AND sent_at IS NULL""",  # noqa: S608 (our own words)
-            id=contact_id,
-        ),
         sql(
             f"""UPDATE members SET status = 'active'
                 WHERE {theirs} AND status = 'bounced' AND {running}""",  # noqa: S608 (our own words)
