@@ -12,7 +12,7 @@ import pytest
 from examples.campaign import people
 from examples.campaign.cadence import Cadence
 from examples.campaign.contacts import Refused, bring, read
-from examples.campaign.database import Database, Statement, sql
+from examples.campaign.database import Database, Statement
 from examples.campaign.records import close, suppress
 from tests.support import campaigns
 from tests.support.campaigns import BO, DAY, PLAN, World, reply, world
