@@ -235,10 +235,9 @@ class Month:
                 return
             answered = len(self.accepted[prospect.address])
             self.counts[f"{prospect.act} {prospect.when}"] += 1
+            told = [] if prospect.stray else self.tell_of(prospect, answered)
             if prospect.stray:
                 self.desk.strays[prospect.address] = prospect.private
-            else:
-                told = self.tell_of(prospect, answered)
         if prospect.stray:
             self._hand_over(reply(None, sender=prospect.private).as_bytes(), prospect.listener)
             return

@@ -415,6 +415,6 @@ def assert_right(judge: Judge) -> None:
     )
     found = {check.__name__: list(check()) for check in checks}
     found["held"] = list(judge.desk.held_by)  # by nothing a server says, and no worker's death
-    found["doctor"] = list(judge.month.app.runtime.journal.do(invariants.examine()))
+    found["doctor"] = [str(one) for one in judge.month.app.runtime.journal.do(invariants.examine())]
     wrong = {name: findings for name, findings in found.items() if findings}
     assert not wrong, wrong

@@ -176,9 +176,4 @@ def faults_of(seed: int, prospects: list[Prospect]) -> Faults:
             for attempt in range(1, (FULL_FOR if stubborn else 1) + 1):
                 plan[address, attempt] = fault
 
-    def fault(recipient: str, attempt: int) -> Fault | None:
-        found = plan.get((recipient, attempt)) or drawn(recipient, attempt)
-        assert found is None or isinstance(found, Fault)
-        return found
-
-    return fault
+    return lambda recipient, attempt: plan.get((recipient, attempt)) or drawn(recipient, attempt)
