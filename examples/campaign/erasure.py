@@ -42,13 +42,13 @@ OUTSIDE = (
     "backups of the database, and on D1 its Time Travel (30 days)",
     "traces and tables that were exported before, and logs: `inbound` logs who wrote",
     "the name, in texts of other people",
-    "mails to an address that `update` has replaced since: erase the new address for those",
 )
 """What erasing cannot reach."""
 PATIENCE = 30.0
 """Seconds to wait for a worker to release a thread."""
 _PAUSE = 0.05
-_CONTACTS = "(SELECT id FROM contacts WHERE person = :person)"
+_CONTACTS = """(SELECT id FROM contacts WHERE person = :person
+  UNION SELECT contact_id FROM former_addresses WHERE person = :person)"""
 _OWNED = ("touches", "bookings", "members")
 _MENTIONS = (
     ("messages", "id", ("address", "subject", "text")),
@@ -80,7 +80,9 @@ def erase(app: App, address: str, *, patience: float = PATIENCE) -> Erased:
     Raises `StillDriven` if a worker does not release one of the threads within `patience` seconds.
     """
     person = person_of(normalise(address))
-    _stop(app, person)
+    persons = _persons(app, person)
+    for one in persons:
+        _stop(app, one)
     threads = _threads(app, person)
     for thread_id in threads:
         _end(app, thread_id, patience)
@@ -95,10 +97,21 @@ def erase(app: App, address: str, *, patience: float = PATIENCE) -> Erased:
             person=person,
         )
     ]
-    deleted.update(_delete_rows(app, person))
+    for one in persons:  # the first deletes the contacts
+        deleted.update(_delete_rows(app, one))
     for thread_id in threads:  # a mail that came in meanwhile may have signalled them
         deleted.update(app.runtime.blocking.erase(thread_id))
     return Erased(dict(deleted), message_ids, app.runtime.blocking.scrub())
+
+
+def _persons(app: App, person: str) -> list[str]:
+    """The person, after everybody whose address their contacts had, or have, too."""
+    found = app.database.rows(
+        f"""SELECT person FROM contacts WHERE id IN {_CONTACTS}
+            UNION SELECT person FROM former_addresses WHERE contact_id IN {_CONTACTS}""",  # noqa: S608
+        person=person,
+    )
+    return [*({row["person"] for row in found} - {person}), person]
 
 
 def _stop(app: App, person: str) -> None:
@@ -106,7 +119,7 @@ def _stop(app: App, person: str) -> None:
     app.database.write(
         records.suppress(person, "erased", app.clock.now()),
         sql("UPDATE suppressions SET why = 'erased' WHERE hash = :hash", hash=hash_of(person)),
-        sql("UPDATE contacts SET status = 'removed' WHERE person = :person", person=person),
+        sql(f"UPDATE contacts SET status = 'removed' WHERE id IN {_CONTACTS}", person=person),  # noqa: S608
         sql(
             f"""UPDATE members SET status = 'removed' WHERE contact_id IN {_CONTACTS}
                 AND status = 'active'""",  # noqa: S608 (our own words)
@@ -153,11 +166,11 @@ def _delete_rows(app: App, person: str) -> Counter[str]:
     count = "SELECT count(*) AS n FROM {} WHERE contact_id IN " + _CONTACTS  # noqa: S608
     *owned, contacts = app.database.read(
         *(sql(count.format(table), person=person) for table in _OWNED),
-        sql("SELECT count(*) AS n FROM contacts WHERE person = :person", person=person),
+        sql(f"SELECT count(*) AS n FROM contacts WHERE id IN {_CONTACTS}", person=person),  # noqa: S608
     )
     app.database.write(
         # first, so that no mail of the person is taken in meanwhile: on PostgreSQL it is a lock
-        sql("UPDATE contacts SET status = 'removed' WHERE person = :person", person=person),
+        sql(f"UPDATE contacts SET status = 'removed' WHERE id IN {_CONTACTS}", person=person),  # noqa: S608
         *(sql("DELETE FROM message_contacts WHERE message_id = :id", id=id) for id in messages),
         sql(f"DELETE FROM message_contacts WHERE contact_id IN {_CONTACTS}", person=person),  # noqa: S608
         *(sql("DELETE FROM messages WHERE id = :id", id=id) for id in messages),
@@ -167,7 +180,8 @@ def _delete_rows(app: App, person: str) -> Counter[str]:
             sql(f"DELETE FROM {table} WHERE contact_id IN {_CONTACTS}", person=person)  # noqa: S608
             for table in _OWNED
         ),
-        sql("DELETE FROM contacts WHERE person = :person", person=person),
+        sql(f"DELETE FROM contacts WHERE id IN {_CONTACTS}", person=person),  # noqa: S608
+        sql("DELETE FROM former_addresses WHERE contact_id NOT IN (SELECT id FROM contacts)"),
     )
     found = Counter({table: n[0]["n"] for table, n in zip(_OWNED, owned, strict=True)})
     found.update(contacts=contacts[0]["n"], messages=len(messages), mentions=len(mentioning))

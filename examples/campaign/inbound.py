@@ -155,6 +155,13 @@ class Inbound:
             return Match()
         touch = _nearest(mail.in_reply_to, answered)
         about = [row["person"] for row in ([touch] if touch else []) + tokens if row["person"]]
+        contacts = [row["contact_id"] for row in [touch] if row] + [row["id"] for row in tokens]
+        former = self._app.database.rows(
+            """SELECT person FROM former_addresses WHERE contact_id IN
+                 (SELECT CAST(value->>'is' AS BIGINT) FROM json_each(:ids))""",
+            ids=json_list(contacts),
+        )
+        about += [row["person"] for row in former]
         everybody = list(dict.fromkeys([*about, *persons]))
         if touch is not None:
             return Match(touch["contact_id"], touch, everybody)

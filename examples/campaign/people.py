@@ -167,13 +167,19 @@ def _changes(row: Row, changed: Row, *, is_other: bool) -> list[Statement]:
             ),
         ]
     if changed["address"] != row["address"]:  # tries are counted for an address
-        statements.append(
+        statements += [
+            sql(
+                """INSERT INTO former_addresses (person, contact_id) VALUES (:person, :id)
+                   ON CONFLICT (person, contact_id) DO NOTHING""",
+                person=row["person"],
+                id=contact_id,
+            ),
             sql(
                 """UPDATE touches SET tries = 0, attempt = NULL
                    WHERE contact_id = :id AND sent_at IS NULL""",
                 id=contact_id,
-            )
-        )
+            ),
+        ]
     return statements
 
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,25 @@ def test_an_erased_person_is_found_in_no_table_and_in_no_file(office: World) -> 
     assert (stray["kind"], stray["contact_id"]) == ("stray", None)
     people.erase(office.app, BO)
     clean(office)
+
+
+def test_an_address_that_was_replaced_stands_for_the_same_person(sqlite_office: World) -> None:
+    office = sqlite_office
+    office.campaign(PLAN, BO, cadence=TWO)
+    office.drive()
+    [row] = office.rows("SELECT token FROM contacts")
+    people.update(office.app, BO, new_address="robert@example.org")
+    office.inbound.one_click(row["token"])
+    office.app.create(replace(PLAN, name="later"))
+    for address, why in ((BO, "has unsubscribed"), ("robert@example.org", "unsubscribed")):
+        with pytest.raises(Refused, match=why):
+            office.enrol(2, address)
+    assert people.erase(office.app, BO).rows["contacts"] == 1
+    clean(office)
+    assert mentions(office.app.settings.url, "robert@") == set()
+    for address in (BO, "robert@example.org"):
+        with pytest.raises(Refused, match="was erased"):
+            office.enrol(2, address)
 
 
 def test_an_address_beyond_ascii_is_erased_in_either_spelling(sqlite_office: World) -> None:
