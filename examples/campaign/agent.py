@@ -327,8 +327,8 @@ class Agent:
             return self._after_refusal(state, place, error, now)
         except perdure.errors.EffectFailed:  # a person said that it is not to be sent
             return self._skip(state)
-        at, status = perdure.now(), str(result.status)
-        if not self._sending.is_mine(place, result):
+        at, status = perdure.now(), "sent"
+        if not self._sending.is_mine(place, result, state["tries"]):
             at, status = result.at or at, "duplicate"
         sent_at = milliseconds(at) if status == "sent" else None
         self.change_touch(place, {"status": status, "sent_at": sent_at, **records.UNREFUSED})
@@ -338,11 +338,13 @@ class Agent:
         self, state: State, place: dict[str, int], error: perdure.NotDone, now: datetime
     ) -> State:
         """Record a refusal and its consequences in one batch. `check_reply` then decides what comes
-        next, from the touch, the contact and the campaign."""
+        next, from the touch, the contact and the campaign.
+
+        A refusal that another campaign of the sequence got has no consequence here: that one may
+        have another sender, and the cause may be mended by now. The next try is this campaign's.
+        """
         kind, recipient = _kind(error), state["letter"]["recipient"]
-        touch = records.look(self._database, **place).touch
-        if touch is not None and touch["attempt"] is None:
-            # Another campaign of the sequence was told so, and has dealt with it.
+        if not self._sending.was_tried(place, state["tries"]):
             kind = "NotNow"
         self.refused(place, kind, str(error), state["tries"], recipient)
         if kind == "NoSuchRecipient":
@@ -450,7 +452,7 @@ class Agent:
             ]
         if kind in trouble.LIMITS:
             what = said.replace(recipient, "the recipient")
-            statements.append(trouble.stop(place["campaign_id"], kind, what))
+            statements.append(trouble.stop(place, kind, what))
         self._database.inside(*statements)
 
     @perdure.effect(transactional=True)

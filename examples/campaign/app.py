@@ -81,6 +81,9 @@ class App:
         question = trouble.Question(
             self.database,
             lambda campaign_id, number: control.resume(self, campaign_id, number=number),
+            lambda campaign_id, number: control.resume(
+                self, campaign_id, number=number, keep_bounced=True
+            ),
             lambda campaign_id, number: control.stop(self, campaign_id),
         )
         self.runtime.register(question.graph(), name=trouble.GRAPH, hold=True)

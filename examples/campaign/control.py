@@ -88,15 +88,19 @@ def pause(app: App, campaign_id: int) -> Switched:
     return _report(app, row, was, "active")
 
 
-def resume(app: App, campaign_id: int, *, number: int | None = None) -> Switched:
+def resume(
+    app: App, campaign_id: int, *, number: int | None = None, keep_bounced: bool = False
+) -> Switched:
     """Send again, and wake every thread. Contacts that bounced because of a trouble are active
-    again. With the `number` of a trouble, resume only what that one stopped: a person who paused
-    the campaign since then is not overruled."""
+    again, unless `keep_bounced`: then their addresses are wrong indeed, and no longer count towards
+    the next trouble. With the `number` of a trouble, resume only what that one stopped: a person
+    who paused the campaign since then is not overruled."""
     if number is not None:
         found = app.row(campaign_id)
         if found["troubles"] != number or found["state"] not in ("trouble", "running"):
             return _report(app, found, found["state"], "active")
-    _take_back(app, app.row(campaign_id))
+    if not keep_bounced:
+        _take_back(app, app.row(campaign_id))
     again = sql(_TRY_AGAIN, id=campaign_id)
     row, was = _switch(app, campaign_id, "running", ("paused", "trouble"), "resumed", again)
     _withdraw_question(app, row)

@@ -42,6 +42,7 @@ OUTSIDE = (
     "backups of the database, and on D1 its Time Travel (30 days)",
     "traces and tables that were exported before, and logs: `inbound` logs who wrote",
     "the name, in texts of other people",
+    "mails to an address that `update` has replaced since: erase the new address for those",
 )
 """What erasing cannot reach."""
 PATIENCE = 30.0

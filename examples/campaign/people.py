@@ -166,6 +166,14 @@ def _changes(row: Row, changed: Row, *, is_other: bool) -> list[Statement]:
                 person=changed["person"],
             ),
         ]
+    if changed["address"] != row["address"]:  # tries are counted for an address
+        statements.append(
+            sql(
+                """UPDATE touches SET tries = 0, attempt = NULL
+                   WHERE contact_id = :id AND sent_at IS NULL""",
+                id=contact_id,
+            )
+        )
     return statements
 
 
@@ -250,16 +258,6 @@ def _going_on(contact_id: int) -> list[Statement]:
                   (SELECT 1 FROM members m WHERE m.campaign_id = touches.campaign_id
                    AND m.contact_id = :id AND m.status = 'bounced')
                 AND {running}""",  # noqa: S608 (our own words)
-            id=contact_id,
-        ),
-        # Campaigns of one sequence count their tries together: what one of them was told before
-        # is not heard again, and no number is left out, under which another would send.
-        sql(
-            f"""UPDATE touches SET tries = (SELECT MAX(t.tries) FROM touches t
-                  JOIN campaigns p ON p.id = t.campaign_id
-                  WHERE t.contact_id = :id AND t.step = touches.step AND p.sequence =
-                    (SELECT sequence FROM campaigns WHERE id = touches.campaign_id))
-                WHERE {theirs} AND sent_at IS NULL""",  # noqa: S608 (our own words)
             id=contact_id,
         ),
         sql(

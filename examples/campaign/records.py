@@ -77,7 +77,7 @@ def permission(place: dict[str, int], recipient: str) -> Statement:
     """
     return sql(
         """SELECT m.status AS member, c.status AS contact, c.address, c.zone, p.state, p.sender,
-             p.gaps, p.days, p.opens, p.closes, t.attempt, b.until,
+             p.gaps, p.days, p.opens, p.closes, t.status, t.attempt, b.until,
              (SELECT s.why FROM suppressions s WHERE s.hash = :hash) AS suppressed
            FROM members m JOIN contacts c ON c.id = m.contact_id
              JOIN campaigns p ON p.id = m.campaign_id
@@ -157,6 +157,18 @@ def go_on(place: dict[str, int], attempt: str, now: int) -> Statement:
         **place,
         attempt=attempt,
         now=now,
+    )
+
+
+def give_up(place: dict[str, int], begun: int) -> Statement:
+    """End a conversation that was cut off, if it has not gone on since `begun`: one who wakes up in
+    it finds that it is not the last one any more. Gives a row if it ended."""
+    return sql(
+        """UPDATE touches SET attempt = COALESCE(attempt, '') || ' given up'
+           WHERE campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step
+           AND COALESCE(attempt_at, 0) = :begun RETURNING step""",
+        **place,
+        begun=begun,
     )
 
 

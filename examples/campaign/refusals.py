@@ -79,6 +79,8 @@ _ENHANCED: dict[str, type[Rejected]] = {
     "2.1": NoSuchRecipient,  # the mailbox is disabled
     "2.2": Doubtful,  # the mailbox is full
     "2.3": LetterRefused,  # too long for the mailbox
+    "2.121": Doubtful,  # Microsoft: the recipient gets too many mails from us, or
+    "2.122": Doubtful,  # from all
     "2.252": SenderRefused,  # Microsoft: our account may not send as this sender
     "3.4": LetterRefused,  # too big for the system
     **{f"6.{n}": LetterRefused for n in range(15)},  # the content, or its encoding
@@ -108,13 +110,21 @@ _WORDS: tuple[tuple[type[Rejected] | None, str], ...] = (
     (SenderRefused, r"\b(spf|dkim|dmarc|ptr|rdns|dnsbl|rbl)\b"),
     (SenderRefused, r"black ?list|block ?list|blocked using|spamhaus|reputation|your ip\b"),
     (SenderRefused, r"(sender|client host|helo command|from)( address)? (rejected|denied|verif)"),
-    (SenderRefused, r"verified sender|not verified|send ?as\b|not owned by"),
+    (SenderRefused, r"verified sender|(not |un)verified|send ?as(denied|\b)|not owned by"),
+    (SenderRefused, r"un(authori[sz]ed|authenticated) sender|sender( address)? is not allowed"),
+    (SenderRefused, r"not (allowed|permitted|authori[sz]ed) to (perform|send(?!( \w+)? to\b))"),
+    (
+        SenderRefused,
+        r"your (smtp )?account|sending (is )?(suspended|paused)|outgoing mail|outbound",
+    ),
     (SenderRefused, r"(submission|sending|message) ?quota|(sending|daily)\b.* limit"),
+    # passes, or is about us, whatever the code says
+    (Doubtful, r"temporar|try (again )?later|throttl|from your\b|your (domain|server|network)\b"),
     # may be about us: it is not the recipient's for certain
     (None, r"sender|mail from|from address|return.path|client|\b(he|eh)lo\b|your|domain|host"),
     (NoSuchRecipient, r"no such (user|mailbox|recipient|person)|no mailbox here"),
     (NoSuchRecipient, r"(user|recipient|mailbox) (is )?(unknown|not found|invalid)"),
-    (NoSuchRecipient, r"(unknown|invalid|nonexistent) (user|recipient|mailbox)"),
+    (NoSuchRecipient, r"(unknown|invalid|nonexistent|not a valid) (user|recipient|mailbox)"),
     (NoSuchRecipient, r"(user|recipient|mailbox)\b.* (does not|doesn.t) exist"),
     (NoSuchRecipient, r"user doesn.t have an? .*account|mailbox (is )?(disabled|deleted)"),
 )

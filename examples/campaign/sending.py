@@ -1,15 +1,18 @@
 """One conversation with the mail server about a touch, and what is known of it afterwards.
 
 A try is an effect with a key: (sequence, recipient, step, number of the try). It ends as `sent`,
-`stopped` (the contact is not to be written to any more), `unanswered`, or with a refusal. Each is
-final for its key, and the next try has another number. A mail that may have gone out is not sent
-again before it is known that it did not arrive:
+`unanswered`, or with a refusal: the server's, or our own (`NotNow`). Each is final for its key, and
+the next try has the next number, in every campaign of a sequence: so each of them comes to the try
+that sent the mail. A mail that may have gone out is not sent again before it is known that it did
+not arrive:
 
     killed before the content       `unanswered`; the provider does not know it: it is tried again
     killed after it, or no answer   `unanswered`; the provider is asked by Message-ID, by the clock
+    stood still on the way          the same; before the provider's no counts, the conversation is
+                                    given up in the touch, where its last look finds that
     no look-up                      the run is held, and a person settles it
 
-The last check of campaign, contact and hours is by the journal's clock: when the server has
+The last check of campaign, contact, text and hours is by the journal's clock: when the server has
 accepted the recipient, and again when it asks for the content, before any of it is sent.
 """
 
@@ -55,7 +58,7 @@ class Result(NamedTuple):
     """The outcome of a mail, from the process that sent it or the person who settled it."""
 
     status: str = "sent"
-    """`sent`, `stopped` or `unanswered`."""
+    """`sent` or `unanswered`."""
     campaign_id: int | None = None
     at: datetime | None = None
     message_id: str = ""
@@ -110,8 +113,7 @@ class Sending:
         tries: int,
         now: datetime,
     ) -> Result:
-        """Send a letter, unless another campaign of its sequence has. If that one began to and did
-        not, the next campaign may.
+        """Send a letter, unless another campaign of its sequence has.
 
         Raises `NotNow`, or the server's refusal; then the next try has another number.
         """
@@ -121,30 +123,37 @@ class Sending:
             about = (result.message_id, letter["recipient"], sequence, tries)
             if not self.arrived(sender, *about):
                 raise NotNow("the mail did not arrive")
-            result = result._replace(status="sent")
-        if result.status == "sent" or result.campaign_id == place["campaign_id"]:
-            return result
-        return self.deliver(place, letter, f"{sequence} after {result.campaign_id}", tries, now)
+        return result
 
-    def is_mine(self, place: dict[str, int], result: Result) -> bool:
+    def is_mine(self, place: dict[str, int], result: Result, tries: int) -> bool:
         """Whether this campaign sent it. An outcome that a person settled names no campaign: then
         the one that tried sent it."""
         if result.campaign_id is not None:
             return result.campaign_id == place["campaign_id"]
-        found = records.look(self._database, **place)
-        return found.touch is not None and found.touch["attempt"] is not None
+        return self.was_tried(place, tries)
+
+    def was_tried(self, place: dict[str, int], tries: int) -> bool:
+        """Whether the last conversation of this campaign about a touch is the try of this number:
+        what is recorded of it may be of another campaign."""
+        touch = records.look(self._database, **place).touch or {}
+        return (touch.get("attempt") or "").startswith(_attempt(tries))
 
     def _send(
         self, place: dict[str, int], letter: dict[str, Any], sequence: str, tries: int, at: datetime
     ) -> dict[str, Any]:
         """One conversation with the mail server. Its key is (contact, step) within a sequence, and
         the number of the try: it guards across campaigns and imports."""
-        mine = uuid.uuid4().hex
+        mine = _attempt(tries) + uuid.uuid4().hex
         permission = records.permission(place, letter["recipient"])
 
-        def may_send(row: dict[str, Any] | None, *, begins: bool = False) -> bool:
+        def check(row: dict[str, Any] | None, *, begins: bool = False) -> None:
+            if row is not None and row["suppressed"]:  # since an import that did not see it
+                ended = "removed" if row["suppressed"] == "erased" else "unsubscribed"
+                self._database.write(*records.end_contact(place["contact_id"], ended))
             if row is None or row["suppressed"] or not row["member"] == row["contact"] == "active":
-                return False
+                raise NotNow("the contact is not written to any more")
+            if row["status"] != "approved":
+                raise NotNow("the text was withdrawn")
             if row["state"] != "running":
                 raise NotNow("the campaign does not run")
             if (row["sender"], row["address"]) != (letter["sender"], letter["recipient"]):
@@ -154,7 +163,6 @@ class Sending:
                 raise NotNow("the contact's hours are over")
             if begins and not (row["until"] or 0) > milliseconds(now):
                 raise NotNow("its turn is over")
-            return True
 
         def before_data() -> bool:
             began = time.monotonic()
@@ -163,20 +171,20 @@ class Sending:
                 raise TemporaryTrouble("another attempt at this mail was begun meanwhile")
             if time.monotonic() > began + SLOW:  # the mail would arrive later than noted
                 raise TemporaryTrouble("the database took too long")
-            return may_send(next(iter(rows), None))
+            check(next(iter(rows), None))
+            return True
 
         def ended(status: str) -> dict[str, Any]:
             return Result(status, place["campaign_id"], at, letter["message_id"])._asdict()
 
         def begin() -> bool:
             row = next(iter(self._database.read(permission)[0]), None)
-            if row is None or not may_send(row, begins=True):
-                return False
-            self._database.write(records.begin(place, mine, row["attempt"], self._now()))
+            check(row, begins=True)
+            previous = (row or {}).get("attempt")
+            self._database.write(records.begin(place, mine, previous, self._now()))
             return True
 
-        if not asked(begin):
-            return ended("stopped")
+        asked(begin)
         try:
             return ended(self._outgoing.send(Letter(**letter), at, before_data))
         except NoAnswer:
@@ -189,12 +197,21 @@ class Sending:
     ) -> bool:
         """Ask the provider whether it has a mail that it did not acknowledge."""
         assert self._lookup is not None
+        touch = records.look(self._database, **place).touch
+        begun = (touch or {}).get("attempt_at") or 0
+        is_over = self._now() >= begun + self._settings.lookup_after * 1000
+        if is_over and touch is not None:
+            is_over = bool(self._database.write(records.give_up(place, begun))[0])
         if self._lookup.accepted(message_id):
             return True
-        begun = (records.look(self._database, **place).touch or {}).get("attempt_at") or 0
-        if self._now() < begun + self._settings.lookup_after * 1000:
+        if not is_over:
             raise NotYet(f"{message_id} may still be on its way.")
         return False
+
+
+def _attempt(tries: int) -> str:
+    """How the name of a conversation begins that is the try of this number."""
+    return f"{tries}-"
 
 
 def _unanswered(

@@ -90,11 +90,12 @@ def assign(app: App, code: str, address: str, kind: str = "") -> Row:
 
 
 def dismiss(app: App, code: str) -> None:
-    """Dismiss a stray: it is no longer listed."""
+    """Dismiss a stray: only its id is kept, so that it is not taken in again."""
     message = _find(app, code)
     app.database.write(
         sql(
-            "UPDATE messages SET kind = 'dismissed' WHERE id = :id AND kind = 'stray'",
+            """UPDATE messages SET kind = 'dismissed', address = '', subject = '', text = ''
+               WHERE id = :id AND kind = 'stray'""",
             id=message["id"],
         )
     )

@@ -27,30 +27,35 @@ GRAPH = "campaign trouble"
 LIMITS = {
     "SenderRefused": (1, 1),
     "ServerTrouble": (1, 12),
+    "TemporaryTrouble": (5, 12),
     "LetterRefused": (5, 1),
     "NoSuchRecipient": (5, 1),
     "Doubtful": (5, 1),
 }
 """By kind: how many touches must fail in a row, and how often each. A refusal of the sender stops
-the campaign at once, a server that is down after about a day, the others when many fail alike."""
-DECISION = {
-    "type": "object",
-    "properties": {"action": {"enum": ["resume", "stop"]}},
-    "required": ["action"],
-    "additionalProperties": False,
+the campaign at once, a server that is down or puts everybody off after about a day, the others when
+many fail alike."""
+ANSWERS = {
+    "resume": "it is mended, go on and try again",
+    "accept": "these addresses are wrong indeed, go on without them",
+    "stop": "end the campaign",
 }
 
 
-def stop(campaign_id: int, kind: str, what: str) -> Statement:
-    """Stop a running campaign if enough of its touches failed alike since its last success."""
+def stop(place: dict[str, int], kind: str, what: str) -> Statement:
+    """Stop a running campaign if enough of its touches failed alike since its last success before
+    this touch. A success that is dated later, by a clock that was set back, does not count."""
     many, refused = LIMITS[kind]
     return sql(
         """UPDATE campaigns SET state = 'trouble', trouble = :what, troubles = troubles + 1
-           WHERE id = :id AND state = 'running' AND :many <=
-             (SELECT count(*) FROM touches WHERE campaign_id = :id AND problem = :kind
+           WHERE id = :campaign_id AND state = 'running' AND :many <=
+             (SELECT count(*) FROM touches WHERE campaign_id = :campaign_id AND problem = :kind
               AND refused >= :refused AND attempt_at >=
-                (SELECT COALESCE(MAX(sent_at), 0) FROM touches WHERE campaign_id = :id))""",
-        id=campaign_id,
+                (SELECT COALESCE(MAX(sent_at), 0) FROM touches WHERE campaign_id = :campaign_id
+                 AND sent_at <=
+                   (SELECT attempt_at FROM touches WHERE campaign_id = :campaign_id
+                    AND contact_id = :contact_id AND step = :step)))""",
+        **place,
         kind=kind,
         what=f"{kind}: {what}",
         many=many,
@@ -84,22 +89,24 @@ class State(TypedDict, total=False):
     trouble: int
     """Its number."""
     shown: dict[str, str]
-    """What a person is asked."""
+    answers: list[str]
+    """What a person is asked, and may answer."""
     ended: str
 
 
 class Question:
-    """The graph that asks. `resume` and `stop` take a campaign and the number of its trouble, and
-    may be repeated."""
+    """The graph that asks. `resume`, `accept` and `stop` take a campaign and the number of its
+    trouble, and may be repeated."""
 
     def __init__(
         self,
         database: Database,
         resume: Callable[[int, int], object],
+        accept: Callable[[int, int], object],
         stop: Callable[[int, int], object],
     ) -> None:
         self._database = database
-        self._do = {"resume": resume, "stop": stop}
+        self._do = {"resume": resume, "accept": accept, "stop": stop}
 
     def graph(self) -> StateGraph[State]:
         builder = StateGraph(State)
@@ -118,18 +125,27 @@ class Question:
         if campaign is None or not in_trouble or campaign["troubles"] != state["trouble"]:
             return Command(update={"ended": "over"}, goto="__end__")
         kind, _, said = campaign["trouble"].partition(": ")
+        answers = [one for one in ANSWERS if one != "accept" or kind == "NoSuchRecipient"]
         shown = {
             "kind": "trouble",
             "campaign": campaign["name"],
             "what": WORDS[kind],
             "said": said,
-            "choices": "resume: it is mended, go on and try again. stop: end the campaign.",
+            "choices": " ".join(f"{one}: {ANSWERS[one]}." for one in answers),
         }
-        return Command(update={"shown": shown}, goto="ask")
+        return Command(update={"shown": shown, "answers": answers}, goto="ask")
 
     def ask(self, state: State) -> State:
         decision = perdure.ask(
-            state["shown"], response_schema=DECISION, unless=resumed(state["trouble"]), default=None
+            state["shown"],
+            response_schema={
+                "type": "object",
+                "properties": {"action": {"enum": state["answers"]}},
+                "required": ["action"],
+                "additionalProperties": False,
+            },
+            unless=resumed(state["trouble"]),
+            default=None,
         )
         if decision is None:
             return {"ended": "withdrawn"}
@@ -144,6 +160,7 @@ class Question:
 WORDS = {
     "SenderRefused": "The mail server takes no mail from us. No mail is sent until this is mended.",
     "ServerTrouble": "The mail server has been in trouble for a day. No mail is sent meanwhile.",
+    "TemporaryTrouble": "The mail server has put off several mails in a row for a day.",
     "LetterRefused": "The mail server refused the text of several mails in a row.",
     "NoSuchRecipient": "The mail server knew none of several recipients in a row.",
     "Doubtful": "The mail server refused several mails in a row, for a reason that is not clear.",

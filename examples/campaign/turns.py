@@ -40,6 +40,8 @@ from .database import Conflict, Database, Row, Statement, sql
 
 DAY = 86_400_000
 """Milliseconds of 24 hours, the days of `apart`."""
+SHORTEST = 1000
+"""Milliseconds of a slot at least: in a shorter one a turn is over before its mail has begun."""
 RUNS = 1000
 """Most runs of taken slots that are read at once."""
 SPREAD = 20
@@ -183,7 +185,7 @@ def book(
         sequence=sequence,
         apart=apart * DAY,
         domain=domain,
-        pause=round(domain_pause * 1000),
+        pause=max(round(domain_pause * 1000), SHORTEST) if domain_pause > 0 else 0,
         sender=(parseaddr(sender)[1] or sender).lower(),
         per_day=per_day,
         day_zone=ZoneInfo(day_zone),

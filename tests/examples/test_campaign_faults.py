@@ -36,6 +36,7 @@ from tests.support.campaigns import (
     bounce,
     listening,
     reply,
+    sql,
     world,
 )
 from tests.support.polling import until
@@ -489,6 +490,40 @@ def test_a_worker_that_stood_still_in_a_conversation_does_not_send_after_its_suc
         here.sleep_through()
         assert here.touch_states() == ["sent", "sent"]
         assert len(here.sent()) == 2
+
+
+@pytest.mark.slow
+def test_a_worker_that_stood_still_does_not_send_while_the_next_try_waits_for_its_turn(
+    sqlite_url: str, workers: Workers
+) -> None:
+    stood_still = threading.Event()
+    taken = """INSERT INTO bookings (campaign_id, contact_id, step, person, sequence, at, until,
+                 domain, slot)
+               SELECT 9, slot + 1, 1, 'x', 'x', at, until, domain, slot + 1 FROM bookings"""
+
+    def on(reached: Moment, mail: Mail) -> None:
+        if reached is Moment.BEGAN and mail.attempt == 1:
+            workers.stop()
+            stood_still.set()
+
+    with (
+        world(sqlite_url, PostOffice(on=on), lookup_after=0.5, domain_pause=60.0) as here,
+        ThreadPoolExecutor(1) as other,
+    ):
+        here.campaign(cadence=Cadence((0,)))
+        frozen = other.submit(workers.drive, here)
+        try:
+            assert stood_still.wait(30)
+            here.app.database.write(sql(taken))
+            here.clock.advance(timedelta(minutes=1))
+            here.drive()
+            assert (here.touches()[0]["tries"], here.sent()) == (1, [])
+        finally:
+            workers.kill(signal.SIGCONT)
+        frozen.result()
+        assert here.sent() == []
+        here.sleep_through()
+        assert (here.touch_states(), len(here.sent())) == (["sent"], 1)
 
 
 @pytest.mark.slow

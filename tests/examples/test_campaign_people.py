@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, fields
@@ -14,15 +15,16 @@ from typing import Any
 
 import pytest
 
-from examples.campaign import agent, people, records
+from examples.campaign import agent, control, people, records
 from examples.campaign.__main__ import main
+from examples.campaign.app import App
 from examples.campaign.contacts import Refused
 from examples.campaign.errors import Unknown
-from examples.campaign.postoffice import Fault, scripted
+from examples.campaign.postoffice import Fault, Mail, Moment, scripted
 from perdure import errors
 from perdure.journal import failpoints
 from tests.support.campaign_ends import CY, TWO
-from tests.support.campaigns import BO, HELD, MONDAY, PLAN, World, bounce, reply
+from tests.support.campaigns import BO, HELD, MONDAY, PLAN, World, bounce, reply, world
 from tests.support.campaigns import office as office
 from tests.support.campaigns import sqlite_office as sqlite_office
 from tests.support.fork_server import ForkServer
@@ -220,8 +222,20 @@ def test_an_approved_text_that_waits_for_its_hour_is_approved_again_after_a_chan
     assert question.value["to"] == "bo@example.net"
 
 
-def test_an_approval_does_not_count_for_a_contact_that_is_changed_at_that_moment(
-    sqlite_office: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("change", "to"),
+    [
+        (lambda app: people.update(app, BO, new_address="bo@example.net"), "bo@example.net"),
+        (lambda app: people.update(app, BO, name="Robert"), BO),
+        (lambda app: control.edit(app, 1, control.Changes(brief="Lamps"), redraft=True), BO),
+    ],
+    ids=["address", "name", "redraft"],
+)
+def test_an_approval_does_not_count_for_a_text_that_is_withdrawn_at_that_moment(
+    sqlite_office: World,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[App], object],
+    to: str,
 ) -> None:
     office, look = sqlite_office, records.look
     office.campaign(HELD)
@@ -230,7 +244,7 @@ def test_an_approval_does_not_count_for_a_contact_that_is_changed_at_that_moment
     def look_and_change(*place: Any, **of: Any) -> records.Situation:
         monkeypatch.setattr(records, "look", look)
         found = look(*place, **of)
-        people.update(office.app, BO, new_address="bo@example.net")
+        change(office.app)
         return found
 
     [question] = office.questions()
@@ -239,7 +253,7 @@ def test_an_approval_does_not_count_for_a_contact_that_is_changed_at_that_moment
     office.sleep_through()
     assert office.office.log == []
     [question] = office.questions()
-    assert question.value["to"] == "bo@example.net"
+    assert (question.value["to"], question.value["touch"]) == (to, 1)
 
 
 def test_a_changed_zone_moves_what_is_due(sqlite_office: World) -> None:
@@ -328,6 +342,22 @@ def test_who_replied_after_a_bounce_is_not_written_to_when_that_is_undone(
     assert people.unbounce(office.app, BO) == 0
     office.sleep_through()
     assert (len(office.sent()), office.member()) == (1, "replied")
+
+
+def test_a_touch_that_a_report_of_a_bounce_stopped_is_sent_after_all(sqlite_url: str) -> None:
+    with world(sqlite_url) as office:
+
+        def on(moment: Moment, mail: Mail) -> None:
+            if moment is Moment.BEGAN and len(office.office.log) == 1 and mail.attempt == 2:
+                office.inbound.receive(bounce(office.message_id(1)))
+
+        office.office.on = on
+        office.campaign(PLAN, cadence=TWO)
+        office.sleep_through()
+        assert (office.member(), office.touch_states()) == ("bounced", ["sent", "stopped"])
+        people.unbounce(office.app, BO)
+        office.sleep_through()
+        assert (office.member(), office.touch_states()) == ("finished", ["sent", "sent"])
 
 
 def test_a_bounce_that_is_undone_while_its_thread_ends_does_not_end_it(

@@ -45,6 +45,7 @@ SAID: list[tuple[type[perdure.NotDone], Stage, str]] = [
     (NoSuchRecipient, RCPT, "552 1 Requested mail action aborted, mailbox not found"),  # Yahoo
     (NoSuchRecipient, CONTENT, "554 delivery error: dd This user doesn't have a yahoo.com account"),
     (NoSuchRecipient, CONTENT, "550 5.1.1 User unknown"),
+    (NoSuchRecipient, CONTENT, "554 delivery error: dd Not a valid recipient"),  # Yahoo
     # about us
     (SenderRefused, RCPT, "550 5.1.8 <ana@example.com>: Sender address rejected: Domain not found"),
     (SenderRefused, RCPT, "550 5.1.8 Access denied, bad outbound sender AS(4)"),
@@ -81,6 +82,17 @@ SAID: list[tuple[type[perdure.NotDone], Stage, str]] = [
     (SenderRefused, CONTENT, "550 The from address does not match a verified Sender Identity."),
     (SenderRefused, CONTENT, "554 Message rejected: Email address is not verified."),
     (SenderRefused, CONTENT, "554 5.2.0 STOREDRV.Submission; SubmissionQuotaExceededException"),
+    (SenderRefused, CONTENT, "554 5.2.0 STOREDRV.Submission.Exception:SendAsDeniedException"),
+    (SenderRefused, CONTENT, "554 Transaction failed Unauthorized sender address."),  # GMX
+    (SenderRefused, CONTENT, "554 Access denied: User is not authorized to perform ses:Send"),
+    (SenderRefused, CONTENT, "554 Message rejected: Sending paused for this account."),  # SES
+    (
+        SenderRefused,
+        CONTENT,
+        "550 Domain x.com is not allowed to send: it is unverified",
+    ),  # Mailgun
+    (SenderRefused, RCPT, "550 5.7.1 Unable to send email. Your SMTP account is not yet activated"),
+    (SenderRefused, RCPT, '550 Outgoing mail from "ana@example.com" has been suspended.'),  # cPanel
     (SenderRefused, DATA, "550 5.7.60 Client does not have permissions to send as this sender"),
     (SenderRefused, SENDER, "550 5.1.1 Unknown user"),
     (SenderRefused, SENDER, "553 5.7.1 <ana@example.com>: Sender address rejected: not logged in"),
@@ -112,6 +124,11 @@ SAID: list[tuple[type[perdure.NotDone], Stage, str]] = [
     (Doubtful, RCPT, "550 5.2.1 The user is receiving mail at a rate that prevents delivery"),
     (Doubtful, RCPT, "550 Requested action not taken: mailbox unavailable"),
     (Doubtful, RCPT, "550 Rejected"),
+    (Doubtful, RCPT, "550 5.1.1 Service refused, please try later. OFR006_102"),  # Orange
+    (Doubtful, RCPT, "550 5.1.1 Not accepting mail from your domain"),
+    (Doubtful, RCPT, "550 5.2.1 <{}>: mailbox temporarily disabled"),
+    (Doubtful, RCPT, "550 5.7.1 You are not allowed to send mail to this recipient"),
+    (Doubtful, CONTENT, "554 5.2.122 The recipient has exceeded their limit for messages per hour"),
     (Doubtful, RCPT, "551 User not local; please try another path"),
     (Doubtful, RCPT, "553 Requested action not taken"),
     (Doubtful, RCPT, "554 Transaction failed"),

@@ -7,10 +7,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from examples.campaign import people
+from examples.campaign.cadence import Cadence
 from examples.campaign.faults import Reply
 from examples.campaign.postoffice import Fault, PostOffice, scripted
 from tests.support import campaigns
-from tests.support.campaigns import BO, DAY, HELD, MONDAY, PLAN, World, world
+from tests.support.campaigns import BO, DAY, HELD, MONDAY, PLAN, BadAnswer, World, sql, world
 
 office, workers = campaigns.office, campaigns.workers
 HOUR = timedelta(hours=1)
@@ -56,6 +58,62 @@ def test_a_campaign_in_trouble_can_be_stopped_for_good(office: World) -> None:
     assert {office.run(address=one).state for one in PEOPLE[:3]} == {"done"}
 
 
+def test_a_sender_that_is_refused_after_the_clock_was_set_back_stops_the_campaign(
+    sqlite_url: str,
+) -> None:
+    with world(sqlite_url) as office:
+        office.campaign(PLAN, PEOPLE[0])
+        office.drive()
+        office.app.database.write(sql("UPDATE touches SET sent_at = sent_at + 3600000"))
+        office.office.refuses = SENDER
+        office.enrol(1, PEOPLE[1])
+        office.app.launch(1)
+        office.drive()
+        assert kinds(office) == ["trouble"]
+        assert len(office.office.conversations) == 2
+
+
+def test_a_server_that_puts_everybody_off_for_a_day_is_one_question(sqlite_url: str) -> None:
+    with world(sqlite_url, PostOffice(lambda *_: Reply("451 4.3.0 Lookup failure"))) as office:
+        office.campaign(PLAN, *PEOPLE[:8])
+        office.drive()
+        office.app.database.write(sql("UPDATE touches SET refused = 11"))
+        office.advance(HOUR)
+        assert kinds(office).count("trouble") == 1
+        assert len(kinds(office)) <= 5
+        office.office.faults = None
+        [question] = [one for one in office.questions() if one.value["kind"] == "trouble"]
+        office.app.runtime.blocking.answer(question.id, {"action": "resume"})
+        office.drive()
+        assert (len(office.office.log), kinds(office)) == (8, [])
+
+
+def test_a_refusal_that_another_campaign_of_the_sequence_heard_leads_to_nothing_here(
+    sqlite_url: str,
+) -> None:
+    with world(sqlite_url, PostOffice(scripted({(BO, 1): Fault.REJECT_RECIPIENT}))) as office:
+        office.campaign(cadence=Cadence((0,)))
+        office.drive()
+        assert office.member() == "bounced"
+        people.unbounce(office.app, BO)
+        office.drive()
+        office.campaign(name="again", cadence=Cadence((0, 1)))
+        office.sleep_through()
+        assert [office.member(1), office.member(2)] == ["finished", "finished"]
+        assert office.touch_states(2) == ["duplicate", "sent"]
+        assert len(office.sent()) == 2
+
+
+def test_a_step_goes_once_to_an_address_that_was_changed_between_tries(sqlite_url: str) -> None:
+    with world(sqlite_url, PostOffice(scripted({(BO, 1): Fault.GREYLIST}))) as office:
+        office.campaign(cadence=Cadence((0,)))
+        office.drive()
+        people.update(office.app, BO, new_address="bo@example.net")
+        office.campaign(PLAN, "bo@example.net", name="again", cadence=Cadence((0,)))
+        office.sleep_through()
+        assert [mail.recipient for mail in office.office.log] == ["bo@example.net"]
+
+
 def test_many_unknown_recipients_in_a_row_are_the_senders_trouble_and_nobody_is_lost(
     url: str,
 ) -> None:
@@ -70,6 +128,29 @@ def test_many_unknown_recipients_in_a_row_are_the_senders_trouble_and_nobody_is_
         office.answer("resume")
         assert {mail.recipient for mail in office.office.log} == set(PEOPLE)
         assert {office.member(address=one) for one in PEOPLE} == {"active"}
+
+
+def test_a_list_with_many_wrong_addresses_goes_on_without_them(sqlite_url: str) -> None:
+    wrong, right = PEOPLE[:5], PEOPLE[5:8]
+    faults = scripted({(one, n): Fault.REJECT_RECIPIENT for one in wrong for n in (1, 2)})
+    with world(sqlite_url, PostOffice(faults)) as office:
+        office.campaign(PLAN, *wrong)
+        office.drive()
+        office.enrol(1, *right)
+        office.app.launch(1)
+        office.answer("resume")
+        assert kinds(office) == ["trouble"]
+        office.answer("accept")
+        assert {mail.recipient for mail in office.office.log} == set(right)
+        assert {office.member(address=one) for one in wrong} == {"bounced"}
+        assert kinds(office) == []
+        office.office.refuses = SENDER
+        office.enrol(1, PEOPLE[9])
+        office.app.launch(1)
+        office.drive()
+        [question] = office.questions()
+        with pytest.raises(BadAnswer):  # they have nothing to do with it
+            office.app.runtime.blocking.answer(question.id, {"action": "accept"})
 
 
 def test_a_doubtful_refusal_is_tried_for_a_day_and_then_asked_about(office: World) -> None:

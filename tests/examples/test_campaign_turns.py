@@ -319,6 +319,11 @@ def test_a_busy_domain_is_read_page_by_page(
     assert [(one - MONDAY) // 60_000 for one in found] == [1, 4, 6, 10]
 
 
+def test_no_slot_is_too_short_to_begin_a_mail_in(sqlite: Database) -> None:
+    found = [turn(sqlite, contact, domain_pause=0.001) for contact in range(2)]
+    assert [(one.at - MONDAY, one.until - MONDAY) for one in found] == [(0, 1000), (1000, 2000)]
+
+
 def test_many_contacts_of_one_domain_have_a_slot_each(sqlite: Database) -> None:
     found = [turn(sqlite, contact, per_day=40, domain_pause=60.0) for contact in range(60)]
     per_day = Counter(local(one.at, ZoneInfo("UTC")).date() for one in found)

@@ -161,10 +161,15 @@ def pause(name: str) -> None:
 
 
 @commands.command()
-def resume(name: str) -> None:
+def resume(
+    name: str,
+    keep_bounced: Annotated[
+        bool, typer.Option("--keep-bounced", help="Go on without those whom a trouble bounced.")
+    ] = False,
+) -> None:
     """Send again, after a pause or a trouble."""
     with App() as app:
-        found = control.resume(app, app.campaign(name)["id"])
+        found = control.resume(app, app.campaign(name)["id"], keep_bounced=keep_bounced)
     print(f"{name} is running: {_concerned(found)}")
 
 
