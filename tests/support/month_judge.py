@@ -240,6 +240,8 @@ class Judge:
             possible.add(ENDS.get(happened.act, happened.act))
             if prospect.when == "late":
                 possible = self._late_ends(prospect, campaign, possible)
+            elif self._was_over(prospect, campaign, happened.began):
+                possible.add("finished")
         if self._is_refused(prospect.address) or prospect.address in self.desk.given_up:
             # by whoever spoke last
             possible = possible | {"bounced"} if ended else {"bounced"}
@@ -248,6 +250,16 @@ class Judge:
         if not ended and self._waits_for_ever(prospect):
             return [(State.WAITING, "active")]
         return [(State.DONE, status) for status in sorted(possible or {"finished"})]
+
+    def _was_over(self, prospect: Prospect, campaign: str, at: float) -> bool:
+        """Whether one thread of several may have come to its end before something happened."""
+        before = [
+            step_of(mail)
+            for mail in self.mails[prospect.address]
+            if brief_of(mail) == BRIEFS[campaign] and self.month.released[mail.conversation] < at
+        ]
+        several = prospect.of or len(prospect.campaigns) > 1
+        return bool(several) and before == self._expected_before(prospect, TOUCHES + 1, campaign)
 
     def _stopped_ends(self, prospect: Prospect, possible: set[str]) -> set[str]:
         """Of a campaign that was stopped, unless something ended the thread before."""
