@@ -43,7 +43,7 @@ def recorded(
             from perdure.effects.decorator import Effect
 
             made = Effect.of(method, name=f"perdure.{name}", retry=None, **options)
-            return replace(made, spec=replace(made.spec, on_any_object=True))
+            return replace(made, spec=replace(made.spec, in_journal=True))
 
         @functools.wraps(method)
         async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -18,6 +18,7 @@ from langgraph.config import get_config as langgraph_config
 import perdure
 from perdure.errors import ThreadBusy
 from perdure.journal import failpoints
+from perdure.operations import invariants
 from perdure.testing import TemporaryRuntime
 from perdure.types import Retry, Run, State
 from tests.support.agents import Log, chain, history, opened
@@ -234,6 +235,56 @@ async def test_what_a_node_makes_is_made_once_if_nobody_heard_of_it(url: str, na
             "score": len(await rt.scores(target.id)),
         }
         assert made[name] == 1
+
+
+@pytest.mark.parametrize("name", ["start", "signal", "score"])
+async def test_a_run_that_no_longer_makes_a_call_that_was_cut_off_is_not_held(
+    url: str, name: str
+) -> None:
+    attempts: list[str] = []
+
+    async def node(state: Log) -> Log:
+        attempts.append(name)
+        if len(attempts) > 1:  # what led to the call is over
+            return {"log": ["another way"]}
+        if name == "start":
+            await rt.start("nothing", {"log": []})
+        elif name == "signal":
+            await rt.signal("somebody", "news", "hello")
+        else:
+            await rt.score(target.id, "good", 1.0)
+        return {"log": ["acted"]}
+
+    async with opened(url) as rt:
+        rt.register(chain(nothing), name="nothing")
+        rt.register(chain(node), name="agent", retry=AT_ONCE)
+        target = await rest(rt, "nothing", State.DONE)
+        run = await rt.start("agent", {"log": []})
+        with cut(name):
+            await rt.tick(limit=50)
+        found = await rt.get(run.id)
+        assert (found.state, found.output) == (State.DONE, {"log": ["another way"]})
+        assert not await rt.effects(state="unknown")
+        assert not rt.journal.do(invariants.examine())
+
+
+async def test_a_call_that_failed_is_made_again_when_its_run_is_retried(url: str) -> None:
+    async def node(state: Log) -> Log:
+        child = await rt.start("nothing", {}, thread_id="busy", multitask_strategy="reject")
+        return {"log": [child.graph]}
+
+    async with opened(url) as rt:
+        rt.register(chain(naps), name="naps")
+        rt.register(chain(nothing), name="nothing")
+        rt.register(chain(node), name="agent", retry=ONCE)
+        busy = await rt.start("naps", {"log": []}, thread_id="busy")
+        run = await rt.start("agent", {"log": []})
+        await rt.tick()
+        assert (await rt.get(run.id)).state is State.FAILED
+        await rt.cancel(busy.id)
+        await rt.retry(run.id)
+        await rt.tick()
+        assert (await rt.get(run.id)).output == {"log": ["nothing"]}
 
 
 async def test_an_error_of_a_call_is_recorded_and_raised_again(sqlite_url: str) -> None:

@@ -126,7 +126,7 @@ class CallRecord:
             attempts=1,
             digest=self._digest,
             undo=(UndoState.NONE if spec.compensate is None else UndoState.POSSIBLE).value,
-            mark=(Mark.READ if spec.reads else Mark.NONE).value,
+            mark=(Mark.MAY_STAY_OPEN if spec.may_stay_open else Mark.NONE).value,
             created_at=task.now,
             unconfirmed=int(match.unconfirmed),
         )
@@ -188,7 +188,7 @@ class CallRecord:
     @property
     def _has_unrecorded(self) -> bool:
         """Whether something that decides what the call does is not recorded."""
-        if self.spec.reads or self.spec.on_any_object:
+        if self.spec.reads or self.spec.in_journal:
             return False
         return any(name not in self._stored and name not in INJECTED for name in self.arguments)
 

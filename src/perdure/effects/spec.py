@@ -36,8 +36,14 @@ class EffectSpec:
     """With `unknown="hold"`: whether an exception means that nothing happened."""
     identity: tuple[str, ...] = ()
     """A call gets a record only if all these arguments are equal."""
-    on_any_object: bool = False
-    """Whether it makes no difference on which object it is called."""
+    in_journal: bool = False
+    """What it does is in a journal, under its key. So it makes no difference on which object it is
+    called, and its outcome is never unknown for good."""
+
+    @property
+    def may_stay_open(self) -> bool:
+        """Whether a run may end without the outcome of a call that was cut off."""
+        return self.reads or self.in_journal
 
     @property
     def shares_withdrawn(self) -> bool:
@@ -47,7 +53,7 @@ class EffectSpec:
 
 OPTIONS = frozenset(
     {field.name for field in fields(EffectSpec)}
-    - {"reads", "keeps_errors", "trust_errors", "identity", "on_any_object"}
+    - {"reads", "keeps_errors", "trust_errors", "identity", "in_journal"}
 )
 """What `@perdure.effect` takes."""
 

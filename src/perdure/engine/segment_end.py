@@ -232,7 +232,7 @@ class SegmentFinish(SegmentPlans):
         if not drive.row.begun:
             return None
         found: list[EffectRow] = yield effects.of_run(drive.row.id)
-        if any(row.state == EffectState.OPEN and row.mark != Mark.READ for row in found):
+        if any(row.state == EffectState.OPEN and row.mark != Mark.MAY_STAY_OPEN for row in found):
             owner = Owner(drive.row.thread_id, drive.row.id, drive.row.token)
             yield effects.abandon(owner, self.clock.now())
         elif not any(row.state == EffectState.UNKNOWN for row in found):

@@ -1296,7 +1296,7 @@ RETURNING key;
 -- A person tries a run again: what failed for good may be called once more.
 UPDATE perdure_effects
 SET state = 'again', attempts = 0, due_at = NULL, intent = :change, updated_at = :now
-WHERE run_id = :id AND run_id <> '' AND state = 'failed' AND mark = 0 AND EXISTS (
+WHERE run_id = :id AND run_id <> '' AND state = 'failed' AND mark <> 2 AND EXISTS (
   SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
 
 -- name: count_decision

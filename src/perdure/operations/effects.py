@@ -31,8 +31,8 @@ class Mark(IntEnum):
     """What `mark` says of an effect."""
 
     NONE = 0
-    READ = 1
-    """It only reads, so its outcome may stay unknown."""
+    MAY_STAY_OPEN = 1
+    """A run may end without its outcome: it only reads, or a journal has what it did."""
     FINAL = 2
     """It failed and is not called again, not even by `retry` of its run."""
 
