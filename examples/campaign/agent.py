@@ -192,8 +192,6 @@ class Agent:
         step, comment = state["step"], state.get("comment", "")
         found = self._look(state, step)
         touch = found.touch
-        if found.status != "active":
-            return {}
         if touch is not None and touch["status"] in ("draft_pending", "approved") and not comment:
             return {"subject": touch["subject"], "body": touch["body"]}
         prompt = writer.prompt_for(
@@ -205,6 +203,8 @@ class Agent:
             comment=comment,
         )
         subject, body = writer.parse(self.write(prompt))
+        if found.status != "active":  # not earlier: a call that was cut off is made again
+            return {}
         self.store_draft(
             {
                 "campaign_id": state["campaign_id"],

@@ -41,6 +41,7 @@ from tests.support.campaigns import (
 )
 from tests.support.polling import until
 from tests.support.raw import held_open
+from tests.support.sweep import sample
 
 office, workers = campaigns.office, campaigns.workers
 
@@ -563,6 +564,29 @@ def test_without_a_look_up_a_killed_conversation_is_held(
         assert workers.drive(office)
         assert office.run().state is State.HELD
         assert len(office.office.conversations) == 1
+
+
+@pytest.mark.slow
+def test_a_reply_ends_the_thread_wherever_its_worker_died_and_no_person_is_asked(
+    sqlite_url: str, workers: Workers
+) -> None:
+    with world(sqlite_url, lookup_after=0.5) as office:
+
+        def begin(address: str) -> int:
+            return office.campaign(HELD, address, name=address, cadence=TWO)
+
+        begin("p0@example.org")
+        points = workers.drive(office)
+        assert points
+        outcomes = []
+        for n in sample(range(1, points + 1), 8):
+            address = f"p{n}@example.org"
+            campaign_id = begin(address)
+            outcomes.append(workers.drive(office, die_at=n))
+            office.receive(reply(sender=address))
+            found = office.run(campaign_id, address)
+            assert (found.state, found.output["ended"]) == (State.DONE, "replied")
+        assert outcomes.count(None) > len(outcomes) // 2, "hardly one of them died"
 
 
 @pytest.mark.slow
