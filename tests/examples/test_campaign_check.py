@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import pytest
 from aiosmtpd.smtp import AuthResult
 
-from examples.campaign.__main__ import main
 from examples.campaign.app import App, Plan
 from examples.campaign.postoffice import Fault, PostOffice, Reply, Stage, scripted
 from examples.campaign.settings import Settings
 from tests.examples.test_campaign_mail import HOST
 from tests.examples.test_campaign_mail import certificate as certificate
+from tests.support.campaign_commands import say
 from tests.support.imap_server import PASSWORD, USER, MailServer
 
 ANA = "Ana Ruiz <ana@example.com>"
@@ -34,13 +33,7 @@ def check(
         with monkeypatch.context() as patch:
             for name, value in given.items():
                 patch.setenv(f"CAMPAIGN_{name.upper()}", str(value))
-            patch.setattr(sys, "argv", ["campaign", "check", *words])
-            try:
-                code = main()
-            except SystemExit as ended:
-                code = int(ended.code or 0)
-        told = capsys.readouterr()
-        return code, told.out + told.err
+            return say(patch, capsys, "check", *words)
 
     return run
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,14 @@ from typing import Any
 import pytest
 
 from examples.campaign import agent, control, people, records
-from examples.campaign.__main__ import main
 from examples.campaign.app import App
 from examples.campaign.contacts import Refused
 from examples.campaign.errors import Unknown
 from examples.campaign.postoffice import Fault, Mail, Moment, scripted
 from perdure import errors
 from perdure.journal import failpoints
+from tests.support.campaign_commands import Command
+from tests.support.campaign_commands import command as command
 from tests.support.campaign_ends import CY, TWO
 from tests.support.campaigns import BO, HELD, MONDAY, PLAN, World, bounce, reply, world
 from tests.support.campaigns import office as office
@@ -413,22 +413,9 @@ def test_who_unsubscribed_is_not_unbounced(sqlite_office: World) -> None:
 
 
 def test_people_can_be_looked_after_from_the_command_line(
-    sqlite_office: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sqlite_office: World, command: Command
 ) -> None:
     office = sqlite_office
-    for one in fields(office.app.settings):
-        value = str(getattr(office.app.settings, one.name))
-        monkeypatch.setenv(f"CAMPAIGN_{one.name.upper()}", value)
-
-    def command(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["campaign", *words])
-        try:
-            code = main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        told = capsys.readouterr()
-        return code, told.out + told.err
-
     office.campaign(PLAN, cadence=TWO)
     office.drive()
     code, told = command("contact", BO, "--company", "Tables & Co")

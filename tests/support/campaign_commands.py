@@ -48,16 +48,23 @@ def command(
         monkeypatch.setenv(f"CAMPAIGN_{one.name.upper()}", value)
 
     def run(*words: str, typed: str | None = None) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["campaign", *words])
         monkeypatch.setattr(sys, "stdin", io.StringIO() if typed is None else Terminal(typed))
-        try:
-            code = main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        told = capsys.readouterr()
-        return code, told.out + told.err
+        return say(monkeypatch, capsys, *words)
 
     return run
+
+
+def say(
+    patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[int, str]:
+    """Run a command of the campaign. Gives its exit code and what it printed."""
+    patch.setattr(sys, "argv", ["campaign", *words])
+    try:
+        code = main()
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    told = capsys.readouterr()
+    return code, told.out + told.err
 
 
 def switch_and_die(asked: dict[str, Any], tell: Tell) -> None:

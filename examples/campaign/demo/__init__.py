@@ -70,38 +70,44 @@ def month(
 
 
 def main(contacts: int = 5, seed: int | None = None, plain: bool = False) -> int:
-    """Run the demo. 0: perdure's figures are right; 1: they are not; 2: wrong use."""
+    """Run the demo. Returns the exit code."""
+    return play(_beside_stock, contacts, seed, plain=plain)
+
+
+def play(
+    show: Callable[[Console, Plan, Path], Result], contacts: int, seed: int | None, *, plain: bool
+) -> int:
+    """Show a demo, and clean up. 0: perdure's figures are right; 1: they are not; 2: wrong use."""
     if not 3 <= contacts <= 10:
         print(f"The demo writes to 3 to 10 contacts, not to {contacts}.", file=sys.stderr)
         return 2
     on = console(plain=plain)
     plan = draw(random.randrange(10_000) if seed is None else seed, contacts)  # noqa: S311
-    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as name, ends_well():
+    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as name, _ends_well():
         folder = Path(name)
         logging.basicConfig(filename=folder / "log", level=logging.WARNING, force=True)
         try:
-            ours, stock = _both(on, plan, folder)
+            result = show(on, plan, folder)
         except KeyboardInterrupt:
             on.print("Interrupted; everything is cleaned up.")
             return 130
         except RuntimeError as error:
-            on.print(f"{error}\n{last_words(folder)}", markup=False)
+            on.print(f"{error}\n{_last_words(folder)}", markup=False)
             return 1
-        summary(on, plan, ours, stock)
-        for line in ours.wrong:
+        for line in result.wrong:
             on.print(f"WRONG  {line}", markup=False)
-        if ours.wrong:
-            on.print(last_words(folder), markup=False)
-    return 1 if ours.wrong else 0
+        if result.wrong:
+            on.print(_last_words(folder), markup=False)
+    return 1 if result.wrong else 0
 
 
-def last_words(folder: Path) -> str:
+def _last_words(folder: Path) -> str:
     """The end of what the processes logged."""
     said = (folder / "log").read_text(errors="replace")
     return f"What the processes said last:\n{said[-3000:] or 'nothing'}"
 
 
-def _both(on: Console, plan: Plan, folder: Path) -> tuple[Result, Result]:
+def _beside_stock(on: Console, plan: Plan, folder: Path) -> Result:
     on.print("Starting a mail server, a listener for replies, and worker processes ...\n")
     with Nursery(folder) as nursery:
         from .months import Campaign, Stock  # LangGraph takes its time, in both processes
@@ -111,11 +117,13 @@ def _both(on: Console, plan: Plan, folder: Path) -> tuple[Result, Result]:
         title = f"perdure: a month of mail to {people}, its workers killed all the time"
         ours = month(Campaign, title, plan, nursery, folder / "perdure", on)
         title = "The same month with stock LangGraph and its SQLite saver"
-        return ours, month(Stock, title, plan, nursery, folder / "stock", on)
+        stock = month(Stock, title, plan, nursery, folder / "stock", on)
+    summary(on, plan, ours, stock)
+    return ours
 
 
 @contextlib.contextmanager
-def ends_well() -> Iterator[None]:
+def _ends_well() -> Iterator[None]:
     """SIGTERM, or a terminal that is closed, is as good as Ctrl-C: everything is cleaned up."""
 
     def stop(*_: object) -> NoReturn:

@@ -14,11 +14,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import logging
-import random
 import secrets
-import sys
-import tempfile
 import threading
 from collections import Counter
 from pathlib import Path
@@ -33,12 +29,11 @@ from perdure.testing.ports import free_port
 
 from ..clock import SharedClock
 from ..postoffice import HOST, PostOffice
-from . import ends_well, last_words, month
+from . import month, play
 from .crew import Crew, Nursery
 from .judge import Result
 from .months import Campaign
-from .plan import Plan, draw
-from .screen import console
+from .plan import Plan
 
 PAUSE = 0.2
 """Seconds between two crons."""
@@ -119,41 +114,25 @@ class OnD1(Campaign):
 
 
 def main(contacts: int = 5, seed: int | None = None, plain: bool = False) -> int:
-    """Run the demo. 0: all promises were kept; 1: they were not; 2: wrong use."""
-    if not 3 <= contacts <= 10:
-        print(f"The demo writes to 3 to 10 contacts, not to {contacts}.", file=sys.stderr)
-        return 2
-    on = console(plain=plain)
-    plan = draw(random.randrange(10_000) if seed is None else seed, contacts)  # noqa: S311
-    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as name, ends_well():
-        folder = Path(name)
-        logging.basicConfig(filename=folder / "log", level=logging.WARNING, force=True)
-        try:
-            on.print("Starting workerd with D1, a mail server, and a Python host ...\n")
-            with local_d1(databases=1) as workerd, Nursery(folder) as nursery:
-                nursery.wait()
-                made: list[OnD1] = []
+    """Run the demo. Returns the exit code."""
+    return play(_on_d1, contacts, seed, plain=plain)
 
-                def make(*given: Any) -> OnD1:
-                    made.append(OnD1(workerd, *given))
-                    return made[0]
 
-                people = f"{contacts} people"
-                title = f"perdure on D1: a month of mail to {people}, host and workerd killed"
-                result = month(make, title, plan, nursery, folder / "month", on)
-                [lived] = made
-                _summary(on, plan, result, lived)
-        except KeyboardInterrupt:
-            on.print("Interrupted; everything is cleaned up.")
-            return 130
-        except RuntimeError as error:
-            on.print(f"{error}\n{last_words(folder)}", markup=False)
-            return 1
-        for line in result.wrong:
-            on.print(f"WRONG  {line}", markup=False)
-        if result.wrong:
-            on.print(last_words(folder), markup=False)
-    return 1 if result.wrong else 0
+def _on_d1(on: Console, plan: Plan, folder: Path) -> Result:
+    on.print("Starting workerd with D1, a mail server, and a Python host ...\n")
+    with local_d1(databases=1) as workerd, Nursery(folder) as nursery:
+        nursery.wait()
+        made: list[OnD1] = []
+
+        def make(*given: Any) -> OnD1:
+            made.append(OnD1(workerd, *given))
+            return made[0]
+
+        people = f"{len(plan.contacts)} people"
+        title = f"perdure on D1: a month of mail to {people}, host and workerd killed"
+        result = month(make, title, plan, nursery, folder / "month", on)
+        _summary(on, plan, result, made[0])
+    return result
 
 
 def _summary(on: Console, plan: Plan, result: Result, lived: OnD1) -> None:
