@@ -16,6 +16,7 @@ one code serves all three databases, everything here is a batch, with the same r
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import sqlite3
@@ -48,6 +49,11 @@ class Statement(NamedTuple):
 
 def sql(text: str, /, **params: Any) -> Statement:
     return Statement(text, params)
+
+
+def json_list(values: Sequence[object]) -> str:
+    """A list as one parameter. SQL reads each value of `json_each` as `value->>'is'`."""
+    return json.dumps([{"is": value} for value in values])
 
 
 class Conflict(Exception):

@@ -12,7 +12,7 @@ it until then, and hands it over again if this process dies. What each crash lea
 From the moment it is stored nothing more is sent: `members.status` says so in the same transaction,
 for everybody it ends. That is the contact whose mail it answers, the writer, who may be another
 person (bo@ answers for info@), and the contact whose unsubscribe address it went to: each with all
-contacts of the same person (bo+news@ is bo@).
+contacts of the same person (bo+news@ is bo@, and so is robert@, who replaced it: identity.py).
 
 A held thread is retried, so that it ends: there is nothing more to send. A thread with a mail of
 unknown outcome is not: a person settles that first, and then the thread ends by itself.
@@ -41,8 +41,9 @@ from perdure.types import State
 from . import messages
 from .agent import OUTCOME, thread_of
 from .app import App
-from .database import Conflict, Row, sql
-from .messages import Match, json_list
+from .database import Conflict, Row, json_list, sql
+from .identity import together
+from .messages import Match
 from .reading import Incoming, parse
 from .sending import MANY, sent_by
 from .sheet import normalise, person_of
@@ -131,50 +132,42 @@ class Inbound:
         """
         people = [_spelling(address) for address in (mail.address, *mail.others)]
         persons = [person_of(one) for one in people if one]
-        own, answered, tokens, known = self._app.database.read(
+        own, answered, tokens, exact = self._app.database.read(
             sql("SELECT 1 FROM touches WHERE message_id = :id", id=mail.message_id),
             sql(
-                """SELECT t.*, c.person FROM touches t LEFT JOIN contacts c ON c.id = t.contact_id
-                   WHERE t.attempt IS NOT NULL
-                   AND t.message_id IN (SELECT value->>'is' FROM json_each(:ids))
-                   ORDER BY CASE WHEN t.sent_at IS NULL THEN 1 ELSE 0 END""",
+                """SELECT * FROM touches WHERE attempt IS NOT NULL
+                   AND message_id IN (SELECT value->>'is' FROM json_each(:ids))
+                   ORDER BY CASE WHEN sent_at IS NULL THEN 1 ELSE 0 END""",
                 ids=json_list(mail.in_reply_to),
             ),
             sql(
-                """SELECT id, person FROM contacts
+                """SELECT id FROM contacts
                    WHERE token IN (SELECT value->>'is' FROM json_each(:tokens)) ORDER BY id""",
                 tokens=json_list(mail.tokens),
             ),
             sql(
-                """SELECT id, address, person FROM contacts
-                   WHERE person IN (SELECT value->>'is' FROM json_each(:persons)) ORDER BY id""",
-                persons=json_list(persons),
+                """SELECT id, address FROM contacts
+                   WHERE address IN (SELECT value->>'is' FROM json_each(:people))""",
+                people=json_list(people),
             ),
         )
         if own:
             return Match()
         touch = _nearest(mail.in_reply_to, answered)
-        about = [row["person"] for row in ([touch] if touch else []) + tokens if row["person"]]
-        contacts = [row["contact_id"] for row in [touch] if row] + [row["id"] for row in tokens]
-        former = self._app.database.rows(
-            """SELECT person FROM former_addresses WHERE contact_id IN
-                 (SELECT CAST(value->>'is' AS BIGINT) FROM json_each(:ids))""",
-            ids=json_list(contacts),
-        )
-        about += [row["person"] for row in former]
-        everybody = list(dict.fromkeys([*about, *persons]))
+        about = [row["contact_id"] for row in [touch] if row] + [row["id"] for row in tokens]
+        everybody = together(self._app.database, persons, about)
         if touch is not None:
-            return Match(touch["contact_id"], touch, everybody)
+            return Match(touch["contact_id"], touch, everybody.persons)
         if mail.kind == "bounce":
             return Match()
         if tokens:
-            return Match(tokens[0]["id"], None, everybody)
-        if not known:
-            return Match(None, None, everybody)
-        exact = [row for one in people for row in known if row["address"] == one]
-        ids = [row["id"] for row in exact[:1] or known]
+            return Match(tokens[0]["id"], None, everybody.persons)
+        if not everybody.contacts:
+            return Match(None, None, everybody.persons)
+        exact.sort(key=lambda row: people.index(row["address"]))
+        ids = [row["id"] for row in exact[:1]] or everybody.contacts
         last = next(iter(self._app.database.read(messages.last_touch(ids))[0]), None)
-        return Match(last["contact_id"] if last else ids[0], last, everybody)
+        return Match(last["contact_id"] if last else ids[0], last, everybody.persons)
 
     def tell(self, message: Row) -> bool:
         """Signal the threads that a message ends, and score the touch of one that is over.

@@ -7,12 +7,11 @@ was matched, the mail is a stray, as it would be a moment later.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from . import records
-from .database import Row, Statement, sql
+from .database import Row, Statement, json_list, sql
 
 _STORE = """INSERT INTO messages (id, kind, read_as, address, contact_id, late, received_at,
   subject, text, told)
@@ -43,7 +42,8 @@ class Match:
     touch: Row | None = None
     """The mail that it answers."""
     persons: list[str] = field(default_factory=list)
-    """The contact, the writer and the owner of its token: every address of theirs counts."""
+    """The contact, the writer and the owner of its token, with all who belong together with them
+    (identity.py)."""
 
 
 def take_in(message: Row, match: Match) -> Iterator[Statement]:
@@ -92,8 +92,3 @@ def last_touch(contact_ids: Sequence[int]) -> Statement:
            ORDER BY t.sent_at DESC LIMIT 1""",
         ids=json_list(contact_ids),
     )
-
-
-def json_list(values: Sequence[object]) -> str:
-    """For SQL, which reads each value as `value->>'is'`."""
-    return json.dumps([{"is": value} for value in values])

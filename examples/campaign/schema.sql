@@ -41,12 +41,13 @@ CREATE TABLE IF NOT EXISTS contacts (
 CREATE INDEX IF NOT EXISTS contacts_person ON contacts (person);
 
 -- The persons of addresses that a contact had before. What is asked about one of them concerns the
--- contact as well.
+-- contact as well (identity.py).
 CREATE TABLE IF NOT EXISTS former_addresses (
   person     TEXT NOT NULL,
   contact_id BIGINT NOT NULL,
   PRIMARY KEY (person, contact_id)
 );
+CREATE INDEX IF NOT EXISTS former_addresses_contact ON former_addresses (contact_id);
 
 -- Who must not be written to, contact or not: a hash of the person, so that nothing else is kept of
 -- somebody who was erased. `why` is `unsubscribed` or `erased`.

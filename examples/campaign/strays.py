@@ -20,6 +20,7 @@ from . import people
 from .app import App
 from .database import Conflict, Row, sql
 from .errors import Unknown
+from .identity import together
 from .inbound import Inbound
 from .messages import Match, last_touch, take_in
 from .sheet import normalise, person_of
@@ -73,8 +74,8 @@ def assign(app: App, code: str, address: str, kind: str = "") -> Row:
     wanted = {"kind": kind, "contact_id": contact["id"]}
     if message["kind"] == "stray":
         touch = next(iter(app.database.read(last_touch([contact["id"]]))[0]), None)
-        persons = [contact["person"], *_writer(message)]
-        match = Match(contact["id"], touch, list(dict.fromkeys(persons)))
+        everybody = together(app.database, _writer(message), [contact["id"]])
+        match = Match(contact["id"], touch, everybody.persons)
         kept = ("id", "read_as", "address", "received_at", "subject", "text")
         row = {name: message[name] for name in kept} | {"kind": kind, "read_as": kind}
         with contextlib.suppress(Conflict):  # somebody else was faster; or it is this, sent again

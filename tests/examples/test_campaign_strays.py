@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
+from examples.campaign import people
+from examples.campaign.contacts import Refused
 from examples.campaign.errors import Unknown
 from examples.campaign.strays import NotAStray, assign, count, dismiss, strays
 from tests.support.campaign_commands import Command
@@ -65,9 +68,23 @@ def test_a_stray_is_what_its_text_or_a_person_says(
     ends(sqlite_office, status)
 
 
+def test_an_assigned_unsubscription_counts_for_a_replaced_address_too(
+    sqlite_office: World,
+) -> None:
+    office, robert = sqlite_office, "robert@example.org"
+    office.campaign()
+    office.drive()
+    people.update(office.app, BO, new_address=robert)
+    assign(office.app, stray(office), robert, "unsubscribe")
+    office.app.create(replace(PLAN, name="autumn"))
+    for address in (BO, robert, PA):
+        with pytest.raises(Refused, match="unsubscribed"):
+            office.enrol(2, address)
+
+
 def test_of_two_who_assign_a_stray_at_once_one_is_right(office: World) -> None:
-    people = [BO, CY, "di@example.org", "ed@example.org"]
-    office.campaign(PLAN, *people)
+    contacts = [BO, CY, "di@example.org", "ed@example.org"]
+    office.campaign(PLAN, *contacts)
     office.drive()
     code = stray(office)
 
@@ -77,13 +94,13 @@ def test_of_two_who_assign_a_stray_at_once_one_is_right(office: World) -> None:
         except NotAStray:
             return False
 
-    with ThreadPoolExecutor(len(people)) as pool:
-        won = list(pool.map(take, people))
+    with ThreadPoolExecutor(len(contacts)) as pool:
+        won = list(pool.map(take, contacts))
     office.drive()
     assert won.count(True) == 1
-    for address, is_his in zip(people, won, strict=True):
+    for address, is_his in zip(contacts, won, strict=True):
         assert office.member(address=address) == ("replied" if is_his else "active")
-    outcomes = [touch["outcome"] for one in people for touch in office.touches(address=one)]
+    outcomes = [touch["outcome"] for one in contacts for touch in office.touches(address=one)]
     assert outcomes.count(1.0) == 1
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from examples.campaign import people
 from examples.campaign.contacts import Refused
 from examples.campaign.letter import BadLetter, Letter, compose, footer, unsubscribe_of
 from examples.campaign.reading import parse
@@ -376,6 +377,50 @@ def test_everybody_whom_it_concerns_is_stopped(
         ends(office, "unsubscribed", address=address)
 
 
+ROBERT = "robert@example.org"
+
+
+@pytest.mark.parametrize(
+    ("writer", "headers"),
+    [(BO, {"To": LEAVE}), (BO, {"text": "stop"}), (ROBERT, {"text": "please unsubscribe me"})],
+    ids=["to the unsubscribe address", "old address", "new address"],
+)
+@pytest.mark.parametrize("known_only", [False, True], ids=["handed over", "over IMAP"])
+def test_who_unsubscribes_under_a_replaced_address_or_its_successor_is_stopped_under_both(
+    sqlite_office: World, writer: str, headers: dict[str, str], known_only: bool
+) -> None:
+    office = sqlite_office
+    office.campaign(PLAN, BO, CY)
+    office.drive()
+    people.update(office.app, BO, new_address=ROBERT)
+    mail = reply(sender=writer, **headers).as_bytes()
+    row = office.inbound.receive_known(mail) if known_only else office.inbound.receive(mail)
+    assert row is not None
+    assert (row["kind"], row["contact_id"]) == ("unsubscribe", office.contact(ROBERT))
+    office.drive()
+    ends(office, "unsubscribed", address=ROBERT)
+    assert office.member(address=CY) == "active"
+    office.app.create(replace(PLAN, name="autumn"))
+    for address in (BO, ROBERT):
+        with pytest.raises(Refused, match="unsubscribed"):
+            office.enrol(2, address)
+
+
+def test_everybody_whom_replaced_addresses_connect_is_one_person(office: World) -> None:
+    """bo@ became robert@ and was imported again; robert@ became rob@; and bo@, then, bob@."""
+    office.campaign(PLAN, BO, CY)
+    people.update(office.app, BO, new_address=ROBERT)
+    office.campaign(HELD, BO, name="autumn", sequence="other")
+    people.update(office.app, ROBERT, new_address="rob@example.org")
+    people.update(office.app, BO, new_address="bob@example.org")
+    office.drive()
+    assert office.receive(reply(sender="rob@example.org", text="stop"))["kind"] == "unsubscribe"
+    ends(office, "unsubscribed", 1, "rob@example.org")
+    ends(office, "unsubscribed", 2, "bob@example.org")
+    names = ("bo", "robert", "rob", "bob", "cy")
+    assert [suppressed(office, f"{one}@example.org") for one in names] == [True] * 4 + [False]
+
+
 def test_a_click_in_a_forwarded_mail_counts_for_whom_it_was_sent_to(sqlite_office: World) -> None:
     office = sqlite_office
     office.campaign(PLAN, INFO, BO)
@@ -433,22 +478,22 @@ def test_a_reply_ends_the_campaigns_of_the_writer_as_well(office: World) -> None
 
 
 def test_mails_that_stop_the_same_people_at_once_are_all_taken_in(office: World) -> None:
-    people = [BO, INFO, CY]
-    office.campaign(PLAN, *people)
-    office.campaign(HELD, *people, name="autumn", sequence="other")
+    everybody = [BO, INFO, CY]
+    office.campaign(PLAN, *everybody)
+    office.campaign(HELD, *everybody, name="autumn", sequence="other")
     office.drive()
-    ids = {one: office.message_id(1, address=one) for one in people}
+    ids = {one: office.message_id(1, address=one) for one in everybody}
     mails = [
         reply(ids[to], text, sender=sender).as_bytes()
         for text in ("unsubscribe", "Call me")
-        for to in people
-        for sender in people
+        for to in everybody
+        for sender in everybody
     ]
     with ThreadPoolExecutor(6) as pool:
         kinds = [row["kind"] for row in pool.map(office.inbound.receive, mails)]
     assert kinds == ["unsubscribe"] * 9 + ["reply"] * 9
     office.drive()
-    for address in people:
+    for address in everybody:
         for campaign_id in (1, 2):
             assert office.run(campaign_id, address).state is State.DONE
     assert set(statuses(office).values()) == {"unsubscribed"}
