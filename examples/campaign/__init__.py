@@ -34,7 +34,7 @@ Campaigns and people
     overlaps        how other campaigns affect one
     contacts        import from CSV, which sheet reads
     people          change, remove, unbounce; erasure deletes everything about a person
-    identity        which addresses are one person's
+    identity        which addresses are one person's; mentions: where others name them
 
 Underneath
     records         queries on the tables of schema.sql

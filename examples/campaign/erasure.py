@@ -1,26 +1,28 @@
 """Erasing a person: nothing is left but a hash, so that a later import does not write to them
 again.
 
-A person is all addresses that differ only in what follows a plus. What each crash leaves behind:
+A person is all addresses that belong together (identity.py). What each crash leaves behind:
 
     before the first batch     nothing has happened
     suppressed                 nothing more is sent; the threads and rows are still there
     some threads ended         `cancelled`; they cannot go on
     some threads erased        the others; the rows still say which they are
-    rows deleted               bytes in the free pages of a SQLite file, which `scrub` removes
+    rows deleted               bytes in the free pages of a SQLite file, which `scrub` removes; a
+                               signal to an erased thread, which names nobody; and threads of others
+                               whose unsent text named the person: it is withdrawn, and they find
+                               that when they are due, or answered
 
 Whatever was left, doing it again finishes it: the rows that lead to everything else are deleted in
-one batch, and last. A mail that the person writes later is a new stray. It is kept until somebody
-erases the person again.
+one batch, and last. The Message-IDs are announced before that. A mail that the person writes later
+is a new stray. It is kept until somebody erases the person again.
 """
 
 from __future__ import annotations
 
-import contextlib
-import re
 import time
+import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -29,33 +31,31 @@ from perdure.types import ENDED, Run
 
 from . import records
 from .agent import thread_of
-from .database import Row, Statement, sql
+from .database import Statement, json_list, sql
+from .identity import together
+from .mentions import Addresses
 from .sheet import hash_of, normalise, person_of
 
 if TYPE_CHECKING:
     from .app import App
 
-ERASED = "[erased]"
 OUTSIDE = (
     "the mail provider's own log and copies (ask it to delete these Message-IDs)",
     "the mailboxes of those who got or wrote these mails",
     "backups of the database, and on D1 its Time Travel (30 days)",
     "traces and tables that were exported before, and logs: `inbound` logs who wrote",
-    "the name, in texts of other people",
+    "the journal of other people's threads, where a text of ours to them named the address",
+    "texts of other people: the name, and an address that may be another's (jim-bo@ for bo@)",
 )
 """What erasing cannot reach."""
 PATIENCE = 30.0
 """Seconds to wait for a worker to release a thread."""
 _PAUSE = 0.05
-_CONTACTS = """(SELECT id FROM contacts WHERE person = :person
-  UNION SELECT contact_id FROM former_addresses WHERE person = :person)"""
+_PERSONS = "(SELECT value->>'is' FROM json_each(:persons))"
+_CONTACTS = f"""(SELECT id FROM contacts WHERE person IN {_PERSONS}
+  UNION SELECT contact_id FROM former_addresses WHERE person IN {_PERSONS})"""  # noqa: S608
+"""Each statement finds them anew: a batch may run a second time, when their ids are others'."""
 _OWNED = ("touches", "bookings", "members")
-_MENTIONS = (
-    ("messages", "id", ("address", "subject", "text")),
-    ("campaigns", "id", ("trouble",)),
-    ("touches", "campaign_id, contact_id, step", ("said",)),
-)
-"""Other people's texts that may mention the address: the table, its key, the columns."""
 
 
 class StillDriven(Exception):
@@ -74,68 +74,83 @@ class Erased:
     """Whether the deleted bytes were removed from the files. False: the database does that."""
 
 
-def erase(app: App, address: str, *, patience: float = PATIENCE) -> Erased:
+def erase(
+    app: App,
+    address: str,
+    *,
+    patience: float = PATIENCE,
+    announce: Callable[[list[str]], object] = lambda message_ids: None,
+) -> Erased:
     """Delete everything about a person, and keep a hash. May be repeated, also after a crash.
 
+    `announce` gets the Message-IDs before anything is deleted: after that nothing has them.
     Raises `StillDriven` if a worker does not release one of the threads within `patience` seconds.
     """
-    person = person_of(normalise(address))
-    persons = _persons(app, person)
-    for one in persons:
-        _stop(app, one)
-    threads = _threads(app, person)
+    persons = _stop(app, person_of(normalise(address)))
+    threads, message_ids = _threads(app, persons), _sent(app, persons)
+    announce(message_ids)
     for thread_id in threads:
         _end(app, thread_id, patience)
     deleted: Counter[str] = Counter()
     for thread_id in threads:
         deleted.update(app.runtime.blocking.erase(thread_id))
-    message_ids = [
-        row["message_id"]
-        for row in app.database.rows(
-            f"""SELECT message_id FROM touches WHERE contact_id IN {_CONTACTS}
-                AND attempt IS NOT NULL ORDER BY attempt_at""",  # noqa: S608 (our own words)
-            person=person,
-        )
-    ]
-    for one in persons:  # the first deletes the contacts
-        deleted.update(_delete_rows(app, one))
+    deleted.update(_delete_rows(app, persons))
     for thread_id in threads:  # a mail that came in meanwhile may have signalled them
         deleted.update(app.runtime.blocking.erase(thread_id))
     return Erased(dict(deleted), message_ids, app.runtime.blocking.scrub())
 
 
-def _persons(app: App, person: str) -> list[str]:
-    """The person, after everybody whose address their contacts had, or have, too."""
-    found = app.database.rows(
-        f"""SELECT person FROM contacts WHERE id IN {_CONTACTS}
-            UNION SELECT person FROM former_addresses WHERE contact_id IN {_CONTACTS}""",  # noqa: S608
-        person=person,
-    )
-    return [*({row["person"] for row in found} - {person}), person]
+def _stop(app: App, person: str) -> list[str]:
+    """From here on nothing is sent to the person, and no import adds them again. Returns all who
+    belong together with them, also by a change that was faster."""
+    persons = together(app.database, [person]).persons
+    while True:
+        app.database.write(
+            *(records.suppress(one, "erased", app.clock.now()) for one in persons),
+            sql(
+                """UPDATE suppressions SET why = 'erased' WHERE hash IN
+                     (SELECT value->>'is' FROM json_each(:hashes))""",
+                hashes=json_list([hash_of(one) for one in persons]),
+            ),
+            _about(persons, "UPDATE contacts SET status = 'removed' WHERE id IN {}"),
+            _about(
+                persons,
+                """UPDATE members SET status = 'removed' WHERE contact_id IN {}
+                   AND status = 'active'""",
+            ),
+        )
+        stopped, persons = persons, together(app.database, persons).persons
+        if persons == stopped:
+            return persons
 
 
-def _stop(app: App, person: str) -> None:
-    """From here on nothing is sent to the person, and no import adds them again."""
-    app.database.write(
-        records.suppress(person, "erased", app.clock.now()),
-        sql("UPDATE suppressions SET why = 'erased' WHERE hash = :hash", hash=hash_of(person)),
-        sql(f"UPDATE contacts SET status = 'removed' WHERE id IN {_CONTACTS}", person=person),  # noqa: S608
-        sql(
-            f"""UPDATE members SET status = 'removed' WHERE contact_id IN {_CONTACTS}
-                AND status = 'active'""",  # noqa: S608 (our own words)
-            person=person,
-        ),
-    )
+def _about(persons: list[str], text: str) -> Statement:
+    """A statement in which `{}` is the ids of these persons' contacts."""
+    return sql(text.replace("{}", _CONTACTS), persons=json_list(persons))
 
 
-def _threads(app: App, person: str) -> list[str]:
-    found = app.database.rows(
-        f"""SELECT campaign_id, contact_id FROM members WHERE contact_id IN {_CONTACTS}
-            UNION SELECT campaign_id, contact_id FROM touches WHERE contact_id IN {_CONTACTS}
-            ORDER BY 1, 2""",  # noqa: S608 (our own words)
-        person=person,
+def _threads(app: App, persons: list[str]) -> list[str]:
+    [found] = app.database.read(
+        _about(
+            persons,
+            """SELECT campaign_id, contact_id FROM members WHERE contact_id IN {}
+               UNION SELECT campaign_id, contact_id FROM touches WHERE contact_id IN {}
+               ORDER BY 1, 2""",
+        )
     )
     return [thread_of(row["campaign_id"], row["contact_id"]) for row in found]
+
+
+def _sent(app: App, persons: list[str]) -> list[str]:
+    """The Message-IDs of the mails that the person was sent, or perhaps was."""
+    [found] = app.database.read(
+        _about(
+            persons,
+            """SELECT message_id FROM touches WHERE contact_id IN {}
+               AND attempt IS NOT NULL ORDER BY attempt_at""",
+        )
+    )
+    return [row["message_id"] for row in found]
 
 
 def _end(app: App, thread_id: str, patience: float) -> None:
@@ -159,90 +174,34 @@ def _still_driven(run: Run, thread_id: str) -> str:
     )
 
 
-def _delete_rows(app: App, person: str) -> Counter[str]:
-    """Delete a person's rows in one batch, and remove their address from other rows."""
-    messages = _messages_of(app, person)
-    mentioning = list(_without_address(app, person, messages))
-    count = "SELECT count(*) AS n FROM {} WHERE contact_id IN " + _CONTACTS  # noqa: S608
-    *owned, contacts = app.database.read(
-        *(sql(count.format(table), person=person) for table in _OWNED),
-        sql(f"SELECT count(*) AS n FROM contacts WHERE id IN {_CONTACTS}", person=person),  # noqa: S608
+def _delete_rows(app: App, persons: list[str]) -> Counter[str]:
+    """Delete a person's rows in one batch, and remove their addresses from other rows."""
+    addresses, contacts = Addresses(persons), together(app.database, persons).contacts
+    own, *counts = app.database.read(
+        _about(persons, "SELECT id FROM messages WHERE contact_id IN {}"),
+        *(
+            _about(persons, f"SELECT count(*) AS n FROM {one} WHERE contact_id IN {{}}")  # noqa: S608
+            for one in _OWNED
+        ),
     )
+    messages = sorted({row["id"] for row in own} | set(addresses.messages(app.database)))
+    mentions = list(addresses.mentions(app.database, contacts, messages))
+    these = "IN (SELECT value->>'is' FROM json_each(:ids))"
     app.database.write(
         # first, so that no mail of the person is taken in meanwhile: on PostgreSQL it is a lock
-        sql(f"UPDATE contacts SET status = 'removed' WHERE id IN {_CONTACTS}", person=person),  # noqa: S608
-        *(sql("DELETE FROM message_contacts WHERE message_id = :id", id=id) for id in messages),
-        sql(f"DELETE FROM message_contacts WHERE contact_id IN {_CONTACTS}", person=person),  # noqa: S608
-        *(sql("DELETE FROM messages WHERE id = :id", id=id) for id in messages),
-        sql(f"DELETE FROM messages WHERE contact_id IN {_CONTACTS}", person=person),  # noqa: S608
-        *mentioning,
-        *(
-            sql(f"DELETE FROM {table} WHERE contact_id IN {_CONTACTS}", person=person)  # noqa: S608
-            for table in _OWNED
-        ),
-        sql(f"DELETE FROM contacts WHERE id IN {_CONTACTS}", person=person),  # noqa: S608
+        _about(persons, "UPDATE contacts SET status = 'removed' WHERE id IN {}"),
+        sql(f"DELETE FROM message_contacts WHERE message_id {these}", ids=json_list(messages)),  # noqa: S608
+        _about(persons, "DELETE FROM message_contacts WHERE contact_id IN {}"),
+        sql(f"DELETE FROM messages WHERE id {these}", ids=json_list(messages)),  # noqa: S608
+        _about(persons, "DELETE FROM messages WHERE contact_id IN {}"),
+        *(_about(persons, f"DELETE FROM {one} WHERE contact_id IN {{}}") for one in _OWNED),  # noqa: S608
+        _about(persons, "DELETE FROM contacts WHERE id IN {}"),
         sql("DELETE FROM former_addresses WHERE contact_id NOT IN (SELECT id FROM contacts)"),
+        *(one.erased() for one in mentions),
     )
-    found = Counter({table: n[0]["n"] for table, n in zip(_OWNED, owned, strict=True)})
-    found.update(contacts=contacts[0]["n"], messages=len(messages), mentions=len(mentioning))
+    for one in mentions:
+        if one.is_text_of_ours:  # so that a text that was not sent is written again
+            app.wake(one.key["campaign_id"], one.key["contact_id"], f"erased {uuid.uuid4().hex}")
+    found = Counter({one: rows[0]["n"] for one, rows in zip(_OWNED, counts, strict=True)})
+    found.update(contacts=len(contacts), messages=len(messages), mentions=len(mentions))
     return +found
-
-
-def _messages_of(app: App, person: str) -> list[str]:
-    """The ids of messages that the person wrote, or that are about them."""
-    found = app.database.rows(
-        f"""SELECT id, address, CASE WHEN contact_id IN {_CONTACTS} THEN 1 ELSE 0 END AS own
-            FROM messages WHERE contact_id IN {_CONTACTS}
-            OR LOWER(address) LIKE :pattern ESCAPE '!'""",  # noqa: S608 (our own words)
-        person=person,
-        pattern=_pattern(person),
-    )
-    address = _address_of(person)
-    return [row["id"] for row in found if row["own"] or address.fullmatch(row["address"])]
-
-
-def _without_address(app: App, person: str, deleted: list[str]) -> Iterator[Statement]:
-    """Statements that replace the address, with any label, in other people's rows."""
-    address, pattern = _address_of(person), f"%{_pattern(person)}%"
-    for table, key, columns in _MENTIONS:
-        mentions = " OR ".join(f"LOWER({column}) LIKE :pattern ESCAPE '!'" for column in columns)
-        found = app.database.rows(
-            f"SELECT {key}, {', '.join(columns)} FROM {table} WHERE {mentions}",  # noqa: S608
-            pattern=pattern,
-        )
-        for row in found:
-            changed = {column: address.sub(ERASED, row[column]) for column in columns}
-            if table == "messages" and row["id"] in deleted:
-                continue  # it is deleted
-            if any(changed[column] != row[column] for column in columns):
-                yield _replace(table, key.split(", "), row, changed)
-
-
-def _pattern(person: str) -> str:
-    """For LIKE: what an address of the person looks like, and some of others. A domain beyond ASCII
-    has several spellings, and SQLite tells its capitals from small letters."""
-    local, _, domain = person.rpartition("@")
-    return f"{_escaped(local)}%@" + ("%" if "xn--" in domain else _escaped(domain))
-
-
-def _address_of(person: str) -> re.Pattern[str]:
-    """An address of the person, with whatever label, however its domain is spelled."""
-    local, _, domain = person.rpartition("@")
-    spellings = {domain}
-    with contextlib.suppress(UnicodeError):
-        spellings.add(domain.encode().decode("idna"))
-    domains = "|".join(map(re.escape, sorted(spellings)))
-    return re.compile(
-        rf"(?<![\w.+-]){re.escape(local)}(\+[^\s@<>]*)?@({domains})(?![\w-])", re.IGNORECASE
-    )
-
-
-def _replace(table: str, key: list[str], row: Row, changed: Row) -> Statement:
-    sets = ", ".join(f"{column} = :{column}" for column in changed)
-    where = " AND ".join(f"{column} = :{column}" for column in key)
-    found = {column: row[column] for column in key}
-    return sql(f"UPDATE {table} SET {sets} WHERE {where}", **found, **changed)  # noqa: S608
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"([!%_])", r"!\1", text)

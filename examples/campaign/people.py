@@ -46,7 +46,6 @@ __all__ = [
 
 PATIENCE = 5.0
 """Seconds that `unbounce` waits for a thread that is being driven."""
-_UNSENT = "('draft_pending', 'approved', 'refused')"
 
 
 def find(app: App, address: str) -> Row:
@@ -156,7 +155,7 @@ def _changes(row: Row, changed: Row, *, is_other: bool) -> list[Statement]:
             sql(
                 f"""UPDATE touches SET status = 'stopped', said = 'the contact was changed'
                     WHERE contact_id = :id AND sent_at IS NULL
-                    AND status IN {_UNSENT}""",  # noqa: S608 (our own words)
+                    AND status IN {records.UNSENT}""",  # noqa: S608 (our own words)
                 id=contact_id,
             ),
             turns.release({"contact_id": contact_id}),

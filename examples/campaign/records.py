@@ -16,6 +16,8 @@ from .sheet import hash_of, person_of
 
 ENDED_BY = {"reply": "replied", "bounce": "bounced", "unsubscribe": "unsubscribed"}
 """The status of a member that a message of this kind ends."""
+UNSENT = "('draft_pending', 'approved', 'refused')"
+"""The status of a touch whose text may still go out."""
 UNREFUSED = {"refused": 0, "problem": "", "said": ""}
 """The columns of a touch without a refusal."""
 

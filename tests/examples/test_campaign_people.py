@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from examples.campaign import agent, control, people, records
+from examples.campaign import agent, control, erasure, identity, people, records
 from examples.campaign.app import App
 from examples.campaign.contacts import Refused
 from examples.campaign.errors import Unknown
@@ -24,7 +24,7 @@ from perdure.journal import failpoints
 from tests.support.campaign_commands import Command
 from tests.support.campaign_commands import command as command
 from tests.support.campaign_ends import CY, TWO
-from tests.support.campaigns import BO, HELD, MONDAY, PLAN, World, bounce, reply, world
+from tests.support.campaigns import BO, HELD, MONDAY, PLAN, World, bounce, reply, sql, world
 from tests.support.campaigns import office as office
 from tests.support.campaigns import sqlite_office as sqlite_office
 from tests.support.fork_server import ForkServer
@@ -139,6 +139,148 @@ def test_an_address_that_was_replaced_stands_for_the_same_person(sqlite_office: 
     for address in (BO, "robert@example.org"):
         with pytest.raises(Refused, match="was erased"):
             office.enrol(2, address)
+
+
+def test_everybody_whom_a_replaced_address_connects_is_erased_with_their_threads(
+    office: World,
+) -> None:
+    """bo@ became robert@, was imported again, and became bob@: one person, two contacts."""
+    office.campaign(PLAN, BO, CY, cadence=TWO)
+    office.drive()
+    sent = office.message_id(1)
+    people.update(office.app, BO, new_address="robert@example.org")
+    office.campaign(HELD, BO, name="summer", sequence="summer")
+    people.update(office.app, BO, new_address="bob@example.org")
+    office.drive()
+    [question] = office.questions()
+    assert question.value["to"] == "bob@example.org"
+    cy, url = of_cy(office), office.app.settings.url
+    erased = people.erase(office.app, "robert@example.org")
+    assert office.questions() == []
+    assert (erased.rows["contacts"], erased.rows["runs"]) == (2, 2)
+    assert erased.message_ids == [sent]
+    clean(office)
+    assert mentions(url, "robert@", "bob@") == set()
+    assert of_cy(office) == cy
+    for address in (BO, "robert@example.org", "bob@example.org"):
+        with pytest.raises(Refused, match="was erased"):
+            office.enrol(1, address)
+
+
+def test_an_address_that_is_replaced_while_its_person_is_erased_is_not_written_to(
+    sqlite_office: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office, together = sqlite_office, identity.together
+    office.campaign(PLAN, BO)
+
+    def look_and_change(*of: Any) -> Any:
+        found = together(*of)
+        monkeypatch.undo()
+        people.update(office.app, BO, new_address="robert@example.org")
+        return found
+
+    monkeypatch.setattr(erasure, "together", look_and_change)
+    people.erase(office.app, BO)
+    with pytest.raises(Refused, match="was erased"):
+        office.enrol(1, "robert@example.org")
+
+
+def test_who_has_a_longer_address_is_left_alone(office: World) -> None:
+    """A message from bo@example.org.au, or one that names him, is not about bo@example.org."""
+    others = ("bo@example.org.au", "x.bo@example.org", "jim-bo@example.org", "o'bo@example.org")
+    for address in others:
+        office.receive(reply(None, f"I am {address}.", sender=address, subject=address))
+    office.receive(reply(None, "Hi"))
+    before = office.rows("SELECT * FROM messages WHERE address <> :bo ORDER BY id", bo=BO)
+    assert people.erase(office.app, BO).rows == {"messages": 1}
+    assert office.rows("SELECT * FROM messages ORDER BY id") == before
+    for address in others:
+        assert people.erase(office.app, address).rows == {"messages": 1}
+    assert office.rows("SELECT * FROM messages") == []
+
+
+LONG = "bo.van.der.berg@department-of-mathematics.university.example"
+
+
+@pytest.mark.parametrize("person", [BO, LONG], ids=["short", "long"])
+def test_an_address_is_erased_whatever_marks_are_around_it(office: World, person: str) -> None:
+    local, _, domain = person.partition("@")
+    texts = {
+        "<{}>": "<[erased]>",
+        "_{}_": "[erased]_",
+        "Ask ...{}": "Ask [erased]",
+        "Ask...{}": "Ask[erased]",
+        "-{}": "[erased]",
+        "'{}'": "[erased]'",
+        "{}_old": "[erased]_old",
+        "{}. Hm": "[erased]. Hm",
+        "{}...and": "[erased]...and",
+        "{}-": "[erased]-",
+        f"to={local}%40{domain}&a": "to=[erased]&a",
+        f"to={local}%2Bnews%40{domain}&a": "to=[erased]&a",
+    }
+    for text in texts:
+        office.receive(reply(None, "Hm", sender=CY, subject=text.format(person.title())))
+    assert people.erase(office.app, person).rows == {"mentions": len(texts)}
+    found = [row["subject"] for row in office.rows("SELECT subject FROM messages")]
+    assert sorted(found) == sorted(texts.values())
+
+
+def test_a_text_of_ours_that_names_an_erased_person_is_not_sent(office: World) -> None:
+    office.campaign(replace(HELD, brief=f"Ask {BO}"), BO, CY, cadence=TWO)
+    office.drive()
+    [question] = office.questions(1, CY)
+    client = office.app.runtime.blocking
+    client.answer(question.id, {"action": "edit", "subject": "Hi", "body": f"Ask {BO}."})
+    office.drive()
+    office.clock.advance(timedelta(days=5))
+    office.drive()
+    [question] = office.questions(1, CY)
+    shown = office.touches(address=CY)[1]
+    edited = records.change_touch(
+        {name: shown[name] for name in ("campaign_id", "contact_id", "step")}, body=f"And {BO}"
+    )
+    office.app.database.write(edited)
+    assert people.erase(office.app, BO).rows["mentions"] == 3
+    assert mentions(office.app.settings.url, BO) <= {
+        name for name in contents(office.app.settings.url) if name.startswith("perdure_")
+    }
+    sent, withdrawn = office.touches(address=CY)
+    assert (sent["status"], sent["body"]) == ("sent", "Ask [erased].")
+    assert withdrawn["status"] == "stopped"
+    office.drive()
+    [again] = office.questions(1, CY)
+    assert again.id != question.id
+    assert office.touch_states(address=CY) == ["sent", "draft_pending"]
+
+
+def test_what_a_server_said_about_an_erased_person_is_no_mention_by_another(
+    sqlite_office: World,
+) -> None:
+    office = sqlite_office
+    office.campaign(PLAN, BO)
+    office.drive()
+    office.app.database.write(sql("UPDATE touches SET said = :said", said=f"550 {BO} is unknown"))
+    assert "mentions" not in people.erase(office.app, BO).rows
+
+
+def test_the_message_ids_are_told_before_anything_is_deleted(sqlite_office: World) -> None:
+    office = sqlite_office
+    office.campaign(PLAN, BO)
+    office.drive()
+    sent = [office.message_id(1)]
+
+    class Killed(Exception):
+        pass
+
+    def announce(message_ids: list[str]) -> None:
+        assert message_ids == sent
+        assert office.message_id(1) == sent[0]
+        raise Killed
+
+    with pytest.raises(Killed):
+        people.erase(office.app, BO, announce=announce)
+    assert people.erase(office.app, BO).message_ids == sent
 
 
 def test_an_address_beyond_ascii_is_erased_in_either_spelling(sqlite_office: World) -> None:

@@ -88,15 +88,18 @@ def erase(
     """Delete everything about a person, under all their addresses, and keep a hash."""
     confirm(f"Erase {address} for good?", yes=yes)
     with App() as app:
-        erased = people.erase(app, address)
+        erased = people.erase(app, address, announce=_print_sent)
     for table, rows in sorted(erased.rows.items()):
         print(f"{rows:>8}  {table}")
     print(f"{sum(erased.rows.values())} rows deleted.")
-    for message_id in erased.message_ids:
-        print(f"sent: {message_id}")
     print("Not reached:")
     for one in OUTSIDE:
         print(f"  {one}")
+
+
+def _print_sent(message_ids: list[str]) -> None:
+    for message_id in message_ids:
+        print(f"sent: {message_id}", flush=True)
 
 
 def _day(at: int) -> str:
