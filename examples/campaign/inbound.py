@@ -201,15 +201,17 @@ class Inbound:
 
 
 def _id(mail: Incoming) -> str:
-    """Machines that write `<1@localhost>` into every mail must not make two people one.
+    """A hash of what makes a mail one and the same. Nothing else of it is kept of a mail that is
+    dismissed, nor in the signals to threads of others: a Message-ID may name its author.
 
+    Machines that write `<1@localhost>` into every mail must not make two people one.
     An unsubscription is another mail than its copy that is none: of a mail to us and, in Bcc, to an
     unsubscribe address two copies come in, and only one says so.
     """
-    about = [mail.address]
+    about = [mail.message_id, mail.address]
     if mail.kind == "unsubscribe":
         about += ["unsubscribe", *sorted(mail.tokens)]
-    return f"{mail.message_id} {hashlib.sha256(' '.join(about).encode()).hexdigest()[:16]}"
+    return hashlib.sha256(" ".join(about).encode()).hexdigest()
 
 
 def _nearest(ids: list[str], touches: list[Row]) -> Row | None:

@@ -124,7 +124,8 @@ CREATE UNIQUE INDEX IF NOT EXISTS bookings_slot ON bookings (domain, slot);
 CREATE UNIQUE INDEX IF NOT EXISTS bookings_number ON bookings (sender, day, number);
 CREATE INDEX IF NOT EXISTS bookings_person ON bookings (person, at);
 
--- What came in, once per Message-ID and author, and once more if a copy of it is an unsubscription.
+-- What came in, once per Message-ID and author, and once more if a copy of it is an unsubscription:
+-- `id` is a hash of these.
 -- Its kind is `reply`, `bounce`, `unsubscribe`, `automatic` (an out-of-office note, which ends
 -- nothing), `stray` (it matches nothing, or is our own mail come back) or `dismissed` (a stray that a
 -- person has put away). `read_as` is the kind that its content makes it, also if it is a stray.

@@ -1,6 +1,6 @@
 """Mail that matches nothing: list it, assign it to a contact, dismiss it.
 
-A stray is known by its `code`, a few letters of a hash of its id, short enough to type. `assign`
+A stray is known by its `code`, the first letters of its id, short enough to type. `assign`
 takes it in as if it had just come, in one batch: it deletes the row if it is still a stray, and
 stores it again as the contact's. If somebody else was faster, the key is taken and nothing of the
 batch counts. What a crash leaves behind is what it leaves of any mail (inbound.py): not assigned,
@@ -10,8 +10,6 @@ or assigned and told by the next sweep.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-from collections.abc import Iterator
 from typing import Any
 
 from perdure.times import moment
@@ -26,15 +24,12 @@ from .messages import Match, last_touch, take_in
 from .sheet import normalise, person_of
 
 KINDS = ("reply", "bounce", "unsubscribe")
-_PAGE = 1000
+_CODE = 8
+"""Letters of a code."""
 
 
 class NotAStray(ValueError):
     """The message has been assigned or dismissed."""
-
-
-def code_of(message_id: str) -> str:
-    return hashlib.sha256(message_id.encode()).hexdigest()[:8]
 
 
 def strays(app: App, limit: int = 100) -> list[dict[str, Any]]:
@@ -46,7 +41,7 @@ def strays(app: App, limit: int = 100) -> list[dict[str, Any]]:
     )
     return [
         {
-            "id": code_of(row["id"]),
+            "id": row["id"][:_CODE],
             "at": moment(row["received_at"]).isoformat(" ", "minutes"),
             "from": row["address"],
             "read_as": row["read_as"],
@@ -91,7 +86,7 @@ def assign(app: App, code: str, address: str, kind: str = "") -> Row:
 
 
 def dismiss(app: App, code: str) -> None:
-    """Dismiss a stray: only its id is kept, so that it is not taken in again."""
+    """Dismiss a stray: only its id, a hash, is kept, so that it is not taken in again."""
     message = _find(app, code)
     app.database.write(
         sql(
@@ -113,28 +108,15 @@ def _writer(message: Row) -> list[str]:
 
 
 def _find(app: App, code: str) -> Row:
-    found = [id for id in _ids(app) if code_of(id).startswith(code.lower())] if code else []
+    """The message with this code, whatever its kind: a former stray is found too."""
+    first_letters = "id >= :code AND id < CAST(:code AS TEXT) || 'g'"
+    query = f"SELECT * FROM messages WHERE {first_letters}"  # noqa: S608 (our own words)
+    found = app.database.rows(query, code=code.lower()) if code else []
     if not found:
         raise Unknown(f"There is no message {code!r}; `strays` lists those that match nothing.")
     if len(found) > 1:
         raise Unknown(f"{len(found)} messages begin with {code!r}; type more of it.")
-    row = app.database.one("SELECT * FROM messages WHERE id = :id", id=found[0])
-    assert row is not None
-    return row
-
-
-def _ids(app: App) -> Iterator[str]:
-    """The ids of all messages, so that a former stray is found too."""
-    last = ""
-    while True:
-        page = app.database.rows(
-            f"SELECT id FROM messages WHERE id > :last ORDER BY id LIMIT {_PAGE}",  # noqa: S608
-            last=last,
-        )
-        yield from (row["id"] for row in page)
-        if len(page) < _PAGE:
-            return
-        last = page[-1]["id"]
+    return found[0]
 
 
 def _whose(app: App, code: str, message: Row) -> str:

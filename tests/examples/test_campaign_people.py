@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from examples.campaign import agent, control, erasure, identity, people, records
+from examples.campaign import agent, control, erasure, identity, people, records, strays
 from examples.campaign.app import App
 from examples.campaign.contacts import Refused
 from examples.campaign.errors import Unknown
@@ -252,6 +252,22 @@ def test_a_text_of_ours_that_names_an_erased_person_is_not_sent(office: World) -
     [again] = office.questions(1, CY)
     assert again.id != question.id
     assert office.touch_states(address=CY) == ["sent", "draft_pending"]
+
+
+def test_a_message_id_that_names_an_erased_person_is_kept_nowhere(office: World) -> None:
+    """Bo answers for Info, and a mail of his was dismissed: both Message-IDs name him."""
+    info = "info@example.org"
+    office.campaign(PLAN, BO, info, cadence=TWO)
+    office.drive()
+    answer = reply(office.message_id(1, address=info), Message_ID=f"<1.{BO}>")
+    assert office.receive(answer)["contact_id"] == office.contact(info)
+    lost = reply(None, sender="b@else.example", subject="Hm", Message_ID=f"<2.{BO}>")
+    assert office.receive(lost)["kind"] == "stray"
+    [stray] = strays.strays(office.app)
+    strays.dismiss(office.app, stray["id"])
+    people.erase(office.app, BO)
+    clean(office)
+    assert office.receive(lost)["kind"] == "dismissed"
 
 
 def test_what_a_server_said_about_an_erased_person_is_no_mention_by_another(
