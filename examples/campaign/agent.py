@@ -343,10 +343,10 @@ class Agent:
         A refusal that another campaign of the sequence got has no consequence here: that one may
         have another sender, and the cause may be mended by now. The next try is this campaign's.
         """
-        kind, recipient = _kind(error), state["letter"]["recipient"]
+        kind = _kind(error)
         if not self._sending.was_tried(place, state["tries"]):
             kind = "NotNow"
-        self.refused(place, kind, str(error), state["tries"], recipient)
+        self.refused(place, kind, str(error), state["tries"])
         if kind == "NoSuchRecipient":
             for campaign_id in records.campaigns_of(self._database, place["contact_id"]):
                 thread_id = thread_of(campaign_id, place["contact_id"])
@@ -438,10 +438,9 @@ class Agent:
         self._database.inside(*records.bounce(place))
 
     @perdure.effect(transactional=True)
-    def refused(
-        self, place: dict[str, int], kind: str, said: str, tries: int, recipient: str
-    ) -> None:
-        """Record that a conversation came to nothing, with its consequences."""
+    def refused(self, place: dict[str, int], kind: str, said: str, tries: int) -> None:
+        """Record that a conversation came to nothing, with its consequences. `said` has no address
+        in it (refusals.py): the question about a trouble outlives the contact."""
         statements = [records.note_refusal(place, kind, said, tries)]
         if kind == "NoSuchRecipient":
             statements += records.bounce(place)
@@ -451,8 +450,7 @@ class Agent:
                 turns.release(place),
             ]
         if kind in trouble.LIMITS:
-            what = said.replace(recipient, "the recipient")
-            statements.append(trouble.stop(place, kind, what))
+            statements.append(trouble.stop(place, kind, said))
         self._database.inside(*statements)
 
     @perdure.effect(transactional=True)

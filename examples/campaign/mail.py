@@ -31,6 +31,7 @@ from .refusals import (
     TemporaryTrouble,
     place,
     refusal,
+    without_addresses,
     words,
 )
 from .settings import Settings
@@ -90,7 +91,7 @@ class Outgoing:
             self.greet(smtp)
             self.login(smtp)
             self.mail_from(smtp, letter.sender)
-            _command(smtp.rcpt, letter.recipient, stage=Stage.RECIPIENT, about=letter.recipient)
+            _command(smtp.rcpt, letter.recipient, stage=Stage.RECIPIENT)
             if not asked(before_data):
                 return "stopped"
             _command(smtp.docmd, "DATA", stage=Stage.DATA, hoped=354)
@@ -185,7 +186,8 @@ def _not_done(stage: Stage, about: str = "") -> Iterator[None]:
         if isinstance(error, smtplib.SMTPResponseException) and isinstance(error.smtp_error, bytes):
             raise refusal(stage, error.smtp_code, error.smtp_error, about) from error
         kind = _trouble(error) if stage.is_ours else TemporaryTrouble
-        raise kind(f"{place(stage, about)}: {type(error).__name__}: {error}"[:600]) from error
+        what = f"{type(error).__name__}: {without_addresses(str(error))}"
+        raise kind(f"{place(stage, about)}: {what}"[:600]) from error
 
 
 def _trouble(error: Exception) -> type[perdure.NotDone]:

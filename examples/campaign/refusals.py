@@ -132,6 +132,7 @@ _WORDS: tuple[tuple[type[Rejected] | None, str], ...] = (
 _STATUS = re.compile(r"(?:^\s*|\(#)5\.(\d{1,3}\.\d{1,3})\b")
 _NAMES = re.compile(r"<\S*>|\S*@\S*|\S*://\S*|\[\S*\]")
 """Addresses and links: what their letters spell means nothing."""
+_ADDRESS = re.compile(r"<?[^\s<>(),;:]*(?:@|%40)[^\s<>(),;:]*>?")
 
 
 def meaning(stage: Stage, code: int, text: str) -> type[perdure.NotDone]:
@@ -156,7 +157,8 @@ def _by_words(text: str) -> type[Rejected] | None:
 
 
 def refusal(stage: Stage, code: int, text: bytes, about: str = "") -> perdure.NotDone:
-    """The exception for a server's answer. It says the stage, and the server's words."""
+    """The exception for a server's answer. It says the stage, and the server's words, in which each
+    address is `<address>`."""
     kind = meaning(stage, code, text.decode("utf-8", "replace"))
     return kind(f"{place(stage, about)}: {words(code, text)}")
 
@@ -166,5 +168,11 @@ def place(stage: Stage, about: str) -> str:
 
 
 def words(code: int, text: bytes) -> str:
-    """An answer as one line, not too long."""
-    return f"{code} {' '.join(text.decode('utf-8', 'replace').split())}"[:500]
+    """An answer as one line, not too long, without addresses."""
+    return f"{code} {without_addresses(text.decode('utf-8', 'replace'))}"[:500]
+
+
+def without_addresses(text: str) -> str:
+    """A text as one line, with `<address>` for each address. A server may name anybody, such as
+    those behind the address of a group, and its words are kept with the thread of another."""
+    return _ADDRESS.sub("<address>", " ".join(text.split()))

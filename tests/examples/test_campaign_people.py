@@ -18,6 +18,7 @@ from examples.campaign import agent, control, erasure, identity, people, records
 from examples.campaign.app import App
 from examples.campaign.contacts import Refused
 from examples.campaign.errors import Unknown
+from examples.campaign.faults import Reply
 from examples.campaign.postoffice import Fault, Mail, Moment, scripted
 from perdure import errors
 from perdure.journal import failpoints
@@ -268,6 +269,22 @@ def test_a_message_id_that_names_an_erased_person_is_kept_nowhere(office: World)
     people.erase(office.app, BO)
     clean(office)
     assert office.receive(lost)["kind"] == "dismissed"
+
+
+def test_a_servers_words_about_another_contact_are_kept_without_the_address(
+    office: World,
+) -> None:
+    info = "info@example.org"
+    said = "550 5.7.1 <Bo@Example.org> (expanded from <INFO@example.org>): relay not permitted"
+    office.office.faults = scripted({(info, 1): Reply(said), (BO, 1): Reply(said)})
+    office.campaign(PLAN, BO, info)
+    office.drive()
+    [question] = office.questions()
+    assert question.value["said"] == (
+        "RCPT TO: 550 5.7.1 <address> (expanded from <address>): relay not permitted"
+    )
+    people.erase(office.app, BO)
+    clean(office)
 
 
 def test_what_a_server_said_about_an_erased_person_is_no_mention_by_another(

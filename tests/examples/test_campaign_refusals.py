@@ -17,6 +17,7 @@ from examples.campaign.refusals import (
     ServerTrouble,
     TemporaryTrouble,
     meaning,
+    refusal,
 )
 from tests.examples.test_campaign_mail import BO, DATE, HOST, LETTER, outgoing, yes
 
@@ -268,3 +269,15 @@ def test_a_password_that_cannot_be_sent_is_ours_to_mend_and_not_told() -> None:
 def test_a_long_answer_is_read_in_a_moment() -> None:
     for text in ("mailbox " * 20_000, "contains " * 20_000, "daily sending " * 20_000):
         assert meaning(RCPT, 550, text) is Doubtful
+
+
+def test_addresses_are_cut_out_of_a_servers_words() -> None:
+    for said, kept in (
+        ("5.1.1 <bo@x.example>: unknown", "5.1.1 <address>: unknown"),
+        ("rfc822;Bo+x@X.example, sorry", "rfc822;<address>, sorry"),
+        ("see https://x.example/?to=bo%40x.example now", "see https:<address> now"),
+        ("user 'bo@x.example'\r\n is unknown", "user <address> is unknown"),
+        ("try again at 9", "try again at 9"),
+    ):
+        assert str(refusal(RCPT, 550, said.encode())) == f"RCPT TO: 550 {kept}"
+    assert "bo" not in str(refusal(RCPT, 550, b"x" * 490 + b" bo@x.example"))
