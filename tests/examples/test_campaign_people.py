@@ -227,32 +227,34 @@ def test_an_address_is_erased_whatever_marks_are_around_it(office: World, person
     assert sorted(found) == sorted(texts.values())
 
 
-def test_a_text_of_ours_that_names_an_erased_person_is_not_sent(office: World) -> None:
-    office.campaign(replace(HELD, brief=f"Ask {BO}"), BO, CY, cadence=TWO)
-    office.drive()
-    [question] = office.questions(1, CY)
-    client = office.app.runtime.blocking
-    client.answer(question.id, {"action": "edit", "subject": "Hi", "body": f"Ask {BO}."})
-    office.drive()
-    office.clock.advance(timedelta(days=5))
-    office.drive()
-    [question] = office.questions(1, CY)
-    shown = office.touches(address=CY)[1]
-    edited = records.change_touch(
-        {name: shown[name] for name in ("campaign_id", "contact_id", "step")}, body=f"And {BO}"
-    )
-    office.app.database.write(edited)
+def test_a_text_of_ours_that_names_an_erased_person_is_written_again_before_it_is_sent(
+    office: World,
+) -> None:
+    def edit(body: str) -> None:
+        [question] = office.questions(1, CY)
+        office.app.runtime.blocking.answer(question.id, {"action": "edit", "body": body})
+        office.drive()
+
+    brief = f"As {BO} said"
+    office.campaign(HELD, BO, CY, cadence=TWO, brief=brief, zone="America/Los_Angeles")
+    office.sleep_through()
+    edit(f"Ask {BO}.")
+    office.sleep_through()
+    office.clock.advance(timedelta(hours=12))  # its hours are over
+    edit(f"Did you ask {BO}?")
+    assert office.touch_states(address=CY) == ["sent", "approved"]
     assert people.erase(office.app, BO).rows["mentions"] == 3
-    assert mentions(office.app.settings.url, BO) <= {
-        name for name in contents(office.app.settings.url) if name.startswith("perdure_")
-    }
-    sent, withdrawn = office.touches(address=CY)
-    assert (sent["status"], sent["body"]) == ("sent", "Ask [erased].")
-    assert withdrawn["status"] == "stopped"
-    office.drive()
-    [again] = office.questions(1, CY)
-    assert again.id != question.id
+    journal = {name for name in contents(office.app.settings.url) if name.startswith("perdure_")}
+    assert mentions(office.app.settings.url, BO) <= journal
+    assert [one["body"] for one in office.touches(address=CY)] == [
+        "Ask [erased].",
+        "Did you ask [erased]?",
+    ]
+    office.sleep_through()
     assert office.touch_states(address=CY) == ["sent", "draft_pending"]
+    [question] = office.questions(1, CY)
+    assert "Did you ask" not in question.value["body"]
+    assert len(office.sent(CY)) == 1
 
 
 def test_a_message_id_that_names_an_erased_person_is_kept_nowhere(office: World) -> None:
