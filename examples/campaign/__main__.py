@@ -25,6 +25,11 @@ __all__ = ["campaigns", "check", "commands", "drafts", "mail", "people"]
 def main() -> int:
     try:
         commands()
+    except SystemExit as error:
+        if not isinstance(error.code, str):
+            raise
+        print(f"campaign: {error.code}", file=sys.stderr)
+        return 2
     except Refused as refused:
         print(refused, file=sys.stderr)
         return 1

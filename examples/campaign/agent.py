@@ -53,10 +53,7 @@ from .settings import Settings
 _TEXT_ONLY_IN_AN_EDIT = {
     "if": {"properties": {"action": {"const": "edit"}}},
     "then": {"required": ["body"]},
-    "else": {
-        "properties": {"action": {"enum": ["approve", "reject", "skip"]}, "comment": {}},
-        "additionalProperties": False,
-    },
+    "else": {"propertyNames": {"enum": ["action", "comment"]}},
 }
 DECISION = {
     "type": "object",

@@ -46,7 +46,8 @@ __all__ = [
 SHOWN = 20
 """So many bad lines are in the message; the report has all."""
 
-_FOUND = """SELECT c.id, c.address, c.status, m.status AS member FROM contacts c
+_FOUND = """SELECT c.id, c.address, c.name, c.company, c.zone, c.status, m.status AS member
+FROM contacts c
 LEFT JOIN members m ON m.contact_id = c.id AND m.campaign_id = :campaign_id
 WHERE c.address IN (SELECT value->>'address' FROM json_each(:rows))"""
 _SUPPRESSED = """SELECT hash, why FROM suppressions
@@ -88,6 +89,10 @@ class Report:
     known: int
     bad: list[Bad]
     ignored_columns: list[str] = field(default_factory=list)
+    without_zone: int = field(default=0, compare=False)
+    """Contacts that were added with the default zone."""
+    differing: dict[str, dict[str, str]] = field(default_factory=dict, compare=False)
+    """By address: names, companies and zones in the file that a known contact does not have."""
 
 
 def bring(database: Database, campaign_id: int, sheet: Sheet, *, skip_bad: bool = False) -> Report:
@@ -154,8 +159,11 @@ def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
     new: list[Row] = []
     members: list[Row] = []
     known, bad = 0, list(sheet.bad)
+    differing: dict[str, dict[str, str]] = {}
     for line, of in zip(sheet.rows, hashes, strict=True):
         contact = there.get(line.address)
+        if contact is not None and (differs := _difference(line, contact)):
+            differing[line.address] = differs
         if contact is not None and contact["member"] is not None:
             known += 1
         elif (why := suppressed.get(of["hash"])) is not None:
@@ -176,7 +184,15 @@ def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
             members.append(contact)
     bad.sort(key=lambda line: line.number)
     members.sort(key=lambda row: int(row["id"]))
-    return _Import(Report(len(members), known, bad, sheet.ignored_columns), new, members, there)
+    without_zone = sum(not row["has_zone"] for row in new)
+    report = Report(len(members), known, bad, sheet.ignored_columns, without_zone, differing)
+    return _Import(report, new, members, there)
+
+
+def _difference(line: Line, contact: Row) -> dict[str, str]:
+    """What the line says of a contact, and the database does not. An empty cell says nothing."""
+    said = {"name": line.name, "company": line.company, "zone": line.zone * line.has_zone}
+    return {what: text for what, text in said.items() if text and text != contact[what]}
 
 
 def _hash(address: str) -> Row:

@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 
 PAGE = 500
 END = "=== end of drafts ==="
+_ESCAPED = ("===", "Subject:", "\\")
+"""How lines of a text begin that have a backslash before them in the file."""
 _HEAD = re.compile(r"=== draft (\S+) === touch (\d+) to (\S+)")
 _WORDS = re.compile(r"\s+|\w+|.", re.DOTALL)
 _INTRO = """\
 # {count} of the campaign {name}. Change subjects and texts, delete drafts that you do not
-# want to answer, and leave the lines that begin with === as they are. Then:
-#   python -m examples.campaign approve {name} --edits FILE
+# want to answer, and leave the lines that begin with === as they are, also the last one. Then:
+#   python -m examples.campaign approve {name} --edits FILE --by YOU
+# Below each mail stands how to get no more of them, as `approve` shows it.
 """
 
 Line = list[tuple[str, str]]
@@ -59,6 +62,8 @@ class Draft:
     since: datetime
     problem: str = ""
     """Why it could not be sent as it was."""
+    footer: str = ""
+    """What stands below the text in the mail."""
     schema: Any = None
 
     @property
@@ -133,9 +138,13 @@ def _draft(wait: Wait) -> Draft | None:
     if wait.damaged or not {"to", "touch", "subject", "body"} <= value.keys():
         return None
     texts = {name: value[name] for name in ("to", "touch", "subject", "body")}
-    problem = str(value.get("problem") or "")
     return Draft(
-        wait.id, **texts, since=wait.created_at, problem=problem, schema=wait.response_schema
+        wait.id,
+        **texts,
+        since=wait.created_at,
+        problem=str(value.get("problem") or ""),
+        footer=str(value.get("footer") or ""),
+        schema=wait.response_schema,
     )
 
 
@@ -179,7 +188,7 @@ def write(path: Path, name: str, drafts: list[Draft]) -> None:
     parts = [_INTRO.format(count=count, name=name)]
     for one in drafts:
         body = "\n".join(
-            f"\\{line}" if line.startswith(("===", "\\")) else line
+            f"\\{line}" if line.startswith(_ESCAPED) else line
             for line in _lines(one.body).split("\n")
         )
         parts.append(
@@ -196,7 +205,11 @@ def write(path: Path, name: str, drafts: list[Draft]) -> None:
 
 def read(path: Path, drafts: list[Draft]) -> tuple[list[Decision], list[NotAnswered]]:
     """Read an edited file: a decision per draft, and the drafts that are no longer open. Raises
-    `BadEdits` with everything that is wrong with the file."""
+    `BadEdits` with everything that is wrong with the file.
+
+    A draft whose first line was damaged would become a part of the text before it. So a text must
+    have no line that begins with `Subject:`, as every draft has, unless it is escaped.
+    """
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -211,6 +224,7 @@ def read(path: Path, drafts: list[Draft]) -> tuple[list[Decision], list[NotAnswe
         if wait_id in seen:
             problems.append(f"line {number}: this draft is on line {seen[wait_id]}, too")
         seen[wait_id] = number
+        wrong = len(problems)
         subject, body = _content(number, lines, problems)
         draft = open_now.get(wait_id)
         if draft is None:
@@ -219,7 +233,7 @@ def read(path: Path, drafts: list[Draft]) -> tuple[list[Decision], list[NotAnswe
         if (str(draft.touch), draft.to) != (touch, to):
             problems.append(f"line {number}: draft {wait_id} is touch {draft.touch} to {draft.to}")
         made = Decision(draft, subject, body)
-        if made.is_edited and draft.schema is not None:
+        if made.is_edited and draft.schema is not None and len(problems) == wrong:
             rules = jsonschema.Draft202012Validator(draft.schema)
             problems += [
                 f"line {number}: {'.'.join(map(str, one.path)) or 'the draft'} has characters that "
@@ -259,6 +273,12 @@ def _content(number: int, lines: list[str], problems: list[str]) -> tuple[str, s
         return "", ""
     if len(lines) < 2 or lines[1].strip():
         problems.append(f"line {number + 2}: an empty line has to follow the subject")
+    for n, line in enumerate(lines[2:], number + 3):
+        if line.startswith("Subject:"):
+            problems.append(
+                f"line {n}: another draft seems to begin here, but the line '=== draft …' before "
+                "it is damaged; if this belongs to the text, begin it with a backslash"
+            )
     subject = lines[0].removeprefix("Subject:").removeprefix(" ")
     if not subject.strip():
         problems.append(f"line {number + 1}: the subject is empty")

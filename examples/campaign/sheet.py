@@ -16,17 +16,18 @@ import re
 import unicodedata
 import zoneinfo
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 COLUMNS = {
-    "address": ("email", "e-mail", "address"),
-    "name": ("name",),
-    "company": ("company",),
+    "address": ("email", "emailaddress", "mail", "address"),
+    "name": ("name", "fullname"),
+    "company": ("company", "organisation", "organization"),
     "zone": ("zone", "timezone", "tz"),
 }
-"""What a column may be called. If a file has two of them, the one named first here is meant."""
+"""What a column may be called, whatever its capitals, spaces, `-` and `_`. If a file has two of
+them, the one named first here is meant."""
 
 _ATOM = r"[a-z0-9!#$%&'*+/=?^_`{|}~-]+"
 _LOCAL = re.compile(rf"{_ATOM}(\.{_ATOM})*")
@@ -52,6 +53,8 @@ class Line:
     name: str
     company: str
     zone: str
+    has_zone: bool = field(default=True, compare=False)
+    """Whether the file names the zone; else it is the default."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,8 @@ def hash_of(person: str) -> str:
 
 def _judge(number: int, found: dict[str, str], default: str) -> tuple[Line, list[str]]:
     reasons: list[str] = []
-    address, zone = "", found.get("zone", "").strip() or default
+    address, given = "", found.get("zone", "").strip()
+    zone = given or default
     try:
         address = normalise(found["address"])
     except ValueError as error:
@@ -162,7 +166,7 @@ def _judge(number: int, found: dict[str, str], default: str) -> tuple[Line, list
     except ValueError as error:
         reasons.append(str(error))
     name, company = found.get("name", "").strip(), found.get("company", "").strip()
-    return Line(number, address, name, company, zone), reasons
+    return Line(number, address, name, company, zone, bool(given)), reasons
 
 
 def plain(what: str, text: str) -> str:
@@ -207,11 +211,14 @@ def _no_zone(name: str) -> str:
 
 def _text(source: Path | bytes | str) -> str:
     content = source.read_bytes() if isinstance(source, Path) else source
+    if isinstance(content, bytes) and content.startswith(b"PK"):
+        raise BadSheet("The file is a workbook, or another archive. Export the sheet as CSV UTF-8.")
     try:
         text = content if isinstance(content, str) else content.decode()
     except UnicodeDecodeError as error:
         raise BadSheet(
-            f"The file is not in UTF-8: its byte {error.start} cannot be read. Save it as UTF-8."
+            f"The file is not in UTF-8: its byte {error.start} cannot be read. Save it as UTF-8, "
+            'which Excel calls "CSV UTF-8".'
         ) from None
     return text.removeprefix("\ufeff")
 
@@ -242,7 +249,7 @@ def _records(text: str, mark: str) -> Iterator[_Record]:
 
 
 def _places(header: list[str]) -> dict[str, int]:
-    names = [name.lower() for name in header]
+    names = [re.sub(r"[\s_-]", "", name).lower() for name in header]
     places: dict[str, int] = {}
     for what, called in COLUMNS.items():
         for name in called:
@@ -252,7 +259,7 @@ def _places(header: list[str]) -> dict[str, int]:
                 places.setdefault(what, names.index(name))
     if "address" not in places:
         raise NoAddressColumn(
-            "The first line names no column email, e-mail or address; it is: "
+            "The first line names no column email, mail or address; it is: "
             f"{', '.join(map(repr, header))[:200] or 'empty'}."
         )
     return places

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from examples.campaign.writer import ANEW
 from perdure.errors import AlreadyAnswered, BadAnswer
 from tests.support.campaign_ends import (
     TWO,
@@ -64,14 +65,15 @@ def test_a_rejected_draft_is_written_again_and_asked_again(office: World) -> Non
     [first] = office.questions()
     office.answer("reject", comment="too long")
     [second] = office.questions()
-    assert "(Written again: too long)" in second.value["body"]
+    assert ANEW in second.value["body"]
     with pytest.raises(AlreadyAnswered):
         office.app.runtime.blocking.answer(first.id, {"action": "approve"})
     assert office.sent() == []
-    office.answer("reject", comment="too short")
+    office.answer("reject", comment="too short\nThe end is dull")
     office.answer("approve")
     [mail] = office.sent()
-    assert "too short" in mail.content
+    assert ANEW in mail.content
+    assert "too" not in mail.content, "what a reviewer says is not for the recipient"
 
 
 def test_a_skipped_touch_is_left_out_and_the_next_comes_in_its_time(office: World) -> None:

@@ -68,7 +68,7 @@ def test_a_check_warns_of_what_is_not_set(check: Check) -> None:
     with PostOffice() as office:
         code, told = check(port=office.smtp_port)
         warned = [line.split()[1] for line in told.splitlines() if line.startswith("WARN")]
-        names = ["LOOKUP_URL", "UNSUBSCRIBE", "WEB_URL", "MODEL"]
+        names = ["IMAP_HOST", "LOOKUP_URL", "UNSUBSCRIBE", "WEB_URL", "MODEL"]
         assert warned == ["not", "no", *(f"CAMPAIGN_{name}" for name in names)]
         assert "--sender" in told  # there is no campaign yet
         code, told = check(
@@ -79,7 +79,7 @@ def test_a_check_warns_of_what_is_not_set(check: Check) -> None:
             web_url="https://mail.example.org",
             model="openai:gpt-5",
         )
-        assert (code, told.count("WARN")) == (0, 1)
+        assert (code, told.count("WARN")) == (0, 2)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,33 @@ from tests.support.campaigns import office as office
 from tests.support.campaigns import sqlite_office as sqlite_office
 
 
+def test_an_import_changes_known_contacts_only_if_it_is_told_to(
+    sqlite_office: World, command: Command, tmp_path: Path
+) -> None:
+    sqlite_office.campaign(PLAN, BO, CY)
+    sheet = tmp_path / "corrected.csv"
+    sheet.write_text(f"Name;E-Mail;Time Zone\nBob;{BO};Asia/Tokyo\n;{CY};\n")
+
+    def zones() -> list[tuple[str, str]]:
+        found = sqlite_office.rows("SELECT name, zone FROM contacts ORDER BY id")
+        return [(row["name"], row["zone"]) for row in found]
+
+    code, told = command("import", "spring", str(sheet))
+    assert (code, told.splitlines()[0]) == (0, "0 added, 2 known, 0 left out")
+    assert "1 contact already known with another name, company or zone" in told
+    assert zones() == [("Bo", "UTC"), ("Cy", "UTC")]
+    assert "1 contact changed" in command("import", "spring", str(sheet), "--update")[1]
+    assert zones() == [("Bob", "Asia/Tokyo"), ("Cy", "UTC")]
+    assert "contact" not in command("import", "spring", str(sheet), "--update")[1]
+
+
+def test_a_setting_that_cannot_be_read_is_wrong_use(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAMPAIGN_SMTP_PORT", "abc")
+    assert command("status") == (2, "campaign: CAMPAIGN_SMTP_PORT='abc' is not a whole number.\n")
+
+
 def test_a_campaign_can_be_run_from_the_command_line(
     sqlite_office: World, command: Command, tmp_path: Path
 ) -> None:
@@ -38,7 +65,9 @@ def test_a_campaign_can_be_run_from_the_command_line(
     assert code == 1
     assert "line 2" in told
     assert "line 3" in told
-    assert command("import", "spring", str(sheet)) == (0, "2 added, 0 known, 0 left out\n")
+    code, told = command("import", "spring", str(sheet))
+    assert (code, told.splitlines()[0]) == (0, "2 added, 0 known, 0 left out")
+    assert "2 contacts without a time zone in the file" in told
     code, told = command("launch", "spring")
     assert code == 0
     assert re.match(r"2 threads; the first touch is due (now|20\d\d-\S+ \d\d:\d\d in UTC)\. ", told)

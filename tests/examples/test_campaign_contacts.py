@@ -175,13 +175,20 @@ def test_a_street_address_is_not_taken_for_an_e_mail_address() -> None:
 
 @pytest.mark.parametrize("content", ["name,company\nAna,Acme\n", "a@example.com,Ana\n", "", "\n"])
 def test_a_file_without_a_column_of_addresses_is_refused(content: str) -> None:
-    with pytest.raises(NoAddressColumn, match="no column email, e-mail or address"):
+    with pytest.raises(NoAddressColumn, match="no column email, mail or address"):
         read(content)
 
 
 def test_a_file_with_two_columns_of_one_name_is_refused() -> None:
     with pytest.raises(BadSheet, match="Two columns are called 'email'"):
         read("Email,name,email\na@example.com,Ana,b@example.com\n")
+
+
+def test_a_workbook_is_refused_as_one(tmp_path: Path) -> None:
+    file = tmp_path / "contacts.xlsx"
+    file.write_bytes(b"PK\x03\x04\x14\x00\x06\x00")
+    with pytest.raises(BadSheet, match="Export the sheet as CSV"):
+        read(file)
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])

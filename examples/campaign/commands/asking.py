@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -34,7 +35,7 @@ def paint(text: str, mark: str) -> str:
     """A part of a difference: in colour on a terminal, else in brackets as `git diff` has them."""
     if mark == " ":
         return printable(text)
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
         return typer.style(
             printable(text), fg="red" if mark == "-" else "green", strikethrough=mark == "-"
         )

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from .. import control
+from .. import control, people
 from ..app import App, Plan
 from ..cadence import Cadence, Window, parse_days, parse_gaps, parse_window
 from . import commands
@@ -55,19 +55,41 @@ def bring(
     name: str,
     sheet: Annotated[Path, typer.Argument(exists=True, dir_okay=False)],
     skip_bad: Annotated[bool, typer.Option(help="Import the good lines.")] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Change known contacts to what the file says.")
+    ] = False,
 ) -> None:
     """Import contacts from a CSV file: email, name, company, zone. All of it, or nothing."""
     with App() as app:
         campaign_id = app.campaign(name)["id"]
         report = app.bring(campaign_id, sheet, skip_bad=skip_bad)
         overlap = app.overlap(campaign_id)
+        if update:
+            for address, changes in report.differing.items():
+                people.update(app, address, **changes)
     for bad in report.bad:
         print(f"  line {bad.number}: {bad.reason}", file=sys.stderr)
     if report.ignored_columns:
         print(f"Columns not used: {', '.join(report.ignored_columns)}", file=sys.stderr)
     print(f"{report.added} added, {report.known} known, {len(report.bad)} left out")
+    if report.without_zone:
+        print(
+            f"{_contacts(report.without_zone)} without a time zone in the file: they are written "
+            f"to by the clock of {app.settings.zone} (CAMPAIGN_ZONE)"
+        )
+    if report.differing and update:
+        print(f"{_contacts(len(report.differing))} changed to what the file says")
+    elif report.differing:
+        print(
+            f"{_contacts(len(report.differing))} already known with another name, company or "
+            "zone than in the file: --update changes them"
+        )
     for line in overlap.lines():
         print(line)
+
+
+def _contacts(count: int) -> str:
+    return f"{count} contact{'s' * (count != 1)}"
 
 
 @commands.command()
@@ -189,7 +211,7 @@ def stop(
 def _concerned(found: control.Switched) -> str:
     threads = f"{found.threads} thread{'s' * (found.threads != 1)}"
     drafts = f"{found.drafts} draft{'s' * (found.drafts != 1)}"
-    fate = "are withdrawn as their threads end" if found.state == "stopped" else "stay open"
+    fate = "are withdrawn as their threads end" if found.state == "stopped" else "wait"
     way = 0 if found.state == "running" else found.on_their_way
     mails = f"; {way} mail{'s' * (way != 1)} may be on the way right now" if way else ""
     return f"{threads}, {drafts} {fate}{mails}"

@@ -99,6 +99,8 @@ def check(
         except MailboxTrouble as trouble:
             failed = True
             print(f"FAIL  {trouble}")
+            if str(trouble).startswith("connecting"):
+                print("      look at CAMPAIGN_IMAP_HOST and CAMPAIGN_IMAP_PORT (993: TLS).")
     for warning in _warnings(settings, senders):
         print(f"WARN  {warning}")
     if failed:
@@ -205,6 +207,11 @@ def _warnings(settings: Settings, senders: list[str]) -> Iterator[str]:
             f"CAMPAIGN_UNSUBSCRIBE is {settings.unsubscribe}, to which people reply: each reply "
             f"would be an unsubscription. Set {local}+unsubscribe@{domain}, if your provider "
             "delivers that to you, or another address"
+        )
+    if not settings.imap_host:
+        yield (
+            "CAMPAIGN_IMAP_HOST is not set: unless a mail server hands its mail to `inbound`, a "
+            'reply, a bounce or a "stop" ends nothing'
         )
     if not settings.lookup_url:
         yield (

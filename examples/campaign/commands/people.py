@@ -33,7 +33,8 @@ def contact(
             address = changed["address"]
         found = people.show(app, address)
     who = found.contact
-    print(f"{who['address']}  {who['name']}, {who['company']}, {who['zone']}: {who['status']}")
+    known = ", ".join(filter(None, (who["name"], who["company"], who["zone"])))
+    print(f"{who['address']}  {known}: {who['status']}")
     for one in found.campaigns:
         print(f"  campaign {one['name']} ({one['state']}): {one['status']}")
         for touch in found.touches:
@@ -44,6 +45,8 @@ def contact(
     for message in found.messages:
         day = _day(message["received_at"])
         print(f"  {message['kind']} from {message['address']} on {day}: {message['subject']}")
+    if who["status"] == "bounced":
+        print(f"`unbounce {who['address']}` writes to them again")
 
 
 @commands.command()
