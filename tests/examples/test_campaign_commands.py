@@ -42,7 +42,7 @@ def test_a_campaign_can_be_run_from_the_command_line(
     code, told = command("launch", "spring")
     assert code == 0
     assert re.match(r"2 threads; the first touch is due (now|20\d\d-\S+ \d\d:\d\d in UTC)\. ", told)
-    assert command("launch", "spring") == (0, "0 threads; no active member is without one\n")
+    assert command("launch", "spring") == (0, "0 threads; every active member has one\n")
     sqlite_office.drive()
     code, told = command("edit", "spring", "--gaps", "0,2", "--yes")
     assert (code, told.splitlines()[-1]) == (0, "Version 2 of spring")
@@ -56,7 +56,7 @@ def test_a_campaign_can_be_run_from_the_command_line(
     told = command("status")[1]
     assert told.startswith("spring: running (gaps 0,2, 09:00-17:00 mon-fri)\n")
     assert "  members  1 finished, 1 removed\n  touches  3 sent\n" in told
-    assert command("drafts", "spring")[1].startswith("No draft waits. ")
+    assert command("drafts", "spring")[1].startswith("No drafts are waiting. ")
     assert sqlite_office.dates() == [
         sqlite_office.dates(CY)[0],
         sqlite_office.dates(CY)[0] + 2 * DAY,

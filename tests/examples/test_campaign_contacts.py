@@ -188,7 +188,7 @@ def test_a_file_with_two_columns_of_one_name_is_refused() -> None:
 def test_a_file_that_is_not_utf_8_is_refused(encoding: str, tmp_path: Path) -> None:
     file = tmp_path / "contacts.csv"
     file.write_bytes("email,name\na@example.com,José\n".encode(encoding))
-    with pytest.raises(BadSheet, match="not in UTF-8"):
+    with pytest.raises(BadSheet, match="not UTF-8"):
         read(file)
 
 
@@ -208,7 +208,7 @@ def test_a_default_zone_that_is_none_is_refused() -> None:
 def test_an_address_that_is_in_the_file_twice_names_the_first_line() -> None:
     sheet = read(text("a@example.com", "b@example.com", " A@Example.COM"))
     assert len(sheet.rows) == 2
-    assert sheet.bad == [Bad(4, "a@example.com is on line 2 already")]
+    assert sheet.bad == [Bad(4, "a@example.com is already on line 2")]
 
 
 def test_the_good_one_of_two_lines_is_not_a_duplicate_of_the_bad_one() -> None:
@@ -241,7 +241,7 @@ def test_a_zone_is_a_name_and_nothing_else(zone: str) -> None:
 def test_all_that_is_wrong_with_a_line_is_told_at_once() -> None:
     found = reason("a@b,Ana\x07,,Nowhere/Atall\n")
     assert "'a@b' is not an address" in found
-    assert "the name has the character '\\x07' in it" in found
+    assert "the name contains the character '\\x07'" in found
     assert "'Nowhere/Atall' is not a time zone" in found
 
 
@@ -261,7 +261,7 @@ def test_all_that_is_wrong_with_a_line_is_told_at_once() -> None:
 @pytest.mark.parametrize("where", ["name", "company"])
 def test_a_cell_cannot_write_headers_into_a_mail(cell: str, where: str) -> None:
     found = reason(f"a@example.com,{cell}\n", header=f"email,{where}\n")
-    assert f"the {where} has the character" in found
+    assert f"the {where} contains the character" in found
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_a_cell_that_a_mail_program_would_decode_is_bad(cell: str, where: str) -
 
 
 def test_a_line_with_too_many_columns_is_bad() -> None:
-    assert reason("a@example.com,Ortiz, Ana,Acme,UTC\n") == "it has 5 columns, and the first line 4"
+    assert reason("a@example.com,Ortiz, Ana,Acme,UTC\n") == "it has 5 columns, the first line 4"
     assert len(read(HEADER + "a@example.com,Ana,,,,,\n").rows) == 1
 
 
@@ -288,7 +288,7 @@ def test_a_quote_that_is_not_closed_tells_how_many_lines_it_swallowed() -> None:
     sheet = read('email,name\na@example.com,"Ana\nb@example.com,B"\nc@example.com,Cy\n')
     assert [line.number for line in sheet.rows] == [4]
     assert [bad.reason for bad in sheet.bad] == [
-        "the name has the character '\\n' in it (it ends on line 3)"
+        "the name contains the character '\\n' (it ends on line 3)"
     ]
 
 

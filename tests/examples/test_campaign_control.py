@@ -64,7 +64,7 @@ def test_a_stop_that_is_killed_has_stopped_everything_and_is_finished_by_the_nex
         lambda: office.app.launch(1),
         lambda: office.enrol(1, "ed@example.org"),
     ):
-        with pytest.raises(WrongState, match=r"'spring' is stopped .* for good"):
+        with pytest.raises(WrongState, match=r"'spring' is stopped .* a stop is final"):
             refused()
     assert office.rows("SELECT 1 FROM contacts WHERE address = 'ed@example.org'") == []
 
@@ -242,7 +242,7 @@ def test_a_preview_tells_when_each_thread_will_be_due(office: World) -> None:
     assert fewer.moves is not None
     assert (fewer.moves.falls_away, fewer.moves.same) == (2, 1)
     assert fewer.moves.nearest[0].after is None
-    with pytest.raises(ChangedMeanwhile, match="version 2, and the preview was of version 1"):
+    with pytest.raises(ChangedMeanwhile, match="version 2, and the preview showed version 1"):
         control.edit(office.app, 1, changes, seen=1)
 
 
@@ -270,10 +270,10 @@ def test_an_edit_shows_what_changes_for_whom_and_asks(
     words = ("edit", "spring", "--sender", "Bea <bea@example.com>", "--gaps", "0,2")
     code, told = command(*words)
     assert code == 2
-    assert "2 active members get the next mail from it" in told
-    assert "1 of them have had mail, and will see another sender" in told
+    assert "2 active members will get the next mail from it" in told
+    assert "1 of them already had mail, and will see a new sender" in told
     assert "1 thread due earlier" in told
-    assert "1 thread with a draft that waits for a person, as before" in told
+    assert "1 thread with a waiting draft, as before" in told
     assert f"{BO}, touch 2: Fri 2030-01-11 09:00 -> Wed 2030-01-09 09:00 (UTC)" in told
     assert "Pass --yes" in told
     assert command(*words, typed="n\n")[0] == 1
@@ -282,10 +282,10 @@ def test_an_edit_shows_what_changes_for_whom_and_asks(
     assert json.loads(told)["moves"]["earlier"] == 1
     assert state_of(sqlite_office)[1] == 1
     assert command(*words, typed="y\n")[1].endswith("Version 2 of spring\n")
-    assert "is like that already" in command(*words)[1]
+    assert "already has these values" in command(*words)[1]
     told = command("edit", "spring", "--approve", "auto", "--per-day", "9", "--yes")[1]
-    assert "1 draft that wait now still wait for a person" in told
-    assert "keep their text" in command("edit", "spring", "--brief", "Chairs")[1]
+    assert "1 waiting draft will still wait for a person" in told
+    assert "will not change; --redraft" in command("edit", "spring", "--brief", "Chairs")[1]
     edit = control.edit
 
     def late(*given: Any, **more: Any) -> int:
@@ -297,7 +297,7 @@ def test_an_edit_shows_what_changes_for_whom_and_asks(
     assert code == 2
     assert "per day: 9 -> 8" in told
     assert "per day: 10 -> 8" in told
-    assert "was changed meanwhile" in told
+    assert "has changed: it is at version" in told
 
 
 def test_drafts_that_wait_are_written_again_if_a_person_wants_it(sqlite_office: World) -> None:

@@ -57,8 +57,8 @@ def test_the_demo_ends_right_and_says_so_without_escape_codes(place: dict[str, s
     told = figures(played.stdout)
     assert told["touches sent"][0] == "10 of 10"
     assert told["duplicates"][0] == told["sends after a reply"][0] == "0"
-    assert told["drafts still held in the end"][0] == "1 of 1"
-    assert told["threads at their right end"][0] == "3 of 3"
+    assert told["drafts still held at the end"][0] == "1 of 1"
+    assert told["threads in the right final state"][0] == "3 of 3"
     assert int(told["processes killed"][0]) > 10
     # Killed twice, at least, when the server had accepted a mail that no table knew of.
     assert int(told["duplicates"][1]) >= 2
@@ -98,7 +98,7 @@ def test_the_demo_on_d1_keeps_every_promise_while_host_and_workerd_are_killed(
     told = dict(re.findall(r"^ *(\S.*?) {2,}([\d,]+(?: of \d+)?) *$", played.stdout, re.M))
     assert told["touches sent"] == "10 of 10"
     assert told["duplicates"] == told["lost"] == told["problems found by perdure doctor"] == "0"
-    assert told["threads at their right end"] == "3 of 3"
+    assert told["threads in the right final state"] == "3 of 3"
     assert int(told["crons answered"]) >= 10
     assert int(told["hosts killed"]) >= 2
 

@@ -68,7 +68,7 @@ def test_fifty_drafts_are_read_as_one_and_what_differs(
     assert {mail.recipient for mail in sqlite_office.office.log} == {CY, DO}
     assert command("pause", "spring")[0] == 0
     assert "is paused: they wait" in command("approve", "spring", "--yes")[1]
-    assert command("drafts")[1].startswith("No draft waits.")
+    assert command("drafts")[1].startswith("No drafts are waiting.")
     assert command("stop", "spring", "--yes")[0] == 0
     assert command("approve", "spring")[0] == 2
 
@@ -113,8 +113,8 @@ def test_drafts_are_edited_in_one_file(
         ("(1)\n\n", "(1)\n", "line 7: an empty line has to follow"),
         ("to bo@", "to zoe@", "is touch 1 to bo@example.org"),
         ("=== end of drafts ===", "", "the last line, '=== end of drafts ===', is missing"),
-        ("=== end of drafts ===", "=== end of drafts ===\nx", "there is more after the end"),
-        ("=== draft W2", "=== draft W1", "this draft is on line 5, too"),
+        ("=== end of drafts ===", "=== end of drafts ===\nx", "there is text after the end"),
+        ("=== draft W2", "=== draft W1", "this draft is also on line 5"),
         ("=== draft W2 ===", "=== draft W2", "does not begin a draft"),
     ],
     ids=str,

@@ -290,11 +290,11 @@ def test_a_change_that_cannot_be_made_says_why(sqlite_office: World) -> None:
     sqlite_office.campaign(PLAN, BO, CY)
     app.database.write(records.suppress("di@example.org", "erased", 0))
     for change, why in (
-        ({"new_address": CY}, "There is a contact cy@example.org already"),
+        ({"new_address": CY}, "Contact cy@example.org already exists"),
         ({"new_address": "Di+x@example.org"}, "di.x@example.org was erased, and is not written to"),
         ({"new_address": "di@"}, "is not an address"),
         ({"zone": "Europe/Room"}, "is not a time zone; did you mean Europe/Rome"),
-        ({"name": "Bo\nBcc: all@example.org"}, "the name has the character"),
+        ({"name": "Bo\nBcc: all@example.org"}, "the name contains the character"),
     ):
         with pytest.raises(ValueError, match=why):
             people.update(app, BO, **change)

@@ -216,13 +216,13 @@ def test_a_wait_is_explained() -> None:
     assert found.at == at("2030-01-08 08:01")
     assert describe(asked, busy, saturday, found.at) == (
         "the send window (mon-fri 09:00-17:00, Europe/Berlin) is closed; "
-        "ana@example.com has used up its 50 mails of 2030-01-07; "
+        "ana@example.com has used up its 50 mails for 2030-01-07; "
         "example.org gets one mail every 60 seconds"
     )
     written = Known(others=((saturday, saturday),))
     assert describe(limits(apart=3 * DAY), written, monday, saturday + 3 * DAY) == (
         "another campaign's mail to bo@example.org is dated 2030-01-05, "
-        "and mails of different campaigns are 3 days apart"
+        "and mails of different campaigns are at least 3 days apart"
     )
 
 
