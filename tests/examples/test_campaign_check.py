@@ -62,7 +62,7 @@ def test_a_check_goes_as_far_as_the_sender_and_sends_nothing(check: Check, tmp_p
         assert office.log == []
 
 
-def test_a_check_sends_one_mail_to_who_asks_for_it(check: Check) -> None:
+def test_a_check_sends_one_mail_on_request(check: Check) -> None:
     with PostOffice() as office:
         code, told = check("--to", "me@example.org", "--sender", ANA, port=office.smtp_port)
         assert (code, "OK    sent a test mail to me@example.org" in told) == (0, True)
@@ -71,7 +71,7 @@ def test_a_check_sends_one_mail_to_who_asks_for_it(check: Check) -> None:
         assert "the account works" in mail.content
 
 
-def test_a_check_warns_of_what_is_not_set(check: Check) -> None:
+def test_a_check_warns_about_missing_settings(check: Check) -> None:
     with PostOffice() as office:
         code, told = check(port=office.smtp_port)
         warned = [line.split()[1] for line in told.splitlines() if line.startswith("WARN")]
@@ -175,14 +175,14 @@ def test_a_check_says_how_to_encrypt_and_whether_the_password_is_right(
         assert "the server offers no login here" in told()
 
 
-def test_both_ways_to_encrypt_are_one_too_many() -> None:
+def test_only_one_way_to_encrypt_may_be_set() -> None:
     both = {"CAMPAIGN_SMTP_TLS": "yes", "CAMPAIGN_SMTP_STARTTLS": "yes"}
     with pytest.raises(SystemExit, match="are both set"):
         Settings.read(both)
     assert Settings.read({**both, "CAMPAIGN_SMTP_STARTTLS": "no"}).smtp_tls
 
 
-def test_a_check_tries_the_mailbox_that_is_to_be_read(check: Check) -> None:
+def test_a_check_tries_the_mailbox(check: Check) -> None:
     with PostOffice() as office, MailServer() as server:
         account: dict[str, Any] = {
             "imap_host": HOST,
@@ -215,6 +215,6 @@ def test_a_check_tries_the_mailbox_that_is_to_be_read(check: Check) -> None:
         ("CAMPAIGN_SMTP_TIMEOUT", "long", "a number"),
     ],
 )
-def test_a_setting_that_cannot_be_read_is_refused(name: str, text: str, wanted: str) -> None:
+def test_an_invalid_setting_is_refused(name: str, text: str, wanted: str) -> None:
     with pytest.raises(SystemExit, match=f"{name}='{text}' is not {wanted}"):
         Settings.read({name: text})

@@ -63,7 +63,7 @@ def test_a_campaign_can_be_run_from_the_command_line(
     ]
 
 
-def test_what_is_not_said_to_edit_stays_as_it_is(sqlite_office: World, command: Command) -> None:
+def test_an_edit_changes_only_the_given_options(sqlite_office: World, command: Command) -> None:
     create = ("create", "spring", "--brief", "Tables", "--sender", "ana@example.com")
     assert command(*create, "--gaps", "0,3", "--window", "08:00-24:00", "--days", "sat,sun")[0] == 0
 
@@ -81,7 +81,7 @@ def test_what_is_not_said_to_edit_stays_as_it_is(sqlite_office: World, command: 
     assert command("edit", "spring")[0] == 2
 
 
-def test_the_status_counts_threads_that_do_not_go_on(office: World) -> None:
+def test_the_status_counts_stuck_threads(office: World) -> None:
     office.campaign(HELD, BO, CY)
     office.campaign(HELD, "do@example.org", name="autumn")
     office.drive()
@@ -95,7 +95,7 @@ def test_the_status_counts_threads_that_do_not_go_on(office: World) -> None:
     assert office.app.launch(1).threads == 0
 
 
-def test_what_was_sent_counts_for_its_prompt_before_it_is_known_what_it_earned(
+def test_a_sent_touch_counts_for_its_prompt_before_its_outcome_is_known(
     office: World,
 ) -> None:
     office.campaign(PLAN, BO, CY)
@@ -109,7 +109,7 @@ def test_what_was_sent_counts_for_its_prompt_before_it_is_known_what_it_earned(
     assert told() == [{"sent": 2, "replies": 1}]
 
 
-def test_the_log_of_a_worker_has_no_line_for_every_look_up(
+def test_a_worker_does_not_log_every_look_up(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("httpx"), "level", logging.NOTSET)
@@ -134,7 +134,7 @@ def test_the_log_of_a_worker_has_no_line_for_every_look_up(
     ],
     ids=" ".join,
 )
-def test_wrong_use_is_told_in_a_sentence(command: Command, words: tuple[str, ...]) -> None:
+def test_wrong_usage_is_reported_in_one_sentence(command: Command, words: tuple[str, ...]) -> None:
     code, told = command(*words)
     assert code == 2
     assert told

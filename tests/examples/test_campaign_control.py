@@ -144,7 +144,7 @@ def test_a_paused_campaign_takes_contacts_changes_and_launches_and_sends_nothing
     assert "spring is stopped: 1 thread, 0 drafts" in told
 
 
-def test_a_member_who_came_in_while_a_campaign_was_stopped_is_stopped_too(
+def test_a_member_imported_while_a_campaign_was_stopped_is_stopped_too(
     sqlite_office: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = sqlite_office.app
@@ -176,7 +176,7 @@ def test_an_answer_about_an_old_trouble_does_not_overrule_a_pause(sqlite_office:
     assert app.row(1)["trouble"] == ""
 
 
-def test_each_trouble_asks_its_own_question_whatever_was_done_about_the_one_before(
+def test_each_trouble_asks_its_own_question_whatever_happened_to_the_last_one(
     sqlite_url: str, fork_server: ForkServer
 ) -> None:
     people = [f"p{n}@example.org" for n in range(6)]
@@ -214,7 +214,7 @@ def test_each_trouble_asks_its_own_question_whatever_was_done_about_the_one_befo
 # -- changes, and what they change
 
 
-def test_a_preview_tells_when_each_thread_will_be_due(office: World) -> None:
+def test_a_preview_shows_when_each_thread_will_be_due(office: World) -> None:
     office.campaign(PLAN, BO, DO, cadence=Cadence((0, 4, 7)))
     office.enrol(1, "ed@example.org", zone="Asia/Tokyo")
     office.app.launch(1)  # in Tokyo it is evening
@@ -300,7 +300,7 @@ def test_an_edit_shows_what_changes_for_whom_and_asks(
     assert "has changed: it is at version" in told
 
 
-def test_drafts_that_wait_are_written_again_if_a_person_wants_it(sqlite_office: World) -> None:
+def test_waiting_drafts_are_rewritten_on_request(sqlite_office: World) -> None:
     sqlite_office.campaign(HELD, BO, CY)
     sqlite_office.drive()
     [old] = sqlite_office.questions(1, BO)
@@ -330,7 +330,7 @@ def test_a_change_that_makes_no_sense_is_refused(
 # -- other campaigns
 
 
-def test_what_another_campaign_means_for_this_one_is_said_before(
+def test_overlaps_with_another_campaign_are_announced_first(
     sqlite_office: World, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CAMPAIGN_APART", "3")

@@ -24,7 +24,7 @@ def draft(wait_id: str, to: str) -> Draft:
     return Draft(wait_id, to, 1, "Better tables (1)", "Hello,\n\nlook.\n", MONDAY, "", DECISION)
 
 
-def test_what_was_answered_withdrawn_or_written_again_meanwhile_is_not_approved(
+def test_a_draft_answered_withdrawn_or_rewritten_meanwhile_is_not_approved(
     office: World,
 ) -> None:
     office.campaign(HELD, BO, CY, DO, ED)
@@ -45,7 +45,7 @@ def test_what_was_answered_withdrawn_or_written_again_meanwhile_is_not_approved(
     assert [one.answered_by for one in history if one.kind == "human"] == ["Eva"]
 
 
-def test_fifty_drafts_are_read_as_one_and_what_differs(
+def test_fifty_drafts_are_shown_as_one_and_its_differences(
     sqlite_office: World, command: Command
 ) -> None:
     sqlite_office.campaign(HELD, BO, CY, DO)

@@ -198,7 +198,7 @@ def _runs(slots: set[int]) -> tuple[tuple[int, int], ...]:
 
 @settings(max_examples=100, deadline=None)
 @given(situations())
-def test_turns_are_those_that_someone_watching_the_clock_would_allow(
+def test_turns_are_those_that_a_watcher_of_the_clock_would_allow(
     situation: tuple[Limits, Known, set[int], int],
 ) -> None:
     asked, known, taken, start = situation
@@ -331,7 +331,7 @@ def test_many_contacts_of_one_domain_have_a_slot_each(sqlite: Database) -> None:
     assert [one.at for one in found] == sorted({one.at for one in found})
 
 
-def test_twenty_who_book_at_once_never_get_the_same(database: Database) -> None:
+def test_twenty_concurrent_bookings_are_all_different(database: Database) -> None:
     """Two campaigns for each person, the two at the same time."""
     ready = threading.Barrier(20)
 
