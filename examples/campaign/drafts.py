@@ -1,8 +1,8 @@
 """Drafts that wait for a person, many at a time: read as differences, edited in one file, answered.
 
-A draft is answered by the id of its wait, and that is bound to the text that was shown: a draft
-that was answered, withdrawn or written again meanwhile has another id, and is not answered by this.
-After a kill some drafts are answered and the rest are open; repeating it answers those.
+A draft is answered by the id of its wait, which is bound to the text that was shown: a draft that
+has since been answered, withdrawn or rewritten has another id, and is not answered. After a kill
+some drafts are answered and the rest are open; repeating the command answers those.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _INTRO = """\
 """
 
 Line = list[tuple[str, str]]
-"""A line of a difference: what is there as before (" "), not any more ("-") and now ("+")."""
+"""A line of a difference: unchanged (" "), removed ("-") and added ("+") parts."""
 
 
 class BadEdits(ValueError):
@@ -61,9 +61,9 @@ class Draft:
     body: str
     since: datetime
     problem: str = ""
-    """Why it could not be sent as it was."""
+    """Why the last text could not be sent."""
     footer: str = ""
-    """What stands below the text in the mail."""
+    """What follows the text in the mail."""
     schema: Any = None
 
     @property
@@ -183,7 +183,7 @@ def _words(before: str, after: str) -> Line:
 
 
 def write(path: Path, name: str, drafts: list[Draft]) -> None:
-    """Write drafts into a new file, for an editor. A file that is there is not overwritten."""
+    """Write drafts to a new file, for an editor. An existing file is not overwritten."""
     count = f"{len(drafts)} draft{'s' * (len(drafts) != 1)}"
     parts = [_INTRO.format(count=count, name=name)]
     for one in drafts:
@@ -222,7 +222,7 @@ def read(path: Path, drafts: list[Draft]) -> tuple[list[Decision], list[NotAnswe
     for number, head, lines in _sections(text.replace("\r\n", "\n").split("\n"), problems):
         wait_id, touch, to = head
         if wait_id in seen:
-            problems.append(f"line {number}: this draft is on line {seen[wait_id]}, too")
+            problems.append(f"line {number}: this draft is also on line {seen[wait_id]}")
         seen[wait_id] = number
         wrong = len(problems)
         subject, body = _content(number, lines, problems)
@@ -258,7 +258,7 @@ def _sections(
         elif lines[n].rstrip() != END:
             problems.append(f"line {n + 1}: {lines[n][:60]!r} does not begin a draft")
         elif any(line.strip() for line in lines[n + 1 :]):
-            problems.append(f"line {n + 1}: there is more after the end")
+            problems.append(f"line {n + 1}: there is text after the end")
     if not starts or lines[starts[-1]].rstrip() != END:
         problems.append(f"line {len(lines)}: the last line, {END!r}, is missing")
     for n, line in enumerate(lines[: starts[0] if starts else 0]):
@@ -284,7 +284,7 @@ def _content(number: int, lines: list[str], problems: list[str]) -> tuple[str, s
         problems.append(f"line {number + 1}: the subject is empty")
     body = _lines("\n".join(line[line.startswith("\\") :] for line in lines[2:]))
     if not body.strip():
-        problems.append(f"line {number + 3}: the text is empty; delete the whole draft to leave it")
+        problems.append(f"line {number + 3}: the text is empty; delete the whole draft to skip it")
     return subject, body
 
 

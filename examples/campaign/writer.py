@@ -1,8 +1,8 @@
-"""Who writes the drafts: a chat model behind LangChain's interface.
+"""The chat model that writes the drafts, behind LangChain's interface.
 
-The scripted one is the default: it needs no network, and says the same to the same prompt. Any
-other is a name in the settings. What a prompt looks like decides what a touch earns, so each touch
-keeps the version of its prompt: a hash of its text, which changes when the text does.
+The scripted one is the default: it needs no network, and gives the same answer to the same prompt.
+The settings name any other. The prompt decides what a touch earns, so each touch keeps the version
+of its prompt: a hash of its text, which changes when the text does.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def parse(text: str) -> tuple[str, str]:
 
 
 class Scripted(BaseChatModel):
-    """A model that knows six openings by heart."""
+    """A model with six fixed openings."""
 
     @property
     def _llm_type(self) -> str:

@@ -21,7 +21,7 @@ from tests.support.campaigns import sqlite_office as sqlite_office
 WEEK = 7 * DAY
 
 
-def test_a_held_draft_is_sent_by_no_clock(office: World) -> None:
+def test_no_timer_sends_a_held_draft(office: World) -> None:
     office.campaign(HELD)
     office.drive()
     [question] = office.questions()
@@ -59,7 +59,7 @@ def test_an_edited_draft_goes_out_as_it_was_edited(office: World) -> None:
     assert (touch["subject"], touch["body"]) == ("Tables", "Dear Bo, only this.")
 
 
-def test_a_rejected_draft_is_written_again_and_asked_again(office: World) -> None:
+def test_a_rejected_draft_is_rewritten_and_asked_about_again(office: World) -> None:
     office.campaign(HELD)
     office.drive()
     [first] = office.questions()
@@ -76,7 +76,7 @@ def test_a_rejected_draft_is_written_again_and_asked_again(office: World) -> Non
     assert "too" not in mail.content, "what a reviewer says is not for the recipient"
 
 
-def test_a_skipped_touch_is_left_out_and_the_next_comes_in_its_time(office: World) -> None:
+def test_a_skipped_touch_is_left_out_and_the_next_goes_out_on_time(office: World) -> None:
     office.campaign(HELD, cadence=TWO)
     office.drive()
     office.answer("skip")
@@ -116,7 +116,7 @@ def test_a_second_answer_is_refused(office: World) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_decision_is_refused(sqlite_office: World, decision: Any) -> None:
+def test_an_invalid_decision_is_refused(sqlite_office: World, decision: Any) -> None:
     sqlite_office.campaign(HELD)
     sqlite_office.drive()
     [question] = sqlite_office.questions()

@@ -24,7 +24,7 @@ def draft(wait_id: str, to: str) -> Draft:
     return Draft(wait_id, to, 1, "Better tables (1)", "Hello,\n\nlook.\n", MONDAY, schema=DECISION)
 
 
-def test_what_was_answered_withdrawn_or_written_again_meanwhile_is_not_approved(
+def test_a_draft_answered_withdrawn_or_rewritten_meanwhile_is_not_approved(
     office: World,
 ) -> None:
     office.campaign(HELD, BO, CY, DO, ED)
@@ -45,7 +45,7 @@ def test_what_was_answered_withdrawn_or_written_again_meanwhile_is_not_approved(
     assert [one.answered_by for one in history if one.kind == "human"] == ["Eva"]
 
 
-def test_fifty_drafts_are_read_as_one_and_what_differs(
+def test_fifty_drafts_are_shown_as_one_and_its_differences(
     sqlite_office: World, command: Command
 ) -> None:
     sqlite_office.campaign(HELD, BO, CY, DO)
@@ -69,7 +69,7 @@ def test_fifty_drafts_are_read_as_one_and_what_differs(
     assert {mail.recipient for mail in sqlite_office.office.log} == {CY, DO}
     assert command("pause", "spring")[0] == 0
     assert "is paused: they wait" in command("approve", "spring", "--yes")[1]
-    assert command("drafts")[1].startswith("No draft waits.")
+    assert command("drafts")[1].startswith("No drafts are waiting.")
     assert command("stop", "spring", "--yes")[0] == 0
     assert command("approve", "spring")[0] == 2
 
@@ -115,8 +115,8 @@ def test_drafts_are_edited_in_one_file(
         ("(1)\n\n", "(1)\n", "line 8: an empty line has to follow"),
         ("to bo@", "to zoe@", "is touch 1 to bo@example.org"),
         ("=== end of drafts ===", "", "the last line, '=== end of drafts ===', is missing"),
-        ("=== end of drafts ===", "=== end of drafts ===\nx", "there is more after the end"),
-        ("=== draft W2", "=== draft W1", "this draft is on line 6, too"),
+        ("=== end of drafts ===", "=== end of drafts ===\nx", "there is text after the end"),
+        ("=== draft W2", "=== draft W1", "this draft is also on line 6"),
         ("=== draft W2 ===", "=== draft W2", "does not begin a draft"),
         ("=== draft W2 ===", "== draft W2 ===", "line 14: another draft seems to begin here"),
         ("=== draft W2 === touch 1 to cy@example.org\n", "", "another draft seems to begin here"),

@@ -100,7 +100,7 @@ def launch(name: str) -> None:
         launched = app.launch(campaign_id)
         overlap = app.overlap(campaign_id)
     if not launched.threads:
-        print("0 threads; no active member is without one")
+        print("0 threads; every active member has one")
         return
     when = "the first touch is due now"
     if launched.due is not None:
@@ -133,7 +133,7 @@ def edit(
     days: Annotated[str | None, DAYS] = None,
     approve: Annotated[Approval | None, typer.Option(help="Who approves a draft.")] = None,
     per_day: Annotated[int | None, PER_DAY] = None,
-    redraft: Annotated[bool, typer.Option(help="Write drafts that wait again.")] = False,
+    redraft: Annotated[bool, typer.Option(help="Have waiting drafts rewritten.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Only show what changes, as JSON.")
@@ -176,7 +176,7 @@ def _show(preview: control.Preview, redraft: bool) -> None:
 
 @commands.command()
 def pause(name: str) -> None:
-    """Send nothing until it is resumed. Drafts that wait stay open."""
+    """Send nothing until it is resumed. Waiting drafts stay open."""
     with App() as app:
         found = control.pause(app, app.campaign(name)["id"])
     print(f"{name} is paused: {_concerned(found)}")
@@ -186,7 +186,7 @@ def pause(name: str) -> None:
 def resume(
     name: str,
     keep_bounced: Annotated[
-        bool, typer.Option("--keep-bounced", help="Go on without those whom a trouble bounced.")
+        bool, typer.Option("--keep-bounced", help="Go on without contacts bounced by a trouble.")
     ] = False,
 ) -> None:
     """Send again, after a pause or a trouble."""
@@ -245,6 +245,6 @@ def status(
         for version, of in one["prompts"].items():
             print(f"  prompt   {version}: {of['sent']} sent, {of['replies']} replies")
     if not found:
-        print("There is no campaign; `create` adds one.")
+        print("There are no campaigns; `create` adds one.")
     if strays:
         print(f"{strays} stray{'s' * (strays != 1)}: mail that matches nothing; `strays` lists it")

@@ -19,8 +19,8 @@ from . import commands
 from .asking import confirm, paint, printable
 
 _NONE = (
-    "No draft waits. A worker or a cron writes them, in the hours of each contact: `status` has "
-    "the campaign's, and `perdure runs` when each thread is due."
+    "No drafts are waiting. A worker or a cron writes them in each contact's hours: `status` shows "
+    "the hours, and `perdure runs` when each thread is due."
 )
 SHOWN = 10
 """Most addresses that one line names."""
@@ -30,13 +30,13 @@ SHOWN = 10
 def drafts(
     name: Annotated[str | None, typer.Argument(metavar="CAMPAIGN", help="Default: all.")] = None,
     to: Annotated[
-        Path | None, typer.Option(help="Write them into this new file, to edit them there.")
+        Path | None, typer.Option(help="Write them to this new file, for editing.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, a draft per line.")] = False,
 ) -> None:
-    """List the drafts that wait for a person."""
+    """List the drafts that are waiting for a person."""
     if to is not None and name is None:
-        raise ValueError("Name the campaign whose drafts are to be written into the file.")
+        raise ValueError("Name the campaign whose drafts to write to the file.")
     with App() as app:
         found = work.waiting(app, None if name is None else app.campaign(name)["id"])
         now = moment(app.clock.now())
@@ -61,7 +61,7 @@ def drafts(
 def approve(
     name: Annotated[str, typer.Argument(metavar="CAMPAIGN")],
     waits: Annotated[
-        list[str] | None, typer.Argument(metavar="WAIT", help="Default: every draft that waits.")
+        list[str] | None, typer.Argument(metavar="WAIT", help="Default: every waiting draft.")
     ] = None,
     edits: Annotated[
         Path | None,
@@ -72,9 +72,9 @@ def approve(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Approve many drafts: the first of each touch is shown whole, the others by what differs.
+    """Approve many drafts: the first of each touch is shown whole, the others as differences.
 
-    With --edits each is shown by what the file changes, and sent as it is there.
+    With --edits, shows what the file changes, and sends the edited texts.
     """
     if edits is not None and waits:
         raise ValueError("Name drafts or a file of edits, not both.")
@@ -109,11 +109,11 @@ def approve(
 
 
 def _named(found: list[Draft], waits: list[str], name: str) -> list[Draft]:
-    """Those of these ids, or all."""
+    """The drafts with these ids, or all."""
     there = {one.wait_id for one in found}
     for one in waits:
         if one not in there:
-            raise ValueError(f"{one!r} is not an open draft of {name!r}; `drafts {name}` has them.")
+            raise ValueError(f"{one!r} is not an open draft of {name!r}; see `drafts {name}`.")
     return [one for one in found if not waits or one.wait_id in waits]
 
 

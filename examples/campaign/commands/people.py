@@ -59,15 +59,13 @@ def remove(address: str) -> None:
 
 @commands.command()
 def unbounce(
-    addresses: Annotated[
-        list[str] | None, typer.Argument(help="Addresses whose mail came back.")
-    ] = None,
+    addresses: Annotated[list[str] | None, typer.Argument(help="Addresses that bounced.")] = None,
     campaign: Annotated[str, typer.Option(help="All contacts that bounced in this campaign.")] = "",
     since: Annotated[
         datetime | None, typer.Option(help="Only those that bounced since then, in UTC.")
     ] = None,
 ) -> None:
-    """Write again to contacts whose mail was refused, or came back, by mistake."""
+    """Write again to contacts that bounced by mistake."""
     if bool(addresses) == bool(campaign):
         raise ValueError("Name the addresses, or a campaign with --campaign.")
     if since is not None and not campaign:
@@ -80,7 +78,7 @@ def unbounce(
     if started:
         print("1 thread goes on" if started == 1 else f"{started} threads go on")
     else:
-        print("No thread goes on: none of these contacts is bounced in a campaign that can go on.")
+        print("No thread goes on: none of these contacts bounced in a campaign that can go on.")
 
 
 @commands.command()
