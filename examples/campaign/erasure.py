@@ -1,5 +1,4 @@
-"""Erasing a person: nothing is left but a hash, so that a later import does not write to them
-again.
+"""Erasing a person: only a hash is left, so that a later import does not write to them again.
 
 A person is all addresses that belong together (identity.py). What each crash leaves behind:
 
@@ -12,9 +11,9 @@ A person is all addresses that belong together (identity.py). What each crash le
                                whose unsent text named the person: it is withdrawn, and they find
                                that when they are due, or answered
 
-Whatever was left, doing it again finishes it: the rows that lead to everything else are deleted in
-one batch, and last. The Message-IDs are announced before that. A mail that the person writes later
-is a new stray. It is kept until somebody erases the person again.
+In each case, erasing again finishes the work: the rows that lead to everything else are deleted in
+one batch, and last. The Message-IDs are announced before that. A later mail from the person is a
+new stray, kept until the person is erased again.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ if TYPE_CHECKING:
 
 OUTSIDE = (
     "the mail provider's own log and copies (ask it to delete these Message-IDs)",
-    "the mailboxes of those who got or wrote these mails",
+    "the mailboxes of the people who sent or received these mails",
     "backups of the database, and on D1 its Time Travel (30 days)",
-    "traces and tables that were exported before, and logs: `inbound` logs who wrote",
-    "the journal of other people's threads, where a text of ours to them named the address",
-    "texts of other people: the name, and an address that may be another's (jim-bo@ for bo@)",
+    "exported traces and tables, and logs: `inbound` logs senders",
+    "the journal of other people's threads, where our text to them named the address",
+    "other people's texts: the person's name, and what may be another address (jim-bo@ for bo@)",
 )
 """What erasing cannot reach."""
 PATIENCE = 30.0
@@ -66,7 +65,7 @@ class StillDriven(Exception):
 @dataclass(frozen=True)
 class Erased:
     """What was deleted: rows by table, those of the journal too, and the Message-IDs of the mails
-    that the person was sent, or perhaps was."""
+    that were, or may have been, sent to the person."""
 
     rows: dict[str, int]
     message_ids: list[str]
@@ -95,7 +94,7 @@ def erase(
     for thread_id in threads:
         deleted.update(app.runtime.blocking.erase(thread_id))
     deleted.update(_delete_rows(app, persons))
-    for thread_id in threads:  # a mail that came in meanwhile may have signalled them
+    for thread_id in threads:  # a mail that arrived meanwhile may have signalled them
         deleted.update(app.runtime.blocking.erase(thread_id))
     return Erased(dict(deleted), message_ids, app.runtime.blocking.scrub())
 

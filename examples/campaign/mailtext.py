@@ -1,6 +1,6 @@
-"""The headers and the text of a mail that came in, as text that can be stored.
+"""The headers and the text of an incoming mail, as text that can be stored.
 
-Whatever is in the mail, what comes out has no NUL and no half characters, and takes time in
+Whatever the mail contains, the result has no NUL and no half characters, and reading takes time in
 proportion to its length.
 """
 
@@ -17,7 +17,7 @@ from itertools import chain
 
 ADDRESS = re.compile(r"[^\s<>@]{1,200}@[^\s<>@]{1,200}")
 LONGEST = 100_000
-"""Of a text, in characters; the rest is cut off."""
+"""Maximum characters of a text; the rest is cut off."""
 
 _TAG = re.compile(r"<(/?)(\w++)[^<>]*+>")
 _HIDDEN = ("style", "script", "title", "blockquote")
@@ -32,7 +32,7 @@ _ATTRIBUTION = re.compile(
     r"On .*\bwrote ?:|Am .*\bschrieb\b.*:|Le .*\ba écrit ?:|El .*\bescribió ?:|Il .*\bha scritto ?:"
     r"|Em .*\bescreveu ?:|Op .*\bschreef\b.*:"
 )
-"""The line above what is quoted."""
+"""The line above a quotation."""
 _SENDER = re.compile(r"\*?(From|Von|De|Da|Van) ?:\*? .*@.*", re.I)
 _DATED = re.compile(
     r"\*?(Sent|Date|Gesendet|Datum|Envoyé|Date d.envoi|Enviado|Fecha|Inviato|Verzonden) ?:", re.I
@@ -40,12 +40,12 @@ _DATED = re.compile(
 
 
 def storable(text: str) -> str:
-    """Without what a database cannot hold."""
+    """A text without what a database cannot hold."""
     return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
 
 
 def words(mail: Message, name: str) -> str:
-    """A header as text; empty if it is not there."""
+    """A header as text; empty if it is missing."""
     raw = next(iter(_raw(mail, name)), "")
     try:
         pieces = [
@@ -63,7 +63,7 @@ def addresses(mail: Message, name: str) -> list[str]:
 
 
 def recipients(mail: Message, *names: str) -> list[str]:
-    """The addresses in headers that say to whom a mail went, however badly they are written."""
+    """The addresses in the recipient headers of a mail, however malformed."""
     found: list[str] = []
     for raw in (one for name in names for one in _raw(mail, name)):
         found += _addresses([raw]) or [
@@ -94,7 +94,7 @@ def plain(mail: Message) -> str:
 
 
 def _own_parts(mail: Message) -> Iterator[Message]:
-    """The parts of a mail, without those of the mails and files that are attached to it."""
+    """The parts of a mail, without those of attached mails and files."""
     waiting = [mail]
     while waiting:
         part = waiting.pop()
@@ -108,7 +108,7 @@ def _own_parts(mail: Message) -> Iterator[Message]:
 
 
 def decoded(part: Message) -> str:
-    """The text of a part, in whatever way it is encoded."""
+    """The text of a part, whatever its encoding."""
     octets = part.get_payload(decode=True)
     if not isinstance(octets, bytes):
         return ""
@@ -134,9 +134,9 @@ def _without_tags(text: str) -> str:
 def spoken(text: str) -> str:
     """The writer's own words.
 
-    Left out are lines that begin with `>`, an `On … wrote:`, the signature, and all that is below
-    the line, or the headers, which Outlook puts above what it quotes. What follows an `On … wrote:`
-    without any `>` is quoted, too, if there is something before it.
+    Leaves out lines that begin with `>`, an `On … wrote:`, the signature, and everything below the
+    line, or the headers, that Outlook puts above a quotation. Text that follows an `On … wrote:`
+    without any `>` is also quoted, if there is text before it.
     """
     lines = text.splitlines()
     kept: list[str] = []
@@ -155,14 +155,14 @@ def spoken(text: str) -> str:
 
 
 def _headers(lines: list[str], number: int) -> bool:
-    """Whether the headers of a mail that is quoted below them begin here."""
+    """Whether the headers of a quoted mail begin here."""
     if not _SENDER.fullmatch(lines[number].strip()[:1000]):
         return False
     return any(_DATED.match(line.strip()) for line in lines[number + 1 : number + 4])
 
 
 def _attribution(lines: list[str]) -> int:
-    """How many lines an `On … wrote:` takes that begins here; 0 if none does."""
+    """Number of lines of an `On … wrote:` that begins here; 0 if none does."""
     if lines[0][:3] in ("On ", "Am ", "Le ", "El ", "Il ", "Em ", "Op "):
         for count, line in enumerate(lines, 1):
             if not line.strip():

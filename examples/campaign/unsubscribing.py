@@ -1,4 +1,4 @@
-"""Whether the words of a mail ask for no more mail.
+"""Whether the words of a mail opt out.
 
 This is generous: a person taken off by mistake costs us a contact, and a person written to after
 asking us to stop gets spam. It knows sentences in English, German, French and Spanish, and the
@@ -6,7 +6,7 @@ usual words in Italian, Portuguese and Dutch. "Not interested" does not count: i
 ends the campaign by itself.
 
 Two kinds of sentence look like a wish and are not: those about other people ("how do I unsubscribe
-my customers?"), and those that companies have below their own mails ("if you no longer wish to
+my customers?"), and those in the footers of companies ("if you no longer wish to
 receive …"). Our own footer comes back in replies, often without a mark that it is quoted, and is
 left out.
 """
@@ -18,12 +18,12 @@ import unicodedata
 from collections.abc import Iterator
 
 FOOTER = "To get no more of these mails, {link}answer with the one word stop."
-"""What stands below our mails; `letter.footer` fills it in."""
+"""The footer of our mails; `letter.footer` fills it in."""
 
 _MOST = 20_000
-"""Characters that are looked at."""
+"""Maximum characters that are read."""
 _FIRST_LINES = 4
-"""A word alone counts on the first lines; further down it is a link of somebody's signature."""
+"""A word alone counts on the first lines; further down it is a link in a signature."""
 
 _GAP = r"[\s>|*]+"
 _OURS = re.compile(
@@ -148,7 +148,7 @@ _PERHAPS = _any_of(
         r"|management|options?|e ?mails?|mails?|functions?|tools?|numbers?)\b",
     )
 )
-"""The word itself, unless a thing is called so, or the sentence is about other people."""
+"""The word itself, unless it names a thing, or the sentence is about other people."""
 _OTHERS = _any_of(
     r"""
     \b(customers?|clients?|users?|people|person|subscribers?|readers?|recipients?|contacts|leads)\b
@@ -166,7 +166,7 @@ _FORMULA = _any_of(
     ^als u\b|^se (non )?(vuoi|desideri)\b
     """
 )
-"""A sentence that companies have below their mails."""
+"""A sentence from a company's footer."""
 
 
 def asks_to_stop(text: str) -> bool:

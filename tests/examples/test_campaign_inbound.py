@@ -44,7 +44,7 @@ def test_two_people_may_use_one_message_id(office: World) -> None:
     assert [office.run(address=one).state for one in (AL, BO)] == [State.DONE, State.DONE]
 
 
-def test_our_own_mail_that_comes_back_is_no_reply(office: World) -> None:
+def test_our_own_returned_mail_is_not_a_reply(office: World) -> None:
     office.campaign(cadence=Cadence((0, 4, 7)))
     office.drive()
     office.advance(4 * DAY)
@@ -54,7 +54,7 @@ def test_our_own_mail_that_comes_back_is_no_reply(office: World) -> None:
     assert office.receive(reply(office.sent()[0].message_id))["kind"] == "reply"
 
 
-def test_a_bounce_of_a_mail_that_was_never_tried_is_not_believed(office: World) -> None:
+def test_a_bounce_of_a_mail_that_was_never_tried_is_ignored(office: World) -> None:
     office.campaign(HELD)
     office.drive()
     [touch] = office.touches()
@@ -73,7 +73,7 @@ def test_a_reply_from_an_address_beyond_ascii_is_recognised(office: World) -> No
     assert office.rows("SELECT status FROM members") == [{"status": "replied"}]
 
 
-def test_a_mail_of_several_people_is_a_reply_of_the_one_we_wrote_to(office: World) -> None:
+def test_a_mail_from_several_people_is_a_reply_from_the_contact(office: World) -> None:
     office.campaign()
     office.drive()
     assert office.receive(reply(sender=f"Al <{AL}>, Bo <{BO}>"))["kind"] == "reply"
@@ -84,7 +84,7 @@ def test_a_mail_of_several_people_is_a_reply_of_the_one_we_wrote_to(office: Worl
 
 
 @pytest.mark.parametrize("lmtp", [False, True], ids=["SMTP", "LMTP"])
-def test_a_paragraph_on_one_line_is_taken_in(sqlite_office: World, lmtp: bool) -> None:
+def test_a_paragraph_on_one_line_is_accepted(sqlite_office: World, lmtp: bool) -> None:
     office = sqlite_office
     office.campaign()
     office.drive()
