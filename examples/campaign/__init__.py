@@ -21,7 +21,8 @@ Mail that goes out
 Mail that comes in
     inbound         matches, stores and tells; an SMTP or LMTP server
     mailbox imap    the same, from a mailbox that is read over IMAP
-    reading         what a mail means; its text is from mailtext
+    reading         what a mail means; its text is from mailtext and markup
+    quoting         the writer's own words in it
     unsubscribing   whether words ask for no more mail
     web             the page to unsubscribe
     messages        what a mail ends

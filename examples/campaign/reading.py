@@ -23,17 +23,8 @@ from dataclasses import dataclass, field
 from email.message import Message
 from typing import Literal
 
-from .mailtext import (
-    ADDRESS,
-    LONGEST,
-    addresses,
-    decoded,
-    plain,
-    recipients,
-    spoken,
-    storable,
-    words,
-)
+from .mailtext import ADDRESS, LONGEST, addresses, decoded, plain, storable, words
+from .quoting import spoken
 from .unsubscribing import asks_to_stop, says_only_stop
 
 Kind = Literal["reply", "bounce", "unsubscribe", "automatic"]
@@ -80,9 +71,10 @@ def parse(content: bytes, unsubscribe: str = "", envelope: Sequence[str] = ()) -
     it (`unsubscribe+TOKEN@`), or by saying so (`unsubscribing.py`). The subject of an answer is our
     own, and counts only if it says nothing else.
     """
-    unsubscribe, envelope = unsubscribe.lower(), [one.lower() for one in envelope]
+    unsubscribe, envelope = unsubscribe.lower(), [_spelling(one.lower()) for one in envelope]
     try:
-        return _read(email.message_from_bytes(content), content, unsubscribe, envelope)
+        mail = email.message_from_bytes(content)
+        return _read(mail, content, _leaving(mail, unsubscribe, envelope))
     except Exception:  # the email package gives up on garbage in many ways
         text = storable(content.decode("utf-8", "replace"))[:LONGEST]
         is_to_leave, tokens = _leaving(Message(), unsubscribe, envelope)
@@ -90,15 +82,15 @@ def parse(content: bytes, unsubscribe: str = "", envelope: Sequence[str] = ()) -
         return Incoming(_made_id(content), "", kind, _ids(text[:10_000]), "", text, tokens=tokens)
 
 
-def _read(mail: Message, content: bytes, unsubscribe: str, envelope: Sequence[str]) -> Incoming:
+def _read(mail: Message, content: bytes, leaving: tuple[bool, list[str]]) -> Incoming:
+    is_to_leave, tokens = leaving
     text = spoken(plain(mail))
     subject = words(mail, "Subject")
-    authors = [*addresses(mail, "From"), *addresses(mail, "Reply-To")][:_MOST_AUTHORS]
+    authors = addresses(mail, "From", "Reply-To")[:_MOST_AUTHORS]
     address, answers = _author(mail), _ids(words(mail, "In-Reply-To"), words(mail, "References"))
     kind: Kind = "reply"
     report = mail.get_content_type() == "multipart/report"
     about = str(mail.get_param("report-type", "")).lower() if report else ""
-    is_to_leave, tokens = _leaving(mail, unsubscribe, envelope)
     if about == "feedback-report":  # often with an empty return path, as a bounce has
         kind, address, answers = "unsubscribe", _returned(mail, "unsubscribe"), _returned_ids(mail)
     elif (
@@ -131,18 +123,22 @@ def _leaving(mail: Message, unsubscribe: str, envelope: Sequence[str]) -> tuple[
     behind any name.
     """
     local, _, domain = unsubscribe.rpartition("@")
-    to = [*recipients(mail, *_RECIPIENTS)[:_MOST_RECIPIENTS], *envelope[:_MOST_RECIPIENTS]]
     if not domain:
         return False, []
-    tokens = [
-        one.removeprefix(f"{local}+").removesuffix(f"@{domain}")
-        for one in to
-        if one.startswith(f"{local}+") and one.endswith(f"@{domain}")
+    named = [_spelling(one) for one in addresses(mail, *_RECIPIENTS)[:_MOST_RECIPIENTS]]
+    everybody = [*named, *envelope[:_MOST_RECIPIENTS]]
+    labelled = [
+        one for one in everybody if one.startswith(f"{local}+") and one.endswith(f"@{domain}")
     ]
+    tokens = [one.removeprefix(f"{local}+").removesuffix(f"@{domain}") for one in labelled]
     tokens += [one.rpartition("@")[0].rpartition("+")[2] for one in envelope if "+" in one]
     found = [one for one in dict.fromkeys(tokens) if TOKEN.fullmatch(one)]
-    is_ours = any(one.startswith(f"{local}+") and one.endswith(f"@{domain}") for one in to)
-    return bool(found) or is_ours or unsubscribe in to, found
+    return bool(found or labelled) or unsubscribe in everybody, found
+
+
+def _spelling(recipient: str) -> str:
+    """An address as it is without what programs on the way do to its plus."""
+    return recipient.replace('"', "").replace("%2b", "+")
 
 
 def _author(mail: Message) -> str:

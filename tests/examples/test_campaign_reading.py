@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from examples.campaign.mailtext import spoken
+from examples.campaign.quoting import spoken
 from examples.campaign.reading import Incoming, parse
 
 OURS = "<touch-1-2-3@example.com>"
@@ -289,6 +289,22 @@ def test_a_report_inside_of_a_reply_is_not_a_report() -> None:
         (["From:"], ""),
         (["From: undisclosed"], ""),
         (["From: <>"], ""),
+        (["From: bo@example.org <bo@example.org>"], "bo@example.org"),
+        (["From: cy@example.com <bo@example.org>"], "bo@example.org"),
+        (["From: Bo [Acme] <bo@example.org>"], "bo@example.org"),
+        (["From: Bo @ Acme <bo@example.org>"], "bo@example.org"),
+        (["From: Bo <bo@example.org>;"], "bo@example.org"),
+        (["From: Bo <bo@example.org"], "bo@example.org"),
+        (["From: Li, Bo <bo@example.org>"], "bo@example.org"),
+        (['From: "Li, Bo \\"cy@example.com\\"" <bo@example.org>'], "bo@example.org"),
+        (["From: bo@example.org (Li, Bo (cy@example.com))"], "bo@example.org"),
+        (["From: (cy@example.com) bo@example.org"], "bo@example.org"),
+        (['From: "bo"@example.org'], "bo@example.org"),
+        (['From: "bo@example.org"'], "bo@example.org"),
+        (["From: 'bo@example.org'"], "bo@example.org"),
+        (["From: <mailto:bo@example.org>"], "bo@example.org"),
+        (["From: staff: Bo <bo@example.org>;"], "bo@example.org"),
+        (["From: undisclosed", "Reply-To: Bo @ Acme <bo@example.org>"], ""),
         ([f"From: {'x' * 300}@example.org"], ""),
     ],
 )
@@ -298,6 +314,8 @@ def test_a_mail_is_from_who_its_from_says(headers: list[str], address: str) -> N
 
 def test_everybody_in_its_from_wrote_a_mail_but_not_a_report() -> None:
     found = parse(mail("From: Al <al@example.org>, Bo <Bo@Example.org>"))
+    assert (found.address, found.others) == ("al@example.org", ["bo@example.org"])
+    found = parse(mail("From: Al <al@example.org>", "Reply-To: Bo @ Acme <bo@example.org>"))
     assert (found.address, found.others) == ("al@example.org", ["bo@example.org"])
     several = b"From: cy@example.com, "
     assert parse(report(POSTFIX).replace(b"From: ", several, 1)).others == []
@@ -334,6 +352,16 @@ def both(plain: str, marked: str) -> bytes:
     return message.as_bytes()
 
 
+def mixed(*parts: str, kind: str = "mixed") -> bytes:
+    """A mail of several parts, each with its own headers."""
+    body = "".join(f"--b\n{part}\n" for part in parts) + "--b--\n"
+    return mail(f"Content-Type: multipart/{kind}; boundary=b", body=body)
+
+
+PLAIN, HTML = "Content-Type: text/plain\n\n", "Content-Type: text/html\n\n"
+IMAGE = "Content-Type: image/png\nContent-Disposition: inline\n\nx"
+
+
 def html(text: str) -> bytes:
     return mail("Content-Type: text/html; charset=utf-8", body=text)
 
@@ -345,6 +373,31 @@ def html(text: str) -> bytes:
         (html("<p>Yes &amp; no</p><p>Bo</p>"), "Yes & no\n\nBo"),
         (html("<style>p {}</style>Hi<br>Bo<blockquote>Dear Bo</blockquote>"), "Hi\nBo"),
         (html("<p>5 < 6 <b>bold</b>"), "5 < 6 bold"),
+        (html("<!DOCTYPE html><title>x</title>Hi <!-- Stop <p> -->Bo"), "Hi Bo"),
+        (html("Hi<!-- Stop"), "Hi"),
+        (html("<title/><script/>Hi"), "Hi"),
+        (html("<script>'<blockquote>'</script><style><!-- p {} --></style>Hi"), "Hi"),
+        (html("<h3>Stop</h3>Best"), "Stop\nBest"),
+        (html("<tr><td>Stop</td><td>Bo</td></tr>"), "Stop\n\nBo"),
+        (html("<p>Please\nstop\nby</p>"), "Please stop by"),
+        (html("<pre>a\n&gt; b\nc</pre>"), "a\nc"),
+        (html("<div style='display: none'>Stop<div>x</div>y</div>Hi"), "Hi"),
+        (html("<span style=mso-hide:all>Stop</span>Hi<img style='display:none'> Bo"), "Hi Bo"),
+        (html("<blockquote>a<blockquote>b</blockquote>c</blockquote>Hi"), "Hi"),
+        (html("Hi\u200b&nbsp;Bo\u200c"), "Hi Bo"),
+        (mixed(f"{PLAIN}Caution!", f"{PLAIN}Stop"), "Caution!\n\nStop"),
+        (mixed(f"{PLAIN}Look:", IMAGE, f"{PLAIN}Stop"), "Look:\n\nStop"),
+        (mixed(f"{PLAIN}Hi", f"{HTML}<p>Stop</p>"), "Hi\n\nStop"),
+        (mixed(f"{PLAIN}\u200b \u200c", f"{HTML}Stop", kind="alternative"), "Stop"),
+        (mixed(f"{HTML}<p>Stop</p>", f"{PLAIN}Hi", kind="alternative"), "Hi"),
+        (
+            mixed(f"{PLAIN}Hi", "Content-Disposition: attachment\n" + f"{PLAIN}Stop"),
+            "Hi",
+        ),
+        (
+            mail("Content-Transfer-Encoding: BASE64 ", body="U3RvcA=="),
+            "Stop",
+        ),
         (mail("Content-Type: text/plain; charset=no-such", body="Grüße"), "Grüße"),
         (
             mail(
@@ -431,17 +484,23 @@ def nested(depth: int) -> bytes:
         nested(3000),
         mail("Content-Type: text/html", body="<" * 1_000_000),
         mail("Content-Type: text/html", body="<style" * 100_000),
+        mail("Content-Type: text/html", body="<style>" * 100_000),
+        mail("Content-Type: text/html", body="<!--" * 100_000),
+        mail("Content-Type: text/html", body="<p style='display:none'>" * 100_000),
         mail("Content-Type: text/html", body="<" + "a" * 1_000_000),
         mail(body="On x\n" * 200_000),
         mail(body="-" * 1_000_000),
         mail(f"References: {'<a@b> ' * 100_000}"),
         mail(f"From: {'(' * 100_000}"),
+        mail(*[f"To: {chr(34)}{chr(92) + chr(34)}" + "(<a@" * 2_500] * 10),
+        mail(body="On 9:30 <a@b " * 100_000),
+        mail(body="From: <a@b>\n" * 100_000),
         mail(f"Subject: {'=?utf-8?q?a?= ' * 50_000}"),
         mail("Return-Path: <>", body="message-id:" + " " * 1_000_000),
     ],
     ids=[
-        "nested", "tags", "styles", "one tag", "attributions", "dashes", "references", "comments",
-        "words", "spaces",
+        "nested", "tags", "styles", "open styles", "remarks", "hidden", "one tag", "attributions",
+        "dashes", "references", "comments", "names", "addresses", "headers", "words", "spaces",
     ],
 )  # fmt: skip
 @pytest.mark.timeout(30)

@@ -238,9 +238,14 @@ def test_a_text_made_to_take_long_does_not() -> None:
         {"X-Original-To": f"unsubscribe+{TOKEN}@example.com"},
         {"Resent-To": f"unsubscribe+{TOKEN}@example.com"},
         {"To": f"a b c <<unsubscribe+{TOKEN}@example.com>"},
+        {"To": f'"unsubscribe+{TOKEN}"@example.com'},
+        {"To": f"<unsubscribe%2B{TOKEN}@example.com>"},
     ],
-    ids=["To", "several", "group", "Cc", "Delivered-To", "X-Original-To", "Resent-To", "broken"],
-)
+    ids=[
+        "To", "several", "group", "Cc", "Delivered-To", "X-Original-To", "Resent-To", "broken",
+        "quoted", "encoded",
+    ],
+)  # fmt: skip
 def test_a_token_is_found_wherever_the_address_is(headers: dict[str, str]) -> None:
     lines = {"From": STRANGER, "To": "ana@example.com", "Subject": "Re: Hello", **headers}
     content = "".join(f"{name}: {text}\r\n" for name, text in lines.items()) + "\r\nHi\r\n"
@@ -253,6 +258,8 @@ def test_a_token_is_found_wherever_the_address_is(headers: dict[str, str]) -> No
     [
         (f"unsubscribe+{TOKEN}@example.com", "unsubscribe", [TOKEN]),
         (f"replies+{TOKEN}@campaign.invalid", "unsubscribe", [TOKEN]),
+        (f'"unsubscribe+{TOKEN}"@example.com', "unsubscribe", [TOKEN]),
+        (f"unsubscribe%2B{TOKEN}@example.com", "unsubscribe", [TOKEN]),
         ("unsubscribe@example.com", "unsubscribe", []),
         ("unsubscribe+what@example.com", "unsubscribe", []),
         ("replies+what@campaign.invalid", "reply", []),
