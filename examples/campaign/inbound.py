@@ -43,7 +43,7 @@ from .agent import OUTCOME, thread_of
 from .app import App
 from .database import Conflict, Row, sql
 from .messages import Match, json_list
-from .reading import Incoming, parse
+from .reading import Incoming, Written, parse
 from .sending import MANY, sent_by
 from .sheet import normalise, person_of
 
@@ -64,12 +64,12 @@ class Inbound:
 
         `recipients` are those of its envelope; its headers need not name them.
         """
-        return self._receive(parse(content, self._app.settings.unsubscribe, recipients))
+        return self._receive(self._parse(content, recipients))
 
     def receive_known(self, content: bytes) -> Row | None:
         """Take a mail of somebody's own mailbox in if it is about a contact. None if it is not:
         then it is private, and nothing of it is stored."""
-        mail = parse(content, self._app.settings.unsubscribe)
+        mail = self._parse(content)
         match = self._match(mail)
         return None if match.contact_id is None else self._receive(mail, match)
 
@@ -84,6 +84,18 @@ class Inbound:
         message_id = f"<{token}@one-click.invalid>"
         mail = Incoming(message_id, contact["address"], "unsubscribe", [], "", "", tokens=[token])
         return self._receive(mail)
+
+    def _parse(self, content: bytes, recipients: Sequence[str] = ()) -> Incoming:
+        """Read a mail, and once more if it answers ours: what it quotes is known then."""
+        unsubscribe = self._app.settings.unsubscribe
+        mail = parse(content, unsubscribe, recipients)
+        touches = self._app.database.rows(
+            """SELECT subject, body FROM touches
+               WHERE message_id IN (SELECT value->>'is' FROM json_each(:ids))""",
+            ids=json_list(mail.in_reply_to),
+        )
+        ours = [Written(touch["subject"], touch["body"]) for touch in touches]
+        return parse(content, unsubscribe, recipients, ours) if ours else mail
 
     def _receive(self, mail: Incoming, match: Match | None = None) -> Row:
         message = self._message(_id(mail))

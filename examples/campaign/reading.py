@@ -38,9 +38,23 @@ TOKEN = re.compile(r"[0-9a-f]{20}")
 """What a contact's token looks like (contacts.py makes them)."""
 _RECIPIENTS = ("To", "Cc", "Delivered-To", "X-Original-To", "Resent-To")
 _ROBOTS = ("X-Autoreply", "X-Autorespond")
+_PREFIXES = re.compile(
+    r"(?:\s*+(?:(?:re|aw|antw|sv|vs|ref|rv|res|odp|ynt|fwd?|wg|tr|enc)(?:[\[(]\d+[\])])? ?:"
+    r"|\[[^\[\]]{1,30}+\]))++",
+    re.I,
+)
+"""What mail programs and servers write before a subject."""
 _FAILED = re.compile(r"fail|undeliver|returned|could not be delivered|not delivered", re.I)
 _DELAYED = re.compile(r"delay|warning|still trying", re.I)
 _RETURNED_ID = re.compile(r"(?im)^[> \t]*message-id:\s*(<[^<>\s]{1,500}>)")
+
+
+@dataclass(frozen=True)
+class Written:
+    """A mail of ours that a mail answers."""
+
+    subject: str
+    body: str
 
 
 @dataclass(frozen=True)
@@ -63,18 +77,24 @@ class Incoming:
     """Tokens of the unsubscribe addresses it went to."""
 
 
-def parse(content: bytes, unsubscribe: str = "", envelope: Sequence[str] = ()) -> Incoming:
+def parse(
+    content: bytes,
+    unsubscribe: str = "",
+    envelope: Sequence[str] = (),
+    ours: Sequence[Written] = (),
+) -> Incoming:
     """Read a mail. `unsubscribe` is the address that takes people off the list, `envelope` the
-    recipients to whom the mail server handed it over: they need not be in a header.
+    recipients to whom the mail server handed it over: they need not be in a header. `ours` are the
+    mails in its `in_reply_to` that we wrote: what it quotes of them is not the writer's.
 
     Somebody unsubscribes by writing to that address, or to the same with the token of a contact in
-    it (`unsubscribe+TOKEN@`), or by saying so (`unsubscribing.py`). The subject of an answer is our
-    own, and counts only if it says nothing else.
+    it (`unsubscribe+TOKEN@`), or by saying so (`unsubscribing.py`). The subject of an answer counts
+    only if it says nothing else, and is not ours.
     """
     unsubscribe, envelope = unsubscribe.lower(), [_spelling(one.lower()) for one in envelope]
     try:
         mail = email.message_from_bytes(content)
-        return _read(mail, content, _leaving(mail, unsubscribe, envelope))
+        return _read(mail, content, ours, _leaving(mail, unsubscribe, envelope))
     except Exception:  # the email package gives up on garbage in many ways
         text = storable(content.decode("utf-8", "replace"))[:LONGEST]
         is_to_leave, tokens = _leaving(Message(), unsubscribe, envelope)
@@ -82,9 +102,11 @@ def parse(content: bytes, unsubscribe: str = "", envelope: Sequence[str] = ()) -
         return Incoming(_made_id(content), "", kind, _ids(text[:10_000]), "", text, tokens=tokens)
 
 
-def _read(mail: Message, content: bytes, leaving: tuple[bool, list[str]]) -> Incoming:
+def _read(
+    mail: Message, content: bytes, ours: Sequence[Written], leaving: tuple[bool, list[str]]
+) -> Incoming:
     is_to_leave, tokens = leaving
-    text = spoken(plain(mail))
+    text = spoken(plain(mail), [one.body for one in ours])
     subject = words(mail, "Subject")
     authors = addresses(mail, "From", "Reply-To")[:_MOST_AUTHORS]
     address, answers = _author(mail), _ids(words(mail, "In-Reply-To"), words(mail, "References"))
@@ -101,7 +123,7 @@ def _read(mail: Message, content: bytes, leaving: tuple[bool, list[str]]) -> Inc
         kind = _delivery(mail, subject)
         address = _returned(mail, kind) or (address if kind == "automatic" else "")
         answers = _returned_ids(mail) or answers
-    elif is_to_leave or says_only_stop(subject):
+    elif is_to_leave or _says_only_stop(subject, ours):
         kind = "unsubscribe"
     elif report or _automatic(mail):
         kind = "automatic"
@@ -157,6 +179,17 @@ def _made_id(content: bytes) -> str:
 
 
 # -- what it means
+
+
+def _says_only_stop(subject: str, ours: Sequence[Written]) -> bool:
+    bare = _bare(subject)
+    return says_only_stop(bare) and bare not in [_bare(one.subject) for one in ours]
+
+
+def _bare(subject: str) -> str:
+    """A subject without its `Re:`."""
+    found = _PREFIXES.match(subject)
+    return " ".join(subject[found.end() if found else 0 :].casefold().split())
 
 
 def _by_a_daemon(mail: Message) -> bool:

@@ -7,8 +7,7 @@ ends the campaign by itself.
 
 Two kinds of sentence look like a wish and are not: those about other people ("how do I unsubscribe
 my customers?"), and those that companies have below their own mails ("if you no longer wish to
-receive …"). Our own footer comes back in replies, often without a mark that it is quoted,
-and is left out.
+receive …"). What is quoted is left out before (`quoting.py`).
 
 A text is judged by its sentences, and by its clauses: one that says nothing but "stop" is a wish,
 whatever is before and behind it ("Hi Ana, please stop. Best regards, Bo").
@@ -20,21 +19,11 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-FOOTER = "To get no more of these mails, {link}answer with the one word stop."
-"""What stands below our mails; `letter.footer` fills it in."""
-
 _MOST = 20_000
 """Characters that are looked at."""
 _FIRST_LINES = 4
 """A word alone counts on the first lines; further down it is a link of somebody's signature."""
 
-_GAP = r"[\s>|*]+"
-_OURS = re.compile(
-    _GAP.join(["to", "get", "no", "more", "of", "these", "mails,"])
-    + r"[\s\S]{1,3000}?"
-    + _GAP.join(["answer", "with", "the", "one", "word", "stop"]),
-    re.I,
-)
 _APOSTROPHES = re.compile(r"['\u2019\u02bc`\u00b4]")
 _ENDS = re.compile(r"[.!?;]+(?=\s|$)|\n\s*\n")
 _CLAUSES = re.compile(r"[,:()\u2013\u2014]|\s-+\s|(?<!.{40})\n")
@@ -201,7 +190,7 @@ _FORMULA = _any_of(
 
 def asks_to_stop(text: str) -> bool:
     """Whether the writer's own words ask for no more mail."""
-    text = _OURS.sub("", text[:_MOST])
+    text = text[:_MOST]
     return any(map(says_only_stop, _first_lines(text))) or any(map(_asks, _sentences(text)))
 
 

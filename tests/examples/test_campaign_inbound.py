@@ -54,6 +54,17 @@ def test_our_own_mail_that_comes_back_is_no_reply(office: World) -> None:
     assert office.receive(reply(office.sent()[0].message_id))["kind"] == "reply"
 
 
+def test_what_a_reply_quotes_of_our_mail_is_not_the_writers(office: World) -> None:
+    office.campaign(HELD)
+    office.drive()
+    office.answer("edit", subject="Stop", body="Dear Bo,\nplease remove me from your shelf!\n")
+    ours = office.sent()[0]
+    quoted = "Yes!\n\nAna kirjoitti:\nDear Bo,\nplease remove me from your shelf!\n"
+    mail = reply(ours.message_id, quoted, subject="Re: Stop")
+    assert office.receive(mail)["kind"] == "reply"
+    assert office.member() == "replied"
+
+
 def test_a_bounce_of_a_mail_that_was_never_tried_is_not_believed(office: World) -> None:
     office.campaign(HELD)
     office.drive()
