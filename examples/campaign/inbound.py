@@ -18,8 +18,13 @@ A held thread is retried, so that it ends: there is nothing more to send. A thre
 unknown outcome is not: a person settles that first, and then the thread ends by itself.
 
 Message-IDs are what others say they are. A mail is one and the same if its Message-ID, its author
-and its wish to unsubscribe are; a mail with a Message-ID of ours is ours, come back; and an answer
-or a bounce is about a mail of ours only if we have begun to send that one.
+and its wish to unsubscribe are; and an answer or a bounce is about a mail of ours only if we have
+begun to send that one.
+
+Our own mail is nobody's reply: one with a Message-ID of ours, come back, and one that a campaign's
+sender wrote by hand, of which a copy came in. Only a token in it counts, and the sender's answer to
+a mail that went to the sender. Of all other mail of ours only the id is kept, as of a dismissed
+stray; but one that asks for no more mail is a stray, since somebody may have handed on a wish.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import Sequence
+from email.utils import parseaddr
 from typing import Any
 
 from aiosmtpd.controller import Controller
@@ -102,8 +108,7 @@ class Inbound:
         if message is None:
             with contextlib.suppress(Conflict):  # it was handed over twice, at once
                 match = match or self._match(mail)
-                kind = mail.kind if match.contact_id is not None else "stray"
-                self._app.database.write(*messages.take_in(self._row(mail, kind), match))
+                self._app.database.write(*messages.take_in(self._row(mail, match), match))
             message = self._message(_id(mail))
             assert message is not None
             if message["kind"] == "stray":
@@ -124,27 +129,30 @@ class Inbound:
     def _message(self, id: str) -> Row | None:
         return self._app.database.one("SELECT * FROM messages WHERE id = :id", id=id)
 
-    def _row(self, mail: Incoming, kind: str) -> Row:
-        return {
+    def _row(self, mail: Incoming, match: Match) -> Row:
+        row = {
             "id": _id(mail),
-            "kind": kind,
+            "kind": mail.kind if match.contact_id is not None else "stray",
             "read_as": mail.kind,
             "address": mail.address,
             "received_at": self._app.clock.now(),
             "subject": mail.subject[:1000],
             "text": mail.text[:10_000],
         }
+        put_away = {"kind": "dismissed", "address": "", "subject": "", "text": ""}
+        return row | put_away if match.is_copy else row
 
     def _match(self, mail: Incoming) -> Match:
         """The touch that a mail answers, and whom it is about.
 
         A bounce must name one of our mails. Any other mail is also matched by its author, or by the
-        token in the address it went to. Our own mail that comes back matches nothing.
+        token in the address it went to. Our own mail matches nothing else.
         """
         people = [_spelling(address) for address in (mail.address, *mail.others)]
         persons = [person_of(one) for one in people if one]
-        own, answered, tokens, known = self._app.database.read(
+        own, senders, answered, tokens, known = self._app.database.read(
             sql("SELECT 1 FROM touches WHERE message_id = :id", id=mail.message_id),
+            sql("SELECT DISTINCT sender FROM campaigns"),
             sql(
                 """SELECT t.*, c.person FROM touches t LEFT JOIN contacts c ON c.id = t.contact_id
                    WHERE t.attempt IS NOT NULL
@@ -163,8 +171,11 @@ class Inbound:
                 persons=json_list(persons),
             ),
         )
-        if own:
-            return Match()
+        if own or (mail.kind != "bounce" and _is_sender(people[0], senders)):
+            answered = [row for row in answered if not own and row["person"] == persons[0]]
+            if not (answered or tokens):
+                return Match(is_copy=mail.kind in ("reply", "automatic"))
+            known, persons = [], []
         touch = _nearest(mail.in_reply_to, answered)
         about = [row["person"] for row in ([touch] if touch else []) + tokens if row["person"]]
         contacts = [row["contact_id"] for row in [touch] if row] + [row["id"] for row in tokens]
@@ -237,6 +248,12 @@ def _nearest(ids: list[str], touches: list[Row]) -> Row | None:
     return next(found, None)
 
 
+def _is_sender(address: str, campaigns: list[Row]) -> bool:
+    """Whether an address is the sender's of one of some campaigns."""
+    senders = [_spelling(parseaddr(row["sender"])[1]) for row in campaigns]
+    return bool(address) and person_of(address) in map(person_of, senders)
+
+
 def _spelling(address: str) -> str:
     """An address as it is in `contacts`; empty if it cannot be there."""
     try:
@@ -262,7 +279,7 @@ class Handler:
         except Exception:
             log.exception("a mail could not be taken in")
             return "451 4.3.0 Try again later"
-        if message["kind"] != "stray":  # that was logged where it was matched
+        if message["kind"] not in ("stray", "dismissed"):  # a stray was logged when it was matched
             log.info("%s from %s", message["kind"], message["address"])
         return "250 2.0.0 Taken in"
 
