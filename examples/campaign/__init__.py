@@ -1,4 +1,4 @@
-"""An e-mail campaign in which each (campaign, contact) is one durable thread.
+"""An e-mail campaign in which each (campaign, contact) pair is one durable thread.
 
 Up to six touches over about a month. It stops the instant the prospect replies, holds each draft
 for a person's approval, and never sends a touch twice, whatever is killed. `README.md` says how to
@@ -9,22 +9,22 @@ One thread
     sending         one try to send a touch, and its outcome
     cadence         when the next touch is due
     turns           when it may go out, within limits that campaigns share
-    writer          who writes the drafts
+    writer          the model that writes the drafts
 
-Mail that goes out
-    letter          a letter as a mail
+Outgoing mail
+    letter          a letter, and the mail it becomes
     mail            the conversation with the mail server
     refusals        what a server's refusal means
     trouble         refusals that stop a campaign, and the question to a person
     lookup          asks the provider whether a mail arrived
 
-Mail that comes in
-    inbound         matches, stores and tells; an SMTP or LMTP server
-    mailbox imap    the same, from a mailbox that is read over IMAP
+Incoming mail
+    inbound         matches and stores mail, and signals threads; an SMTP or LMTP server
+    mailbox imap    the same for a mailbox read over IMAP
     reading         what a mail means; its text is from mailtext and markup
-    quoting         the writer's own words in it
-    unsubscribing   whether words ask for no more mail
-    web             the page to unsubscribe
+    quoting         the author's own words in it
+    unsubscribing   recognises opt-outs in words
+    web             the unsubscribe page
     messages        what a mail ends
     strays          mail that matches nothing
 
@@ -40,12 +40,12 @@ Underneath
     records         queries on the tables of schema.sql
     database        batches of statements on SQLite, PostgreSQL and D1
     errors          errors that several modules raise
-    settings        what the environment says
+    settings        settings from the environment
     service         for workers and web servers
     commands        the command line, started by __main__
 
-To try and test it, not to be copied
+For trying and testing, not for copying
     demo            a month in a minute, beside stock LangGraph; demo.d1: on D1
     clock           the clock that its processes share
-    postoffice      a mail server that fails as it is told; with desk and faults
+    postoffice      a mail server that fails on demand; with desk and faults
 """

@@ -1,11 +1,10 @@
 """`python -m examples.campaign`: the application's own commands.
 
-Drafts are approved with `drafts` and `approve`, or one by one with `perdure inbox` and `perdure
-answer`; threads are looked at with `perdure runs` and `perdure show`, all with `--at` the same
-database.
+`drafts` and `approve` approve drafts, `perdure inbox` and `perdure answer` single ones. `perdure
+runs` and `perdure show` show threads. All take the same database with `--at`.
 
-Exit codes: 0 fine, 1 a sheet was refused, a person said no, or drafts were not open any more, 2
-wrong use, or a `check` that failed.
+Exit codes: 0 success; 1 a sheet was refused, a person said no, or drafts were no longer open; 2
+wrong usage, or a failed `check`.
 """
 
 from __future__ import annotations
@@ -25,6 +24,11 @@ __all__ = ["campaigns", "check", "commands", "drafts", "mail", "people"]
 def main() -> int:
     try:
         commands()
+    except SystemExit as error:
+        if not isinstance(error.code, str):
+            raise
+        print(f"campaign: {error.code}", file=sys.stderr)
+        return 2
     except Refused as refused:
         print(refused, file=sys.stderr)
         return 1

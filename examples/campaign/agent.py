@@ -6,17 +6,17 @@ What each crash leaves behind, and what decides:
 
     before a draft is stored     nothing but a model's answer, which is recorded
     draft stored, not asked      `draft_pending`; approval asks
-    asked                        a wait: no clock can send it, only an answer, once
+    asked                        a wait: no timer can send it, only an answer, once
     approved, not sent           a booking, which is found again, or replaced once it has passed
     a mail on its way            an intent: the provider is asked by Message-ID, or a person is
     sent, not noted              the recorded outcome; it is noted, and not sent again
     refused, not noted           the recorded refusal; it is noted once, with what it leads to
-    reply, at any time           `members.status`: a send looks at it when the mail server agreed to
-                                 the recipient, and has nothing of the content
+    reply, at any time           `members.status`: a send checks it when the mail server has
+                                 accepted the recipient, and has no content yet
 
-Nodes never branch on the wall clock: `perdure.now()` is recorded, and reality is asked again by
-`check_reply`, which comes first on every wake. All waits are the graph's own: no refusal, limit or
-closed window keeps a process waiting.
+Nodes never branch on the wall clock: `perdure.now()` is recorded, and `check_reply`, which runs
+first on every wake, reads the tables again. All waits are the graph's own: no refusal, limit or
+closed window blocks a process.
 """
 
 from __future__ import annotations
@@ -53,10 +53,7 @@ from .settings import Settings
 _TEXT_ONLY_IN_AN_EDIT = {
     "if": {"properties": {"action": {"const": "edit"}}},
     "then": {"required": ["body"]},
-    "else": {
-        "properties": {"action": {"enum": ["approve", "reject", "skip"]}, "comment": {}},
-        "additionalProperties": False,
-    },
+    "else": {"propertyNames": {"enum": ["action", "comment"]}},
 }
 DECISION = {
     "type": "object",
@@ -95,28 +92,28 @@ Approved = Literal["send_touch", "compose_touch", "approval", "schedule_next", "
 
 
 class State(TypedDict, total=False):
-    """What a thread remembers. Reality is in the tables."""
+    """What a thread remembers. The tables have the current state."""
 
     campaign_id: int
     contact_id: int
     step: int
     """The touch that is next."""
     last_at: datetime
-    """When the one before it went out, or the thread began."""
+    """When the previous touch went out, or the thread began."""
     due_at: datetime
     because: str
     """Why it sleeps until then."""
     not_before: datetime
-    """When a mail that was refused is tried again."""
+    """When a refused mail is retried."""
     subject: str
     body: str
     comment: str
     """A person's comment on the last draft."""
     letter: dict[str, Any]
-    """What is to be sent, as it was approved."""
+    """The approved text to send."""
     sequence: str
     tries: int
-    """Conversations about it that came to nothing so far."""
+    """Failed conversations about it so far."""
     ended: str
 
 
@@ -155,7 +152,7 @@ class Agent:
     # -- nodes
 
     def check_reply(self, state: State) -> Command[Next]:
-        """Read the tables again: is the contact still to be written to, and is it time?"""
+        """Read the tables again: may the contact still be written to, and is it time?"""
         now, step = perdure.now(), state.get("step", 1)
         last = state.get("last_at", now)
         found = self._look(state, step)
@@ -167,7 +164,7 @@ class Agent:
             return self._end(state, found.status)
         gaps, touch = found.cadence.gaps, found.touch
         if touch is not None and touch["status"] == "draft_pending":
-            # It is written, and waits for a person, whatever the cadence is by now.
+            # The draft exists and waits for a person, whatever the cadence is now.
             return Command(update=update, goto="compose_touch")
         if found.campaign["state"] != "running":
             because = f"the campaign, which is {found.campaign['state']}"
@@ -175,7 +172,7 @@ class Agent:
             return Command(update=update, goto="schedule_next")
         if touch is not None and touch["status"] == "approved" and _is_hopeless(touch):
             return Command(update=update, goto="refusal")
-        if step > len(gaps):  # a last reply may take as long as the one before
+        if step > len(gaps):  # wait for a reply to the last touch, for as long as its gap
             at = last + timedelta(days=gaps[-1])
             if now >= at:
                 return self._end(state, "finished")
@@ -263,8 +260,7 @@ class Agent:
     def _release(
         self, found: Situation, touch: dict[str, Any], subject: str, body: str
     ) -> Command[Approved]:
-        """Let an approved text go out when it is its turn: in the contact's hours, and within the
-        limits."""
+        """Send an approved text at its turn: in the contact's hours, and within the limits."""
         if found.campaign["state"] != "running":
             return Command(goto="check_reply")
         now, contact, campaign = perdure.now(), found.contact, found.campaign
@@ -325,7 +321,7 @@ class Agent:
             )
         except perdure.NotDone as error:
             return self._after_refusal(state, place, error, now)
-        except perdure.errors.EffectFailed:  # a person said that it is not to be sent
+        except perdure.errors.EffectFailed:  # a person decided not to send it
             return self._skip(state)
         at, status = perdure.now(), "sent"
         if not self._sending.is_mine(place, result, state["tries"]):
@@ -340,8 +336,8 @@ class Agent:
         """Record a refusal and its consequences in one batch. `check_reply` then decides what comes
         next, from the touch, the contact and the campaign.
 
-        A refusal that another campaign of the sequence got has no consequence here: that one may
-        have another sender, and the cause may be mended by now. The next try is this campaign's.
+        A refusal that another campaign of the sequence got has no consequence here: that campaign
+        may have another sender, and the cause may be fixed by now. The next try is this campaign's.
         """
         kind, recipient = _kind(error), state["letter"]["recipient"]
         if not self._sending.was_tried(place, state["tries"]):
@@ -441,7 +437,7 @@ class Agent:
     def refused(
         self, place: dict[str, int], kind: str, said: str, tries: int, recipient: str
     ) -> None:
-        """Record that a conversation came to nothing, with its consequences."""
+        """Record a failed conversation, with its consequences."""
         statements = [records.note_refusal(place, kind, said, tries)]
         if kind == "NoSuchRecipient":
             statements += records.bounce(place)
@@ -482,6 +478,6 @@ def _kind(error: perdure.NotDone) -> str:
 
 
 def _is_hopeless(touch: dict[str, Any]) -> bool:
-    """Whether a mail was refused so often that a person is to be asked."""
+    """Whether a mail was refused often enough to ask a person."""
     patience = PATIENCE.get(touch["problem"])
     return patience is not None and touch["refused"] >= patience.attempts

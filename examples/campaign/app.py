@@ -36,8 +36,8 @@ VALUES (:id, :name, :sequence, :sender, :brief, :gaps, :days, :opens, :closes, :
 @dataclass(frozen=True)
 class Plan:
     """A campaign as a person describes it. Campaigns of one `sequence` never send a contact the
-    same step twice; by default a campaign has a sequence of its own. `per_day` is the most that its
-    sender's address sends in a day, 0 for any number."""
+    same step twice; by default each campaign has its own sequence. `per_day` is the maximum that
+    its sender's address sends in a day; 0 is no limit."""
 
     name: str
     brief: str
@@ -50,15 +50,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Launched:
-    """What a launch started: so many threads, of which some are due now, and when, and where, the
-    first touch of the others may go out."""
+    """What a launch started: the number of threads, how many are due now, and when and in which
+    zone the first touch of the others may go out."""
 
     threads: int = 0
     now: int = 0
     due: datetime | None = None
     zone: str = ""
     state: str = "running"
-    """Of the campaign: threads of one that does not run wait until it is resumed."""
+    """The campaign's state. Unless it is running, the threads wait until it is resumed."""
 
 
 class App:
@@ -89,13 +89,13 @@ class App:
         self.runtime.register(question.graph(), name=trouble.GRAPH, hold=True)
 
     def setup(self) -> None:
-        """Make the journal and the tables, if they are not there."""
+        """Create the journal and the tables if they do not exist."""
         self.runtime.setup()
         self.database.create()
 
     @property
     def clock(self) -> Clock:
-        """The time of the journal, by which everything here goes."""
+        """The journal's time, which everything here uses."""
         if self._clock is None:
             self._clock = JournalClock(self.runtime.journal)
         return self._clock
@@ -114,7 +114,7 @@ class App:
     # -- campaigns
 
     def create(self, plan: Plan) -> int:
-        """Add a campaign, and give its id."""
+        """Add a campaign. Returns its id."""
         check_sender(plan.sender)
         row: Row = {
             "name": plan.name,
@@ -135,11 +135,11 @@ class App:
             if there and perhaps_ours and there[0].items() >= row.items():
                 return int(there[0]["id"])
             if there:
-                raise ValueError(f"There is a campaign {plan.name!r} already; choose another name.")
+                raise ValueError(f"Campaign {plan.name!r} already exists; choose another name.")
             try:
                 self.database.write(sql(_CREATE, id=last["id"] + 1, **row))
                 return int(last["id"]) + 1
-            except Conflict as conflict:  # somebody else was faster; or it is this one
+            except Conflict as conflict:  # another process was faster, or this is ours
                 perhaps_ours = conflict.perhaps_ours
 
     def campaign(self, name: str) -> Row:
@@ -167,7 +167,7 @@ class App:
         return overlaps.find(self.database, campaign_id, self.settings.apart, self.clock.now())
 
     def _unless_stopped(self, campaign_id: int, verb: str) -> Row:
-        """A campaign that was stopped meanwhile is stopped for those who came meanwhile, too."""
+        """If the campaign was stopped during the import, stop the new members too."""
         row = self.row(campaign_id)
         if row["state"] == "stopped":
             control.stop(self, campaign_id)
@@ -183,7 +183,7 @@ class App:
             thread_id = thread_of(campaign_id, contact_id)
             if self.runtime.blocking.runs(thread_id=thread_id, limit=1, output=False):
                 continue
-            self.begin(campaign_id, contact_id, key=GRAPH)  # somebody else may launch right now
+            self.begin(campaign_id, contact_id, key=GRAPH)  # another process may launch now
             started[zone] += 1
         row = self._unless_stopped(campaign_id, "launched")
         now = moment(self.clock.now())

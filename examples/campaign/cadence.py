@@ -1,8 +1,8 @@
-"""When the next mail may go out: days between touches, and hours in which a contact is written to.
+"""When the next mail may go out: days between touches, and the contact's sending hours.
 
 Everything here is arithmetic: nothing reads a clock, so the same question always has the same
-answer. Days are days of the contact's calendar, not multiples of 24 hours, and what `due` answers
-is inside the send window by the contact's own clock, on the days that clock is changed too.
+answer. Days are days of the contact's calendar, not multiples of 24 hours, and `due` is always
+inside the send window by the contact's own clock, even on days when the clocks change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 LONGEST = 3650
-"""No gap is longer, in days: a slip of the keyboard is told now, not by a thread that sleeps on."""
+"""Maximum gap, in days: a typo fails at once instead of leaving a thread asleep."""
 
 MIDNIGHT = time.max
 """The end of a day, written 24:00."""
@@ -33,7 +33,7 @@ class Window:
     def __post_init__(self) -> None:
         for edge in (self.opens, self.closes):
             if edge != MIDNIGHT and (edge.second or edge.microsecond):
-                raise ValueError(f"A send window is in whole minutes, and {edge} is not one.")
+                raise ValueError(f"A send window needs whole minutes, not {edge}.")
         if self.opens >= self.closes:
             raise ValueError(
                 f"A send window opens before it closes, on the same day: {clock(self.opens)} is "
@@ -85,14 +85,14 @@ def due(cadence: Cadence, step: int, last: datetime, zone: str) -> datetime:
     """The earliest moment, in UTC, at which touch `step` (the first is 1) may go out.
 
     `last` is when the touch before it went out, or when the contact was enrolled. The gap is added
-    to the local date of `last`, at the same time of day; from there it is the next moment at which
-    the window is open, and never one before `last`. A time of day that the change to summer time
-    leaves out is the moment of that change; one that comes twice in autumn is the first of the two.
+    to the local date of `last`, at the same time of day; the result is the next moment from there
+    at which the window is open, and never before `last`. A time of day that a clock change skips is
+    the moment of the change; of a repeated one, the first counts.
     """
     if not 1 <= step <= len(cadence.gaps):
         raise ValueError(f"There is no touch {step}: the cadence has 1 to {len(cadence.gaps)}.")
     if last.tzinfo is None:
-        raise ValueError(f"{last} is in no time zone; pass a time in UTC.")
+        raise ValueError(f"{last} has no time zone; pass a time in UTC.")
     there = ZoneInfo(zone)
     wall = last.astimezone(there).replace(tzinfo=None, fold=0)
     wished = _moment(wall + timedelta(days=cadence.gaps[step - 1]), there)
@@ -101,13 +101,13 @@ def due(cadence: Cadence, step: int, last: datetime, zone: str) -> datetime:
 
 def _moment(wall: datetime, zone: ZoneInfo) -> datetime:
     first, second = (wall.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
-    # Of a time that is left out, the "first" is read off the clock of before, so it comes after.
+    # For a skipped time, fold 0 uses the offset before the change, so it comes after `second`.
     return _change(zone, second, first) or first
 
 
 def next_open(window: Window, moment: datetime, zone: ZoneInfo) -> datetime:
     """The first moment from this one on at which the window is open."""
-    # Jumps to the next opening as if clocks were never changed, or to their change before that.
+    # Jumps to the next opening as if clocks never changed, or to a change before that.
     while not window.is_open(local := moment.astimezone(zone)):
         day = local.date() if local.time() < window.opens else local.date() + timedelta(days=1)
         while day.weekday() not in window.days:
@@ -130,9 +130,9 @@ def open_until(window: Window, moment: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
-    """The first moment in (after, until] at which the clocks of a zone are changed.
+    """The first moment in (after, until] at which the clocks of a zone change.
 
-    No zone was ever changed twice within an hour, and all of them at a whole second.
+    No zone has ever changed twice within an hour, and every change is at a whole second.
     """
     start = after.replace(microsecond=0)
     offset = start.astimezone(zone).utcoffset()

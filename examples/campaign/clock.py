@@ -1,8 +1,8 @@
 """A clock that several processes share, and that can be moved: a month in a minute.
 
-It is the real time and an offset, which is kept in a file that all of them have in their memory. So
-time goes on by itself between two moves, as leases and time limits need it, and a move is seen by
-everybody at once. One process moves it, the others read.
+It is the real time plus an offset in a file that all of them map into memory. So time passes
+between two moves, as leases and timeouts need, and every process sees a move at once. One process
+moves the clock, the others read it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Contacts from a CSV file, into one campaign: all of them, or none and a list of the bad lines.
 
-`read` judges a file by itself, `bring` judges it against the database and writes, in one batch.
-Killed in the middle it leaves nothing, and an import may be repeated: contacts already in the
-campaign are counted and not changed. Of two imports at once, one finds that its ids, or its places
-in the campaign, are taken; it looks again, and comes after the other. So does one whose contact
-unsubscribes, or is erased, in between; and before a mail goes out it is looked once more.
+`read` judges a file by itself, `bring` judges it against the database and writes, in one batch. A
+kill leaves nothing behind, and an import may be repeated: contacts already in the campaign are
+counted and not changed. Of two concurrent imports, one finds its ids, or its places in the
+campaign, taken; it reads again, and runs after the other. The same happens if a contact
+unsubscribes or is erased in between; and every send checks once more.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ __all__ = [
 ]
 
 SHOWN = 20
-"""So many bad lines are in the message; the report has all."""
+"""Maximum number of bad lines in the message; the report has all."""
 
-_FOUND = """SELECT c.id, c.address, c.status, m.status AS member FROM contacts c
+_FOUND = """SELECT c.id, c.address, c.name, c.company, c.zone, c.status, m.status AS member
+FROM contacts c
 LEFT JOIN members m ON m.contact_id = c.id AND m.campaign_id = :campaign_id
 WHERE c.address IN (SELECT value->>'address' FROM json_each(:rows))"""
 _SUPPRESSED = """SELECT hash, why FROM suppressions
@@ -65,7 +66,7 @@ _TRIES = 100
 
 
 class Refused(Exception):
-    """A sheet with bad lines: nothing of it was imported. `report` has all of them."""
+    """A sheet with bad lines; nothing was imported. `report` has all bad lines."""
 
     def __init__(self, report: Report) -> None:
         count = len(report.bad)
@@ -74,7 +75,7 @@ class Refused(Exception):
         if count > SHOWN:
             lines.append(f"  and {count - SHOWN} more")
         lines.append(
-            "Correct the file and import it again, or take the good lines with --skip-bad."
+            "Correct the file and import it again, or import the good lines with --skip-bad."
         )
         super().__init__("\n".join(lines))
         self.report = report
@@ -88,15 +89,19 @@ class Report:
     known: int
     bad: list[Bad]
     ignored_columns: list[str] = field(default_factory=list)
+    without_zone: int = field(default=0, compare=False)
+    """Contacts that were added with the default zone."""
+    differing: dict[str, dict[str, str]] = field(default_factory=dict, compare=False)
+    """By address: names, companies and zones in the file that a known contact does not have."""
 
 
 def bring(database: Database, campaign_id: int, sheet: Sheet, *, skip_bad: bool = False) -> Report:
     """Make the contacts of a sheet members of a campaign, all at once.
 
-    A contact the database has, from whatever campaign, stays as it is there. One that has bounced,
-    unsubscribed or was removed is a bad line, unless it is a member already; so is anybody who has
-    unsubscribed or was erased under another address of the same person. If there are bad
-    lines, `Refused` is raised and nothing is written; with `skip_bad` the good ones are.
+    A contact the database already has, from any campaign, is not changed. One that has bounced,
+    unsubscribed or been removed is a bad line, unless it is already a member; so is a person who
+    unsubscribed or was erased under another address. If there are bad lines, `Refused` is raised
+    and nothing is written; with `skip_bad` the good ones are.
     """
     perhaps: _Import | None = None
     for _ in range(_TRIES):
@@ -114,12 +119,12 @@ def bring(database: Database, campaign_id: int, sheet: Sheet, *, skip_bad: bool 
             return found.report
         except Conflict as conflict:
             perhaps = found if conflict.perhaps_ours else None
-    raise TimeoutError(f"{_TRIES} times somebody else imported contacts first; try again.")
+    raise TimeoutError(f"Other imports were faster {_TRIES} times; try again.")
 
 
 @dataclass(frozen=True)
 class _Import:
-    """What is to be written, and the report if it is."""
+    """The rows to write, and the report if they are written."""
 
     report: Report
     new: list[Row]
@@ -128,7 +133,7 @@ class _Import:
     there: dict[str, Row]
 
     def is_in(self, now: _Import) -> bool:
-        """Whether the database has by now what was to be written, under the same ids."""
+        """Whether the database already has these rows, under the same ids."""
         return all(
             (row := now.there.get(one["address"])) is not None
             and row["id"] == one["id"]
@@ -154,8 +159,11 @@ def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
     new: list[Row] = []
     members: list[Row] = []
     known, bad = 0, list(sheet.bad)
+    differing: dict[str, dict[str, str]] = {}
     for line, of in zip(sheet.rows, hashes, strict=True):
         contact = there.get(line.address)
+        if contact is not None and (differs := _difference(line, contact)):
+            differing[line.address] = differs
         if contact is not None and contact["member"] is not None:
             known += 1
         elif (why := suppressed.get(of["hash"])) is not None:
@@ -176,7 +184,15 @@ def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
             members.append(contact)
     bad.sort(key=lambda line: line.number)
     members.sort(key=lambda row: int(row["id"]))
-    return _Import(Report(len(members), known, bad, sheet.ignored_columns), new, members, there)
+    without_zone = sum(not row["has_zone"] for row in new)
+    report = Report(len(members), known, bad, sheet.ignored_columns, without_zone, differing)
+    return _Import(report, new, members, there)
+
+
+def _difference(line: Line, contact: Row) -> dict[str, str]:
+    """What the line says of a contact, and the database does not. An empty cell says nothing."""
+    said = {"name": line.name, "company": line.company, "zone": line.zone * line.has_zone}
+    return {what: text for what, text in said.items() if text and text != contact[what]}
 
 
 def _hash(address: str) -> Row:

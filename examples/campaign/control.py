@@ -60,7 +60,7 @@ WHERE t.campaign_id = :id AND t.problem = :kind AND c.status = 'bounced' AND t.a
   (SELECT COALESCE(MAX(sent_at), 0) FROM touches WHERE campaign_id = :id AND sent_at <
     (SELECT MAX(attempt_at) FROM touches WHERE campaign_id = :id AND problem = :kind))
 ORDER BY t.attempt_at, c.id"""
-"""Those whose mails a trouble refused: all since the last mail that was sent before."""
+"""Contacts whose mails were refused in a trouble: all since the last mail sent before it."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ def resume(
     app: App, campaign_id: int, *, number: int | None = None, keep_bounced: bool = False
 ) -> Switched:
     """Send again, and wake every thread. Contacts that bounced because of a trouble are active
-    again, unless `keep_bounced`: then their addresses are wrong indeed, and no longer count towards
-    the next trouble. With the `number` of a trouble, resume only what that one stopped: a person
-    who paused the campaign since then is not overruled."""
+    again, unless `keep_bounced`: then their addresses really are wrong, and no longer count towards
+    the next trouble. With the `number` of a trouble, resume only if that trouble stopped the
+    campaign: a later pause is not overruled."""
     if number is not None:
         found = app.row(campaign_id)
         if found["troubles"] != number or found["state"] not in ("trouble", "running"):
@@ -110,7 +110,7 @@ def resume(
 
 
 def stop(app: App, campaign_id: int) -> Switched:
-    """End a campaign for good: no member of it is active any more, and its threads end."""
+    """End a campaign for good: its members and its threads end."""
     states = ("running", "paused", "trouble")
     row, was = _switch(app, campaign_id, "stopped", states, "stopped", sql(_END, id=campaign_id))
     _withdraw_question(app, row)
@@ -145,7 +145,7 @@ def edit(
             sql("SELECT * FROM campaigns WHERE id = :id", id=campaign_id),
         )
         if found.items() >= {"version": version, **columns}.items():
-            break  # else somebody else changed it meanwhile
+            break  # else another process changed it
     if changes.moves or redraft:
         for contact_id, _ in app.members(campaign_id, without_draft=True):
             app.wake(campaign_id, contact_id, f"edit {version}")

@@ -1,12 +1,12 @@
 """The application's tables, in the journal's database: SQLite, PostgreSQL or Cloudflare D1.
 
-D1 has no open transaction. It takes a batch of statements, and commits all of them or none. So that
-one code serves all three databases, everything here is a batch, with the same rules everywhere:
+D1 has no interactive transactions. It takes a batch of statements, and commits all of them or none.
+So that the same code serves all three databases, everything here is a batch, with the same rules
+everywhere:
 
-- What has to be decided together is decided by SQL, in one batch. The caller reads the result
-  afterwards.
-- A key that is taken fails the whole batch (`Conflict`). A caller that decided by what it had read
-  reads again, and decides again.
+- SQL makes each decision, in one batch. The caller reads the result afterwards.
+- A key that is taken fails the whole batch (`Conflict`). A caller that decided from what it had
+  read then reads and decides again.
 - A batch that runs a second time, right away or late, changes nothing, or is a `Conflict`: over
   HTTP an answer can be lost, and then the batch is sent again.
 - A transactional effect only writes (`Database.inside`). Its statements are there if and only if
@@ -37,9 +37,9 @@ PAUSE = 0.2
 
 
 class Statement(NamedTuple):
-    """An SQL text of SQLite's with `:name` parameters, and what they are.
+    """An SQL text for SQLite with `:name` parameters, and their values.
 
-    It keeps to what PostgreSQL reads alike, but for `json_each(:name)`, which is translated.
+    PostgreSQL reads it the same way, except `json_each(:name)`, which is translated.
     """
 
     text: str
@@ -51,8 +51,8 @@ def sql(text: str, /, **params: Any) -> Statement:
 
 
 class Conflict(Exception):
-    """A row with this key is there already. Nothing of the batch was written, unless it is
-    `perhaps_ours`: then the row may be of the same batch, sent before, whose answer was lost."""
+    """A row with this key already exists. Nothing in the batch was written, unless `perhaps_ours`:
+    then the row may be from the same batch, sent before, whose answer was lost."""
 
     def __init__(self, error: Exception, *, perhaps_ours: bool = False) -> None:
         super().__init__(str(error))
@@ -70,18 +70,18 @@ class Database:
         self.url, self._keep = url, keep
         self.is_postgres, self.is_d1 = url.startswith("postgres"), url.startswith("d1:")
         self._idle: dict[int, list[Any]] = {}
-        """By process: a child has nothing to do with the connections of its parent."""
+        """By process: a child must not use its parent's connections."""
 
     def create(self) -> None:
-        """Make the tables, if they are not there."""
+        """Create the tables if they do not exist."""
         texts = re.sub(r"--.*", "", SCHEMA.read_text(encoding="utf-8")).split(";")
         statements = [sql(text) for text in texts if text.strip()]
-        if self.is_postgres:  # two who begin at once would both find nothing there
+        if self.is_postgres:  # two processes that start at once would both find no tables
             statements.insert(0, sql("SELECT pg_advisory_xact_lock(7265)"))
         self.write(*statements)
 
     def close(self) -> None:
-        """Let the connections go that were kept."""
+        """Close the kept connections."""
         idle = self._idle.pop(os.getpid(), [])
         while idle:
             idle.pop().close()
@@ -97,8 +97,8 @@ class Database:
         return next(iter(self.rows(text, **params)), None)
 
     def read(self, *statements: Statement) -> list[list[Row]]:
-        """The rows of each statement: everything that was committed before. On SQLite a reader does
-        not wait for those who write."""
+        """The rows of each statement, with everything committed before. On SQLite a reader does not
+        wait for writers."""
         if self.is_d1:
             with self._connection() as client:
                 found: list[list[Row]] = client.rows(statements, idempotent=True)
@@ -176,8 +176,8 @@ class Database:
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Any]:
-        """A connection for one user at a time. After an error none is kept: the server may have
-        been restarted."""
+        """A connection for one user at a time. After an error it is not kept: the server may have
+        restarted."""
         idle = self._idle.setdefault(os.getpid(), [])
         try:
             connection = idle.pop()

@@ -1,7 +1,7 @@
-"""The SMTP side of the post office: one connection, which fails as it is told.
+"""The SMTP side of the post office: one connection, which fails on demand.
 
-Content that arrived whole is received by the office even if its sender is gone by then: that is the
-worst case for a sender that tries again.
+The office accepts complete content even if its sender is gone by then: the worst case for a sender
+that retries.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ class Desk(SMTP):
             clerk.mail = await self.office.reach(Moment.ANSWERED, clerk.mail)
 
     async def answer(self, stage: Stage, mail: Mail | None = None) -> str | None:
-        """What is to be said at this stage instead of yes. A 421 is said here, and ends it all."""
+        """The refusal at this stage, if any. A 421 is sent here, and ends the connection."""
         text = self.office.answer(stage, mail)
         if text and text.startswith("421"):
             await self.hang_up(text)
         return text
 
     async def refuse(self, stage: Stage, mail: Mail | None = None) -> bool:
-        """Whether something else than yes was to be said, and is."""
+        """Send the refusal at this stage, if any. Returns whether there was one."""
         if text := await self.answer(stage, mail):
             await self.push(text)
         return bool(text)
@@ -101,7 +101,7 @@ class Desk(SMTP):
 
 
 class Clerk:
-    """Who sits at a desk: one mail after the other, each to one recipient."""
+    """Handles the mails of one connection, one at a time, each to one recipient."""
 
     def __init__(self, office: PostOffice) -> None:
         self.office = office

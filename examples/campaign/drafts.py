@@ -1,8 +1,8 @@
 """Drafts that wait for a person, many at a time: read as differences, edited in one file, answered.
 
-A draft is answered by the id of its wait, and that is bound to the text that was shown: a draft
-that was answered, withdrawn or written again meanwhile has another id, and is not answered by this.
-After a kill some drafts are answered and the rest are open; repeating it answers those.
+A draft is answered by the id of its wait, which is bound to the text that was shown: a draft that
+has since been answered, withdrawn or rewritten has another id, and is not answered. After a kill
+some drafts are answered and the rest are open; repeating the command answers those.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ if TYPE_CHECKING:
 
 PAGE = 500
 END = "=== end of drafts ==="
+_ESCAPED = ("===", "Subject:", "\\")
+"""How lines of a text begin that have a backslash before them in the file."""
 _HEAD = re.compile(r"=== draft (\S+) === touch (\d+) to (\S+)")
 _WORDS = re.compile(r"\s+|\w+|.", re.DOTALL)
 _INTRO = """\
 # {count} of the campaign {name}. Change subjects and texts, delete drafts that you do not
-# want to answer, and leave the lines that begin with === as they are. Then:
-#   python -m examples.campaign approve {name} --edits FILE
+# want to answer, and leave the lines that begin with === as they are, also the last one. Then:
+#   python -m examples.campaign approve {name} --edits FILE --by YOU
+# Below each mail stands how to get no more of them, as `approve` shows it.
 """
 
 Line = list[tuple[str, str]]
-"""A line of a difference: what is there as before (" "), not any more ("-") and now ("+")."""
+"""A line of a difference: unchanged (" "), removed ("-") and added ("+") parts."""
 
 
 class BadEdits(ValueError):
@@ -58,7 +61,9 @@ class Draft:
     body: str
     since: datetime
     problem: str = ""
-    """Why it could not be sent as it was."""
+    """Why the last text could not be sent."""
+    footer: str = ""
+    """What follows the text in the mail."""
     schema: Any = None
 
     @property
@@ -133,9 +138,13 @@ def _draft(wait: Wait) -> Draft | None:
     if wait.damaged or not {"to", "touch", "subject", "body"} <= value.keys():
         return None
     texts = {name: value[name] for name in ("to", "touch", "subject", "body")}
-    problem = str(value.get("problem") or "")
     return Draft(
-        wait.id, **texts, since=wait.created_at, problem=problem, schema=wait.response_schema
+        wait.id,
+        **texts,
+        since=wait.created_at,
+        problem=str(value.get("problem") or ""),
+        footer=str(value.get("footer") or ""),
+        schema=wait.response_schema,
     )
 
 
@@ -174,12 +183,12 @@ def _words(before: str, after: str) -> Line:
 
 
 def write(path: Path, name: str, drafts: list[Draft]) -> None:
-    """Write drafts into a new file, for an editor. A file that is there is not overwritten."""
+    """Write drafts to a new file, for an editor. An existing file is not overwritten."""
     count = f"{len(drafts)} draft{'s' * (len(drafts) != 1)}"
     parts = [_INTRO.format(count=count, name=name)]
     for one in drafts:
         body = "\n".join(
-            f"\\{line}" if line.startswith(("===", "\\")) else line
+            f"\\{line}" if line.startswith(_ESCAPED) else line
             for line in _lines(one.body).split("\n")
         )
         parts.append(
@@ -196,7 +205,11 @@ def write(path: Path, name: str, drafts: list[Draft]) -> None:
 
 def read(path: Path, drafts: list[Draft]) -> tuple[list[Decision], list[NotAnswered]]:
     """Read an edited file: a decision per draft, and the drafts that are no longer open. Raises
-    `BadEdits` with everything that is wrong with the file."""
+    `BadEdits` with everything that is wrong with the file.
+
+    A draft whose first line was damaged would become a part of the text before it. So a text must
+    have no line that begins with `Subject:`, as every draft has, unless it is escaped.
+    """
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -209,8 +222,9 @@ def read(path: Path, drafts: list[Draft]) -> tuple[list[Decision], list[NotAnswe
     for number, head, lines in _sections(text.replace("\r\n", "\n").split("\n"), problems):
         wait_id, touch, to = head
         if wait_id in seen:
-            problems.append(f"line {number}: this draft is on line {seen[wait_id]}, too")
+            problems.append(f"line {number}: this draft is also on line {seen[wait_id]}")
         seen[wait_id] = number
+        wrong = len(problems)
         subject, body = _content(number, lines, problems)
         draft = open_now.get(wait_id)
         if draft is None:
@@ -219,7 +233,7 @@ def read(path: Path, drafts: list[Draft]) -> tuple[list[Decision], list[NotAnswe
         if (str(draft.touch), draft.to) != (touch, to):
             problems.append(f"line {number}: draft {wait_id} is touch {draft.touch} to {draft.to}")
         made = Decision(draft, subject, body)
-        if made.is_edited and draft.schema is not None:
+        if made.is_edited and draft.schema is not None and len(problems) == wrong:
             rules = jsonschema.Draft202012Validator(draft.schema)
             problems += [
                 f"line {number}: {'.'.join(map(str, one.path)) or 'the draft'} has characters that "
@@ -244,7 +258,7 @@ def _sections(
         elif lines[n].rstrip() != END:
             problems.append(f"line {n + 1}: {lines[n][:60]!r} does not begin a draft")
         elif any(line.strip() for line in lines[n + 1 :]):
-            problems.append(f"line {n + 1}: there is more after the end")
+            problems.append(f"line {n + 1}: there is text after the end")
     if not starts or lines[starts[-1]].rstrip() != END:
         problems.append(f"line {len(lines)}: the last line, {END!r}, is missing")
     for n, line in enumerate(lines[: starts[0] if starts else 0]):
@@ -259,12 +273,18 @@ def _content(number: int, lines: list[str], problems: list[str]) -> tuple[str, s
         return "", ""
     if len(lines) < 2 or lines[1].strip():
         problems.append(f"line {number + 2}: an empty line has to follow the subject")
+    for n, line in enumerate(lines[2:], number + 3):
+        if line.startswith("Subject:"):
+            problems.append(
+                f"line {n}: another draft seems to begin here, but the line '=== draft …' before "
+                "it is damaged; if this belongs to the text, begin it with a backslash"
+            )
     subject = lines[0].removeprefix("Subject:").removeprefix(" ")
     if not subject.strip():
         problems.append(f"line {number + 1}: the subject is empty")
     body = _lines("\n".join(line[line.startswith("\\") :] for line in lines[2:]))
     if not body.strip():
-        problems.append(f"line {number + 3}: the text is empty; delete the whole draft to leave it")
+        problems.append(f"line {number + 3}: the text is empty; delete the whole draft to skip it")
     return subject, body
 
 

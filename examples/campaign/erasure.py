@@ -1,5 +1,4 @@
-"""Erasing a person: nothing is left but a hash, so that a later import does not write to them
-again.
+"""Erasing a person: only a hash is left, so that a later import does not write to them again.
 
 A person is all addresses that differ only in what follows a plus. What each crash leaves behind:
 
@@ -9,9 +8,9 @@ A person is all addresses that differ only in what follows a plus. What each cra
     some threads erased        the others; the rows still say which they are
     rows deleted               bytes in the free pages of a SQLite file, which `scrub` removes
 
-Whatever was left, doing it again finishes it: the rows that lead to everything else are deleted in
-one batch, and last. A mail that the person writes later is a new stray. It is kept until somebody
-erases the person again.
+In each case, erasing again finishes the work: the rows that lead to everything else are deleted in
+one batch, and last. A later mail from the person is a new stray, kept until the person is erased
+again.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ if TYPE_CHECKING:
 ERASED = "[erased]"
 OUTSIDE = (
     "the mail provider's own log and copies (ask it to delete these Message-IDs)",
-    "the mailboxes of those who got or wrote these mails",
+    "the mailboxes of the people who sent or received these mails",
     "backups of the database, and on D1 its Time Travel (30 days)",
-    "traces and tables that were exported before, and logs: `inbound` logs who wrote",
-    "the name, in texts of other people",
+    "exported traces and tables, and logs: `inbound` logs senders",
+    "the person's name in other people's texts",
 )
 """What erasing cannot reach."""
 PATIENCE = 30.0
@@ -66,7 +65,7 @@ class StillDriven(Exception):
 @dataclass(frozen=True)
 class Erased:
     """What was deleted: rows by table, those of the journal too, and the Message-IDs of the mails
-    that the person was sent, or perhaps was."""
+    that were, or may have been, sent to the person."""
 
     rows: dict[str, int]
     message_ids: list[str]
@@ -99,13 +98,13 @@ def erase(app: App, address: str, *, patience: float = PATIENCE) -> Erased:
     ]
     for one in persons:  # the first deletes the contacts
         deleted.update(_delete_rows(app, one))
-    for thread_id in threads:  # a mail that came in meanwhile may have signalled them
+    for thread_id in threads:  # a mail that arrived meanwhile may have signalled them
         deleted.update(app.runtime.blocking.erase(thread_id))
     return Erased(dict(deleted), message_ids, app.runtime.blocking.scrub())
 
 
 def _persons(app: App, person: str) -> list[str]:
-    """The person, after everybody whose address their contacts had, or have, too."""
+    """Everyone whose address the person's contacts have or had, the person last."""
     found = app.database.rows(
         f"""SELECT person FROM contacts WHERE id IN {_CONTACTS}
             UNION SELECT person FROM former_addresses WHERE contact_id IN {_CONTACTS}""",  # noqa: S608
@@ -219,14 +218,14 @@ def _without_address(app: App, person: str, deleted: list[str]) -> Iterator[Stat
 
 
 def _pattern(person: str) -> str:
-    """For LIKE: what an address of the person looks like, and some of others. A domain beyond ASCII
-    has several spellings, and SQLite tells its capitals from small letters."""
+    """A LIKE pattern for the person's addresses, which also matches some others. A non-ASCII domain
+    has several spellings, and SQLite compares its letters case-sensitively."""
     local, _, domain = person.rpartition("@")
     return f"{_escaped(local)}%@" + ("%" if "xn--" in domain else _escaped(domain))
 
 
 def _address_of(person: str) -> re.Pattern[str]:
-    """An address of the person, with whatever label, however its domain is spelled."""
+    """Any address of the person: with any label, and any spelling of the domain."""
     local, _, domain = person.rpartition("@")
     spellings = {domain}
     with contextlib.suppress(UnicodeError):

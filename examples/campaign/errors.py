@@ -20,12 +20,12 @@ class WrongState(ValueError):
 
 
 class ChangedMeanwhile(ValueError):
-    """Somebody else changed the campaign after its preview was made. Nothing was changed."""
+    """The campaign changed after its preview was made. Nothing was written."""
 
     def __init__(self, row: Row, seen: int) -> None:
         super().__init__(
-            f"Campaign {row['name']!r} was changed meanwhile: it is at version {row['version']}, "
-            f"and the preview was of version {seen}. Nothing was changed; look at a new preview."
+            f"Campaign {row['name']!r} has changed: it is at version {row['version']}, "
+            f"and the preview showed version {seen}. Nothing was changed; look at a new preview."
         )
         self.campaign_id, self.version = row["id"], row["version"]
 
@@ -33,4 +33,4 @@ class ChangedMeanwhile(ValueError):
 def refuse_stopped(row: Row, verb: str) -> None:
     """Raise `WrongState` for a campaign that was stopped."""
     if row["state"] == "stopped":
-        raise WrongState(row, verb, "that is for good. Create another one.")
+        raise WrongState(row, verb, "a stop is final. Create another one.")

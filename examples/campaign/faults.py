@@ -1,7 +1,7 @@
 """The ways in which a mail provider fails, and what it remembers of a mail.
 
-What fails is decided by the recipient and the number of the attempt alone, so it does not depend
-on which of many senders is faster.
+The recipient and the attempt number alone decide what fails, so it does not matter which of many
+senders is faster.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ USUAL = (
     Fault.DROP_AFTER,
     Fault.LATE,
 )
-"""What happens with a provider that is used as it should be."""
+"""The faults of a provider that is used correctly."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What the server says instead of yes, word for word. After a 421 it hangs up."""
+    """A refusal, word for word. After a 421 the server hangs up."""
 
     text: str
     at: Stage = Stage.RECIPIENT
@@ -91,7 +91,7 @@ class Mail:
     """Number of the conversation about a mail to this recipient, from 1."""
     fault: Fault | None = None
     reply: Reply | None = None
-    """What it is to be answered with, if that is not yes."""
+    """The refusal to answer with, if any."""
     reached: Moment | None = None
     message_id: str = ""
     subject: str = ""

@@ -25,7 +25,7 @@ TIMEOUT = 20.0
 PART = 1024 * 1024
 """Bytes of a mail that are read. What a person writes comes first, attachments follow."""
 _NOT_NOW = ("[UNAVAILABLE]", "[LIMIT]", "[INUSE]", "[SERVERBUG]")
-"""A login that is refused with one of these may be taken later (RFC 5530)."""
+"""A login refused with one of these may succeed later (RFC 5530)."""
 
 
 class MailboxTrouble(Exception):
@@ -73,8 +73,8 @@ class Account:
 
 
 class Connection:
-    """A conversation with the server, until `close`. `tls` trusts other certificates than the
-    machine does."""
+    """A conversation with the server, until `close`. `tls` overrides which certificates are
+    trusted."""
 
     def __init__(self, account: Account, tls: ssl.SSLContext | None = None) -> None:
         self._account = account
@@ -108,11 +108,11 @@ class Connection:
                 raise
             raise MailboxRefused(
                 f"{str(no).rstrip('.')}; look at CAMPAIGN_IMAP_USER and CAMPAIGN_IMAP_PASSWORD "
-                "(many providers want an app password, and IMAP switched on)"
+                "(many providers want an app password, and IMAP enabled)"
             ) from no
 
     def examine(self) -> tuple[int, int]:
-        """Open the folder to read what it has by now: its UIDVALIDITY, and how many mails."""
+        """Open the folder for reading. Returns its UIDVALIDITY and its number of mails."""
         folder = self._account.folder
         with _speaking(f"opening {folder}"):
             answer, [told, *_] = self._imap.select(_quoted(folder), readonly=True)
@@ -128,10 +128,10 @@ class Connection:
         return max(self._search("UID", "*"), default=0)
 
     def after(self, uid: int, since: int) -> list[int]:
-        """The UIDs above this one, of mails that came on the day of `since` or later."""
+        """The UIDs above this one, of mails that arrived on the day of `since` or later."""
         date = "-".join(format_datetime(moment(since)).split()[1:4])  # 07-Jan-2030
         found = self._search("UID", f"{uid + 1}:*", "SINCE", date)
-        return [one for one in found if one > uid]  # `9:*` is `*:9`, and has the last mail always
+        return [one for one in found if one > uid]  # `9:*` always has the last mail
 
     def fetch(self, uid: int) -> bytes | None:
         """The first part of a mail; None if it is gone. Raises `MailNotGiven`."""
@@ -153,7 +153,7 @@ class Connection:
 
 @contextlib.contextmanager
 def _speaking(what: str) -> Iterator[None]:
-    """Say of an error what was being done."""
+    """Add to an error what was being done."""
     try:
         yield
     except (imaplib.IMAP4.abort, OSError) as lost:
@@ -170,7 +170,7 @@ def _words(told: Any) -> str:
 
 
 def _quoted(folder: str) -> str:
-    """The name of a folder as IMAP has it, in a UTF-7 of its own (RFC 3501, 5.1.3)."""
+    """The name of a folder in IMAP's own UTF-7 (RFC 3501, 5.1.3)."""
 
     def shifted(found: re.Match[str]) -> str:
         code = base64.b64encode(found[0].encode("utf-16-be"), altchars=b"+,").decode()

@@ -1,4 +1,4 @@
-"""Mail that comes in: matched to its contacts, stored, and told to the threads it ends.
+"""Incoming mail: matched to its contacts, stored, and told to the threads it ends.
 
 A mail is answered with 250 only when all of that is on disk, so the server that hands it over keeps
 it until then, and hands it over again if this process dies. What each crash leaves behind:
@@ -10,21 +10,21 @@ it until then, and hands it over again if this process dies. What each crash lea
     told                           the signal's key is the message's id: telling again does no harm
 
 From the moment it is stored nothing more is sent: `members.status` says so in the same transaction,
-for everybody it ends. That is the contact whose mail it answers, the writer, who may be another
-person (bo@ answers for info@), and the contact whose unsubscribe address it went to: each with all
-contacts of the same person (bo+news@ is bo@).
+for everyone it ends: the contact whose mail it answers, the author, who may be another person (bo@
+answers for info@), and the contact whose unsubscribe address it went to: each with all contacts of
+the same person (bo+news@ is bo@).
 
 A held thread is retried, so that it ends: there is nothing more to send. A thread with a mail of
 unknown outcome is not: a person settles that first, and then the thread ends by itself.
 
-Message-IDs are what others say they are. A mail is one and the same if its Message-ID, its author
-and its wish to unsubscribe are; and an answer or a bounce is about a mail of ours only if we have
-begun to send that one.
+Message-IDs are not trusted. Two mails are the same only if their Message-ID, author and wish to
+unsubscribe are equal; and an answer or a bounce is about one of our mails only if we have begun to
+send that mail.
 
-Our own mail is nobody's reply: one with a Message-ID of ours, come back, and one that a campaign's
-sender wrote by hand, of which a copy came in. Only a token in it counts, and the sender's answer to
-a mail that went to the sender. Of all other mail of ours only the id is kept, as of a dismissed
-stray; but one that asks for no more mail is a stray, since somebody may have handed on a wish.
+Our own mail is not a reply: a mail with one of our Message-IDs that came back, or a copy of a mail
+that a campaign's sender wrote by hand. It counts only for the token in its recipients, or as a
+sender's answer to a mail sent to that sender. Otherwise only its id is kept, as for a dismissed
+stray; but if it asks to unsubscribe it is a stray, because it may pass on somebody's request.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Inbound:
         return self._receive(self._parse(content, recipients))
 
     def receive_known(self, content: bytes) -> Row | None:
-        """Take a mail of somebody's own mailbox in if it is about a contact. None if it is not:
+        """Receive a mail from a personal mailbox if it is about a contact. Returns None otherwise:
         then it is private, and nothing of it is stored."""
         mail = self._parse(content)
         match = self._match(mail)
@@ -92,7 +92,7 @@ class Inbound:
         return self._receive(mail)
 
     def _parse(self, content: bytes, recipients: Sequence[str] = ()) -> Incoming:
-        """Read a mail, and once more if it answers ours: what it quotes is known then."""
+        """Read a mail. If it answers ours, read it again without what it quotes from them."""
         unsubscribe = self._app.settings.unsubscribe
         mail = parse(content, unsubscribe, recipients)
         touches = self._app.database.rows(
@@ -106,7 +106,7 @@ class Inbound:
     def _receive(self, mail: Incoming, match: Match | None = None) -> Row:
         message = self._message(_id(mail))
         if message is None:
-            with contextlib.suppress(Conflict):  # it was handed over twice, at once
+            with contextlib.suppress(Conflict):  # it was handed over twice at once
                 match = match or self._match(mail)
                 self._app.database.write(*messages.take_in(self._row(mail, match), match))
             message = self._message(_id(mail))
@@ -120,7 +120,7 @@ class Inbound:
         return message
 
     def sweep(self) -> int:
-        """Tell the threads of messages whose receiver died before it could, or came too early."""
+        """Tell the threads of messages whose receiver died first, or which arrived too early."""
         waiting = self._app.database.rows(
             "SELECT * FROM messages WHERE told = 0 ORDER BY received_at"
         )
@@ -143,7 +143,7 @@ class Inbound:
         return row | put_away if match.is_copy else row
 
     def _match(self, mail: Incoming) -> Match:
-        """The touch that a mail answers, and whom it is about.
+        """The touch that a mail answers, and the people it is about.
 
         A bounce must name one of our mails. Any other mail is also matched by its author, or by the
         token in the address it went to. Our own mail matches nothing else.
@@ -222,7 +222,7 @@ class Inbound:
         return True
 
     def _release(self, thread_id: str) -> None:
-        """Let a held thread come to its end, unless a person has to settle something first."""
+        """Retry a held thread so that it ends, unless a person has to settle something first."""
         client = self._client.blocking
         for run in client.runs(thread_id=thread_id, state=State.HELD, output=False):
             if not client.effects(run.id, state="unknown", limit=1):
@@ -231,10 +231,11 @@ class Inbound:
 
 
 def _id(mail: Incoming) -> str:
-    """Machines that write `<1@localhost>` into every mail must not make two people one.
+    """The id of a mail. Machines that write `<1@localhost>` into every mail must not merge two
+    people.
 
-    An unsubscription is another mail than its copy that is none: of a mail to us and, in Bcc, to an
-    unsubscribe address two copies come in, and only one says so.
+    An unsubscription differs from its plain copy: a mail to us with an unsubscribe address in Bcc
+    arrives twice, and only one copy unsubscribes.
     """
     about = [mail.address]
     if mail.kind == "unsubscribe":
@@ -243,19 +244,19 @@ def _id(mail: Incoming) -> str:
 
 
 def _nearest(ids: list[str], touches: list[Row]) -> Row | None:
-    """The touch with the first of some Message-IDs that is one of ours."""
+    """The touch of the first of these Message-IDs that is ours."""
     found = (touch for id in ids for touch in touches if touch["message_id"] == id)
     return next(found, None)
 
 
 def _is_sender(address: str, campaigns: list[Row]) -> bool:
-    """Whether an address is the sender's of one of some campaigns."""
+    """Whether an address belongs to the sender of one of these campaigns."""
     senders = [_spelling(parseaddr(row["sender"])[1]) for row in campaigns]
     return bool(address) and person_of(address) in map(person_of, senders)
 
 
 def _spelling(address: str) -> str:
-    """An address as it is in `contacts`; empty if it cannot be there."""
+    """An address as stored in `contacts`; empty if it is invalid."""
     try:
         return normalise(address)
     except ValueError:
@@ -263,7 +264,7 @@ def _spelling(address: str) -> str:
 
 
 class Handler:
-    """For aiosmtpd: takes a mail, or asks for it again."""
+    """The aiosmtpd handler: accepts a mail, or asks the client to retry."""
 
     def __init__(self, inbound: Inbound) -> None:
         self._inbound = inbound
@@ -277,11 +278,11 @@ class Handler:
                 self._inbound.receive, content, list(envelope.rcpt_tos)
             )
         except Exception:
-            log.exception("a mail could not be taken in")
+            log.exception("a mail could not be stored")
             return "451 4.3.0 Try again later"
         if message["kind"] not in ("stray", "dismissed"):  # a stray was logged when it was matched
             log.info("%s from %s", message["kind"], message["address"])
-        return "250 2.0.0 Taken in"
+        return "250 2.0.0 Stored"
 
 
 class _SMTP(SMTP):

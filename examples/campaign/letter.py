@@ -1,4 +1,4 @@
-"""What goes out: a letter, and the mail it is written as."""
+"""Outgoing mail: a letter, and the mail it becomes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _ADDRESS = re.compile(r'[^\s<>()\[\],;:\\"@]+@[^\s<>()\[\],;:\\"@]+', re.ASCII)
 _MESSAGE_ID = re.compile(r"<[^\s<>@]+@[^\s<>@]+>", re.ASCII)
 _LINK = re.compile(r"https?://[^\s<>,\"]{1,300}", re.ASCII)
 _LONGEST = 254
-"""Of an address or a Message-ID: their headers are never folded, and a line has 998 octets."""
+"""Maximum for an address or a Message-ID: their headers are never folded, and a line has 998
+octets."""
 
 
 class BadLetter(Rejected, ValueError):
@@ -42,9 +43,9 @@ class Letter:
     unsubscribe: str
     """A mail to this address unsubscribes."""
     in_reply_to: str | None = None
-    """The Message-ID of the touch before, so that all of them are one thread of the reader's."""
+    """The Message-ID of the previous touch, so that the reader sees one thread."""
     unsubscribe_link: str = ""
-    """Where a POST does the same with one click (RFC 8058)."""
+    """URL at which a POST does the same with one click (RFC 8058)."""
 
 
 def unsubscribe_of(settings: Settings, token: str) -> dict[str, str]:
@@ -75,7 +76,7 @@ _AS_THEY_ARE = (
 
 
 class _Policy(EmailPolicy):
-    """Leaves headers alone that programs read: folding a long one would encode it as words, and
+    """Does not fold headers that programs read: folding a long one would encode it as words, and
     lose the quotes around a name."""
 
     def fold_binary(self, name: str, value: Any) -> bytes:
@@ -93,9 +94,9 @@ def compose(letter: Letter, date: datetime) -> EmailMessage:
     """The mail of a letter: always the same, down to the last octet.
 
     Raises `BadLetter`, a `ValueError`, if a header would hold a line break or another control
-    character, if an address or a Message-ID is not one, or if a name or the subject would be read
-    as another than it is, as `=?utf-8?q?Hi?=` is. Its octets are all ASCII, so it passes through
-    any server. Below the body stands the `footer`.
+    character, if an address or a Message-ID is invalid, or if a name or the subject would decode to
+    another text, as `=?utf-8?q?Hi?=` does. Its octets are all ASCII, so it passes through any
+    server. The `footer` follows the body.
     """
     name, sender = parseaddr(_printable("sender", letter.sender))
     if letter.sender.strip() != sender and not letter.sender.strip().endswith(f"<{sender}>"):
@@ -145,7 +146,7 @@ def _read_back(message: EmailMessage, given: dict[str, str]) -> None:
     for header, text in given.items():
         value = read[header]
         found = value if header == "Subject" else value.addresses[0].display_name
-        if "".join(found.split()) != "".join(text.split()):  # where lines are folded is no matter
+        if "".join(found.split()) != "".join(text.split()):  # folding does not matter
             raise BadLetter(f"{header} would be read as {str(found)!r}, and not as {text!r}")
 
 
@@ -161,7 +162,7 @@ def _matching(pattern: re.Pattern[str], name: str, value: str, longest: int = _L
         or not value.isascii()
         or not pattern.fullmatch(_printable(name, value))
     ):
-        raise BadLetter(f"{name} is not what it should be: {value!r}")
+        raise BadLetter(f"{name} is invalid: {value!r}")
     return value
 
 

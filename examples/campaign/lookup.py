@@ -19,8 +19,8 @@ class LookupFailed(Exception):
 class Lookup:
     """A provider that can be asked for a mail by its Message-ID, over HTTP.
 
-    It answers with JSON that names the `message_id` it was asked for, 200 if it took that mail and
-    404 if not. A 404 that does not name it, from a wrong address or a proxy, does not count.
+    It answers with JSON that names the `message_id` it was asked for, 200 if it accepted that mail
+    and 404 if not. A 404 that does not name it, from a wrong address or a proxy, does not count.
     """
 
     url: str
@@ -35,7 +35,7 @@ class Lookup:
         return ssl.create_default_context()
 
     def accepted(self, message_id: str) -> bool:
-        """Whether the provider took a mail. Raises `LookupFailed` if it cannot say."""
+        """Whether the provider accepted a mail. Raises `LookupFailed` if it cannot say."""
         url = self.url.replace("{message_id}", quote(message_id, safe=""))
         try:
             response = httpx.get(

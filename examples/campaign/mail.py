@@ -42,7 +42,7 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True)
 class Outgoing:
-    """An SMTP server that takes our mail. `timeout` is for each answer of it, in seconds."""
+    """The outgoing SMTP server. `timeout` is in seconds, for each answer."""
 
     host: str
     port: int
@@ -51,7 +51,7 @@ class Outgoing:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None
-    """To trust other certificates than the machine does."""
+    """Overrides which certificates are trusted."""
     hello: str = field(default_factory=socket.getfqdn)
     """The name of this machine."""
     implicit_tls: bool = False
@@ -136,7 +136,7 @@ class Outgoing:
             return
         with _not_done(Stage.LOGIN):
             if not f"{self.user}{self.password}".isascii():
-                raise ValueError("a user and a password have to be ASCII")
+                raise ValueError("user and password must be ASCII")
             smtp.login(self.user, self.password or "")
 
     def mail_from(self, smtp: smtplib.SMTP, sender: str) -> None:
@@ -156,7 +156,7 @@ def _command(
     about: str = "",
     hoped: int | None = None,
 ) -> None:
-    """Say something, and hear what was hoped for: by default any 2xx."""
+    """Send a command and expect an answer: by default any 2xx."""
     with _not_done(stage, about):
         code, text = command(argument)
     if code != hoped if hoped else not 200 <= code < 300:
@@ -164,7 +164,7 @@ def _command(
 
 
 def _hand_over(smtp: smtplib.SMTP, content: bytes) -> None:
-    """From the first octet of the content on, only an answer of the server says what happened."""
+    """From the first octet of the content on, only the server's answer says what happened."""
     try:
         smtp.send(content)
         code, text = smtp.getreply()
@@ -173,7 +173,7 @@ def _hand_over(smtp: smtplib.SMTP, content: bytes) -> None:
     if 400 <= code < 600:
         raise refusal(Stage.CONTENT, code, text)
     if not 200 <= code < 300:
-        raise NoAnswer(f"no answer that makes sense to the content: {words(code, text)}")
+        raise NoAnswer(f"no valid answer to the content: {words(code, text)}")
 
 
 @contextlib.contextmanager
@@ -189,15 +189,15 @@ def _not_done(stage: Stage, about: str = "") -> Iterator[None]:
 
 
 def _trouble(error: Exception) -> type[perdure.NotDone]:
-    """Before a recipient is named. What waiting does not mend is for us to put right: a server
-    without STARTTLS or AUTH, a certificate that is not good, a value that cannot be sent."""
+    """An error before a recipient is named. What waiting does not fix is ours to fix: a server
+    without STARTTLS or AUTH, an invalid certificate, a value that cannot be sent."""
     lost = isinstance(error, (smtplib.SMTPServerDisconnected, smtplib.SMTPResponseException))
     ours = isinstance(error, (smtplib.SMTPException, ValueError)) and not lost
     return SenderRefused if ours else ServerTrouble
 
 
 def asked(before_data: Callable[[], bool]) -> bool:
-    """Whether a mail may go out. If asking fails, nothing was sent: it is tried later."""
+    """Whether a mail may go out. If the check fails, nothing was sent: it is retried later."""
     try:
         return before_data()
     except perdure.NotDone:

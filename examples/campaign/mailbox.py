@@ -1,10 +1,10 @@
-"""An ordinary mailbox, read over IMAP: replies for a sender without a mail server of his own.
+"""An ordinary mailbox, read over IMAP: replies for a sender without their own mail server.
 
 The mailbox belongs to a person: nothing in it is changed (imap.py), and mail that is about none of
-our contacts is private. Nothing of that is stored or logged.
+our contacts is private: it is neither stored nor logged.
 
-`mailboxes` has how far it was read: `validity` is its UIDVALIDITY, `uid` the last mail that was
-taken in or passed over. UIDs only grow, so what is new is above. What each crash leaves behind:
+`mailboxes` records how far it was read: `validity` is its UIDVALIDITY, `uid` the last mail that was
+taken in or skipped. UIDs only grow, so new mail is above. What each crash leaves behind:
 
     before a mail is taken in        it is read again
     taken in, threads not told       `told = 0`: `Inbound.sweep` tells them, and so does the second
@@ -15,12 +15,12 @@ taken in or passed over. UIDs only grow, so what is new is above. What each cras
     all read, `read_at` not noted    a rebuilt mailbox is read again from further back
 
 `uid` is advanced only for the UIDVALIDITY it belongs to, and never back. So two processes that read
-one mailbox do the work twice, and no harm. A server that gives its mails new UIDs says so with
-another UIDVALIDITY: then reading begins again, a week before `read_at`, at which everything there
-was had been read.
+one mailbox do the work twice, but no harm. A server that renumbers its mails changes the
+UIDVALIDITY: then reading restarts a week before `read_at`, the last time at which everything had
+been read.
 
-Nobody can answer before the first mail has gone out. So the first time, reading begins at the end
-of the mailbox, or, if mails were sent before, with the day before the first of them.
+No reply comes before the first mail has gone out. So the first reading starts at the end of the
+mailbox or, if mails were sent before, on the day before the first of them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ log = logging.getLogger("campaign")
 EVERY = 30.0
 """Seconds between two looks."""
 LONGEST_PAUSE = 600.0
-"""Seconds at most between two tries while the server is in trouble."""
+"""Maximum seconds between two tries while the server is in trouble."""
 TRIES = 5
-"""So often a mail is asked for that the server does not give out, before it is passed over."""
+"""Number of requests for a mail that the server does not return, before it is skipped."""
 _DAY = 24 * 60 * 60 * 1000
 _BEGIN = """INSERT INTO mailboxes (name, validity, uid, since, read_at)
 VALUES (:name, :validity, :uid, :since, :now) ON CONFLICT (name) DO NOTHING"""
@@ -55,7 +55,7 @@ WHERE name = :name AND validity = :validity AND read_at < :now"""
 
 
 class Mailbox:
-    """Hands what is new in a mailbox to the application."""
+    """Hands new mail in a mailbox to the application."""
 
     def __init__(self, app: App, account: Account, tls: ssl.SSLContext | None = None) -> None:
         self._database, self._clock, self._inbound = app.database, app.clock, Inbound(app)
@@ -63,7 +63,7 @@ class Mailbox:
         self._connection: Connection | None = None
         self._was_read, self._failures, self._next = False, 0, 0.0
         self._not_given = (0, 0)
-        """A mail that the server did not give out, and how often."""
+        """A mail that the server did not return, and how often."""
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -71,10 +71,10 @@ class Mailbox:
             connection.close()
 
     def look(self, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Read what is new, if it is time for that; `is_over` ends it between two mails.
+        """Read new mail, if it is time; `is_over` stops it between two mails.
 
-        Trouble is logged, and after a pause, longer each time, tried again. Raises `MailboxRefused`
-        if the mailbox was not read before: then a setting is wrong.
+        Trouble is logged and retried, after a longer pause each time. Raises `MailboxRefused` if
+        the mailbox has never been read: then a setting is wrong.
         """
         if time.monotonic() < self._next:
             return
@@ -95,8 +95,8 @@ class Mailbox:
         self._next = time.monotonic() + pause
 
     def read(self, is_over: Callable[[], bool] = lambda: False) -> int:
-        """Take in what is new. Gives how many mails were about a contact. Raises `MailboxTrouble`;
-        what was taken in by then stays so."""
+        """Take in new mail. Returns how many mails were about a contact. Raises `MailboxTrouble`;
+        mail taken in before that stays."""
         now, taken = self._clock.now(), 0
         if self._connection is None:
             self._connection = Connection(self._account, self._tls)
@@ -125,7 +125,7 @@ class Mailbox:
             self._not_given = (uid, times)
             if times < TRIES:
                 raise
-            log.error("%s: mail %d is passed over: %s", self._account.name, uid, no)
+            log.error("%s: skipping mail %d: %s", self._account.name, uid, no)
             return None
 
     # -- how far it was read
@@ -136,16 +136,16 @@ class Mailbox:
             return place
         if place is None:
             last = connection.last()
-            # Asked after that: if nothing was sent by now, nothing up to there is an answer.
+            # Read after that: if nothing has been sent yet, nothing up to there is a reply.
             [first] = self._database.rows("SELECT MIN(attempt_at) AS at FROM touches")
             uid, since = (last, now) if first["at"] is None else (0, first["at"])
             self._note(_BEGIN, validity=validity, uid=uid, since=since - _DAY, now=now)
         else:
-            log.warning("%s: mails have new UIDs; reading the last again", self._account.name)
+            log.warning("%s: mails have new UIDs; reading recent ones again", self._account.name)
             since = max(place["since"], place["read_at"] - 7 * _DAY)
             self._note(_BEGIN_AGAIN, validity=validity, since=since, before=place["validity"])
         place = self._stored()
-        if place is None or place["validity"] != validity:  # somebody else found another one
+        if place is None or place["validity"] != validity:  # another process found a different one
             raise MailboxTrouble("its UIDVALIDITY changes")
         return place
 

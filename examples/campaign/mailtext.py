@@ -1,6 +1,6 @@
-"""The headers and the text of a mail that came in, as text that can be stored.
+"""The headers and the text of an incoming mail, as text that can be stored.
 
-Whatever is in the mail, what comes out has no NUL and no half characters, and takes time in
+Whatever the mail contains, the result has no NUL and no half characters, and reading takes time in
 proportion to its length.
 """
 
@@ -15,7 +15,7 @@ from .markup import without_tags
 
 ADDRESS = re.compile(r"[^\s<>@]{1,200}@[^\s<>@]{1,200}")
 LONGEST = 100_000
-"""Of a text, in characters; the rest is cut off."""
+"""Maximum characters of a text; the rest is cut off."""
 
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.){0,300}+)"(@?)')
 _COMMENT = re.compile(r"\([^()]{0,300}+\)")
@@ -25,12 +25,12 @@ _SPACE = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 
 
 def storable(text: str) -> str:
-    """Without what a database cannot hold."""
+    """A text without what a database cannot hold."""
     return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
 
 
 def words(mail: Message, name: str) -> str:
-    """A header as text; empty if it is not there."""
+    """A header as text; empty if it is missing."""
     raw = next(iter(_raw(mail, name)), "")
     try:
         pieces = [
@@ -43,9 +43,9 @@ def words(mail: Message, name: str) -> str:
 
 
 def addresses(mail: Message, *names: str) -> list[str]:
-    """The addresses in some headers, in lower case, however badly they are written.
+    """The addresses in some headers, in lower case, however malformed.
 
-    `email.utils.getaddresses` is not used: newer Pythons give up on a header with one flaw.
+    Does not use `email.utils.getaddresses`: in newer Pythons one flaw discards the whole header.
     """
     found: list[str] = []
     for raw in (one for name in names for one in _raw(mail, name)):
@@ -54,7 +54,7 @@ def addresses(mail: Message, *names: str) -> list[str]:
 
 
 def _addresses(raw: str) -> list[str]:
-    """Of each person, what is in `<…>` counts before all other words."""
+    """The addresses between commas. An address in `<…>` wins over other words."""
     found: list[str] = []
     for one in re.split("[,;]", raw):
         texts = _ANGLE.findall(one) or one.split()
@@ -64,9 +64,9 @@ def _addresses(raw: str) -> list[str]:
 
 
 def _without_names(raw: str) -> str:
-    """A header without quoted names and without comments, which may have commas in them."""
+    """A header without quoted names and comments, which may contain commas."""
     raw = _QUOTED.sub(lambda found: _unquoted(found[1]) + "@" if found[2] else " ", raw)
-    for _ in range(5):  # comments may be inside of comments
+    for _ in range(5):  # comments can be nested
         raw = _COMMENT.sub(" ", raw)
     return raw
 
@@ -83,8 +83,8 @@ def _raw(mail: Message, name: str) -> list[str]:
 
 
 def plain(mail: Message) -> str:
-    """The text of a mail, of all its parts. Attachments do not count, and of alternatives one that
-    is not empty does, a plain one first."""
+    """The text of all parts of a mail, without attachments. Of alternatives it takes the first that
+    is not empty, plain text before HTML."""
     return _text(mail)[:LONGEST]
 
 
@@ -106,14 +106,14 @@ def _is_attached(part: Message) -> bool:
 
 
 def _readable(text: str) -> str:
-    """Without what is not seen, and with one kind of space."""
+    """A text without invisible characters, and with one kind of space."""
     return _SPACE.sub(" ", _INVISIBLE.sub("", storable(text)))
 
 
 def decoded(part: Message) -> str:
-    """The text of a part, in whatever way it is encoded."""
+    """The text of a part, whatever its encoding."""
     encoding = words(part, "Content-Transfer-Encoding")
-    if encoding:  # the email package does not forgive a space behind it
+    if encoding:  # the email package does not accept a trailing space
         part.replace_header("Content-Transfer-Encoding", encoding)
     octets = part.get_payload(decode=True)
     if not isinstance(octets, bytes):

@@ -17,7 +17,7 @@ _UNSEEN = re.compile(
 _TAG = re.compile(r"<(/?)(\w++)([^<>]*+)>")
 _HIDING = re.compile(r"display\s*+:\s*+none|visibility\s*+:\s*+hidden|mso-hide\s*+:\s*+all", re.I)
 _EMPTY = ("area", "br", "col", "hr", "img", "input", "link", "meta", "wbr")
-"""Elements without a content, and so without an end."""
+"""Elements without content, and so without an end tag."""
 _LINES = (
     "br", "p", "div", "tr", "td", "th", "li", "ul", "ol", "dt", "dd", "table", "hr", "pre",
     "center", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article", "header", "footer",
@@ -27,7 +27,7 @@ _LINES = (
 
 
 def without_tags(text: str) -> str:
-    """What is shown, without what a `blockquote` quotes. A line break is one only in a `pre`."""
+    """The visible text, without `blockquote`s. Line breaks of the source count only in a `pre`."""
     text = _UNSEEN.sub("", text)
     kept: list[str] = []
     hidden_by, depth, end, is_as_it_is = "", 0, 0, False
@@ -51,7 +51,7 @@ def _flowing(text: str, is_as_it_is: bool) -> str:
 
 
 def _hides(name: str, attributes: str) -> bool:
-    """Whether the content of an element is not seen, or is not the writer's."""
+    """Whether the content of an element is invisible or quoted."""
     if name in _EMPTY or attributes.endswith("/"):
         return False
     return name == "blockquote" or bool(_HIDING.search(attributes))

@@ -1,8 +1,8 @@
 """The statements that store an incoming mail and end what it ends: one batch.
 
 One of them stores the message, under a key that only one batch can take. So of two batches with the
-same mail one takes effect whole, and the other not at all. If the contact was erased after the mail
-was matched, the mail is a stray, as it would be a moment later.
+same mail, one takes full effect and the other none. If the contact was erased after the mail was
+matched, the mail is a stray, as it would be a moment later.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AND (status = 'active' OR (status = 'bounced' AND CAST(:status AS TEXT) = 'repli
 
 @dataclass(frozen=True)
 class Match:
-    """Whom a message is about."""
+    """The people a message is about."""
 
     contact_id: int | None = None
     """Whose mail it answers, or who wrote it."""
@@ -52,8 +52,8 @@ class Match:
 def take_in(message: Row, match: Match) -> Iterator[Statement]:
     """Store a message, and end what it ends.
 
-    A bounce ends one address. A reply ends the running campaigns of everybody it is about, an
-    unsubscription all later ones as well, also for people who are not contacts yet.
+    A bounce ends one address. A reply ends the running campaigns of everyone it is about, an
+    unsubscription all later ones too, even for people who are not contacts yet.
     """
     status = records.ENDED_BY.get(message["kind"])
     persons = json_list([] if status == "bounced" else match.persons)

@@ -40,15 +40,15 @@ class Overlap:
         if self.waiting:
             yield (
                 f"{self.waiting} of its active members had, or will have, mail from another "
-                f"campaign within {self.apart} day{'s' * (self.apart != 1)}; this one's waits "
-                "that long (CAMPAIGN_APART)."
+                f"campaign within {self.apart} day{'s' * (self.apart != 1)}; this campaign's "
+                "waits that long (CAMPAIGN_APART)."
             )
         if self.steps:
             yield (
                 f"{self.steps} touch{'es' * (self.steps != 1)} to {self.contacts} of its active "
                 "members will be left out as duplicates: another campaign of the sequence "
                 f"{self.sequence!r} has sent the same step. A campaign created without --sequence "
-                "has a sequence of its own."
+                "has its own sequence."
             )
 
 

@@ -4,7 +4,7 @@ What each crash leaves behind:
 
     update     nothing, or the contact changed and a thread asleep, which looks by itself when it is
                due; repeating it wakes all of them
-    unbounce   nothing, or everybody active and a thread without a run: repeating it starts it
+    unbounce   nothing, or all contacts active and a thread without a run: repeating it starts it
     remove     nothing, or the contact removed and a thread asleep, which ends when it is due
 
 Each is one batch, which decides, and then wakes the threads. `erase` has a module of its own.
@@ -131,7 +131,7 @@ def update(
         app.database.write(*_changes(row, changed, is_other=is_other))
     except Conflict:
         _refuse_suppressed(app, changed["address"])
-        raise ValueError(f"There is a contact {changed['address']} already.") from None
+        raise ValueError(f"Contact {changed['address']} already exists.") from None
     for campaign_id in records.campaigns_of(app.database, row["id"]):
         app.wake(campaign_id, row["id"], f"contact {uuid.uuid4().hex}")
     return row | changed
@@ -210,7 +210,7 @@ def remove(app: App, address: str) -> list[int]:
 
 
 def bounced(app: App, campaign_id: int, since: int = 0) -> list[str]:
-    """The addresses that bounced in a campaign, by a refusal or a report after that time."""
+    """The addresses that bounced in a campaign, by a refusal or a report since then."""
     found = app.database.rows(
         """SELECT c.address FROM members m JOIN contacts c ON c.id = m.contact_id
            WHERE m.campaign_id = :campaign_id AND m.status = 'bounced' AND c.status = 'bounced'
@@ -226,17 +226,17 @@ def bounced(app: App, campaign_id: int, since: int = 0) -> list[str]:
 
 
 def unbounce(app: App, *addresses: str) -> int:
-    """Write again to contacts whose mail came back by mistake. Returns how many threads go on.
+    """Write again to contacts that bounced by mistake. Returns how many threads go on.
 
-    A touch that was refused is tried again, with the text that was approved; one that was sent and
-    came back later is not: the next one follows. Raises `ValueError` if a contact unsubscribed, was
-    removed or is suppressed.
+    A refused touch is retried with its approved text; one that was sent and bounced later is not:
+    the next one follows. Raises `ValueError` if a contact unsubscribed, was removed or is
+    suppressed.
     """
     rows = [find(app, address) for address in dict.fromkeys(addresses)]
     for row in rows:
         _refuse_suppressed(app, row["address"])
         if row["status"] not in ("active", "bounced"):
-            raise ValueError(f"{row['address']} is {row['status']}, and not bounced.")
+            raise ValueError(f"{row['address']} is {row['status']}, not bounced.")
     started = 0
     for row in rows:
         app.database.write(*_going_on(row["id"]))

@@ -1,9 +1,9 @@
-"""A mail provider on this machine: a real SMTP server that fails as it is told, and its judge.
+"""A mail provider on this machine: a real SMTP server that fails on demand, and logs what it
+accepts.
 
-Its log has every mail it accepted, in order, the same one twice if it was sent twice. Over HTTP it
-says whether it has a mail: `GET /messages/{message_id}` is 200 if it was accepted, 404 if it was
-not, and 503 while it is being received. So a 404 is not followed by the acceptance of what was sent
-before.
+Its log has every mail it accepted, in order, duplicates included. Over HTTP it says whether it has
+a mail: `GET /messages/{message_id}` is 200 if it was accepted, 404 if it was not, and 503 while it
+is being received. So a 404 stays true of everything sent before it.
 
 In a process of its own: `python -m examples.campaign.postoffice --log FILE`.
 """
@@ -64,9 +64,9 @@ class PostOffice:
     `on(moment, mail)` is called in a thread whenever a conversation reaches a moment, and the
     conversation goes on when it returns. What it raises is raised again at the end of the block.
 
-    Some may be set at any time, and hold for everybody: with `busy`, connections are answered with
-    421; with `down`, they are closed at once; `refuses` is said instead of yes to each mail, as to
-    a sender who is not welcome; with `lookup_down`, look-ups are answered with 503.
+    These may be set at any time, and apply to every sender: with `busy`, connections are answered
+    with 421; with `down`, they are closed at once; `refuses` answers each mail, as for an unwelcome
+    sender; with `lookup_down`, look-ups are answered with 503.
     """
 
     smtp_port: int
@@ -120,7 +120,7 @@ class PostOffice:
 
     @property
     def conversations(self) -> list[Mail]:
-        """Every MAIL FROM that ever came, and how far it got."""
+        """Every MAIL FROM received, and how far it got."""
         with self._lock:
             return list(self._conversations)
 
@@ -144,16 +144,16 @@ class PostOffice:
         return replace(mail, recipient=recipient, attempt=number, fault=fault, reply=reply)
 
     def answer(self, stage: Stage, mail: Mail | None = None) -> str | None:
-        """What is said at this stage instead of yes."""
+        """The refusal at this stage, if any."""
         reply = self.refuses if stage.is_ours else mail and mail.reply
         return reply.text if reply and reply.at is stage else None
 
     async def reach(self, moment: Moment, mail: Mail) -> Mail:
-        """Note it, and let the one who watches do something now."""
+        """Record it, and let the watcher act now."""
         mail = replace(mail, reached=moment)
         with self._lock:
             self._conversations[mail.conversation] = mail
-        if self.on:  # who watches is told even if the connection is lost right now
+        if self.on:  # the watcher is told even if the connection is lost right now
             await asyncio.shield(self._loop.run_in_executor(None, self._tell, moment, mail))
         return mail
 
@@ -165,7 +165,7 @@ class PostOffice:
             self._problems.append(error)
 
     async def receive(self, mail: Mail, content: bytes) -> Mail:
-        """Take the content in, unless it is to fail before."""
+        """Accept the content, unless it is to fail first."""
         headers = BytesHeaderParser().parsebytes(content)
         id, subject = (str(headers.get(name, "")).strip() for name in ("Message-ID", "Subject"))
         text = content.decode("utf-8", "surrogateescape")
@@ -253,14 +253,14 @@ def bare(message_id: str) -> str:
 
 
 def main() -> None:
-    """Serve until SIGTERM or SIGINT. Prints where, when it is ready."""
+    """Serve until SIGTERM or SIGINT. Prints its addresses when it is ready."""
     parser = argparse.ArgumentParser(prog="postoffice", description=__doc__)
     parser.add_argument("--smtp-port", type=int, default=0)
     parser.add_argument("--http-port", type=int, default=0)
-    parser.add_argument("--log", type=Path, help="a line of JSON for each mail that was accepted")
+    parser.add_argument("--log", type=Path, help="one line of JSON per accepted mail")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--faults", type=float, default=0.0, help="how many of 1 attempts fail")
-    parser.add_argument("--late", type=float, default=5.0, help="seconds of a late answer")
+    parser.add_argument("--faults", type=float, default=0.0, help="share of failed attempts, 0-1")
+    parser.add_argument("--late", type=float, default=5.0, help="delay of a late answer")
     asked = parser.parse_args()
     ending = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ending)

@@ -78,7 +78,7 @@ class Changes:
         return any(one is not None for one in own)
 
     def cadence(self, row: Row) -> Cadence:
-        """The cadence that a campaign has then."""
+        """The campaign's cadence after the change."""
         base = Cadence.of(row)
         opens, closes = self.window or (base.window.opens, base.window.closes)
         on = base.window.days if self.days is None else self.days
@@ -102,7 +102,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Move:
-    """A thread whose next touch is due at another time, or is one more or one less."""
+    """A thread whose next touch moves, is added or is dropped."""
 
     address: str
     zone: str
@@ -139,13 +139,13 @@ class Preview:
     version: int
     state: str
     changes: dict[str, tuple[Any, Any]]
-    """By name: the value now, and the value it would have."""
+    """By name: the value before and after."""
     active: int
     """Active members."""
     begun: int
-    """Those who have had a mail."""
+    """Members who have had a mail."""
     approved: int
-    """Touches that are approved and not sent."""
+    """Approved touches that are not sent."""
     drafts: int
     """Drafts that wait for a person."""
     moves: Moves | None
@@ -154,9 +154,9 @@ class Preview:
         return asdict(self)
 
     def lines(self, *, redraft: bool = False) -> Iterator[str]:
-        """The same for a person to read."""
+        """The preview as text, for a person."""
         if not self.changes:
-            yield f"Campaign {self.campaign!r} is like that already."
+            yield f"Campaign {self.campaign!r} already has these values."
         for name, (before, after) in self.changes.items():
             yield f"{name}: {before} -> {after}"
             yield from (f"  {line}" for line in self._concerns(name, after, redraft))
@@ -169,23 +169,23 @@ class Preview:
     def _concerns(self, name: str, after: Any, redraft: bool) -> Iterator[str]:
         match name:
             case "sender":
-                yield f"{_count(self.active, 'active member')} get the next mail from it"
-                yield f"{self.begun} of them have had mail, and will see another sender than before"
-                yield f"{_count(self.approved, 'approved touch', 'es')} not sent yet go out from it"
+                yield f"{_count(self.active, 'active member')} will get the next mail from it"
+                yield f"{self.begun} of them already had mail, and will see a new sender"
+                yield f"{_count(self.approved, 'unsent approved touch', 'es')} will go out from it"
             case "brief":
                 yield "drafts written from now on are about it"
                 if self.drafts:
-                    keep = "keep their text; --redraft has them written again"
-                    fate = "are withdrawn and written again" if redraft else keep
-                    yield f"{_count(self.drafts, 'draft')} that wait {fate}"
+                    keep = "will not change; --redraft has them rewritten"
+                    fate = "will be withdrawn and rewritten" if redraft else keep
+                    yield f"{_count(self.drafts, 'waiting draft')} {fate}"
             case "approval" if after == "auto":
                 yield "drafts written from now on go out without a person"
-                yield f"{_count(self.drafts, 'draft')} that wait now still wait for a person"
+                yield f"{_count(self.drafts, 'waiting draft')} will still wait for a person"
             case "approval":
                 yield "drafts written from now on wait for a person"
-                yield f"{_count(self.approved, 'approved touch', 'es')} not sent yet still go out"
+                yield f"{_count(self.approved, 'unsent approved touch', 'es')} will still go out"
             case "per day":
-                yield "mails a day from the sender's address, of all its campaigns; 0 is no limit"
+                yield "mails a day from the sender's address, over all its campaigns; 0 is no limit"
 
 
 def preview(app: App, campaign_id: int, changes: Changes) -> Preview:
@@ -249,7 +249,7 @@ def _kind(before: datetime | None, after: datetime | None) -> str:
 def _times(
     member: Row, run: Run, old: Cadence, new: Cadence, now: datetime, *, is_running: bool
 ) -> tuple[int, datetime | None, datetime | None]:
-    """The next touch of a thread, and when it is due before and after the change; None: no touch is
+    """The next touch of a thread, and when it is due before and after the change. None: no touch is
     left."""
     zone = member["zone"]
     if member["status"] == "approved":  # the gap is over: only the window counts
@@ -272,7 +272,7 @@ def _times(
 
 
 def _threads(app: App, campaign_id: int) -> dict[str, Run]:
-    """The threads of a campaign that wait."""
+    """The waiting threads of a campaign."""
     waiting = app.threads(State.WAITING)
     return {run.thread_id: run for run in waiting if run.metadata.get("campaign_id") == campaign_id}
 
@@ -291,17 +291,17 @@ def _describe(moves: Moves) -> Iterator[str]:
     for words, count in (
         ("due earlier", moves.earlier),
         ("due later", moves.later),
-        ("with one touch more", moves.added),
-        ("whose next touch falls away", moves.falls_away),
+        ("with one more touch", moves.added),
+        ("whose next touch is dropped", moves.falls_away),
         ("due as before", moves.same),
-        ("with a draft that waits for a person, as before", moves.drafts),
+        ("with a waiting draft, as before", moves.drafts),
     ):
         if count:
             yield f"{_count(count, 'thread')} {words}"
     if moves.without_thread:
-        yield f"{_count(moves.without_thread, 'member')} without a thread that waits"
+        yield f"{_count(moves.without_thread, 'member')} without a waiting thread"
     if moves.nearest:
-        yield "the nearest of them:"
+        yield "the next of them:"
     for move in moves.nearest:
         there = ZoneInfo(move.zone)
         before, after = (

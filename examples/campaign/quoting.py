@@ -1,8 +1,8 @@
-"""The writer's own words in a mail, without what it quotes.
+"""The author's own words in a mail, without quotations.
 
-Mail programs mark what they quote in many ways, or not at all. But most of what comes back is our
-own: what we wrote is left out wherever it stands, in any language and with any marks. Only what
-others wrote is known by marks alone.
+Mail programs mark quotations in many ways, or not at all. But what they quote is mostly our own
+mail, and we know its text: it is left out wherever it stands, in any language and with any marks.
+Quotations from others are recognised by their marks alone.
 
 Takes time in proportion to the length of the text.
 """
@@ -13,14 +13,14 @@ import re
 from collections.abc import Iterable, Iterator
 
 FOOTER = "To get no more of these mails, {link}answer with the one word stop."
-"""What stands below our mails; `letter.footer` fills it in."""
+"""The footer of our mails; `letter.footer` fills it in."""
 _FOOTERS = [FOOTER.format(link=""), FOOTER.format(link="open or ")]
 
 _LEAST = 6
-"""Words in a row that are ours, from the beginning of a sentence of ours on. Fewer may be the
-writer's: "answer stop" is, although we wrote that, too."""
+"""Minimum words in a row, from the start of a sentence of ours, that count as a quotation. Fewer
+may be the author's own: a lone "stop" is, although our footer has it too."""
 _MOST = 10
-"""Sentences of ours that begin alike and are compared."""
+"""Maximum sentences of ours with the same beginning that are compared."""
 _WORD = re.compile(r"\w+://[^\s<>]*+|[^\W_]++")
 _STARTS = re.compile(r"[\n.!?]")
 _CUT = "\x00"
@@ -32,7 +32,7 @@ _DIVIDER = re.compile(
     re.I,
 )
 _LINE = re.compile(r"_{20,}")
-"""Outlook's, above the headers of what it quotes. A banner may have one as well."""
+"""Outlook has it above the headers of a quoted mail. A banner may have one as well."""
 _LABEL = re.compile(r"\*?[^\W\d_][\w .'\u2019-]{0,20} ?:\*? *\S")
 _SENDER = re.compile(r"\*?(From|Von|De|Da|Van|Från|Fra|Od|Lähettäjä|От) ?:", re.I)
 _DATED = re.compile(
@@ -45,21 +45,21 @@ _ATTRIBUTION = re.compile(
     r"On .*\bwrote ?:|Am .*\bschrieb\b.*:|Le .*\ba écrit ?:|El .*\bescribió ?:|Il .*\bha scritto ?:"
     r"|Em .*\bescreveu ?:|Op .*\bschreef\b.*:"
 )
-"""The line above what is quoted."""
+"""The line above a quotation."""
 _BEGINNINGS = ("On ", "Am ", "Le ", "El ", "Il ", "Em ", "Op ")
 _ADDRESSED = re.compile(r"< ?[^\s<>@]{1,200}@[^\s<>@]{1,200}>")
 _WROTE = re.compile(_ADDRESSED.pattern + r"( [^\s:]{1,20}){0,2} ?:")
 _TIME = re.compile(r"\d[:.h]\d\d")
 _WRAPPED = 30
-"""Characters of a line that a mail program may have broken, at least."""
+"""Minimum characters of a line that a mail program has wrapped."""
 
 
 def spoken(text: str, ours: Iterable[str] = ()) -> str:
-    """The writer's own words. `ours` are texts that we wrote; our footer need not be named.
+    """The author's own words. `ours` has the texts that we wrote; our footer is always known.
 
-    Left out are these, lines that begin with `>`, an `On … wrote:`, the signature, and all that is
-    below the line, or the headers, which Outlook puts above what it quotes. What follows an
-    `On … wrote:` without any `>` is quoted, too, if there is something before it.
+    Leaves out our texts, lines that begin with `>`, an `On … wrote:`, the signature, and everything
+    below the line, or the headers, that Outlook puts above a quotation. Text that follows an
+    `On … wrote:` without any `>` is also quoted, if there is text before it.
     """
     lines = _without(text, [*ours, *_FOOTERS])
     kept: list[str] = []
@@ -81,7 +81,7 @@ def spoken(text: str, ours: Iterable[str] = ()) -> str:
 
 
 def _without(text: str, ours: list[str]) -> list[str]:
-    """The lines of a text without ours. A line is left out if nothing else is on it."""
+    """The lines of a text without our words, and without lines that have no others."""
     text = "\n".join(text.replace(_CUT, "").splitlines())
     pieces, end = [], 0
     for start, stop in _runs(text, ours):
@@ -97,7 +97,7 @@ def _without(text: str, ours: list[str]) -> list[str]:
 
 
 def _runs(text: str, ours: list[str]) -> Iterator[tuple[int, int]]:
-    """Where something of ours begins and ends in a text."""
+    """The start and end of each quotation from our texts."""
     found = [one for one in _WORD.finditer(text) if "://" not in one[0]]
     words = [one[0].casefold() for one in found]
     places = _places(ours)
@@ -111,7 +111,7 @@ def _runs(text: str, ours: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _places(ours: list[str]) -> dict[tuple[str, ...], list[tuple[list[str], int]]]:
-    """The sentences of ours, by their first words: the words of the text, and where it begins."""
+    """Our sentences by their first words: the words of the text, and where the sentence begins."""
     places: dict[tuple[str, ...], list[tuple[list[str], int]]] = {}
     for text in ours:
         found = [one for one in _WORD.finditer(text) if "://" not in one[0]]
@@ -125,7 +125,7 @@ def _places(ours: list[str]) -> dict[tuple[str, ...], list[tuple[list[str], int]
 
 
 def _alike(words: list[str], number: int, ours: list[str], begin: int) -> int:
-    """How many words are the same from here on."""
+    """Number of equal words from here on."""
     most = min(len(words) - number, len(ours) - begin)
     same = (n for n in range(most) if words[number + n] != ours[begin + n])
     return next(same, most)
@@ -135,7 +135,7 @@ def _alike(words: list[str], number: int, ours: list[str], begin: int) -> int:
 
 
 def _begins_a_mail(lines: list[str], number: int) -> bool:
-    """Whether a mail that is quoted begins here, with a line above it or with its headers."""
+    """Whether a quoted mail begins here, with a line above it or with its headers."""
     line = lines[number].strip()
     if _LINE.fullmatch(line):
         near = range(number + 1, min(number + 4, len(lines)))
@@ -147,9 +147,9 @@ def _begins_a_mail(lines: list[str], number: int) -> bool:
 
 
 def _headers(lines: list[str], number: int) -> bool:
-    """Whether the headers of a mail that is quoted below them begin here.
+    """Whether the headers of a quoted mail begin here.
 
-    In any language the first is a sender with an address, and one of the next has a year.
+    In any language the first has an address, and one of the next has a year.
     """
     first = lines[number].strip()[:1000]
     below = [line.strip()[:1000] for line in lines[number + 1 : number + 4]]
@@ -160,7 +160,7 @@ def _headers(lines: list[str], number: int) -> bool:
 
 
 def _attribution(lines: list[str]) -> int:
-    """How many lines an `On … wrote:` takes that begins here; 0 if none does."""
+    """Number of lines of an `On … wrote:` that begins here; 0 if none does."""
     for count, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith(">"):
             break
@@ -171,10 +171,10 @@ def _attribution(lines: list[str]) -> int:
 
 
 def _attributes(lines: list[str]) -> bool:
-    """Whether all of some lines are such a line.
+    """Whether these lines together are one `On … wrote:`.
 
-    In any language it has a time and an address, and ends with a colon. It is broken only if it is
-    long. What is quoted may follow it on the same line.
+    In any language it has a time and an address, and ends with a colon. Only a long one is wrapped.
+    The quotation may follow it on the same line.
     """
     said = " ".join(" ".join(line[:500] for line in lines).split())
     if said.endswith(":") and said.startswith(_BEGINNINGS) and _ATTRIBUTION.fullmatch(said):

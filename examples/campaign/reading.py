@@ -1,4 +1,4 @@
-"""Reading mail that came in: who wrote, about which mail of ours, and what it means.
+"""Reading incoming mail: who wrote it, which mail of ours it is about, and what it means.
 
 | kind | |
 |---|---|
@@ -7,7 +7,7 @@
 | `automatic` | a machine wrote: out of office, a delay, a receipt; it ends nothing |
 | `reply` | everything else: when in doubt a person wrote |
 
-Anybody can write anything into a mail. A bounce is worth as much as its `in_reply_to`: only we and
+A mail can claim anything. A bounce is only as credible as its `in_reply_to`: only we and
 its recipient know the Message-ID of our mail, so a report that names none of ours is not about us.
 
 `parse` never raises. Its texts can be stored: they have no NUL and no half characters.
@@ -46,14 +46,13 @@ _AWAY = re.compile(
     r"|ooo *(?=$|:))",
     re.I,
 )
-"""How the subject begins of a note that somebody is away. "Out of office soon, so call today" is a
-person's."""
+"""The start of an out-of-office note's subject. "Out of office soon, so call" is by a person."""
 _PREFIXES = re.compile(
     r"(?:\s*+(?:(?:re|aw|antw|sv|vs|ref|rv|res|odp|ynt|fwd?|wg|tr|enc)(?:[\[(]\d+[\])])? ?:"
     r"|\[[^\[\]]{1,30}+\]))++",
     re.I,
 )
-"""What mail programs and servers write before a subject."""
+"""Prefixes that mail programs and servers add to a subject."""
 _FAILED = re.compile(r"fail|undeliver|returned|could not be delivered|not delivered", re.I)
 _DELAYED = re.compile(r"delay|warning|still trying", re.I)
 _RETURNED_ID = re.compile(r"(?im)^[> \t]*message-id:\s*(<[^<>\s]{1,500}>)")
@@ -69,18 +68,18 @@ class Written:
 
 @dataclass(frozen=True)
 class Incoming:
-    """A mail that came in."""
+    """An incoming mail."""
 
     message_id: str
-    """Its own, or one made of its content if it has none that can be used."""
+    """Its own, or one derived from its content if its own is unusable."""
     address: str
     """Its author, or the recipient of the mail that bounced, in lower case; empty if unknown."""
     kind: Kind
     in_reply_to: list[str]
-    """The Message-IDs it answers, the nearest first; of a bounce, that of the mail it returns."""
+    """The Message-IDs it answers, the nearest first; for a bounce, that of the returned mail."""
     subject: str
     text: str
-    """What was written, without what was quoted."""
+    """What its author wrote, without quotations."""
     others: list[str] = field(default_factory=list)
     """Other authors, from its From and Reply-To."""
     tokens: list[str] = field(default_factory=list)
@@ -93,13 +92,13 @@ def parse(
     envelope: Sequence[str] = (),
     ours: Sequence[Written] = (),
 ) -> Incoming:
-    """Read a mail. `unsubscribe` is the address that takes people off the list, `envelope` the
-    recipients to whom the mail server handed it over: they need not be in a header. `ours` are the
-    mails in its `in_reply_to` that we wrote: what it quotes of them is not the writer's.
+    """Read a mail. `unsubscribe` is the unsubscribe address; `envelope` has the recipients of the
+    SMTP envelope, which need not be in a header; `ours` has those mails of its `in_reply_to` that
+    are ours, whose quotations are left out.
 
-    Somebody unsubscribes by writing to that address, or to the same with the token of a contact in
-    it (`unsubscribe+TOKEN@`), or by saying so (`unsubscribing.py`). The subject of an answer counts
-    only if it says nothing else, and is not ours.
+    People unsubscribe by writing to that address, with or without a contact's token
+    (`unsubscribe+TOKEN@`), or by saying so (`unsubscribing.py`). The subject of an answer counts
+    only if it says nothing else and is not our own.
     """
     unsubscribe, envelope = unsubscribe.lower(), [_spelling(one.lower()) for one in envelope]
     try:
@@ -169,7 +168,7 @@ def _leaving(mail: Message, unsubscribe: str, envelope: Sequence[str]) -> tuple[
 
 
 def _spelling(recipient: str) -> str:
-    """An address as it is without what programs on the way do to its plus."""
+    """An address with its plus as we wrote it: programs on the way quote or encode it."""
     return recipient.replace('"', "").replace("%2b", "+")
 
 
@@ -276,7 +275,7 @@ def _attached_ids(mail: Message) -> list[str]:
 
 
 def _originals(mail: Message) -> Iterator[Message]:
-    """Mails that are attached, or their headers: ours, as it came back."""
+    """Attached mails, or their headers: ours, as it came back."""
     for part in mail.walk():
         kind, inside = part.get_content_type(), part.get_payload()
         if kind in ("message/rfc822", "message/rfc822-headers") and isinstance(inside, list):

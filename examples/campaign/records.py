@@ -1,6 +1,6 @@
 """Queries on the application's tables: reads return values, writes return statements for a batch.
 
-The row of `members` decides between a mail that goes out and a reply that comes in: a thread goes
+The row of `members` decides between an outgoing mail and an incoming reply: a thread goes
 on only while its status is `active`.
 """
 
@@ -161,8 +161,8 @@ def go_on(place: dict[str, int], attempt: str, now: int) -> Statement:
 
 
 def give_up(place: dict[str, int], begun: int) -> Statement:
-    """End a conversation that was cut off, if it has not gone on since `begun`: one who wakes up in
-    it finds that it is not the last one any more. Gives a row if it ended."""
+    """End a conversation that was cut off, unless it has gone on since `begun`. A process that
+    wakes up in it finds that it is no longer the last one. Returns a row if it ended."""
     return sql(
         """UPDATE touches SET attempt = COALESCE(attempt, '') || ' given up'
            WHERE campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step
@@ -173,7 +173,7 @@ def give_up(place: dict[str, int], begun: int) -> Statement:
 
 
 def note_refusal(place: dict[str, int], kind: str, said: str, tries: int) -> Statement:
-    """Record that this try came to nothing, and the server's words, if it refused the mail."""
+    """Record a failed try, and the server's words if it refused the mail."""
     heard = "" if kind == "NotNow" else ", refused = refused + 1, problem = :kind, said = :said"
     params = {} if kind == "NotNow" else {"kind": kind, "said": said}
     return sql(
@@ -202,7 +202,7 @@ def close(campaign_id: int, contact_id: int, status: str) -> list[Statement]:
     """End a member, unless it has ended, and its open draft, and set the outcome of its touches.
     What happened to the contact ends it only if that was not undone meanwhile.
 
-    A reply that comes in later records its own outcome.
+    A later reply records its own outcome.
     """
     of = {"campaign_id": campaign_id, "contact_id": contact_id}
     return [
@@ -317,7 +317,7 @@ SUPPRESSED = {"unsubscribed": "has unsubscribed", "erased": "was erased"}
 """`suppressions.why` in words."""
 NONE_SUPPRESSED = """INSERT INTO suppressions (hash, why, at) SELECT hash, why, at FROM suppressions
 WHERE hash IN (SELECT value->>'hash' FROM json_each(:rows))"""
-"""Writes nothing, or is a `Conflict`: somebody was suppressed after a caller had looked."""
+"""Writes nothing, or is a `Conflict`: a person was suppressed after the caller checked."""
 
 
 def suppress(person: str, why: str, at: int) -> Statement:

@@ -3,7 +3,7 @@
 Three things decide, in this order. Where the conversation was: before a recipient is named, every
 refusal is about us. The codes: the enhanced one (RFC 3463, and the registry of IANA), and a few
 basic ones. The words, for codes that servers use for everything. Words are a hint: where they may
-be about us, or contradict the code, no contact is given up on their account.
+be about us, or contradict the code, no contact is given up because of them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Stage(StrEnum):
 
     @property
     def is_ours(self) -> bool:
-        """Whether nothing has been said of a recipient yet: what fails here fails every mail."""
+        """Whether no recipient has been named yet: what fails here fails every mail."""
         return self not in (Stage.RECIPIENT, Stage.DATA, Stage.CONTENT)
 
 
@@ -128,14 +128,14 @@ _WORDS: tuple[tuple[type[Rejected] | None, str], ...] = (
     (NoSuchRecipient, r"(user|recipient|mailbox)\b.* (does not|doesn.t) exist"),
     (NoSuchRecipient, r"user doesn.t have an? .*account|mailbox (is )?(disabled|deleted)"),
 )
-"""The first that is found says what is meant; None: nothing for certain."""
+"""The first match decides; None: nothing is certain."""
 _STATUS = re.compile(r"(?:^\s*|\(#)5\.(\d{1,3}\.\d{1,3})\b")
 _NAMES = re.compile(r"<\S*>|\S*@\S*|\S*://\S*|\[\S*\]")
-"""Addresses and links: what their letters spell means nothing."""
+"""Addresses and links: the words in them mean nothing."""
 
 
 def meaning(stage: Stage, code: int, text: str) -> type[perdure.NotDone]:
-    """The kind of a server's answer that is not the one hoped for."""
+    """The kind of a server's refusal."""
     if code == 421:  # the server closes the connection, for every mail
         return ServerTrouble
     if not 500 <= code < 600:  # later; or no SMTP at all

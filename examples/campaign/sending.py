@@ -2,14 +2,14 @@
 
 A try is an effect with a key: (sequence, recipient, step, number of the try). It ends as `sent`,
 `unanswered`, or with a refusal: the server's, or our own (`NotNow`). Each is final for its key, and
-the next try has the next number, in every campaign of a sequence: so each of them comes to the try
-that sent the mail. A mail that may have gone out is not sent again before it is known that it did
-not arrive:
+the next try has the next number, in every campaign of a sequence: so each campaign reaches the try
+that sent the mail. A mail that may have gone out is not sent again until it is known not to have
+arrived:
 
     killed before the content       `unanswered`; the provider does not know it: it is tried again
     killed after it, or no answer   `unanswered`; the provider is asked by Message-ID, by the clock
-    stood still on the way          the same; before the provider's no counts, the conversation is
-                                    given up in the touch, where its last look finds that
+    suspended on the way            the same; before the provider's no counts, the conversation is
+                                    given up in the touch, and its last check finds that
     no look-up                      the run is held, and a person settles it
 
 The last check of campaign, contact, text and hours is by the journal's clock: when the server has
@@ -133,8 +133,8 @@ class Sending:
         return self.was_tried(place, tries)
 
     def was_tried(self, place: dict[str, int], tries: int) -> bool:
-        """Whether the last conversation of this campaign about a touch is the try of this number:
-        what is recorded of it may be of another campaign."""
+        """Whether this campaign's last conversation about a touch is the try of this number: the
+        record may be another campaign's."""
         touch = records.look(self._database, **place).touch or {}
         return (touch.get("attempt") or "").startswith(_attempt(tries))
 
@@ -155,7 +155,7 @@ class Sending:
             if row["status"] != "approved":
                 raise NotNow("the text was withdrawn")
             if row["state"] != "running":
-                raise NotNow("the campaign does not run")
+                raise NotNow("the campaign is not running")
             if (row["sender"], row["address"]) != (letter["sender"], letter["recipient"]):
                 raise NotNow("the sender or the contact was changed")
             now = moment(self._now())
@@ -168,7 +168,7 @@ class Sending:
             began = time.monotonic()
             _, rows = self._database.write(records.go_on(place, mine, self._now()), permission)
             if rows and rows[0]["attempt"] != mine:
-                raise TemporaryTrouble("another attempt at this mail was begun meanwhile")
+                raise TemporaryTrouble("another attempt at this mail has begun")
             if time.monotonic() > began + SLOW:  # the mail would arrive later than noted
                 raise TemporaryTrouble("the database took too long")
             check(next(iter(rows), None))
@@ -210,7 +210,7 @@ class Sending:
 
 
 def _attempt(tries: int) -> str:
-    """How the name of a conversation begins that is the try of this number."""
+    """How the name of a conversation for the try of this number begins."""
     return f"{tries}-"
 
 

@@ -1,4 +1,4 @@
-"""What the application is told by its environment. Nothing here has to be set for the demo."""
+"""The application's settings, from the environment. The demo needs none of them."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ class Settings:
     smtp_password: str = field(default="", repr=False)
     smtp_timeout: float = 30.0
     lookup_url: str = ""
-    """Where the provider tells whether it took a mail, with `{message_id}` in it. Without one, a
-    mail that was not answered is held for a person."""
+    """URL, with `{message_id}` in it, that says whether the provider accepted a mail. Without it, a
+    mail with no answer is held for a person."""
     lookup_after: float = 60.0
-    """Seconds after which a mail the provider does not know of is known not to have arrived; longer
-    than `smtp_timeout`."""
+    """Seconds after which a mail unknown to the provider counts as not accepted; longer than
+    `smtp_timeout`."""
     model: str = ""
-    """A chat model as LangChain names it, `openai:gpt-5`; by default a scripted one."""
+    """A chat model by its LangChain name, `openai:gpt-5`; by default a scripted one."""
     unsubscribe: str = "unsubscribe@example.com"
     """Mail to this address, or to `unsubscribe+TOKEN@` of the same domain, unsubscribes."""
     web_url: str = ""
-    """Where the web server of `service.py` is reached from outside, such as
-    `https://mail.example.com`: then mails have a link to unsubscribe with one click."""
+    """Public URL of the web server of `service.py`, such as `https://mail.example.com`. With it,
+    mails have a one-click unsubscribe link."""
     inbound_host: str = "127.0.0.1"
     inbound_port: int = 8024
     imap_host: str = ""
-    """Where `inbound --imap` reads the replies, instead of having them handed over."""
+    """Where `inbound --imap` reads replies."""
     imap_port: int = 993
     imap_tls: bool = True
-    """Encrypt from the start, as on port 993. Without, the password can be read on the way."""
+    """Encrypt from the start, as on port 993. Without it, the password can be read on the way."""
     imap_user: str = ""
     imap_password: str = field(default="", repr=False)
     imap_folder: str = "INBOX"
     zone: str = "UTC"
-    """For contacts whose line names none, and for the days that `per_day` counts."""
+    """For contacts whose line has none, and for the days that `per_day` counts."""
     apart: int = 3
     """Days between two mails to one person from different campaigns; 0: no limit."""
     domain_pause: float = 0.0

@@ -1,8 +1,8 @@
 """A CSV file of contacts: the contacts, and what is wrong with the other lines.
 
 Nothing here knows the database. What gets through can be put into the headers of a mail: an address
-is in its one spelling, and no text has a character in it that could end a line, or would be read
-as another text (RFC 2047: `=?utf-8?q?Bo?=` is Bo).
+has one spelling, and no text has a character that could end a line, or decodes to another text (RFC
+2047: `=?utf-8?q?Bo?=` is Bo).
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import re
 import unicodedata
 import zoneinfo
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 COLUMNS = {
-    "address": ("email", "e-mail", "address"),
-    "name": ("name",),
-    "company": ("company",),
+    "address": ("email", "emailaddress", "mail", "address"),
+    "name": ("name", "fullname"),
+    "company": ("company", "organisation", "organization"),
     "zone": ("zone", "timezone", "tz"),
 }
-"""What a column may be called. If a file has two of them, the one named first here is meant."""
+"""Names of each column; case, spaces, `-` and `_` do not matter. If a file has two of them, the
+first one here counts."""
 
 _ATOM = r"[a-z0-9!#$%&'*+/=?^_`{|}~-]+"
 _LOCAL = re.compile(rf"{_ATOM}(\.{_ATOM})*")
@@ -40,7 +41,7 @@ class BadSheet(ValueError):
 
 
 class NoAddressColumn(BadSheet):
-    """A file whose first line names no column of addresses."""
+    """A file whose first line has no column of addresses."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Line:
     name: str
     company: str
     zone: str
+    has_zone: bool = field(default=True, compare=False)
+    """Whether the file names the zone; else it is the default."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def read(source: Path | bytes | str, *, zone: str = "UTC") -> Sheet:
     """Read a file, or the text of one. A line without a zone gets the one given here.
 
     Columns are found by name, in any order, and end at a comma, a semicolon or a tab. Raises
-    `BadSheet` if it is not such a file; what is wrong with one line is kept in `bad`.
+    `BadSheet` if the file cannot be read; lines with problems go into `bad`.
     """
     if zone not in _zones():
         raise BadSheet(f"The default zone cannot be used: {_no_zone(zone)}.")
@@ -94,9 +97,9 @@ def read(source: Path | bytes | str, *, zone: str = "UTC") -> Sheet:
         cells = record.cells + [""] * len(header)
         line, reasons = _judge(record.number, {what: cells[n] for what, n in places.items()}, zone)
         if line.address in seen:
-            reasons.append(f"{line.address} is on line {seen[line.address]} already")
+            reasons.append(f"{line.address} is already on line {seen[line.address]}")
         if any(cell.strip() for cell in record.cells[len(header) :]):
-            reasons = [f"it has {len(record.cells)} columns, and the first line {len(header)}"]
+            reasons = [f"it has {len(record.cells)} columns, the first line {len(header)}"]
         if record.problem or reasons:
             swallowed = f" (it ends on line {record.end})" if record.end > record.number else ""
             reason = record.problem or "; ".join(reasons)
@@ -110,8 +113,8 @@ def read(source: Path | bytes | str, *, zone: str = "UTC") -> Sheet:
 def normalise(address: str) -> str:
     """One spelling per mailbox; raises ValueError if mail cannot be sent to it.
 
-    The domain is case-insensitive, and written in ASCII. The local part need not be, but there is
-    no mail provider left who tells Ana@ from ana@, and one person must not be taken for two.
+    The domain is case-insensitive, and written in ASCII. The local part need not be, but no mail
+    provider distinguishes Ana@ from ana@, and one person must not count as two.
     """
     _refuse_control("the address", address)
     local, _, domain = address.strip().lower().rpartition("@")
@@ -119,7 +122,7 @@ def normalise(address: str) -> str:
     if not address.strip():
         raise ValueError("it has no address")
     if len(address.strip()) > 254:
-        raise ValueError(f"{shown} and so on is not an address: it is too long")
+        raise ValueError(f"{shown}... is not an address: it is too long")
     if _TWO_READINGS & set(domain):
         raise ValueError(f"the domain of {shown} can be read in two ways; write its xn-- form")
     try:
@@ -141,13 +144,14 @@ def person_of(address: str) -> str:
 
 
 def hash_of(person: str) -> str:
-    """What is kept of a person who must not be written to."""
+    """The hash that is kept of a person who must not be written to."""
     return hashlib.sha256(person.encode()).hexdigest()
 
 
 def _judge(number: int, found: dict[str, str], default: str) -> tuple[Line, list[str]]:
     reasons: list[str] = []
-    address, zone = "", found.get("zone", "").strip() or default
+    address, given = "", found.get("zone", "").strip()
+    zone = given or default
     try:
         address = normalise(found["address"])
     except ValueError as error:
@@ -162,11 +166,11 @@ def _judge(number: int, found: dict[str, str], default: str) -> tuple[Line, list
     except ValueError as error:
         reasons.append(str(error))
     name, company = found.get("name", "").strip(), found.get("company", "").strip()
-    return Line(number, address, name, company, zone), reasons
+    return Line(number, address, name, company, zone, bool(given)), reasons
 
 
 def plain(what: str, text: str) -> str:
-    """A name as it may stand in a header. Raises ValueError if it could be read otherwise."""
+    """A name that is safe in a header. Raises ValueError if it would decode to another text."""
     _refuse_control(what, text)
     if _ENCODED.search(text):
         raise ValueError(f"{what} is encoded: {text[:80]!r}")
@@ -174,17 +178,17 @@ def plain(what: str, text: str) -> str:
 
 
 def check_zone(name: str) -> str:
-    """The name of a time zone. Raises ValueError if there is none of that name."""
+    """The name of a time zone. Raises ValueError if there is no such zone."""
     if name not in _zones():
         raise ValueError(_no_zone(name))
     return name
 
 
 def _refuse_control(what: str, text: str) -> None:
-    """What ends a line would let a cell of a file write headers into a mail."""
+    """A line break would let a cell write headers into a mail."""
     for character in text:
         if unicodedata.category(character) in ("Cc", "Zl", "Zp", "Cs"):
-            raise ValueError(f"{what} has the character {character!r} in it")
+            raise ValueError(f"{what} contains the character {character!r}")
 
 
 @functools.cache
@@ -207,11 +211,14 @@ def _no_zone(name: str) -> str:
 
 def _text(source: Path | bytes | str) -> str:
     content = source.read_bytes() if isinstance(source, Path) else source
+    if isinstance(content, bytes) and content.startswith(b"PK"):
+        raise BadSheet("The file is a workbook, or another archive. Export the sheet as CSV UTF-8.")
     try:
         text = content if isinstance(content, str) else content.decode()
     except UnicodeDecodeError as error:
         raise BadSheet(
-            f"The file is not in UTF-8: its byte {error.start} cannot be read. Save it as UTF-8."
+            f"The file is not UTF-8: byte {error.start} cannot be decoded. Save it as UTF-8, which "
+            "Excel calls CSV UTF-8."
         ) from None
     return text.removeprefix("\ufeff")
 
@@ -227,7 +234,7 @@ _NOTHING = _Record(1, 1, [], "")
 
 
 def _records(text: str, mark: str) -> Iterator[_Record]:
-    """All that is not empty, each with the lines it begins and ends on."""
+    """All records that are not empty, each with its first and last line."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
     while True:
         number = reader.line_num + 1
@@ -242,17 +249,17 @@ def _records(text: str, mark: str) -> Iterator[_Record]:
 
 
 def _places(header: list[str]) -> dict[str, int]:
-    names = [name.lower() for name in header]
+    names = [re.sub(r"[\s_-]", "", name).lower() for name in header]
     places: dict[str, int] = {}
     for what, called in COLUMNS.items():
         for name in called:
             if names.count(name) > 1:
-                raise BadSheet(f"Two columns are called {name!r}; which of them is meant?")
+                raise BadSheet(f"Two columns are called {name!r}; rename or delete one.")
             if name in names:
                 places.setdefault(what, names.index(name))
     if "address" not in places:
         raise NoAddressColumn(
-            "The first line names no column email, e-mail or address; it is: "
+            "The first line has no column email, mail or address; it is: "
             f"{', '.join(map(repr, header))[:200] or 'empty'}."
         )
     return places

@@ -1,10 +1,10 @@
 """Mail that matches nothing: list it, assign it to a contact, dismiss it.
 
-A stray is known by its `code`, a few letters of a hash of its id, short enough to type. `assign`
-takes it in as if it had just come, in one batch: it deletes the row if it is still a stray, and
-stores it again as the contact's. If somebody else was faster, the key is taken and nothing of the
-batch counts. What a crash leaves behind is what it leaves of any mail (inbound.py): not assigned,
-or assigned and told by the next sweep.
+A stray is named by its `code`, the first letters of a hash of its id, short enough to type.
+`assign` takes it in as if it had just arrived, in one batch: it deletes the row if it is still a
+stray, and stores it again as the contact's. If another process was faster, the key is taken and the
+batch has no effect. A crash leaves the same behind as for any mail (inbound.py): not assigned, or
+assigned and told by the next sweep.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def assign(app: App, code: str, address: str, kind: str = "") -> Row:
         match = Match(contact["id"], touch, list(dict.fromkeys(persons)))
         kept = ("id", "read_as", "address", "received_at", "subject", "text")
         row = {name: message[name] for name in kept} | {"kind": kind, "read_as": kind}
-        with contextlib.suppress(Conflict):  # somebody else was faster; or it is this, sent again
+        with contextlib.suppress(Conflict):  # another was faster, or this is ours, sent again
             app.database.write(
                 sql("DELETE FROM messages WHERE id = :id AND kind = 'stray'", id=message["id"]),
                 *take_in(row, match),
@@ -138,9 +138,9 @@ def _ids(app: App) -> Iterator[str]:
 
 def _whose(app: App, code: str, message: Row) -> str:
     if message["contact_id"] is None:
-        return f"Message {code} is not a stray any more: it was dismissed."
+        return f"Message {code} is no longer a stray: it was dismissed."
     contact = app.database.one(
         "SELECT address FROM contacts WHERE id = :id", id=message["contact_id"]
     )
-    owner = contact["address"] if contact else "a contact who is gone"
-    return f"Message {code} is not a stray any more: it is the {message['kind']} of {owner}."
+    owner = contact["address"] if contact else "a deleted contact"
+    return f"Message {code} is no longer a stray: it is the {message['kind']} of {owner}."

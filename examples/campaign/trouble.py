@@ -1,6 +1,6 @@
-"""Trouble that is not one contact's: the campaign stops, and a person is asked, once.
+"""Trouble that affects a whole campaign: it stops, and asks a person once.
 
-The row of the campaign decides: the statement that stops it changes a campaign that runs, so when
+The campaign's row decides: the statement that stops it only changes a running campaign, so when
 many threads find out at once, one stops it and counts the trouble. Every thread that finds the
 campaign in trouble asks, under a key with the trouble's number: there is one question, and it is
 asked even if the thread that stopped the campaign has died.
@@ -33,11 +33,11 @@ LIMITS = {
     "Doubtful": (5, 1),
 }
 """By kind: how many touches must fail in a row, and how often each. A refusal of the sender stops
-the campaign at once, a server that is down or puts everybody off after about a day, the others when
+the campaign at once, a server that is down or defers every mail after about a day, the others when
 many fail alike."""
 ANSWERS = {
-    "resume": "it is mended, go on and try again",
-    "accept": "these addresses are wrong indeed, go on without them",
+    "resume": "it is fixed, go on and try again",
+    "accept": "these addresses really are wrong, go on without them",
     "stop": "end the campaign",
 }
 
@@ -158,10 +158,10 @@ class Question:
 
 
 WORDS = {
-    "SenderRefused": "The mail server takes no mail from us. No mail is sent until this is mended.",
+    "SenderRefused": "The mail server takes no mail from us. No mail is sent until this is fixed.",
     "ServerTrouble": "The mail server has been in trouble for a day. No mail is sent meanwhile.",
-    "TemporaryTrouble": "The mail server has put off several mails in a row for a day.",
+    "TemporaryTrouble": "The mail server has deferred several mails in a row for a day.",
     "LetterRefused": "The mail server refused the text of several mails in a row.",
-    "NoSuchRecipient": "The mail server knew none of several recipients in a row.",
-    "Doubtful": "The mail server refused several mails in a row, for a reason that is not clear.",
+    "NoSuchRecipient": "The mail server did not know several recipients in a row.",
+    "Doubtful": "The mail server refused several mails in a row, for an unclear reason.",
 }

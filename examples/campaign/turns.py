@@ -5,15 +5,15 @@ for another turn. In that time the contact's send window is open, and:
 
 - No mail of another sequence reaches the same person within `apart` days, before or after.
 - No other mail goes to the domain in the same slot, of `domain_pause` seconds each. Slots of
-  different lengths are not compared: after a change of the pause, touches are booked anew.
+  different lengths are not compared: after a change of the pause, touches are booked again.
 - The sender's address has a number left that day: at most `per_day` mails have one. Mails of a
   campaign without a daily limit have no number, and are not counted.
 
-`hindrance` states these rules, and is arithmetic. `book` reads what the arithmetic has to know, and
-writes what it found. One statement, `_INSERT`, decides: it takes the first of several turns whose
-slot is still free, and checks the other limits again. Bookings are made one after the other: SQLite
-and D1 run one batch at a time, and on PostgreSQL a lock comes first. The unique keys of the table
-hold whatever happens.
+`hindrance` states these rules, as arithmetic. `book` reads the inputs of the arithmetic, and writes
+its result. One statement, `_INSERT`, decides: it takes the first of several turns whose slot is
+still free, and checks the other limits again. Bookings are made one after the other: SQLite and D1
+run one batch at a time, and on PostgreSQL a lock comes first. The unique keys of the table hold
+whatever happens.
 
 A crash leaves a booking or none, never half of one. The next `book` for the same touch gives the
 booking back. If D1 loses an answer, the batch runs again, finds the booking of its first run and
@@ -41,11 +41,11 @@ from .database import Conflict, Database, Row, Statement, sql
 DAY = 86_400_000
 """Milliseconds of 24 hours, the days of `apart`."""
 SHORTEST = 1000
-"""Milliseconds of a slot at least: in a shorter one a turn is over before its mail has begun."""
+"""Minimum milliseconds of a slot: a shorter turn would be over before its mail has begun."""
 RUNS = 1000
-"""Most runs of taken slots that are read at once."""
+"""Maximum number of runs of taken slots read at once."""
 SPREAD = 20
-"""How many turns are offered to the statement that takes one, so that others may be faster."""
+"""Number of turns offered to the statement that takes one, in case others are faster."""
 TRIES = 50
 
 _WHOLE_DAY = Window(time(0), MIDNIGHT, frozenset(range(7)))
@@ -113,7 +113,7 @@ class Booking:
     at: int
     until: int
     because: str = field(default="", compare=False)
-    """Why it is not now, in words for a person; empty if it is."""
+    """Why the turn is not now, in words for a person; empty if it is."""
 
 
 class NoTurn(RuntimeError):
@@ -122,7 +122,7 @@ class NoTurn(RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a touch has to keep to. Times and durations are milliseconds; 0 is no limit."""
+    """The limits of a touch. Times and durations are milliseconds; 0 is no limit."""
 
     window: Window
     zone: ZoneInfo
@@ -237,7 +237,7 @@ def fitting(limits: Limits, known: Known, start: int) -> Iterator[Booking]:
 
 
 def hindrance(limits: Limits, known: Known, at: int) -> tuple[int, str] | None:
-    """What forbids a mail at this moment: when that is over, and what it is in words."""
+    """What forbids a mail at this moment: when that is over, and the reason in words."""
     opens = milliseconds(next_open(limits.window, moment(at), limits.zone))
     if opens > at:
         window = f"{weekdays(limits.window.days)} {hours(limits.window)}, {limits.zone.key}"
@@ -248,12 +248,12 @@ def hindrance(limits: Limits, known: Known, at: int) -> tuple[int, str] | None:
             days = limits.apart // DAY
             return last + limits.apart, (
                 f"another campaign's mail to {limits.person} is dated {day}, and mails of "
-                f"different campaigns are {days} {'day' if days == 1 else 'days'} apart"
+                f"different campaigns are at least {days} {'day' if days == 1 else 'days'} apart"
             )
     day_of = limits.day(at)
     if day_of is not None and day_of in known.full:
         return _end_of_day(limits, at), (
-            f"{limits.sender} has used up its {limits.per_day} mails of {day_of}"
+            f"{limits.sender} has used up its {limits.per_day} mails for {day_of}"
         )
     slot = limits.slot(at)
     run = None if slot is None else _run_with(known.taken, slot)
@@ -271,7 +271,7 @@ def describe(limits: Limits, known: Known, now: int, at: int) -> str:
     while looked_at < at:
         hindered = hindrance(limits, known, looked_at)
         if hindered is None:
-            reasons["its turn was booked when others were before it"] = None
+            reasons["earlier turns were taken when this one was booked"] = None
             break
         looked_at = hindered[0]
         reasons[hindered[1]] = None
@@ -351,7 +351,7 @@ def _runs(limits: Limits) -> int:
 
 
 def _counts(mine: Row | None, full: Row, limits: Limits) -> bool:
-    """Whether a touch's own number is among those that are used of a day."""
+    """Whether a touch's own number is among those used on a day."""
     return (
         mine is not None
         and (mine["sender"], mine["day"]) == (limits.sender, full["day"])
@@ -370,7 +370,7 @@ def _without(runs: list[tuple[int, int]], slot: int) -> Iterator[tuple[int, int]
 def _turns(
     database: Database, place: dict[str, int], limits: Limits, known: Known, now: int
 ) -> list[Booking]:
-    """The first turns that fit. A busy domain is read page by page."""
+    """The first turns that fit. A busy domain is read one page at a time."""
     count = SPREAD if limits.pause else 1
     while not (turns := list(itertools.islice(fitting(limits, known, now), count))):
         assert known.horizon is not None

@@ -1,4 +1,4 @@
-"""Whether the words of a mail ask for no more mail.
+"""Whether the words of a mail opt out.
 
 This is generous: a person taken off by mistake costs us a contact, and a person written to after
 asking us to stop gets spam. It knows sentences in English, German, French and Spanish, and the
@@ -6,11 +6,11 @@ usual words in Italian, Portuguese and Dutch. "Not interested" does not count: i
 ends the campaign by itself.
 
 Two kinds of sentence look like a wish and are not: those about other people ("how do I unsubscribe
-my customers?"), and those that companies have below their own mails ("if you no longer wish to
-receive …"). What is quoted is left out before (`quoting.py`).
+my customers?"), and those in the footers of companies ("if you no longer wish to
+receive …"). Quotations are left out before (`quoting.py`).
 
-A text is judged by its sentences, and by its clauses: one that says nothing but "stop" is a wish,
-whatever is before and behind it ("Hi Ana, please stop. Best regards, Bo").
+A text is judged by sentence and by clause: a clause that says only "stop" is a wish, whatever
+stands around it ("Hi Ana, please stop. Best regards, Bo").
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ import unicodedata
 from collections.abc import Iterator
 
 _MOST = 20_000
-"""Characters that are looked at."""
+"""Maximum characters that are read."""
 _FIRST_LINES = 4
-"""A word alone counts on the first lines; further down it is a link of somebody's signature."""
+"""A word alone counts on the first lines; further down it is a link in a signature."""
 
 _APOSTROPHES = re.compile(r"['\u2019\u02bc`\u00b4]")
 _ENDS = re.compile(r"[.!?;]+(?=\s|$)|\n\s*\n")
 _CLAUSES = re.compile(r"[,:()\u2013\u2014]|\s-+\s|(?<!.{40})\n")
-"""What parts the clauses of a sentence. A line break does only behind a short line: others are
-made by mail programs."""
+"""Separates clauses. A line break does so only after a short line: long ones are wrapped."""
 _ADDRESS = re.compile(r"[^\s@<>()]{1,64}@[^\s@<>()]{1,64}")
 _MISSPELT = re.compile(r"\bun ?su[bscri]{3,8}e?(?=d?\b)")
 
@@ -167,7 +166,7 @@ _PERHAPS = _any_of(
         r"|management|options?|e ?mails?|mails?|functions?|tools?|numbers?)\b",
     )
 )
-"""The word itself, unless a thing is called so, or the sentence is about other people."""
+"""The word itself, unless it names a thing, or the sentence is about other people."""
 _OTHERS = _any_of(
     r"""
     \b(customers?|clients?|users?|people|person|subscribers?|readers?|recipients?|contacts|leads)\b
@@ -185,7 +184,7 @@ _FORMULA = _any_of(
     ^als u\b|^se (non )?(vuoi|desideri)\b
     """
 )
-"""A sentence that companies have below their mails."""
+"""A sentence from a company's footer."""
 
 
 def asks_to_stop(text: str) -> bool:
@@ -217,8 +216,8 @@ def _asks(sentence: str) -> bool:
 
 
 def _spoken(text: str) -> str:
-    """Words with a space between them, in lower case and without accents. An address is `this
-    address`: mostly it is the writer's."""
+    """Words with a space between them, in lower case and without accents. An address becomes
+    `this address`: it is mostly the author's."""
     text = _ADDRESS.sub(" this address ", text)
     plain = unicodedata.normalize("NFKD", _APOSTROPHES.sub("", text.lower().replace("ß", "ss")))
     kept = "".join(one for one in plain if not unicodedata.combining(one))

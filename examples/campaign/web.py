@@ -1,9 +1,9 @@
-"""The page and the POST behind the link to unsubscribe (RFC 8058).
+"""The page and the POST behind the unsubscribe link (RFC 8058).
 
     GET  /unsubscribe/{token}   a page with a button; it changes nothing, as scanners open links
     POST /unsubscribe/{token}   unsubscribes: from the button, or from a mail program's own
 
-A POST goes the way of a mail that comes in (inbound.py): it is on disk before the answer, 200. If
+A POST is handled like an incoming mail (inbound.py): it is on disk before the answer, 200. If
 the database cannot be reached, the answer is 503. An unknown token gets the same answers as a known
 one, so they do not reveal who is a contact.
 """
@@ -89,7 +89,7 @@ class Unsubscribe:
         try:
             await asyncio.to_thread(self._inbound.one_click, request.path_params["token"])
         except Exception:
-            log.exception("an unsubscription could not be taken in")
+            log.exception("an unsubscription could not be stored")
             text = "We could not save your request. Please try again in a few minutes."
             return _page(request, 503, "Not yet", text, retry_after=60)
         return _page(request, 200, "You are unsubscribed", "You will get no more mail from us.")
@@ -100,7 +100,7 @@ def _is_token(request: Request) -> bool:
 
 
 def _no_such_page(request: Request) -> Response:
-    return _page(request, 404, "No such page", "The link is not complete. Copy all of it.")
+    return _page(request, 404, "No such page", "The link is incomplete. Copy all of it.")
 
 
 async def _body(request: Request) -> bytes | None:

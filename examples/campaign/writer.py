@@ -1,8 +1,8 @@
-"""Who writes the drafts: a chat model behind LangChain's interface.
+"""The chat model that writes the drafts, behind LangChain's interface.
 
-The scripted one is the default: it needs no network, and says the same to the same prompt. Any
-other is a name in the settings. What a prompt looks like decides what a touch earns, so each touch
-keeps the version of its prompt: a hash of its text, which changes when the text does.
+The scripted one is the default: it needs no network, and gives the same answer to the same prompt.
+The settings name any other. The prompt decides what a touch earns, so each touch keeps the version
+of its prompt: a hash of its text, which changes when the text does.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ OPENINGS = (
     "perhaps now is a better time for",
     "this is my last note about",
 )
+ANEW = "In short:"
+"""How a draft begins that a person wanted to be written again: a script cannot do better."""
 
 
 def prompt_for(
@@ -63,7 +65,7 @@ def parse(text: str) -> tuple[str, str]:
 
 
 class Scripted(BaseChatModel):
-    """A model that knows six openings by heart."""
+    """A model with six fixed openings."""
 
     @property
     def _llm_type(self) -> str:
@@ -78,15 +80,17 @@ class Scripted(BaseChatModel):
     ) -> ChatResult:
         lines = str(messages[-1].content).splitlines()
         step = int(lines[0].partition("number ")[2].partition(" ")[0])
-        said = dict(line.split(": ", 1) for line in lines if line.startswith("The "))
-        brief, person = said["The campaign"], said["The person"]
+        brief, person = (
+            next(line.removeprefix(word) for line in lines if line.startswith(word))
+            for word in ("The campaign: ", "The person: ")
+        )
         hello = "Hello"
         if not person.startswith(NAMELESS):
             hello += f" {person.partition(',')[0]}"
-        asked = next((line for line in lines if line.startswith("A person read")), "")
         opening = OPENINGS[(step - 1) % len(OPENINGS)]
+        if any(line.startswith("A person read") for line in lines):
+            opening = f"{ANEW} {opening}"
         text = f"Subject: {brief} ({step})\n\n{hello},\n\n{opening} {brief}."
-        text += f"\n\n(Written again: {asked.partition('another one: ')[2]})" if asked else ""
         return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from examples.campaign.writer import ANEW
 from perdure.errors import AlreadyAnswered, BadAnswer
 from tests.support.campaign_ends import (
     TWO,
@@ -20,7 +21,7 @@ from tests.support.campaigns import sqlite_office as sqlite_office
 WEEK = 7 * DAY
 
 
-def test_a_held_draft_is_sent_by_no_clock(office: World) -> None:
+def test_no_timer_sends_a_held_draft(office: World) -> None:
     office.campaign(HELD)
     office.drive()
     [question] = office.questions()
@@ -58,23 +59,24 @@ def test_an_edited_draft_goes_out_as_it_was_edited(office: World) -> None:
     assert (touch["subject"], touch["body"]) == ("Tables", "Dear Bo, only this.")
 
 
-def test_a_rejected_draft_is_written_again_and_asked_again(office: World) -> None:
+def test_a_rejected_draft_is_rewritten_and_asked_about_again(office: World) -> None:
     office.campaign(HELD)
     office.drive()
     [first] = office.questions()
     office.answer("reject", comment="too long")
     [second] = office.questions()
-    assert "(Written again: too long)" in second.value["body"]
+    assert ANEW in second.value["body"]
     with pytest.raises(AlreadyAnswered):
         office.app.runtime.blocking.answer(first.id, {"action": "approve"})
     assert office.sent() == []
-    office.answer("reject", comment="too short")
+    office.answer("reject", comment="too short\nThe end is dull")
     office.answer("approve")
     [mail] = office.sent()
-    assert "too short" in mail.content
+    assert ANEW in mail.content
+    assert "too" not in mail.content, "what a reviewer says is not for the recipient"
 
 
-def test_a_skipped_touch_is_left_out_and_the_next_comes_in_its_time(office: World) -> None:
+def test_a_skipped_touch_is_left_out_and_the_next_goes_out_on_time(office: World) -> None:
     office.campaign(HELD, cadence=TWO)
     office.drive()
     office.answer("skip")
@@ -114,7 +116,7 @@ def test_a_second_answer_is_refused(office: World) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_decision_is_refused(sqlite_office: World, decision: Any) -> None:
+def test_an_invalid_decision_is_refused(sqlite_office: World, decision: Any) -> None:
     sqlite_office.campaign(HELD)
     sqlite_office.drive()
     [question] = sqlite_office.questions()

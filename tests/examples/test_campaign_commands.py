@@ -25,6 +25,33 @@ from tests.support.campaigns import office as office
 from tests.support.campaigns import sqlite_office as sqlite_office
 
 
+def test_an_import_changes_known_contacts_only_if_it_is_told_to(
+    sqlite_office: World, command: Command, tmp_path: Path
+) -> None:
+    sqlite_office.campaign(PLAN, BO, CY)
+    sheet = tmp_path / "corrected.csv"
+    sheet.write_text(f"Name;E-Mail;Time Zone\nBob;{BO};Asia/Tokyo\n;{CY};\n")
+
+    def zones() -> list[tuple[str, str]]:
+        found = sqlite_office.rows("SELECT name, zone FROM contacts ORDER BY id")
+        return [(row["name"], row["zone"]) for row in found]
+
+    code, told = command("import", "spring", str(sheet))
+    assert (code, told.splitlines()[0]) == (0, "0 added, 2 known, 0 left out")
+    assert "1 contact already known with another name, company or zone" in told
+    assert zones() == [("Bo", "UTC"), ("Cy", "UTC")]
+    assert "1 contact changed" in command("import", "spring", str(sheet), "--update")[1]
+    assert zones() == [("Bob", "Asia/Tokyo"), ("Cy", "UTC")]
+    assert "contact" not in command("import", "spring", str(sheet), "--update")[1]
+
+
+def test_a_setting_that_cannot_be_read_is_wrong_use(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAMPAIGN_SMTP_PORT", "abc")
+    assert command("status") == (2, "campaign: CAMPAIGN_SMTP_PORT='abc' is not a whole number.\n")
+
+
 def test_a_campaign_can_be_run_from_the_command_line(
     sqlite_office: World, command: Command, tmp_path: Path
 ) -> None:
@@ -38,11 +65,13 @@ def test_a_campaign_can_be_run_from_the_command_line(
     assert code == 1
     assert "line 2" in told
     assert "line 3" in told
-    assert command("import", "spring", str(sheet)) == (0, "2 added, 0 known, 0 left out\n")
+    code, told = command("import", "spring", str(sheet))
+    assert (code, told.splitlines()[0]) == (0, "2 added, 0 known, 0 left out")
+    assert "2 contacts without a time zone in the file" in told
     code, told = command("launch", "spring")
     assert code == 0
     assert re.match(r"2 threads; the first touch is due (now|20\d\d-\S+ \d\d:\d\d in UTC)\. ", told)
-    assert command("launch", "spring") == (0, "0 threads; no active member is without one\n")
+    assert command("launch", "spring") == (0, "0 threads; every active member has one\n")
     sqlite_office.drive()
     code, told = command("edit", "spring", "--gaps", "0,2", "--yes")
     assert (code, told.splitlines()[-1]) == (0, "Version 2 of spring")
@@ -56,14 +85,14 @@ def test_a_campaign_can_be_run_from_the_command_line(
     told = command("status")[1]
     assert told.startswith("spring: running (gaps 0,2, 09:00-17:00 mon-fri)\n")
     assert "  members  1 finished, 1 removed\n  touches  3 sent\n" in told
-    assert command("drafts", "spring")[1].startswith("No draft waits. ")
+    assert command("drafts", "spring")[1].startswith("No drafts are waiting. ")
     assert sqlite_office.dates() == [
         sqlite_office.dates(CY)[0],
         sqlite_office.dates(CY)[0] + 2 * DAY,
     ]
 
 
-def test_what_is_not_said_to_edit_stays_as_it_is(sqlite_office: World, command: Command) -> None:
+def test_an_edit_changes_only_the_given_options(sqlite_office: World, command: Command) -> None:
     create = ("create", "spring", "--brief", "Tables", "--sender", "ana@example.com")
     assert command(*create, "--gaps", "0,3", "--window", "08:00-24:00", "--days", "sat,sun")[0] == 0
 
@@ -81,7 +110,7 @@ def test_what_is_not_said_to_edit_stays_as_it_is(sqlite_office: World, command: 
     assert command("edit", "spring")[0] == 2
 
 
-def test_the_status_counts_threads_that_do_not_go_on(office: World) -> None:
+def test_the_status_counts_stuck_threads(office: World) -> None:
     office.campaign(HELD, BO, CY)
     office.campaign(HELD, "do@example.org", name="autumn")
     office.drive()
@@ -95,7 +124,7 @@ def test_the_status_counts_threads_that_do_not_go_on(office: World) -> None:
     assert office.app.launch(1).threads == 0
 
 
-def test_what_was_sent_counts_for_its_prompt_before_it_is_known_what_it_earned(
+def test_a_sent_touch_counts_for_its_prompt_before_its_outcome_is_known(
     office: World,
 ) -> None:
     office.campaign(PLAN, BO, CY)
@@ -109,7 +138,7 @@ def test_what_was_sent_counts_for_its_prompt_before_it_is_known_what_it_earned(
     assert told() == [{"sent": 2, "replies": 1}]
 
 
-def test_the_log_of_a_worker_has_no_line_for_every_look_up(
+def test_a_worker_does_not_log_every_look_up(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("httpx"), "level", logging.NOTSET)
@@ -134,7 +163,7 @@ def test_the_log_of_a_worker_has_no_line_for_every_look_up(
     ],
     ids=" ".join,
 )
-def test_wrong_use_is_told_in_a_sentence(command: Command, words: tuple[str, ...]) -> None:
+def test_wrong_usage_is_reported_in_one_sentence(command: Command, words: tuple[str, ...]) -> None:
     code, told = command(*words)
     assert code == 2
     assert told

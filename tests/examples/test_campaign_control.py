@@ -64,7 +64,7 @@ def test_a_stop_that_is_killed_has_stopped_everything_and_is_finished_by_the_nex
         lambda: office.app.launch(1),
         lambda: office.enrol(1, "ed@example.org"),
     ):
-        with pytest.raises(WrongState, match=r"'spring' is stopped .* for good"):
+        with pytest.raises(WrongState, match=r"'spring' is stopped .* a stop is final"):
             refused()
     assert office.rows("SELECT 1 FROM contacts WHERE address = 'ed@example.org'") == []
 
@@ -144,7 +144,7 @@ def test_a_paused_campaign_takes_contacts_changes_and_launches_and_sends_nothing
     assert "spring is stopped: 1 thread, 0 drafts" in told
 
 
-def test_a_member_who_came_in_while_a_campaign_was_stopped_is_stopped_too(
+def test_a_member_imported_while_a_campaign_was_stopped_is_stopped_too(
     sqlite_office: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = sqlite_office.app
@@ -176,7 +176,7 @@ def test_an_answer_about_an_old_trouble_does_not_overrule_a_pause(sqlite_office:
     assert app.row(1)["trouble"] == ""
 
 
-def test_each_trouble_asks_its_own_question_whatever_was_done_about_the_one_before(
+def test_each_trouble_asks_its_own_question_whatever_happened_to_the_last_one(
     sqlite_url: str, fork_server: ForkServer
 ) -> None:
     people = [f"p{n}@example.org" for n in range(6)]
@@ -214,7 +214,7 @@ def test_each_trouble_asks_its_own_question_whatever_was_done_about_the_one_befo
 # -- changes, and what they change
 
 
-def test_a_preview_tells_when_each_thread_will_be_due(office: World) -> None:
+def test_a_preview_shows_when_each_thread_will_be_due(office: World) -> None:
     office.campaign(PLAN, BO, DO, cadence=Cadence((0, 4, 7)))
     office.enrol(1, "ed@example.org", zone="Asia/Tokyo")
     office.app.launch(1)  # in Tokyo it is evening
@@ -242,7 +242,7 @@ def test_a_preview_tells_when_each_thread_will_be_due(office: World) -> None:
     assert fewer.moves is not None
     assert (fewer.moves.falls_away, fewer.moves.same) == (2, 1)
     assert fewer.moves.nearest[0].after is None
-    with pytest.raises(ChangedMeanwhile, match="version 2, and the preview was of version 1"):
+    with pytest.raises(ChangedMeanwhile, match="version 2, and the preview showed version 1"):
         control.edit(office.app, 1, changes, seen=1)
 
 
@@ -270,10 +270,10 @@ def test_an_edit_shows_what_changes_for_whom_and_asks(
     words = ("edit", "spring", "--sender", "Bea <bea@example.com>", "--gaps", "0,2")
     code, told = command(*words)
     assert code == 2
-    assert "2 active members get the next mail from it" in told
-    assert "1 of them have had mail, and will see another sender" in told
+    assert "2 active members will get the next mail from it" in told
+    assert "1 of them already had mail, and will see a new sender" in told
     assert "1 thread due earlier" in told
-    assert "1 thread with a draft that waits for a person, as before" in told
+    assert "1 thread with a waiting draft, as before" in told
     assert f"{BO}, touch 2: Fri 2030-01-11 09:00 -> Wed 2030-01-09 09:00 (UTC)" in told
     assert "Pass --yes" in told
     assert command(*words, typed="n\n")[0] == 1
@@ -282,10 +282,10 @@ def test_an_edit_shows_what_changes_for_whom_and_asks(
     assert json.loads(told)["moves"]["earlier"] == 1
     assert state_of(sqlite_office)[1] == 1
     assert command(*words, typed="y\n")[1].endswith("Version 2 of spring\n")
-    assert "is like that already" in command(*words)[1]
+    assert "already has these values" in command(*words)[1]
     told = command("edit", "spring", "--approve", "auto", "--per-day", "9", "--yes")[1]
-    assert "1 draft that wait now still wait for a person" in told
-    assert "keep their text" in command("edit", "spring", "--brief", "Chairs")[1]
+    assert "1 waiting draft will still wait for a person" in told
+    assert "will not change; --redraft" in command("edit", "spring", "--brief", "Chairs")[1]
     edit = control.edit
 
     def late(*given: Any, **more: Any) -> int:
@@ -297,10 +297,10 @@ def test_an_edit_shows_what_changes_for_whom_and_asks(
     assert code == 2
     assert "per day: 9 -> 8" in told
     assert "per day: 10 -> 8" in told
-    assert "was changed meanwhile" in told
+    assert "has changed: it is at version" in told
 
 
-def test_drafts_that_wait_are_written_again_if_a_person_wants_it(sqlite_office: World) -> None:
+def test_waiting_drafts_are_rewritten_on_request(sqlite_office: World) -> None:
     sqlite_office.campaign(HELD, BO, CY)
     sqlite_office.drive()
     [old] = sqlite_office.questions(1, BO)
@@ -330,7 +330,7 @@ def test_a_change_that_makes_no_sense_is_refused(
 # -- other campaigns
 
 
-def test_what_another_campaign_means_for_this_one_is_said_before(
+def test_overlaps_with_another_campaign_are_announced_first(
     sqlite_office: World, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CAMPAIGN_APART", "3")

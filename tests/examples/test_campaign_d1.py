@@ -126,7 +126,7 @@ def test_a_turn_is_booked_once_and_replaced_once(
     assert row == {"at": nine + 60_000, "number": 1}
 
 
-def test_a_full_database_is_not_asked_without_a_pause(
+def test_a_full_database_is_retried_only_after_a_pause(
     office: World, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "PATIENCE", 0.5)

@@ -39,7 +39,7 @@ def count(database: Database) -> int:
     return int(database.rows(COUNT)[0]["n"])
 
 
-def test_of_a_batch_whose_key_is_taken_nothing_is_there(database: Database) -> None:
+def test_a_batch_whose_key_is_taken_writes_nothing(database: Database) -> None:
     with pytest.raises(Conflict) as taken:
         add(database, 1, 2, 1)
     assert not taken.value.perhaps_ours
@@ -48,7 +48,7 @@ def test_of_a_batch_whose_key_is_taken_nothing_is_there(database: Database) -> N
     assert count(database) == 2
 
 
-def test_of_a_batch_with_a_statement_that_is_wrong_nothing_is_there(database: Database) -> None:
+def test_a_batch_with_a_wrong_statement_writes_nothing(database: Database) -> None:
     with pytest.raises(Exception, match="nowhere") as wrong:
         database.write(sql(ADD, id=1), sql("DELETE FROM nowhere"))
     assert not isinstance(wrong.value, Conflict)
@@ -68,20 +68,20 @@ def test_a_kept_connection_sees_what_others_committed(database: Database) -> Non
     assert count(database) == 1
 
 
-def test_who_reads_does_not_wait_for_who_writes(database: Database) -> None:
+def test_readers_do_not_wait_for_writers(database: Database) -> None:
     with held_open(database.url, ADD.replace(":id", "1")):
         assert count(database) == 0
     assert count(database) == 1
 
 
-def test_what_a_reader_writes_on_sqlite_is_not_kept(sqlite_url: str) -> None:
+def test_a_write_by_a_reader_on_sqlite_is_not_kept(sqlite_url: str) -> None:
     database = Database(sqlite_url)
     database.create()
     database.read(sql(ADD, id=1))
     assert count(database) == 0
 
 
-def test_connections_are_let_go_with_the_application(postgres_url: str) -> None:
+def test_connections_close_with_the_application(postgres_url: str) -> None:
     others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
     database = Database(postgres_url, keep=True)
     database.create()
@@ -136,7 +136,7 @@ print(SharedClock(sys.argv[1]).now())
 """
 
 
-def test_a_move_of_the_clock_is_seen_by_another_process(tmp_path: Path) -> None:
+def test_another_process_sees_a_move_of_the_clock(tmp_path: Path) -> None:
     clock = SharedClock(tmp_path / "clock")
     clock.move_to(datetime(2030, 1, 1, tzinfo=UTC))
     clock.advance(timedelta(days=3))
@@ -147,7 +147,7 @@ def test_a_move_of_the_clock_is_seen_by_another_process(tmp_path: Path) -> None:
     assert clock.time.date().isoformat() == "2030-01-04"
 
 
-def test_a_clock_that_nobody_moved_tells_the_time(tmp_path: Path) -> None:
+def test_a_clock_that_was_not_moved_shows_the_real_time(tmp_path: Path) -> None:
     before = datetime.now(UTC) - timedelta(milliseconds=1)
     assert (
         before <= SharedClock(tmp_path / "clock").time <= datetime.now(UTC) + timedelta(seconds=1)

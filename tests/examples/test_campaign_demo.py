@@ -57,8 +57,8 @@ def test_the_demo_ends_right_and_says_so_without_escape_codes(place: dict[str, s
     told = figures(played.stdout)
     assert told["touches sent"][0] == "10 of 10"
     assert told["duplicates"][0] == told["sends after a reply"][0] == "0"
-    assert told["drafts still held in the end"][0] == "1 of 1"
-    assert told["threads at their right end"][0] == "3 of 3"
+    assert told["drafts still held at the end"][0] == "1 of 1"
+    assert told["threads in the right final state"][0] == "3 of 3"
     assert int(told["processes killed"][0]) > 10
     # Killed twice, at least, when the server had accepted a mail that no table knew of.
     assert int(told["duplicates"][1]) >= 2
@@ -98,7 +98,7 @@ def test_the_demo_on_d1_keeps_every_promise_while_host_and_workerd_are_killed(
     told = dict(re.findall(r"^ *(\S.*?) {2,}([\d,]+(?: of \d+)?) *$", played.stdout, re.M))
     assert told["touches sent"] == "10 of 10"
     assert told["duplicates"] == told["lost"] == told["problems found by perdure doctor"] == "0"
-    assert told["threads at their right end"] == "3 of 3"
+    assert told["threads in the right final state"] == "3 of 3"
     assert int(told["crons answered"]) >= 10
     assert int(told["hosts killed"]) >= 2
 
@@ -199,7 +199,7 @@ def test_a_mail_that_was_sent_twice_is_wrong() -> None:
     assert found.wrong == ["Ana: 1 mails too many."]
 
 
-def test_a_mail_that_is_missing_is_wrong_and_so_is_one_that_nobody_wanted() -> None:
+def test_a_missing_mail_is_wrong_and_so_is_an_extra_one() -> None:
     plan = draw(1, 4)
     ana, chiyo, *_ = plan.contacts
     found = judged(plan, [*(one for one in all_of(plan) if one != (ana, 2)), (chiyo, 3)])
@@ -219,7 +219,7 @@ def test_a_mail_after_the_reply_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("change", [{"held": None}, {"status": "finished"}, {"over": True}])
-def test_a_held_draft_that_is_not_held_any_more_is_wrong(change: dict[str, Any]) -> None:
+def test_a_draft_that_is_no_longer_held_is_wrong(change: dict[str, Any]) -> None:
     plan = draw(1, 4)
     [dara] = [one for one in plan.contacts if one.manner.held]
     seen = as_planned(plan)
@@ -307,7 +307,7 @@ def test_a_seed_decides_everything() -> None:
 
 
 @pytest.mark.parametrize("count", range(3, 11))
-def test_every_month_has_what_the_demo_is_to_show(count: int) -> None:
+def test_every_month_has_what_the_demo_should_show(count: int) -> None:
     for seed in range(50):
         plan = draw(seed, count)
         assert len(plan.contacts) == count
@@ -329,7 +329,7 @@ def assert_has_its_kills_where_something_is_sent(plan: Plan) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_is_replaced_and_all_end_with_who_ordered_them(
+def test_a_killed_worker_is_replaced_and_all_end_with_their_parent(
     tmp_path: Path,
 ) -> None:
     path = f"{tmp_path}/stock.db"

@@ -76,7 +76,7 @@ def test_every_command_that_is_shown_exists_with_its_options(page: Path) -> None
     assert sum(check(words) for words in shown(page)) >= 10
 
 
-def test_the_check_of_commands_sees_one_that_is_not_there() -> None:
+def test_the_check_of_commands_notices_a_missing_one() -> None:
     assert check(["perdure", "runs", "--state", "held"])
     assert not check(["make", "demo"])
     with pytest.raises(AssertionError, match="no command"):
@@ -85,7 +85,7 @@ def test_the_check_of_commands_sees_one_that_is_not_there() -> None:
         check(["perdure", "runs", "--colour"])
 
 
-def test_every_file_that_is_named_is_there() -> None:
+def test_every_named_file_exists() -> None:
     tutorial = ROOT / "docs" / "campaign.md"
     named = set(re.findall(r"`(\w+\.(?:py|sql|service|crontab))`", tutorial.read_text()))
     named |= set(re.findall(r"`([\w-]+\.(?:py|sql|service|crontab))`", README.read_text()))
@@ -117,7 +117,7 @@ def test_every_block_of_the_tutorial_can_be_pasted_into_a_console() -> None:
     assert [one.place for one in pythons if not is_read_by_a_console(one.text)] == []
 
 
-def test_a_block_that_a_console_does_not_understand_is_seen() -> None:
+def test_a_block_that_a_console_rejects_is_noticed() -> None:
     assert is_read_by_a_console("for one in []:\n    print(one)\n\nprint(await two())\n")
     assert not is_read_by_a_console("for one in []:\n    print(one)\nprint(2)\n")
     assert not is_read_by_a_console("def one():\n    print(1)\n\n    print(2)\n")
@@ -134,7 +134,7 @@ def unit(path: Path) -> configparser.RawConfigParser:
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
-def test_a_unit_starts_a_program_that_is_there_with_commands_that_exist(path: Path) -> None:
+def test_a_unit_starts_an_existing_program_with_existing_commands(path: Path) -> None:
     service = unit(path)["Service"]
     assert service["WorkingDirectory"] == HOME
     program, *words = shlex.split(service["ExecStart"])
@@ -156,7 +156,7 @@ def test_what_the_units_load_can_be_imported() -> None:
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
-def test_a_unit_comes_back_after_any_end_and_has_time_to_drain(path: Path) -> None:
+def test_a_unit_restarts_after_any_exit_and_has_time_to_drain(path: Path) -> None:
     parsed = unit(path)
     service = parsed["Service"]
     assert service["Restart"] == "always"
@@ -275,7 +275,7 @@ def test_the_readme_has_every_setting_with_its_default() -> None:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme_bring_the_first_mail_out(tmp_path: Path) -> None:
+def test_the_commands_of_the_readme_send_the_first_mail(tmp_path: Path) -> None:
     """From nothing: create, import, launch, drive, approve, drive."""
     (tmp_path / "contacts.csv").write_text("email,name,company,zone\nbo@bo.example,Bo,Acme,UTC\n")
     steps = [words for words in shown(README) if words[:3] == ["python", "-m", "examples.campaign"]]

@@ -21,10 +21,10 @@ DO, ED = "do@example.org", "ed@example.org"
 
 
 def draft(wait_id: str, to: str) -> Draft:
-    return Draft(wait_id, to, 1, "Better tables (1)", "Hello,\n\nlook.\n", MONDAY, "", DECISION)
+    return Draft(wait_id, to, 1, "Better tables (1)", "Hello,\n\nlook.\n", MONDAY, schema=DECISION)
 
 
-def test_what_was_answered_withdrawn_or_written_again_meanwhile_is_not_approved(
+def test_a_draft_answered_withdrawn_or_rewritten_meanwhile_is_not_approved(
     office: World,
 ) -> None:
     office.campaign(HELD, BO, CY, DO, ED)
@@ -45,7 +45,7 @@ def test_what_was_answered_withdrawn_or_written_again_meanwhile_is_not_approved(
     assert [one.answered_by for one in history if one.kind == "human"] == ["Eva"]
 
 
-def test_fifty_drafts_are_read_as_one_and_what_differs(
+def test_fifty_drafts_are_shown_as_one_and_its_differences(
     sqlite_office: World, command: Command
 ) -> None:
     sqlite_office.campaign(HELD, BO, CY, DO)
@@ -56,6 +56,7 @@ def test_fifty_drafts_are_read_as_one_and_what_differs(
     code, told = command("approve", "spring")
     assert code == 2
     assert told.count("I would like to show you") == 1
+    assert told.count("To get no more of these mails") == 1
     assert "  Hello [-Bo-]{+Cy+},\n" in told
     assert "  Hello [-Bo-]{+Do+},\n" in told
     assert command("approve", "spring", "nothing")[0] == 2
@@ -68,7 +69,7 @@ def test_fifty_drafts_are_read_as_one_and_what_differs(
     assert {mail.recipient for mail in sqlite_office.office.log} == {CY, DO}
     assert command("pause", "spring")[0] == 0
     assert "is paused: they wait" in command("approve", "spring", "--yes")[1]
-    assert command("drafts")[1].startswith("No draft waits.")
+    assert command("drafts")[1].startswith("No drafts are waiting.")
     assert command("stop", "spring", "--yes")[0] == 0
     assert command("approve", "spring")[0] == 2
 
@@ -84,7 +85,7 @@ def test_drafts_are_edited_in_one_file(
     text = file.read_text()
     head, bo, cy, _, ed, end = re.split("(?m)^(?==== )", text)
     bo = bo.replace("Better tables (1)", "Tables, Bo").replace("Hello Bo", "Dear Bo")
-    bo = bo.rstrip("\n") + "\n\\=== not a draft\n\n"
+    bo = bo.rstrip("\n") + "\n\\=== not a draft\n\\Subject: neither\n\n"
     file.write_bytes((head + bo + cy + ed + end).replace("\n", "\r\n").encode())
     sqlite_office.receive(reply(sender=ED))
     code, told = command("approve", "spring", "--edits", str(file), "--yes")
@@ -92,12 +93,13 @@ def test_drafts_are_edited_in_one_file(
     assert "  [-Hello-]{+Dear+} Bo,\n" in told
     assert "(as it was drafted)" in told
     assert f"to {ED}: it is not an open draft" in told
+    assert f"Not in the file, and left alone: 1 draft, to {DO}\n" in told
     assert told.endswith("2 drafts approved.\n")
     sqlite_office.drive()
     [mail] = sqlite_office.sent(BO)
     assert mail.subject == "Tables, Bo"
     assert "Dear Bo,\r\n" in mail.content
-    assert "\r\n=3D=3D=3D not a draft\r\n" in mail.content
+    assert "\r\n=3D=3D=3D not a draft\r\nSubject: neither\r\n" in mail.content
     [plain] = sqlite_office.sent(CY)
     assert plain.subject == "Better tables (1)"
     assert [one.to for one in drafts.waiting(sqlite_office.app)] == [DO]
@@ -106,16 +108,18 @@ def test_drafts_are_edited_in_one_file(
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("=== draft ", "== draft ", "line 5: '== draft "),
-        ("Subject:", "Re:", "line 6: 'Subject: …' is missing"),
-        ("Subject: Better tables (1)", "Subject: ", "line 6: the subject is empty"),
-        ("Subject: Better tables (1)", "Subject: a\x07", "line 5: subject has characters"),
-        ("(1)\n\n", "(1)\n", "line 7: an empty line has to follow"),
+        ("=== draft ", "== draft ", "line 6: '== draft "),
+        ("Subject:", "Re:", "line 7: 'Subject: …' is missing"),
+        ("Subject: Better tables (1)", "Subject: ", "line 7: the subject is empty"),
+        ("Subject: Better tables (1)", "Subject: a\x07", "line 6: subject has characters"),
+        ("(1)\n\n", "(1)\n", "line 8: an empty line has to follow"),
         ("to bo@", "to zoe@", "is touch 1 to bo@example.org"),
         ("=== end of drafts ===", "", "the last line, '=== end of drafts ===', is missing"),
-        ("=== end of drafts ===", "=== end of drafts ===\nx", "there is more after the end"),
-        ("=== draft W2", "=== draft W1", "this draft is on line 5, too"),
+        ("=== end of drafts ===", "=== end of drafts ===\nx", "there is text after the end"),
+        ("=== draft W2", "=== draft W1", "this draft is also on line 6"),
         ("=== draft W2 ===", "=== draft W2", "does not begin a draft"),
+        ("=== draft W2 ===", "== draft W2 ===", "line 14: another draft seems to begin here"),
+        ("=== draft W2 === touch 1 to cy@example.org\n", "", "another draft seems to begin here"),
     ],
     ids=str,
 )

@@ -88,7 +88,7 @@ def test_a_touch_goes_out_once_whatever_the_server_does_at_first(
 
 
 @pytest.mark.parametrize("fault", UNKNOWN, ids=str)
-def test_without_a_look_up_what_nobody_knows_is_held_for_a_person(url: str, fault: Fault) -> None:
+def test_without_a_look_up_an_unknown_outcome_is_held_for_a_person(url: str, fault: Fault) -> None:
     with world(url, first(fault, late=30.0), smtp_timeout=1.0, lookup_url="") as office:
         office.campaign(cadence=TWO)
         office.drive()
@@ -132,7 +132,7 @@ def test_a_reply_to_a_touch_that_is_held_is_honoured(url: str, how: str, sent: s
         assert office.sent() == []
 
 
-def test_without_a_look_up_a_server_that_said_later_is_asked_later(sqlite_url: str) -> None:
+def test_without_a_look_up_a_deferred_mail_is_retried_later(sqlite_url: str) -> None:
     with world(sqlite_url, first(Fault.GREYLIST), lookup_url="") as office:
         office.campaign()
         office.drive()
@@ -142,7 +142,7 @@ def test_without_a_look_up_a_server_that_said_later_is_asked_later(sqlite_url: s
         assert len(office.office.conversations) == 2
 
 
-def test_a_server_that_is_away_for_hours_is_waited_for_without_a_process(sqlite_url: str) -> None:
+def test_no_process_waits_for_a_server_that_is_down_for_hours(sqlite_url: str) -> None:
     with world(sqlite_url, at=MONDAY) as office:
         office.office.busy = True
         office.campaign(cadence=TWO)
@@ -184,7 +184,7 @@ def test_a_person_is_asked_for_another_text_if_the_server_refuses_it(url: str) -
         assert office.member() == "active"
 
 
-def test_a_server_that_is_not_ours_to_use_makes_nobody_bounce(
+def test_a_server_that_refuses_us_bounces_no_contact(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(*_: Any) -> str:
@@ -202,7 +202,7 @@ def test_a_server_that_is_not_ours_to_use_makes_nobody_bounce(
         assert office.touch_states() == ["sent"]
 
 
-def test_a_text_that_cannot_be_sent_is_asked_for_again(sqlite_url: str) -> None:
+def test_a_text_that_cannot_be_sent_goes_back_to_a_person(sqlite_url: str) -> None:
     with world(sqlite_url) as office:
         office.campaign(HELD)
         office.drive()
@@ -214,7 +214,7 @@ def test_a_text_that_cannot_be_sent_is_asked_for_again(sqlite_url: str) -> None:
         assert [mail.subject for mail in office.sent()] == ["A lamp"]
 
 
-def test_a_campaign_that_was_stopped_before_it_sent_does_not_keep_others_from_it(
+def test_a_campaign_stopped_before_it_sent_does_not_block_others(
     sqlite_url: str,
 ) -> None:
     with world(sqlite_url) as office:
@@ -315,7 +315,7 @@ def test_replies_bounces_and_drivers_at_once_do_not_block_each_other(office: Wor
             assert office.member(campaign_id, one) != "active"
 
 
-def test_a_mail_whose_receiver_died_is_told_by_the_sweep(url: str, workers: Workers) -> None:
+def test_the_sweep_signals_a_mail_whose_receiver_died(url: str, workers: Workers) -> None:
     with world(url) as office:
         office.campaign(HELD)
         office.drive()
@@ -331,7 +331,7 @@ def test_a_mail_whose_receiver_died_is_told_by_the_sweep(url: str, workers: Work
         assert office.run().output["ended"] == "replied"
 
 
-def test_a_mail_whose_receiver_died_is_told_when_it_is_handed_over_again(
+def test_a_mail_whose_receiver_died_is_signalled_when_it_is_handed_over_again(
     url: str, workers: Workers
 ) -> None:
     with world(url) as office:
@@ -345,7 +345,7 @@ def test_a_mail_whose_receiver_died_is_told_when_it_is_handed_over_again(
 
 
 @pytest.mark.parametrize("lmtp", [False, True], ids=["SMTP", "LMTP"])
-def test_a_reply_comes_in_over_the_wire(office: World, lmtp: bool) -> None:
+def test_a_reply_arrives_over_the_wire(office: World, lmtp: bool) -> None:
     office.campaign()
     office.drive()
     speak = smtplib.LMTP if lmtp else smtplib.SMTP
@@ -367,7 +367,7 @@ def test_a_machine_that_wants_no_answer_is_not_taken_for_a_person(office: World)
     assert [row["kind"] for row in office.rows("SELECT kind FROM messages")] == ["automatic"]
 
 
-def test_mail_is_asked_for_again_while_the_database_is_away(
+def test_mail_is_deferred_while_the_database_is_down(
     postgres_url: str, postgres_server: Server
 ) -> None:
     with world(postgres_url) as office:
@@ -429,7 +429,7 @@ def test_a_worker_killed_in_a_conversation_sends_once(
 
 
 @pytest.mark.parametrize("moment", [Moment.DATA, Moment.ACCEPTED], ids=str)
-def test_a_reply_to_a_mail_whose_sender_was_killed_is_its_own(
+def test_a_reply_to_a_mail_whose_sender_was_killed_is_credited_to_it(
     sqlite_url: str, workers: Workers, moment: Moment
 ) -> None:
     """It was sent, nobody noted that, and the reply is there before anybody does."""
@@ -463,7 +463,7 @@ def test_a_reader_does_not_wait_for_an_open_transaction(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", [Moment.BEGAN, Moment.DATA, Moment.ACCEPTED], ids=str)
-def test_a_worker_that_stood_still_in_a_conversation_does_not_send_after_its_successor(
+def test_a_worker_suspended_in_a_conversation_does_not_send_after_its_successor(
     url: str, workers: Workers, moment: Moment
 ) -> None:
     stood_still = threading.Event()
@@ -494,7 +494,7 @@ def test_a_worker_that_stood_still_in_a_conversation_does_not_send_after_its_suc
 
 
 @pytest.mark.slow
-def test_a_worker_that_stood_still_does_not_send_while_the_next_try_waits_for_its_turn(
+def test_a_suspended_worker_does_not_send_while_the_next_try_waits_for_its_turn(
     sqlite_url: str, workers: Workers
 ) -> None:
     stood_still = threading.Event()

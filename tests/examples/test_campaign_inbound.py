@@ -44,7 +44,7 @@ def test_two_people_may_use_one_message_id(office: World) -> None:
     assert [office.run(address=one).state for one in (AL, BO)] == [State.DONE, State.DONE]
 
 
-def test_our_own_mail_that_comes_back_is_no_reply(office: World) -> None:
+def test_our_own_returned_mail_is_not_a_reply(office: World) -> None:
     office.campaign(cadence=Cadence((0, 4, 7)))
     office.drive()
     office.advance(4 * DAY)
@@ -59,10 +59,10 @@ def test_our_own_mail_that_comes_back_is_no_reply(office: World) -> None:
     [("Dear Bo, as promised.", "dismissed"), ("Please remove bo@example.org.", "stray")],
     ids=["a letter", "a wish that was handed on"],
 )
-def test_what_the_sender_writes_by_hand_is_nobodys_reply(
+def test_mail_that_the_sender_writes_by_hand_is_not_a_reply(
     office: World, text: str, kind: str
 ) -> None:
-    """A copy of it comes in, in the conversation with Bo."""
+    """In the conversation with Bo, with a copy to herself."""
     office.campaign(PLAN, BO, AL)
     office.drive()
     mail = reply(office.message_id(1), text, sender=f"Ana <{ANA}>", Reply_To=AL, Cc=ANA)
@@ -85,8 +85,8 @@ def test_a_sender_may_be_a_contact(office: World) -> None:
     assert [office.member(address=one) for one in (BO, ANA)] == ["active", "unsubscribed"]
 
 
-def test_the_token_counts_in_a_mail_of_ours(office: World) -> None:
-    """A rule of Bo's redirects what we send to his unsubscribe address."""
+def test_a_token_counts_even_in_our_own_mail(office: World) -> None:
+    """A rule in Bo's mailbox redirects our mail to his unsubscribe address."""
     office.campaign(PLAN, BO, AL)
     office.drive()
     [bo] = office.rows("SELECT token FROM contacts WHERE address = :bo", bo=BO)
@@ -96,7 +96,7 @@ def test_the_token_counts_in_a_mail_of_ours(office: World) -> None:
     assert len(office.rows("SELECT * FROM suppressions")) == 1
 
 
-def test_what_a_reply_quotes_of_our_mail_is_not_the_writers(office: World) -> None:
+def test_a_quotation_of_our_mail_is_not_the_authors(office: World) -> None:
     office.campaign(HELD)
     office.drive()
     office.answer("edit", subject="Stop", body="Dear Bo,\nplease remove me from your shelf!\n")
@@ -107,7 +107,7 @@ def test_what_a_reply_quotes_of_our_mail_is_not_the_writers(office: World) -> No
     assert office.member() == "replied"
 
 
-def test_a_bounce_of_a_mail_that_was_never_tried_is_not_believed(office: World) -> None:
+def test_a_bounce_of_a_mail_that_was_never_tried_is_ignored(office: World) -> None:
     office.campaign(HELD)
     office.drive()
     [touch] = office.touches()
@@ -126,7 +126,7 @@ def test_a_reply_from_an_address_beyond_ascii_is_recognised(office: World) -> No
     assert office.rows("SELECT status FROM members") == [{"status": "replied"}]
 
 
-def test_a_mail_of_several_people_is_a_reply_of_the_one_we_wrote_to(office: World) -> None:
+def test_a_mail_from_several_people_is_a_reply_from_the_contact(office: World) -> None:
     office.campaign()
     office.drive()
     assert office.receive(reply(sender=f"Al <{AL}>, Bo <{BO}>"))["kind"] == "reply"
@@ -137,7 +137,7 @@ def test_a_mail_of_several_people_is_a_reply_of_the_one_we_wrote_to(office: Worl
 
 
 @pytest.mark.parametrize("lmtp", [False, True], ids=["SMTP", "LMTP"])
-def test_a_paragraph_on_one_line_is_taken_in(sqlite_office: World, lmtp: bool) -> None:
+def test_a_paragraph_on_one_line_is_accepted(sqlite_office: World, lmtp: bool) -> None:
     office = sqlite_office
     office.campaign()
     office.drive()

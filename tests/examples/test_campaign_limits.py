@@ -58,7 +58,7 @@ def test_a_second_campaign_with_default_settings_sends_some_days_after_the_first
         assert sent[0][0] == MONDAY + 3 * DAY
 
 
-def test_a_limit_that_is_raised_lets_those_go_who_wait(sqlite_url: str) -> None:
+def test_a_raised_limit_releases_waiting_touches(sqlite_url: str) -> None:
     with world(sqlite_url) as office:
         office.campaign(PLAN, *PEOPLE, cadence=ONE, per_day=1)
         office.drive()

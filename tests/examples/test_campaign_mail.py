@@ -201,7 +201,7 @@ def test_no_field_can_bring_in_a_header(field: str, evil: str) -> None:
     ],
 )
 @pytest.mark.parametrize("field", ["sender", "recipient_name", "subject"])
-def test_what_a_reader_would_decode_is_refused(field: str, evil: str) -> None:
+def test_text_that_a_reader_would_decode_is_refused(field: str, evil: str) -> None:
     value = f"{evil} <ana@example.com>" if field == "sender" else evil
     with PostOffice() as office:
         with pytest.raises(BadLetter):
@@ -253,7 +253,7 @@ def test_a_subject_that_only_looks_odd_arrives(subject: str) -> None:
         ("body", "half a character: \ud800"),
     ],
 )
-def test_a_letter_that_is_none_is_refused_before_anybody_is_called(field: str, value: str) -> None:
+def test_an_invalid_letter_is_refused_before_any_connection(field: str, value: str) -> None:
     letter = replace(LETTER, **{field: value})
     with PostOffice() as office:
         with pytest.raises(BadLetter):
@@ -373,7 +373,7 @@ HELLO, OK, GO_ON = b"220 hello\r\n", b"250 ok\r\n", b"354 go on\r\n"
         ([HELLO, OK, OK, OK, GO_ON, b"552 too big\r\n"], LetterRefused),
     ],
 )
-def test_whatever_a_server_says_the_exception_tells_known_from_unknown(
+def test_whatever_a_server_says_the_exception_separates_known_from_unknown(
     answers: list[bytes], raised: type[Exception]
 ) -> None:
     with server(*answers) as out, pytest.raises(raised) as caught:
@@ -386,7 +386,7 @@ def test_whatever_a_server_says_the_exception_tells_known_from_unknown(
 @pytest.mark.parametrize(
     "answer", [b"250 ok\r\n", b"250-it\r\n250 is ok\r\n", b"251 passed on\r\n"]
 )
-def test_a_mail_is_sent_when_the_content_is_answered_and_no_goodbye_is_waited_for(
+def test_a_mail_is_sent_once_the_content_is_answered_without_waiting_for_quit(
     answer: bytes,
 ) -> None:
     with server(HELLO, OK, OK, OK, GO_ON, answer) as out:
@@ -396,7 +396,7 @@ def test_a_mail_is_sent_when_the_content_is_answered_and_no_goodbye_is_waited_fo
 # -- the last moment
 
 
-def test_a_letter_that_may_not_go_out_any_more_leaves_no_mail() -> None:
+def test_a_letter_that_may_no_longer_go_out_leaves_no_mail() -> None:
     with PostOffice() as office:
         assert outgoing(office).send(LETTER, DATE, lambda: False) == "stopped"
         until(lambda: not office.desks, "the end of the connection")
@@ -405,7 +405,7 @@ def test_a_letter_that_may_not_go_out_any_more_leaves_no_mail() -> None:
         assert office.log == []
 
 
-def test_the_last_question_comes_after_the_recipient_and_before_the_content() -> None:
+def test_the_last_check_comes_after_the_recipient_and_before_the_content() -> None:
     moments: list[Moment | str] = []
 
     def asked() -> bool:
@@ -417,7 +417,7 @@ def test_the_last_question_comes_after_the_recipient_and_before_the_content() ->
     assert moments[:4] == [Moment.BEGAN, "asked", "asked", Moment.DATA]
 
 
-def test_who_learns_after_the_servers_go_ahead_that_it_may_not_go_out_leaves_no_mail() -> None:
+def test_a_letter_stopped_after_the_servers_go_ahead_leaves_no_mail() -> None:
     answers = [True, False]
     with PostOffice() as office:
         assert outgoing(office).send(LETTER, DATE, lambda: answers.pop(0)) == "stopped"
@@ -426,14 +426,14 @@ def test_who_learns_after_the_servers_go_ahead_that_it_may_not_go_out_leaves_no_
         assert outgoing(office).send(LETTER, DATE, yes) == "sent"
 
 
-def test_nothing_is_asked_when_the_server_does_not_want_the_mail() -> None:
+def test_there_is_no_last_check_when_the_server_refuses_the_mail() -> None:
     with PostOffice(scripted({(BO, 1): Fault.GREYLIST})) as office:
         with pytest.raises(TemporaryTrouble):
             outgoing(office).send(LETTER, DATE, lambda: pytest.fail("asked"))
         assert office.log == []
 
 
-def test_what_fails_in_the_last_question_has_sent_nothing() -> None:
+def test_a_failed_last_check_has_sent_nothing() -> None:
     def fails() -> bool:
         raise RuntimeError("no database")
 
@@ -636,7 +636,7 @@ def test_a_look_up_that_cannot_say_raises() -> None:
     ],
     ids=["text", "another 404", "a list", "another mail", "redirect", "garbage", "nothing"],
 )
-def test_an_answer_that_does_not_name_the_mail_is_no_answer(answer: bytes) -> None:
+def test_an_answer_that_does_not_name_the_mail_does_not_count(answer: bytes) -> None:
     def serve() -> None:
         peer, _ = listening.accept()
         with peer:

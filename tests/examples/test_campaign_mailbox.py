@@ -68,7 +68,7 @@ def ends(office: World) -> dict[str, str]:
 # -- what is taken in
 
 
-def test_what_is_about_a_contact_ends_its_thread_and_private_mail_is_not_kept(
+def test_mail_about_a_contact_ends_its_thread_and_private_mail_is_not_kept(
     office: World, server: MailServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "campaign")
@@ -100,7 +100,7 @@ def test_what_is_about_a_contact_ends_its_thread_and_private_mail_is_not_kept(
     assert f"reply from {BO}" in caplog.text
 
 
-def test_of_a_large_mail_the_beginning_is_read(
+def test_the_beginning_of_a_large_mail_is_read(
     sqlite_office: World, server: MailServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     office = sqlite_office
@@ -115,7 +115,7 @@ def test_of_a_large_mail_the_beginning_is_read(
     assert office.member() == "unsubscribed"
 
 
-def test_a_mail_that_the_server_does_not_give_out_is_passed_over_in_the_end(
+def test_a_mail_that_the_server_does_not_return_is_finally_skipped(
     sqlite_office: World,
     server: MailServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -142,13 +142,13 @@ def test_a_mail_that_the_server_does_not_give_out_is_passed_over_in_the_end(
             inbox.look()
     assert office.member() == "replied"
     assert asked == [asked[0]] * mailbox.TRIES + [asked[0] + 1]
-    assert f"mail {asked[0]} is passed over" in caplog.text
+    assert f"skipping mail {asked[0]}" in caplog.text
 
 
 # -- where it begins
 
 
-def test_mail_of_before_the_first_letter_is_no_reply(
+def test_mail_from_before_the_first_letter_is_not_a_reply(
     sqlite_office: World, server: MailServer
 ) -> None:
     office = sqlite_office
@@ -221,7 +221,7 @@ def test_killed_after_each_of_its_writes_it_takes_each_mail_in_once(
     assert office.rows("SELECT address FROM messages") == [{"address": BO}]
 
 
-def test_a_server_that_goes_away_and_comes_back_is_waited_for(
+def test_reading_resumes_after_the_server_was_down(
     sqlite_office: World,
     server: MailServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -321,7 +321,7 @@ def test_a_wrong_setting_is_an_error_at_the_start(
     assert next(iter(changed)) in said
 
 
-def test_a_refusal_of_a_mailbox_that_was_read_before_is_waited_out(
+def test_a_refusal_of_a_mailbox_that_was_read_before_is_retried(
     sqlite_office: World,
     server: MailServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -339,7 +339,7 @@ def test_a_refusal_of_a_mailbox_that_was_read_before_is_waited_out(
     assert "AUTHENTICATIONFAILED" in caplog.text
 
 
-def test_the_command_reads_until_it_is_told_to_stop(
+def test_the_command_reads_until_stopped(
     sqlite_office: World, server: MailServer, fork_server: ForkServer
 ) -> None:
     office = sqlite_office

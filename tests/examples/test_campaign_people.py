@@ -94,7 +94,7 @@ def clean(office: World) -> None:
             assert b"bo+" not in content, file
 
 
-def test_an_erased_person_is_found_in_no_table_and_in_no_file(office: World) -> None:
+def test_an_erased_person_is_in_no_table_and_in_no_file(office: World) -> None:
     lives(office)
     url, cy = office.app.settings.url, of_cy(office)
     assert {"perdure_effects", "perdure_events", "perdure_waits", "messages"} <= mentions(url, BO)
@@ -141,7 +141,7 @@ def test_an_address_that_was_replaced_stands_for_the_same_person(sqlite_office: 
             office.enrol(2, address)
 
 
-def test_an_address_beyond_ascii_is_erased_in_either_spelling(sqlite_office: World) -> None:
+def test_a_non_ascii_address_is_erased_in_either_spelling(sqlite_office: World) -> None:
     office, written = sqlite_office, "Bo+x@B\N{LATIN CAPITAL LETTER U WITH DIAERESIS}cher.example"
     for text in ("one", "two"):
         office.receive(reply(None, text, sender="ida@example.org", subject=f"About {written}"))
@@ -155,7 +155,7 @@ def test_an_address_beyond_ascii_is_erased_in_either_spelling(sqlite_office: Wor
 
 
 @pytest.mark.slow
-def test_an_erasure_that_was_killed_is_finished_by_the_next(
+def test_the_next_erasure_finishes_one_that_was_killed(
     sqlite_office: World, fork_server: ForkServer
 ) -> None:
     office = sqlite_office
@@ -175,7 +175,7 @@ def test_an_erasure_that_was_killed_is_finished_by_the_next(
     assert of_cy(office) == cy
 
 
-def test_a_thread_that_is_driven_right_now_is_waited_for(
+def test_an_erasure_waits_for_a_thread_that_is_being_driven(
     sqlite_office: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     office, inside, go_on = sqlite_office, threading.Event(), threading.Event()
@@ -206,7 +206,7 @@ def test_a_thread_that_is_driven_right_now_is_waited_for(
 # -- changed
 
 
-def test_a_changed_contact_is_shown_a_text_of_his_own_before_anything_is_sent(
+def test_a_changed_contact_gets_a_new_text_that_is_approved_again(
     office: World,
 ) -> None:
     office.campaign(HELD)
@@ -290,11 +290,11 @@ def test_a_change_that_cannot_be_made_says_why(sqlite_office: World) -> None:
     sqlite_office.campaign(PLAN, BO, CY)
     app.database.write(records.suppress("di@example.org", "erased", 0))
     for change, why in (
-        ({"new_address": CY}, "There is a contact cy@example.org already"),
+        ({"new_address": CY}, "Contact cy@example.org already exists"),
         ({"new_address": "Di+x@example.org"}, "di.x@example.org was erased, and is not written to"),
         ({"new_address": "di@"}, "is not an address"),
         ({"zone": "Europe/Room"}, "is not a time zone; did you mean Europe/Rome"),
-        ({"name": "Bo\nBcc: all@example.org"}, "the name has the character"),
+        ({"name": "Bo\nBcc: all@example.org"}, "the name contains the character"),
     ):
         with pytest.raises(ValueError, match=why):
             people.update(app, BO, **change)
@@ -349,7 +349,7 @@ def test_a_refusal_that_was_undone_does_not_come_back_with_another_campaign_of_t
     assert len(office.sent()) == 2
 
 
-def test_who_replied_after_a_bounce_is_not_written_to_when_that_is_undone(
+def test_undoing_a_bounce_does_not_write_to_a_contact_who_has_replied(
     sqlite_office: World,
 ) -> None:
     office = sqlite_office
@@ -398,7 +398,7 @@ def test_a_bounce_that_is_undone_while_its_thread_ends_does_not_end_it(
     assert (office.touch_states(), office.member()) == (["sent", "sent"], "finished")
 
 
-def test_who_unsubscribed_is_not_unbounced(sqlite_office: World) -> None:
+def test_a_contact_who_unsubscribed_is_not_unbounced(sqlite_office: World) -> None:
     office = sqlite_office
     office.campaign(PLAN, cadence=TWO)
     office.drive()
@@ -412,9 +412,7 @@ def test_who_unsubscribed_is_not_unbounced(sqlite_office: World) -> None:
 # -- commands
 
 
-def test_people_can_be_looked_after_from_the_command_line(
-    sqlite_office: World, command: Command
-) -> None:
+def test_people_are_managed_from_the_command_line(sqlite_office: World, command: Command) -> None:
     office = sqlite_office
     office.campaign(PLAN, cadence=TWO)
     office.drive()

@@ -88,7 +88,7 @@ def test_an_accepted_mail_is_in_the_log_and_can_be_looked_up() -> None:
         assert (look_up(office), look_up(office, "<another@example.com>")) == (200, 404)
 
 
-def test_the_log_has_a_mail_twice_that_was_sent_twice() -> None:
+def test_a_mail_sent_twice_is_in_the_log_twice() -> None:
     with PostOffice() as office:
         post(office.smtp_port)
         post(office.smtp_port)
@@ -128,13 +128,13 @@ def test_each_fault_is_what_a_plain_client_sees_and_the_log_says(
         assert conversation.fault is fault
 
 
-def test_a_late_answer_still_comes_to_who_waits_for_it() -> None:
+def test_a_late_answer_still_reaches_a_client_that_waits() -> None:
     with PostOffice(always(Fault.LATE), late=0.2) as office:
         post(office.smtp_port)
         assert len(office.log) == 1
 
 
-def test_a_busy_office_turns_every_connection_away_until_it_is_not() -> None:
+def test_a_busy_office_turns_every_connection_away() -> None:
     with PostOffice() as office:
         office.busy = True
         with pytest.raises(smtplib.SMTPConnectError) as raised:
@@ -145,7 +145,7 @@ def test_a_busy_office_turns_every_connection_away_until_it_is_not() -> None:
         assert len(office.log) == 1
 
 
-def test_an_office_that_is_down_says_nothing_until_it_is_not() -> None:
+def test_an_office_that_is_down_says_nothing() -> None:
     with PostOffice() as office:
         office.down = True
         with pytest.raises((smtplib.SMTPServerDisconnected, ConnectionError)):
@@ -155,7 +155,7 @@ def test_an_office_that_is_down_says_nothing_until_it_is_not() -> None:
         assert len(office.log) == 1
 
 
-def test_an_office_refuses_everybody_at_the_stage_it_is_told_until_it_does_not() -> None:
+def test_an_office_refuses_every_sender_at_the_given_stage() -> None:
     with PostOffice() as office:
         for stage in (Stage.CONNECT, Stage.HELLO, Stage.SENDER, Stage.RECIPIENT, Stage.DATA):
             office.refuses = Reply("550-5.1.8 Not\r\n550 5.1.8 you", stage)
@@ -170,7 +170,7 @@ def test_an_office_refuses_everybody_at_the_stage_it_is_told_until_it_does_not()
         assert [mail.attempt for mail in office.log] == [4]
 
 
-def test_what_an_office_says_to_a_mail_is_decided_once() -> None:
+def test_an_answer_to_a_mail_is_decided_once() -> None:
     def watch(moment: Moment, mail: Mail) -> None:
         if moment is Moment.DATA:
             office.refuses = Reply("554 too late", Stage.CONTENT)
@@ -219,7 +219,7 @@ def test_chance_depends_on_the_seed_the_recipient_and_the_attempt_alone() -> Non
     assert 0.1 < sum(fault is not None for fault in first.values()) / len(asked) < 0.3
 
 
-def test_whoever_watches_is_called_at_each_moment_and_the_conversation_waits() -> None:
+def test_the_watcher_is_called_at_each_moment_and_the_conversation_waits() -> None:
     seen: list[tuple[Moment, int, str]] = []
 
     def watch(moment: Moment, mail: Mail) -> None:
@@ -249,7 +249,7 @@ def test_what_a_watcher_raises_is_raised_at_the_end() -> None:
         block()
 
 
-def test_a_mail_that_is_being_received_is_neither_there_nor_not() -> None:
+def test_a_mail_that_is_being_received_is_neither_known_nor_unknown() -> None:
     statuses: list[int] = []
 
     def watch(moment: Moment, mail: Mail) -> None:

@@ -28,7 +28,7 @@ SHEETS = [
 ]
 
 
-def test_of_replies_at_once_one_has_earned_its_touch(office: World) -> None:
+def test_one_of_several_concurrent_replies_is_credited(office: World) -> None:
     office.campaign(cadence=THREE)
     office.drive()
     office.advance(4 * DAY)
@@ -42,7 +42,7 @@ def test_of_replies_at_once_one_has_earned_its_touch(office: World) -> None:
     assert office.scores() == {f"touch {step}": value for step, value in outcomes.items()}
 
 
-def test_a_reply_that_comes_as_its_thread_is_closed_is_late(postgres_url: str) -> None:
+def test_a_reply_that_arrives_as_its_thread_ends_is_late(postgres_url: str) -> None:
     """The one that closes has told that the touch earned nothing, so the receiver has to tell."""
     closing = [
         text.replace(":campaign_id", "1")
@@ -64,7 +64,7 @@ def test_a_reply_that_comes_as_its_thread_is_closed_is_late(postgres_url: str) -
         assert office.scores() == {"touch 1": 1.0}
 
 
-def test_imports_at_once_come_one_after_the_other(office: World) -> None:
+def test_concurrent_imports_run_one_after_the_other(office: World) -> None:
     ids = [office.app.create(replace(PLAN, name=name)) for name in ("a", "b")]
     with ThreadPoolExecutor(4) as pool:
         reports = list(
@@ -77,7 +77,7 @@ def test_imports_at_once_come_one_after_the_other(office: World) -> None:
     assert {row["address"] for row in found} == {f"p{n}@example.com" for n in range(70)}
 
 
-def test_campaigns_that_are_created_at_once_have_ids_of_their_own(office: World) -> None:
+def test_campaigns_created_at_once_have_different_ids(office: World) -> None:
     def create(n: int) -> int | None:
         try:
             return office.app.create(replace(PLAN, name=f"campaign {n % 4}"))
@@ -101,7 +101,7 @@ def before_the_next_write(patch: pytest.MonkeyPatch, act: Callable[[], object]) 
     patch.setattr(Database, "write", late)
 
 
-def test_who_is_erased_while_he_is_imported_does_not_come_back(
+def test_a_person_erased_during_an_import_does_not_come_back(
     office: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     office.campaign(PLAN, "cy@example.org", BO)
@@ -118,7 +118,7 @@ def test_who_is_erased_while_he_is_imported_does_not_come_back(
         people.update(office.app, "cy@example.org", new_address="di+x@example.org")
 
 
-def test_a_mail_that_comes_in_while_its_writer_is_erased_is_a_stray(
+def test_a_mail_that_arrives_while_its_author_is_erased_is_a_stray(
     office: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     office.campaign()
@@ -130,7 +130,7 @@ def test_a_mail_that_comes_in_while_its_writer_is_erased_is_a_stray(
     assert office.rows("SELECT told FROM messages") == [{"told": 1}]
 
 
-def test_who_became_a_contact_as_he_unsubscribed_is_sent_nothing(office: World) -> None:
+def test_a_person_who_unsubscribes_during_the_import_is_sent_nothing(office: World) -> None:
     """Of two transactions of PostgreSQL neither may see the other."""
     office.campaign()
     office.app.database.write(suppress(BO, "unsubscribed", 0))

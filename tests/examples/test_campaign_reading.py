@@ -117,7 +117,7 @@ def test_a_reply_is_read_whole() -> None:
     [report(POSTFIX), report(FORWARDED), report(ONE_OF_TWO)],
     ids=["postfix", "forwarded", "one of two"],
 )
-def test_a_bounce_names_whom_ours_was_for_and_which_it_was(content: bytes) -> None:
+def test_a_bounce_names_our_mail_and_its_recipient(content: bytes) -> None:
     found = parse(content)
     assert (found.kind, found.address, found.in_reply_to) == ("bounce", "bo@example.org", [OURS])
     assert found.message_id == "<dsn-1@mx.example.net>"
@@ -179,7 +179,7 @@ Subject: Hello
     ],
     ids=["qmail", "daemon", "exim", "empty return path", "exim delay"],
 )
-def test_a_bounce_of_the_old_kind_is_one(headers: list[str], kind: str, address: str) -> None:
+def test_an_old_style_bounce_is_recognised(headers: list[str], kind: str, address: str) -> None:
     content = mail(*headers, "In-Reply-To: <x@y>", "References: <x@y>", body=QMAIL)
     found = parse(content)
     assert (found.kind, found.address, found.in_reply_to) == (kind, address, [OURS])
@@ -222,11 +222,11 @@ def test_a_bounce_of_the_old_kind_is_one(headers: list[str], kind: str, address:
         "until", "vacation", "French", "Spanish", "note", "absence",
     ],
 )  # fmt: skip
-def test_what_a_machine_wrote_ends_nothing(content: bytes) -> None:
+def test_automatic_mail_ends_nothing(content: bytes) -> None:
     assert parse(content, LEAVE).kind == "automatic"
 
 
-def test_who_is_out_of_office_is_named() -> None:
+def test_an_out_of_office_note_names_its_author() -> None:
     found = parse(mail("Return-Path: <>", "Auto-Submitted: auto-replied"))
     assert (found.address, found.in_reply_to[0]) == ("bo@example.org", OURS)
 
@@ -248,12 +248,12 @@ def test_who_is_out_of_office_is_named() -> None:
         mail(body="opt out\n"),
     ],
 )
-def test_who_says_so_is_unsubscribed(content: bytes) -> None:
+def test_a_request_in_words_unsubscribes(content: bytes) -> None:
     found = parse(content, LEAVE)
     assert (found.kind, found.address) == ("unsubscribe", "bo@example.org")
 
 
-def test_who_complains_about_spam_is_unsubscribed() -> None:
+def test_a_spam_complaint_unsubscribes() -> None:
     found = parse(by_a_person(report(COMPLAINT, kind="feedback-report")))
     assert (found.kind, found.address) == ("unsubscribe", "bo@example.org")
     assert found.in_reply_to == [OURS]
@@ -282,13 +282,13 @@ def test_who_complains_about_spam_is_unsubscribed() -> None:
         mail("Content-Type: message/delivery-status", body=POSTFIX),
     ],
 )
-def test_everything_else_is_a_reply_of_its_author(content: bytes) -> None:
+def test_everything_else_is_a_reply_from_its_author(content: bytes) -> None:
     found = parse(content, LEAVE)
     assert (found.kind, found.address) == ("reply", "bo@example.org")
     assert found.in_reply_to[0] == OURS
 
 
-def test_a_report_inside_of_a_reply_is_not_a_report() -> None:
+def test_a_report_inside_a_reply_is_not_a_report() -> None:
     outer = EmailMessage()
     outer["From"] = "bo@example.org"
     outer["Subject"] = "Fwd: what is this?"
@@ -328,11 +328,11 @@ def test_a_report_inside_of_a_reply_is_not_a_report() -> None:
         ([f"From: {'x' * 300}@example.org"], ""),
     ],
 )
-def test_a_mail_is_from_who_its_from_says(headers: list[str], address: str) -> None:
+def test_a_mail_is_from_its_from_address(headers: list[str], address: str) -> None:
     assert parse(mail(*headers)).address == address
 
 
-def test_everybody_in_its_from_wrote_a_mail_but_not_a_report() -> None:
+def test_every_address_in_from_is_an_author_except_in_a_report() -> None:
     found = parse(mail("From: Al <al@example.org>, Bo <Bo@Example.org>"))
     assert (found.address, found.others) == ("al@example.org", ["bo@example.org"])
     found = parse(mail("From: Al <al@example.org>", "Reply-To: Bo @ Acme <bo@example.org>"))
@@ -341,7 +341,7 @@ def test_everybody_in_its_from_wrote_a_mail_but_not_a_report() -> None:
     assert parse(report(POSTFIX).replace(b"From: ", several, 1)).others == []
 
 
-def test_headers_beyond_ascii_are_read_encoded_or_not() -> None:
+def test_non_ascii_headers_are_read_encoded_or_not() -> None:
     assert parse(mail("Subject: =?iso-8859-1?q?Gr=FC=DFe?=")).subject == "Grüße"
     assert parse(mail("Subject: Grüße")).subject == "Grüße"
     assert parse(mail("Subject: =?no-such-charset?q?x?=")).subject == "=?no-such-charset?q?x?="
@@ -351,7 +351,7 @@ def test_headers_beyond_ascii_are_read_encoded_or_not() -> None:
     "header",
     ["Message-ID:", "Message-ID: none", "Message-ID: <a b@c>", f"Message-ID: <{'a' * 600}>"],
 )
-def test_a_mail_without_a_usable_id_always_gets_the_same(header: str) -> None:
+def test_a_mail_without_a_usable_id_always_gets_the_same_one(header: str) -> None:
     first, again, other = parse(mail(header)), parse(mail(header)), parse(mail(header, body="x"))
     assert first.message_id == again.message_id != other.message_id
     assert first.message_id.endswith("@no-message-id.invalid>")
@@ -432,7 +432,7 @@ def html(text: str) -> bytes:
         (mail("Content-Type: text/plain; charset=utf-7", body="a+2AA-b"), "a?b"),
     ],
 )
-def test_the_text_is_what_a_person_reads(content: bytes, text: str) -> None:
+def test_the_text_is_what_a_person_sees(content: bytes, text: str) -> None:
     assert parse(content).text == text
 
 
@@ -450,7 +450,7 @@ def test_the_text_is_what_a_person_reads(content: bytes, text: str) -> None:
         ("", ""),
     ],
 )
-def test_what_is_quoted_is_left_out(text: str, own: str) -> None:
+def test_quotations_are_left_out(text: str, own: str) -> None:
     assert spoken(text) == own
 
 
@@ -484,7 +484,7 @@ def test_garbage_is_read_as_something_that_can_be_stored(content: bytes) -> None
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2000), st.binary(max_size=30))
-def test_a_report_that_was_damaged_on_its_way_is_read(position: int, damage: bytes) -> None:
+def test_a_damaged_report_is_read(position: int, damage: bytes) -> None:
     whole = report(POSTFIX)
     at = position % len(whole)
     parse(whole[:at] + damage + whole[at + len(damage) :])
@@ -535,14 +535,14 @@ def test_a_mail_made_to_take_long_does_not(content: bytes) -> None:
 TOKEN = "0123456789abcdef0123"
 
 
-def test_a_header_that_cannot_be_decoded_takes_nothing_from_the_rest_of_a_mail() -> None:
+def test_an_undecodable_header_does_not_affect_the_rest_of_a_mail() -> None:
     broken = mail("Subject: =?utf-8?b?a?=", body="Please unsubscribe me.\n")
     read = parse(broken, LEAVE)
     assert (read.kind, read.address) == ("unsubscribe", "bo@example.org")
     assert read.in_reply_to[0] == OURS
 
 
-def test_a_token_counts_also_without_a_return_path_and_in_a_mail_that_cannot_be_read() -> None:
+def test_a_token_counts_without_a_return_path_and_in_an_unreadable_mail() -> None:
     left = mail("Return-Path: <>", f"To: unsubscribe+{TOKEN}@example.com", "Subject: unsubscribe")
     boxes = (f"Content-Type: multipart/mixed; boundary=b{n}\r\n\r\n--b{n}\r\n" for n in range(2000))
     garbage = "".join(boxes).encode()
@@ -557,7 +557,7 @@ def test_a_complaint_without_a_return_path_is_a_complaint() -> None:
     assert (read.kind, read.address, read.in_reply_to) == ("unsubscribe", "bo@example.org", [OURS])
 
 
-def test_what_is_said_in_html_counts_if_the_plain_text_is_empty() -> None:
+def test_html_text_counts_if_the_plain_text_is_empty() -> None:
     both = mail(
         "Content-Type: multipart/alternative; boundary=b",
         body="--b\nContent-Type: text/plain\n\n \n"

@@ -165,7 +165,7 @@ SAID: list[tuple[type[perdure.NotDone], Stage, str]] = [
 ]
 
 
-def test_what_servers_say_is_read_by_its_meaning() -> None:
+def test_server_answers_are_classified() -> None:
     people = [f"c{number}@example.org" for number in range(len(SAID))]
     replies = [
         Reply(said.replace("{}", to), at) for to, (_, at, said) in zip(people, SAID, strict=True)
@@ -209,7 +209,7 @@ ABOUT_US = (
 )
 
 
-def test_what_may_be_about_us_gives_no_contact_up() -> None:
+def test_a_refusal_that_may_be_about_us_gives_up_no_contact() -> None:
     """Whatever else the server says, and even if its code is about the address."""
     for _, stage, said in (one for one in SAID if one[0] is NoSuchRecipient):
         code, text = int(said[:3]), said[4:]
@@ -231,9 +231,7 @@ def test_what_may_be_about_us_gives_no_contact_up() -> None:
         (Fault.REJECT_BARE, Doubtful),
     ],
 )
-def test_each_refusal_of_the_post_office_is_of_its_kind(
-    fault: Fault, kind: type[Exception]
-) -> None:
+def test_each_refusal_of_the_post_office_has_its_kind(fault: Fault, kind: type[Exception]) -> None:
     with PostOffice(scripted({(BO, 1): fault})) as office:
         with pytest.raises(kind) as caught:
             outgoing(office).send(LETTER, DATE, yes)
@@ -242,7 +240,7 @@ def test_each_refusal_of_the_post_office_is_of_its_kind(
         assert outgoing(office).send(LETTER, DATE, yes) == "sent"
 
 
-def test_a_server_that_is_away_is_in_trouble_and_nobody_is_refused() -> None:
+def test_a_server_that_is_down_is_in_trouble_and_refuses_no_contact() -> None:
     with PostOffice() as office:
         office.down = True
         with pytest.raises(ServerTrouble, match=r"connecting to 127\.0\.0\.1"):
@@ -256,7 +254,7 @@ def test_a_server_that_is_away_is_in_trouble_and_nobody_is_refused() -> None:
         Outgoing("no-such-host.invalid", 25, hello="localhost").send(LETTER, DATE, yes)
 
 
-def test_a_password_that_cannot_be_sent_is_ours_to_mend_and_not_told() -> None:
+def test_a_password_that_cannot_be_sent_is_our_error_and_is_not_shown() -> None:
     options = {"auth_require_tls": False, "authenticator": lambda *_: pytest.fail("logged in")}
     with PostOffice(smtp_options=options) as office:
         out = outgoing(office, user="ana", password="gehäim")

@@ -105,7 +105,7 @@ def test_a_reply_in_the_middle_of_a_conversation(url: str, moment: Moment, sent:
         nothing_more(here, sent)
 
 
-def test_a_reply_to_a_touch_that_is_not_yet_noted_as_sent_is_its_own(url: str) -> None:
+def test_a_reply_to_a_touch_not_yet_recorded_as_sent_is_credited_to_it(url: str) -> None:
     def on(reached: Moment, mail: Mail) -> None:
         if reached is Moment.ACCEPTED and len(here.sent()) == 2:
             here.inbound.receive(reply(mail.message_id).as_bytes())
@@ -188,7 +188,7 @@ def test_a_campaign_whose_rows_were_deleted_by_hand_ends(office: World) -> None:
         "nothing",
     ],
 )
-def test_mail_that_is_not_about_us_ends_nothing(
+def test_unrelated_mail_ends_nothing(
     sqlite_office: World, mail: EmailMessage | bytes, kind: str
 ) -> None:
     office = sqlite_office
@@ -250,7 +250,7 @@ def test_a_reply_ends_every_campaign_and_scores_the_one_it_answers(office: World
     assert (office.scores(1), office.scores(2)) == ({"touch 1": 1.0}, {"touch 1": 0.0})
 
 
-def test_a_reply_that_comes_after_the_end_still_counts(office: World) -> None:
+def test_a_reply_after_the_end_still_counts(office: World) -> None:
     office.campaign(cadence=TWO)
     office.campaign(name="old", sequence="other", cadence=Cadence((0,)))
     office.sleep_through()
@@ -274,7 +274,7 @@ def test_a_late_reply_to_a_run_that_was_pruned_is_kept(office: World) -> None:
     assert office.rows("SELECT told FROM messages") == [{"told": 1}]
 
 
-def test_a_reply_while_the_end_is_being_told_has_the_last_word(
+def test_a_reply_while_the_end_is_being_recorded_has_the_last_word(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread has said that nobody replied, and is about to score that."""
@@ -300,7 +300,7 @@ def test_a_reply_while_the_end_is_being_told_has_the_last_word(
         assert office.member() == "replied"
 
 
-def test_only_the_first_reply_of_a_contact_is_earned(office: World) -> None:
+def test_only_the_first_reply_of_a_contact_is_credited(office: World) -> None:
     office.campaign()
     office.drive()
     office.advance(4 * DAY)

@@ -28,7 +28,7 @@ def stray(office: World, text: str = "Tell me more.", **headers: str) -> str:
     return str(code)
 
 
-def test_a_stray_that_is_assigned_ends_what_it_would_have_ended(office: World) -> None:
+def test_an_assigned_stray_ends_what_it_would_have_ended(office: World) -> None:
     office.campaign(PLAN, BO, CY)
     office.drive()
     code = stray(office)
@@ -55,7 +55,7 @@ def test_a_stray_that_is_assigned_ends_what_it_would_have_ended(office: World) -
         ("unsubscribe", "reply", "replied"),
     ],
 )
-def test_a_stray_is_what_its_text_or_a_person_says(
+def test_the_text_or_a_person_decides_the_kind_of_a_stray(
     sqlite_office: World, text: str, kind: str, status: str
 ) -> None:
     sqlite_office.campaign()
@@ -65,7 +65,7 @@ def test_a_stray_is_what_its_text_or_a_person_says(
     ends(sqlite_office, status)
 
 
-def test_of_two_who_assign_a_stray_at_once_one_is_right(office: World) -> None:
+def test_only_one_of_two_concurrent_assignments_of_a_stray_counts(office: World) -> None:
     people = [BO, CY, "di@example.org", "ed@example.org"]
     office.campaign(PLAN, *people)
     office.drive()

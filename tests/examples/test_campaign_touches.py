@@ -41,7 +41,7 @@ def test_six_touches_go_out_in_a_month(office: World) -> None:
     assert office.clock.time == MONDAY + 39 * DAY  # a last reply has a week
 
 
-def test_the_touches_are_one_thread_of_the_readers(sqlite_office: World) -> None:
+def test_the_reader_sees_the_touches_as_one_thread(sqlite_office: World) -> None:
     sqlite_office.campaign(cadence=Cadence((0, 1, 1)))
     sqlite_office.sleep_through()
     first, second, third = sqlite_office.sent()
@@ -79,7 +79,7 @@ def test_a_touch_goes_out_in_the_hours_of_its_contact(
         assert [f"{date:%Y-%m-%dT%H:%M}" for date in office.dates()] == expected
 
 
-def test_a_tick_that_comes_late_sends_one_touch_and_counts_from_then(sqlite_office: World) -> None:
+def test_a_late_tick_sends_one_touch_and_counts_from_then(sqlite_office: World) -> None:
     sqlite_office.campaign(cadence=Cadence((0, 4, 7)))
     sqlite_office.advance(21 * DAY)
     assert len(sqlite_office.sent()) == 1
@@ -128,7 +128,7 @@ def test_launching_twice_starts_nothing_twice(office: World) -> None:
     assert len(office.office.log) == 2
 
 
-def test_two_who_launch_at_once_start_nothing_twice(office: World) -> None:
+def test_concurrent_launches_start_nothing_twice(office: World) -> None:
     campaign_id = office.app.create(PLAN)
     office.enrol(campaign_id, BO, CY)
     with ThreadPoolExecutor() as pool:
@@ -136,7 +136,7 @@ def test_two_who_launch_at_once_start_nothing_twice(office: World) -> None:
     assert len(office.app.runtime.blocking.runs()) == 2
 
 
-def test_who_is_added_later_starts_with_the_next_launch(sqlite_office: World) -> None:
+def test_a_member_added_later_starts_with_the_next_launch(sqlite_office: World) -> None:
     campaign_id = sqlite_office.campaign(cadence=TWO)
     sqlite_office.advance(DAY)
     sqlite_office.enrol(campaign_id, BO, CY)
@@ -155,7 +155,7 @@ def test_who_is_added_later_starts_with_the_next_launch(sqlite_office: World) ->
     ],
     ids=["now", "later today", "the first of two", "some now, one tomorrow"],
 )
-def test_a_launch_tells_when_the_first_touch_goes_out(
+def test_a_launch_says_when_the_first_touch_goes_out(
     sqlite_office: World, zones: list[str], now: int, due: datetime | None, zone: str
 ) -> None:
     sqlite_office.clock.move_to(MONDAY)
@@ -230,7 +230,7 @@ def test_a_change_of_cadence_leaves_a_held_draft_in_the_inbox(office: World) -> 
     assert [one.id for one in office.questions()] == [question.id]
 
 
-def test_a_change_of_cadence_before_the_launch_is_no_harm(office: World) -> None:
+def test_a_change_of_cadence_before_the_launch_does_no_harm(office: World) -> None:
     campaign_id = office.app.create(PLAN)
     office.enrol(campaign_id, BO)
     office.edit(campaign_id, gaps=(0, 1))
@@ -257,7 +257,7 @@ def test_two_campaigns_of_a_sequence_send_each_step_once(office: World) -> None:
     assert len(office.scores(1)) + len(office.scores(2)) == 2
 
 
-def test_campaigns_of_a_sequence_at_once_send_each_step_once(office: World) -> None:
+def test_concurrent_campaigns_of_a_sequence_send_each_step_once(office: World) -> None:
     for n in range(5):
         office.campaign(name=f"c{n}", cadence=TWO)
     office.sleep_through()
@@ -302,7 +302,7 @@ def test_another_sequence_writes_to_the_same_contact(office: World) -> None:
     "node",
     ["check_reply", "compose_touch", "approval", "_release", "send_touch", "schedule_next", "_end"],
 )
-def test_nodes_ask_no_clock_and_no_chance_but_the_recorded_ones(node: str) -> None:
+def test_nodes_use_only_the_recorded_clock_and_randomness(node: str) -> None:
     source = inspect.getsource(getattr(Agent, node))
     assert not re.search(
         r"(?<!perdure\.)\b(time|uuid|random|monotonic|now|today)\(|\btime\.", source

@@ -73,7 +73,7 @@ def test_a_sender_that_is_refused_after_the_clock_was_set_back_stops_the_campaig
         assert len(office.office.conversations) == 2
 
 
-def test_a_server_that_puts_everybody_off_for_a_day_is_one_question(sqlite_url: str) -> None:
+def test_a_server_that_defers_every_mail_for_a_day_is_one_question(sqlite_url: str) -> None:
     with world(sqlite_url, PostOffice(lambda *_: Reply("451 4.3.0 Lookup failure"))) as office:
         office.campaign(PLAN, *PEOPLE[:8])
         office.drive()
@@ -88,7 +88,7 @@ def test_a_server_that_puts_everybody_off_for_a_day_is_one_question(sqlite_url: 
         assert (len(office.office.log), kinds(office)) == (8, [])
 
 
-def test_a_refusal_that_another_campaign_of_the_sequence_heard_leads_to_nothing_here(
+def test_a_refusal_of_another_campaign_of_the_sequence_has_no_consequence_here(
     sqlite_url: str,
 ) -> None:
     with world(sqlite_url, PostOffice(scripted({(BO, 1): Fault.REJECT_RECIPIENT}))) as office:
@@ -104,7 +104,7 @@ def test_a_refusal_that_another_campaign_of_the_sequence_heard_leads_to_nothing_
         assert len(office.sent()) == 2
 
 
-def test_a_step_goes_once_to_an_address_that_was_changed_between_tries(sqlite_url: str) -> None:
+def test_a_step_is_sent_once_if_the_address_changes_between_tries(sqlite_url: str) -> None:
     with world(sqlite_url, PostOffice(scripted({(BO, 1): Fault.GREYLIST}))) as office:
         office.campaign(cadence=Cadence((0,)))
         office.drive()
@@ -114,7 +114,7 @@ def test_a_step_goes_once_to_an_address_that_was_changed_between_tries(sqlite_ur
         assert [mail.recipient for mail in office.office.log] == ["bo@example.net"]
 
 
-def test_many_unknown_recipients_in_a_row_are_the_senders_trouble_and_nobody_is_lost(
+def test_many_unknown_recipients_in_a_row_are_trouble_and_no_contact_is_lost(
     url: str,
 ) -> None:
     faults = scripted({(one, 1): Fault.REJECT_RECIPIENT for one in PEOPLE})
@@ -153,7 +153,7 @@ def test_a_list_with_many_wrong_addresses_goes_on_without_them(sqlite_url: str) 
             office.app.runtime.blocking.answer(question.id, {"action": "accept"})
 
 
-def test_a_doubtful_refusal_is_tried_for_a_day_and_then_asked_about(office: World) -> None:
+def test_a_doubtful_refusal_is_retried_for_a_day_and_then_asked_about(office: World) -> None:
     office.office.faults = lambda recipient, attempt: Fault.MAILBOX_FULL
     office.campaign()
     for _ in range(10):
@@ -185,7 +185,7 @@ def test_a_person_may_give_up_a_touch_or_a_contact_that_is_refused(
         assert office.sent() == []
 
 
-def test_greylisted_contacts_keep_nobody_waiting(sqlite_url: str) -> None:
+def test_greylisted_contacts_do_not_delay_others(sqlite_url: str) -> None:
     """A sequential tick reaches everybody, and no process sleeps in it."""
     faults = scripted({(one, 1): Fault.GREYLIST for one in PEOPLE[:8]})
     with world(sqlite_url, PostOffice(faults)) as office:
@@ -197,7 +197,7 @@ def test_greylisted_contacts_keep_nobody_waiting(sqlite_url: str) -> None:
         assert len(office.office.log) == 20
 
 
-def test_what_was_put_off_on_friday_evening_goes_out_on_monday(office: World) -> None:
+def test_a_mail_deferred_on_friday_evening_goes_out_on_monday(office: World) -> None:
     office.clock.move_to(MONDAY + 4 * DAY + 7 * HOUR + timedelta(minutes=55))  # 16:55
     office.office.busy = True
     office.campaign()
@@ -250,7 +250,7 @@ def test_a_paused_campaign_sends_nothing_even_in_the_middle_of_a_conversation(
     assert len(office.sent()) == 1
 
 
-def test_an_approval_cannot_bring_a_text_of_its_own(sqlite_url: str) -> None:
+def test_an_approval_cannot_contain_a_text(sqlite_url: str) -> None:
     with world(sqlite_url) as office:
         office.campaign(HELD)
         office.drive()

@@ -198,7 +198,7 @@ def _runs(slots: set[int]) -> tuple[tuple[int, int], ...]:
 
 @settings(max_examples=100, deadline=None)
 @given(situations())
-def test_turns_are_those_that_someone_watching_the_clock_would_allow(
+def test_turns_are_those_that_a_watcher_of_the_clock_would_allow(
     situation: tuple[Limits, Known, set[int], int],
 ) -> None:
     asked, known, taken, start = situation
@@ -216,13 +216,13 @@ def test_a_wait_is_explained() -> None:
     assert found.at == at("2030-01-08 08:01")
     assert describe(asked, busy, saturday, found.at) == (
         "the send window (mon-fri 09:00-17:00, Europe/Berlin) is closed; "
-        "ana@example.com has used up its 50 mails of 2030-01-07; "
+        "ana@example.com has used up its 50 mails for 2030-01-07; "
         "example.org gets one mail every 60 seconds"
     )
     written = Known(others=((saturday, saturday),))
     assert describe(limits(apart=3 * DAY), written, monday, saturday + 3 * DAY) == (
         "another campaign's mail to bo@example.org is dated 2030-01-05, "
-        "and mails of different campaigns are 3 days apart"
+        "and mails of different campaigns are at least 3 days apart"
     )
 
 
@@ -331,7 +331,7 @@ def test_many_contacts_of_one_domain_have_a_slot_each(sqlite: Database) -> None:
     assert [one.at for one in found] == sorted({one.at for one in found})
 
 
-def test_twenty_who_book_at_once_never_get_the_same(database: Database) -> None:
+def test_twenty_concurrent_bookings_are_all_different(database: Database) -> None:
     """Two campaigns for each person, the two at the same time."""
     ready = threading.Barrier(20)
 

@@ -214,16 +214,16 @@ GO_ON = [
 # -- words
 
 
-def test_who_asks_for_no_more_mail_is_understood() -> None:
+def test_requests_for_no_more_mail_are_recognised() -> None:
     assert [text for text in STOP if not asks_to_stop(text)] == []
 
 
-def test_what_is_about_something_else_is_no_such_wish() -> None:
+def test_mail_about_something_else_does_not_unsubscribe() -> None:
     assert [text for text in GO_ON if asks_to_stop(text)] == []
 
 
 @pytest.mark.parametrize("link", ["", LINK], ids=["without a link", "with a link"])
-def test_our_own_footer_comes_back_in_a_reply_and_asks_for_nothing(link: str) -> None:
+def test_our_own_footer_in_a_reply_does_not_unsubscribe(link: str) -> None:
     words = footer(link).split(" ")
     wrapped = "\n".join(words)
     marked = "\n| ".join(words)
@@ -268,7 +268,7 @@ QUOTED = f"{BODY}\n{footer(LINK)}\n"
         "divider", "signature",
     ],
 )  # fmt: skip
-def test_what_is_quoted_without_marks_is_not_the_writers(above: str) -> None:
+def test_text_quoted_without_marks_is_not_the_authors(above: str) -> None:
     found = parse(reply(text=f"Yes, call me!\n\n{above}{QUOTED}").as_bytes(), LEAVE)
     assert (found.kind, found.text) == ("reply", "Yes, call me!")
 
@@ -285,7 +285,7 @@ def test_what_is_quoted_without_marks_is_not_the_writers(above: str) -> None:
     ],
     ids=["bare", "other marks", "above", "one line", "wrapped", "unknown language"],
 )
-def test_what_we_wrote_is_not_the_writers_in_whatever_way_it_is_quoted(text: str) -> None:
+def test_our_own_words_are_not_the_authors_however_they_are_quoted(text: str) -> None:
     ours = Written("Hello", BODY)
     assert kind_of(text) == "unsubscribe"  # or it would be no test
     assert kind_of(text, ours) == "reply"
@@ -293,13 +293,13 @@ def test_what_we_wrote_is_not_the_writers_in_whatever_way_it_is_quoted(text: str
         assert kind_of(text.replace("Yes, call me!", wish), ours) == "unsubscribe"
 
 
-def test_words_above_an_attribution_are_the_writers() -> None:
+def test_words_above_an_attribution_are_the_authors() -> None:
     for above in ("Stop", "Please remove me at 9:30", "On Monday I said stop it, so please stop"):
         text = f"{above}\nOn Mon, 2 Mar 2026 at 09:30, Ana <a@b.c> wrote:\n> Dear Bo\n"
         assert parse(reply(text=text).as_bytes(), LEAVE).text == above
 
 
-def test_a_line_of_a_banner_ends_nothing() -> None:
+def test_the_line_of_a_banner_does_not_end_the_text() -> None:
     banner = f"CAUTION: this mail is from outside.\n{'_' * 40}\n\n"
     assert kind_of(f"{banner}Please unsubscribe me\n") == "unsubscribe"
 
@@ -381,12 +381,14 @@ def test_a_token_is_found_wherever_the_address_is(headers: dict[str, str]) -> No
         ("ana@example.com", "reply", []),
     ],
 )
-def test_who_is_only_in_the_envelope_counts(recipient: str, kind: str, tokens: list[str]) -> None:
+def test_an_address_only_in_the_envelope_counts(
+    recipient: str, kind: str, tokens: list[str]
+) -> None:
     found = parse(reply().as_bytes(), LEAVE, [recipient])
     assert (found.kind, found.tokens) == (kind, tokens)
 
 
-def test_a_mail_that_is_attached_is_answered_and_its_words_are_not_the_writers() -> None:
+def test_an_attached_mail_is_answered_and_its_words_are_not_the_authors() -> None:
     ours = EmailMessage()
     ours["Message-ID"] = "<touch@example.com>"
     ours.set_content("unsubscribe")
@@ -420,7 +422,7 @@ def test_a_letter_says_how_to_unsubscribe_to_programs_and_people() -> None:
 @pytest.mark.parametrize(
     "link", ["x", "javascript:x", f"{LINK}>, <https://evil", f"{LINK}\r\nX: y"]
 )
-def test_a_link_that_is_none_is_refused(link: str) -> None:
+def test_an_invalid_link_is_refused(link: str) -> None:
     with pytest.raises(BadLetter, match="unsubscribe_link"):
         compose(replace(LETTER, unsubscribe_link=link), DATE)
 
@@ -481,9 +483,7 @@ def test_an_unsubscription_stops_the_writer_and_the_recipient_everywhere(office:
         "other label",
     ],
 )
-def test_everybody_whom_it_concerns_is_stopped(
-    sqlite_office: World, make: Any, stopped: set[str]
-) -> None:
+def test_everyone_involved_is_stopped(sqlite_office: World, make: Any, stopped: set[str]) -> None:
     office = sqlite_office
     office.campaign(PLAN, INFO, BO, LABEL, CY)
     office.drive()
@@ -497,7 +497,9 @@ def test_everybody_whom_it_concerns_is_stopped(
         ends(office, "unsubscribed", address=address)
 
 
-def test_a_click_in_a_forwarded_mail_counts_for_whom_it_was_sent_to(sqlite_office: World) -> None:
+def test_a_click_in_a_forwarded_mail_counts_for_the_original_recipient(
+    sqlite_office: World,
+) -> None:
     office = sqlite_office
     office.campaign(PLAN, INFO, BO)
     office.drive()
@@ -523,7 +525,7 @@ def test_a_stranger_who_unsubscribes_is_not_written_to_later(sqlite_office: Worl
     assert not suppressed(office, BO)
 
 
-def test_our_own_mail_that_comes_back_suppresses_nobody(sqlite_office: World) -> None:
+def test_our_own_returned_mail_suppresses_no_one(sqlite_office: World) -> None:
     office = sqlite_office
     office.campaign()
     office.drive()
@@ -553,7 +555,7 @@ def test_a_reply_ends_the_campaigns_of_the_writer_as_well(office: World) -> None
     assert office.member(address=CY) == "active"
 
 
-def test_mails_that_stop_the_same_people_at_once_are_all_taken_in(office: World) -> None:
+def test_concurrent_mails_that_stop_the_same_people_are_all_stored(office: World) -> None:
     people = [BO, INFO, CY]
     office.campaign(PLAN, *people)
     office.campaign(HELD, *people, name="autumn", sequence="other")
@@ -587,7 +589,7 @@ def test_a_token_in_the_envelope_counts_over_the_wire(sqlite_office: World) -> N
     nothing_more(office, sent=1)
 
 
-def test_everybody_is_told_although_the_receiver_died(url: str, workers: Workers) -> None:
+def test_everyone_is_signalled_although_the_receiver_died(url: str, workers: Workers) -> None:
     with world(url) as office:
         office.campaign(HELD, INFO, BO)
         office.drive()
@@ -606,7 +608,7 @@ def test_everybody_is_told_although_the_receiver_died(url: str, workers: Workers
             ends(office, "unsubscribed", address=address)
 
 
-def test_everybody_is_told_although_the_one_who_told_died_halfway(sqlite_office: World) -> None:
+def test_everyone_is_signalled_although_the_signaller_died_halfway(sqlite_office: World) -> None:
     office = sqlite_office
     office.campaign(HELD, INFO, BO)
     office.drive()
@@ -639,7 +641,7 @@ def test_everybody_is_told_although_the_one_who_told_died_halfway(sqlite_office:
         ends(office, "unsubscribed", address=address)
 
 
-def test_of_two_copies_of_a_mail_the_one_that_unsubscribes_counts(sqlite_office: World) -> None:
+def test_the_copy_of_a_mail_that_unsubscribes_counts(sqlite_office: World) -> None:
     """The unsubscribe address was in Bcc: only the envelope of one copy has it."""
     office = sqlite_office
     office.campaign(PLAN, BO, CY)

@@ -44,7 +44,7 @@ def serving(app: App) -> TestClient:
     return TestClient(served)
 
 
-def test_opening_the_link_changes_nothing_and_asks_nobody_else(
+def test_opening_the_link_changes_nothing_and_loads_nothing_else(
     sqlite_office: World, browser: TestClient
 ) -> None:
     sqlite_office.campaign()
@@ -100,7 +100,7 @@ def test_a_form_of_either_encoding_is_taken_and_nothing_else(
     assert office.member() == "unsubscribed"
 
 
-def test_a_click_is_asked_for_again_while_the_database_is_away(
+def test_a_click_gets_a_503_while_the_database_is_down(
     sqlite_office: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sqlite_office.campaign()

@@ -225,4 +225,5 @@ async def test_a_client_has_an_observer_too_and_may_use_the_journal_in_it(sqlite
     async with perdure.Client(sqlite_url, observe=Asking()) as client:
         run = await client.start("g")
         assert (await client.join(run.id)).state is State.CANCELLED
+        await auntil(lambda: len(seen) == 2, "an observer whose call has returned")
     assert seen == [EventKind.STARTED, EventKind.CANCELLED]

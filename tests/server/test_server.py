@@ -90,7 +90,7 @@ async def test_why_it_does_not_is_logged_and_told_to_who_knows_the_secret_withou
         tick = await http.post("/cron/tick", headers=KNOWN)
     for answer in strangers:
         assert answer.status_code == 503
-        assert answer.json() == {"ok": False, "error": "The journal gives no answer."}
+        assert answer.json() == {"ok": False, "error": "The journal does not answer."}
     for told in (known.json()["error"], tick.json()["error"], caplog.text):
         assert "127.0.0.1" in told
         assert "word7" not in told

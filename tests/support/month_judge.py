@@ -19,6 +19,7 @@ from examples.campaign.app import GRAPH
 from examples.campaign.database import sql
 from examples.campaign.faults import REPLIES
 from examples.campaign.postoffice import Fault, Mail, Moment
+from examples.campaign.writer import ANEW
 from perdure.operations import invariants
 from perdure.types import State
 from tests.support.campaigns import earned_by
@@ -123,7 +124,7 @@ class Judge:
             edited = "Edited by Eva." in mail.content
             if last not in ("approve", "edit", "slowly") or at > mail.began:
                 bad.append(f"{place}: {last}")
-            if edited != (last == "edit") or ("Written again" in mail.content and len(said) < 2):
+            if edited != (last == "edit") or (ANEW in mail.content and len(said) < 2):
                 bad.append(f"{place}: another text than the one approved")
         return bad
 

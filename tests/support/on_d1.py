@@ -58,7 +58,7 @@ NOT_ON_D1: dict[str, str] = {
     "testing/test_crashtest.py::test_sleeps_pass_and_questions_are_answered": (
         "crashtest makes a database for each trial"
     ),
-    "examples/test_campaign_database.py::test_who_reads_does_not_wait_for_who_writes": (
+    "examples/test_campaign_database.py::test_readers_do_not_wait_for_writers": (
         "no transaction stays open"
     ),
     "examples/test_campaign_faults.py::test_a_reader_does_not_wait_for_an_open_transaction": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -23,7 +24,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def printable(text: str) -> str:
-    """A text as a terminal may have it: what would move its cursor or colour it is escaped."""
+    """A text that is safe on a terminal: what would move its cursor or colour it is escaped."""
     return "".join(
         one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
         for one in text
@@ -31,10 +32,10 @@ def printable(text: str) -> str:
 
 
 def paint(text: str, mark: str) -> str:
-    """A part of a difference: in colour on a terminal, else in brackets as `git diff` has them."""
+    """A part of a difference: in colour on a terminal, else in brackets like `git diff`."""
     if mark == " ":
         return printable(text)
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
         return typer.style(
             printable(text), fg="red" if mark == "-" else "green", strikethrough=mark == "-"
         )

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import typer
 
-from .. import control
+from .. import control, people
 from ..app import App, Plan
 from ..cadence import Cadence, Window, parse_days, parse_gaps, parse_window
 from . import commands
@@ -55,19 +55,41 @@ def bring(
     name: str,
     sheet: Annotated[Path, typer.Argument(exists=True, dir_okay=False)],
     skip_bad: Annotated[bool, typer.Option(help="Import the good lines.")] = False,
+    update: Annotated[
+        bool, typer.Option("--update", help="Change known contacts to what the file says.")
+    ] = False,
 ) -> None:
     """Import contacts from a CSV file: email, name, company, zone. All of it, or nothing."""
     with App() as app:
         campaign_id = app.campaign(name)["id"]
         report = app.bring(campaign_id, sheet, skip_bad=skip_bad)
         overlap = app.overlap(campaign_id)
+        if update:
+            for address, changes in report.differing.items():
+                people.update(app, address, **changes)
     for bad in report.bad:
         print(f"  line {bad.number}: {bad.reason}", file=sys.stderr)
     if report.ignored_columns:
         print(f"Columns not used: {', '.join(report.ignored_columns)}", file=sys.stderr)
     print(f"{report.added} added, {report.known} known, {len(report.bad)} left out")
+    if report.without_zone:
+        print(
+            f"{_contacts(report.without_zone)} without a time zone in the file: they are written "
+            f"to by the clock of {app.settings.zone} (CAMPAIGN_ZONE)"
+        )
+    if report.differing and update:
+        print(f"{_contacts(len(report.differing))} changed to what the file says")
+    elif report.differing:
+        print(
+            f"{_contacts(len(report.differing))} already known with another name, company or "
+            "zone than in the file: --update changes them"
+        )
     for line in overlap.lines():
         print(line)
+
+
+def _contacts(count: int) -> str:
+    return f"{count} contact{'s' * (count != 1)}"
 
 
 @commands.command()
@@ -78,7 +100,7 @@ def launch(name: str) -> None:
         launched = app.launch(campaign_id)
         overlap = app.overlap(campaign_id)
     if not launched.threads:
-        print("0 threads; no active member is without one")
+        print("0 threads; every active member has one")
         return
     when = "the first touch is due now"
     if launched.due is not None:
@@ -111,7 +133,7 @@ def edit(
     days: Annotated[str | None, DAYS] = None,
     approve: Annotated[Approval | None, typer.Option(help="Who approves a draft.")] = None,
     per_day: Annotated[int | None, PER_DAY] = None,
-    redraft: Annotated[bool, typer.Option(help="Write drafts that wait again.")] = False,
+    redraft: Annotated[bool, typer.Option(help="Have waiting drafts rewritten.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Only show what changes, as JSON.")
@@ -154,7 +176,7 @@ def _show(preview: control.Preview, redraft: bool) -> None:
 
 @commands.command()
 def pause(name: str) -> None:
-    """Send nothing until it is resumed. Drafts that wait stay open."""
+    """Send nothing until it is resumed. Waiting drafts stay open."""
     with App() as app:
         found = control.pause(app, app.campaign(name)["id"])
     print(f"{name} is paused: {_concerned(found)}")
@@ -164,7 +186,7 @@ def pause(name: str) -> None:
 def resume(
     name: str,
     keep_bounced: Annotated[
-        bool, typer.Option("--keep-bounced", help="Go on without those whom a trouble bounced.")
+        bool, typer.Option("--keep-bounced", help="Go on without contacts bounced by a trouble.")
     ] = False,
 ) -> None:
     """Send again, after a pause or a trouble."""
@@ -189,7 +211,7 @@ def stop(
 def _concerned(found: control.Switched) -> str:
     threads = f"{found.threads} thread{'s' * (found.threads != 1)}"
     drafts = f"{found.drafts} draft{'s' * (found.drafts != 1)}"
-    fate = "are withdrawn as their threads end" if found.state == "stopped" else "stay open"
+    fate = "are withdrawn as their threads end" if found.state == "stopped" else "wait"
     way = 0 if found.state == "running" else found.on_their_way
     mails = f"; {way} mail{'s' * (way != 1)} may be on the way right now" if way else ""
     return f"{threads}, {drafts} {fate}{mails}"
@@ -223,6 +245,6 @@ def status(
         for version, of in one["prompts"].items():
             print(f"  prompt   {version}: {of['sent']} sent, {of['replies']} replies")
     if not found:
-        print("There is no campaign; `create` adds one.")
+        print("There are no campaigns; `create` adds one.")
     if strays:
         print(f"{strays} stray{'s' * (strays != 1)}: mail that matches nothing; `strays` lists it")

@@ -1,4 +1,4 @@
-"""Check: try the mail account and the settings before anybody is written to."""
+"""Check: try the mail account and the settings before any contact is written to."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ from ..refusals import (
 from ..settings import Settings
 from . import commands
 
-_HOST_AND_PORT = "look at CAMPAIGN_SMTP_HOST and CAMPAIGN_SMTP_PORT (587: STARTTLS, 465: TLS)"
+_HOST_AND_PORT = "check CAMPAIGN_SMTP_HOST and CAMPAIGN_SMTP_PORT (587: STARTTLS, 465: TLS)"
 _USER = "CAMPAIGN_SMTP_USER and CAMPAIGN_SMTP_PASSWORD"
 _TO_DO = {
     r"^connecting .*ConnectionRefused": f"nothing listens there: {_HOST_AND_PORT}",
-    r"^connecting .*gaierror": "there is no such host: look at CAMPAIGN_SMTP_HOST",
-    r"CERTIFICATE_VERIFY_FAILED": "the server's certificate is not good: CAMPAIGN_SMTP_HOST has to "
-    "be the name in it, and this machine has to trust who signed it (SSL_CERT_FILE names others)",
+    r"^connecting .*gaierror": "there is no such host: check CAMPAIGN_SMTP_HOST",
+    r"CERTIFICATE_VERIFY_FAILED": "the server's certificate is invalid: CAMPAIGN_SMTP_HOST must be "
+    "the name in it, and this machine must trust its issuer (SSL_CERT_FILE names others)",
     r"^connecting .*SSL": "the server does not encrypt from the start on this port: set "
     "CAMPAIGN_SMTP_STARTTLS=yes instead of CAMPAIGN_SMTP_TLS, or try port 465",
-    r"^connecting .*(timed out|Disconnected|Reset)": "no greeting came: on port 465, set "
-    "CAMPAIGN_SMTP_TLS=yes; else the server is down, or a firewall is in between",
+    r"^connecting .*(timed out|Disconnected|Reset)": "no greeting: on port 465, set "
+    "CAMPAIGN_SMTP_TLS=yes; otherwise the server is down, or a firewall is in between",
     r"^STARTTLS: SMTPNotSupported": "the server offers no STARTTLS on this port: remove "
     "CAMPAIGN_SMTP_STARTTLS, or use port 465 with CAMPAIGN_SMTP_TLS=yes",
-    r"^logging in: 53[45]": f"the user or password is wrong: look at {_USER}. Some providers want "
+    r"^logging in: 53[45]": f"the user or password is wrong: check {_USER}. Some providers want "
     "an app password",
     r"^logging in: SMTPNotSupported": "the server offers no login here: encrypt "
-    "(CAMPAIGN_SMTP_STARTTLS=yes), or remove CAMPAIGN_SMTP_USER if it wants none",
+    "(CAMPAIGN_SMTP_STARTTLS=yes), or remove CAMPAIGN_SMTP_USER if it needs none",
     r": 530 .*TLS": "the server wants encryption: set CAMPAIGN_SMTP_STARTTLS=yes",
     r": 530 ": f"the server wants a login: set {_USER}",
     r"^MAIL FROM .*: 5": "the account may not send from this address: use one that the provider "
     "knows as yours",
 }
-"""What a failed step says, and what to do about it: the first that fits."""
+"""What a failed step says, and what to do about it: the first match counts."""
 _BY_KIND: tuple[tuple[type[Exception], str], ...] = (
     (NoSuchRecipient, "the server does not know the address of --to"),
-    (SenderRefused, "the server takes no mail from you: put right what it complains about"),
-    (LetterRefused, "the server does not like the text of the test mail: ask your provider why"),
+    (SenderRefused, "the server takes no mail from you: fix what it complains about"),
+    (LetterRefused, "the server refuses the text of the test mail: ask your provider why"),
     (Doubtful, "the server does not say why: try another --to, and ask your provider"),
-    (TemporaryTrouble, "the server is in trouble, or wants you to come back later: try again"),
-    (NoAnswer, "the mail was handed over, and no answer came: look whether it arrived"),
+    (TemporaryTrouble, "the server is in trouble, or defers the mail: try again later"),
+    (NoAnswer, "the mail was handed over, and no answer came: check whether it arrived"),
 )
 
 
@@ -75,7 +75,7 @@ def check(
     ] = "",
 ) -> None:
     """Try the mail account: connect, encrypt, log in, name the sender. Sends nothing without --to.
-    And the mailbox, if there is one to read: log in, open the folder.
+    Also the mailbox, if there is one to read: log in, open the folder.
 
     Exit code 2 if a step failed. Warnings do not count.
     """
@@ -83,7 +83,7 @@ def check(
     server = Outgoing.of(settings)
     if sender and "@" not in parseaddr(sender)[1]:
         raise ValueError(
-            f"{sender!r} is not an address. Say --sender 'Ana Ruiz <ana@example.com>'."
+            f"{sender!r} is not an address. Pass --sender 'Ana Ruiz <ana@example.com>'."
         )
     senders = [sender] if sender else _senders(settings)
     failed = False
@@ -99,6 +99,8 @@ def check(
         except MailboxTrouble as trouble:
             failed = True
             print(f"FAIL  {trouble}")
+            if str(trouble).startswith("connecting"):
+                print("      look at CAMPAIGN_IMAP_HOST and CAMPAIGN_IMAP_PORT (993: TLS).")
     for warning in _warnings(settings, senders):
         print(f"WARN  {warning}")
     if failed:
@@ -125,7 +127,7 @@ def _try_account(server: Outgoing, senders: list[str]) -> None:
             with _step(f"logged in as {server.user}"):
                 server.login(smtp)
         elif smtp.has_extn("auth"):
-            print("WARN  not logged in, although the server offers it: CAMPAIGN_SMTP_USER")
+            print("WARN  not logged in, although the server offers it: set CAMPAIGN_SMTP_USER")
         for sender in senders:
             with _step(f"may send from {parseaddr(sender)[1]}"):
                 server.mail_from(smtp, sender)
@@ -136,9 +138,9 @@ def _try_account(server: Outgoing, senders: list[str]) -> None:
 
 def _try_mailbox(account: Account) -> None:
     with contextlib.closing(Connection(account)) as connection:
-        print(f"OK    connected to {account.host}:{account.port} for mail that comes in")
+        print(f"OK    connected to {account.host}:{account.port} for incoming mail")
         if not account.encrypted:
-            print("WARN  not encrypted: the password can be read on the way: CAMPAIGN_IMAP_TLS")
+            print("WARN  not encrypted, so the password can be read on the way: CAMPAIGN_IMAP_TLS")
         connection.login()
         print(f"OK    logged in as {account.user}")
         _, mails = connection.examine()
@@ -152,7 +154,7 @@ def _say_encryption(server: Outgoing, smtp: smtplib.SMTP) -> None:
     offered = smtp.has_extn("starttls")
     if offered and server.user:
         raise _Failed(
-            "not encrypted, so the password is not sent: the server offers STARTTLS: set "
+            "not encrypted, so the password is not sent. The server offers STARTTLS: set "
             "CAMPAIGN_SMTP_STARTTLS=yes"
         )
     what = "your mails and the password" if server.user else "your mails"
@@ -174,11 +176,11 @@ def _try_mail(server: Outgoing, senders: list[str], to: str, unsubscribe: str) -
         recipient=to,
         recipient_name="",
         subject="Test of the campaign's mail account",
-        body="If you read this, the account works.\n\nLook whether it came as spam.\n",
+        body="If you read this, the account works.\n\nCheck that it did not arrive as spam.\n",
         message_id=f"<check-{uuid.uuid4()}@{parseaddr(senders[0])[1].rpartition('@')[2]}>",
         unsubscribe=unsubscribe,
     )
-    with _step(f"sent a test mail to {to}: look whether it arrived, and not as spam"):
+    with _step(f"sent a test mail to {to}: check that it arrived, and not as spam"):
         server.send(letter, datetime.now(UTC), lambda: True)
 
 
@@ -202,24 +204,29 @@ def _warnings(settings: Settings, senders: list[str]) -> Iterator[str]:
     if settings.unsubscribe.lower() in [one.lower() for one in own]:
         local, _, domain = settings.unsubscribe.partition("@")
         yield (
-            f"CAMPAIGN_UNSUBSCRIBE is {settings.unsubscribe}, to which people reply: each reply "
+            f"CAMPAIGN_UNSUBSCRIBE is {settings.unsubscribe}, which people reply to: each reply "
             f"would be an unsubscription. Set {local}+unsubscribe@{domain}, if your provider "
             "delivers that to you, or another address"
+        )
+    if not settings.imap_host:
+        yield (
+            "CAMPAIGN_IMAP_HOST is not set: unless a mail server hands its mail to `inbound`, a "
+            'reply, a bounce or a "stop" ends nothing'
         )
     if not settings.lookup_url:
         yield (
             "CAMPAIGN_LOOKUP_URL is not set: a mail whose answer is lost is held until a person "
-            "has looked into the provider's log, and said whether it is there"
+            "checks the provider's log, and settles it"
         )
     if settings.unsubscribe == Settings.unsubscribe:
         yield (
             f"CAMPAIGN_UNSUBSCRIBE is still {settings.unsubscribe}: unsubscriptions are lost. "
-            "Set an address whose mail comes in here"
+            "Set an address whose mail `inbound` receives"
         )
     if not settings.web_url:
         yield (
-            "CAMPAIGN_WEB_URL is not set: mails have no link to unsubscribe with one click, which "
+            "CAMPAIGN_WEB_URL is not set: mails have no one-click unsubscribe link, which "
             "Gmail and Yahoo require of bulk senders"
         )
     if not settings.model:
-        yield "CAMPAIGN_MODEL is not set: drafts are written by a script, and not by a model"
+        yield "CAMPAIGN_MODEL is not set: a script writes the drafts, not a model"

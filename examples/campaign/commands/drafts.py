@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -18,28 +19,31 @@ from . import commands
 from .asking import confirm, paint, printable
 
 _NONE = (
-    "No draft waits. A worker or a cron writes them, in the hours of each contact: `status` has "
-    "the campaign's, and `perdure runs` when each thread is due."
+    "No drafts are waiting. A worker or a cron writes them in each contact's hours: `status` shows "
+    "the hours, and `perdure runs` when each thread is due."
 )
+SHOWN = 10
+"""Most addresses that one line names."""
 
 
 @commands.command()
 def drafts(
     name: Annotated[str | None, typer.Argument(metavar="CAMPAIGN", help="Default: all.")] = None,
     to: Annotated[
-        Path | None, typer.Option(help="Write them into this new file, to edit them there.")
+        Path | None, typer.Option(help="Write them to this new file, for editing.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, a draft per line.")] = False,
 ) -> None:
-    """List the drafts that wait for a person."""
+    """List the drafts that are waiting for a person."""
     if to is not None and name is None:
-        raise ValueError("Name the campaign whose drafts are to be written into the file.")
+        raise ValueError("Name the campaign whose drafts to write to the file.")
     with App() as app:
         found = work.waiting(app, None if name is None else app.campaign(name)["id"])
         now = moment(app.clock.now())
     if to is not None:
         work.write(to, name or "", found)
-        print(f"{_drafts(len(found))} in {to}. Edit it, then: approve {name} --edits {to}")
+        print(f"{_drafts(len(found))} in {to}. Edit it, then:")
+        print(f"  python -m examples.campaign approve {name} --edits {to} --by YOU")
         return
     width = max((len(one.to) for one in found), default=0)
     for one in found:
@@ -57,18 +61,20 @@ def drafts(
 def approve(
     name: Annotated[str, typer.Argument(metavar="CAMPAIGN")],
     waits: Annotated[
-        list[str] | None, typer.Argument(metavar="WAIT", help="Default: every draft that waits.")
+        list[str] | None, typer.Argument(metavar="WAIT", help="Default: every waiting draft.")
     ] = None,
     edits: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="The file of `drafts --to`, edited."),
     ] = None,
-    by: Annotated[str | None, typer.Option(help="Who approves; stored with the answer.")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Who approves; stored with the answer. Default: $USER.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Approve many drafts: the first of each touch is shown whole, the others by what differs.
+    """Approve many drafts: the first of each touch is shown whole, the others as differences.
 
-    With --edits each is shown by what the file changes, and sent as it is there.
+    With --edits, shows what the file changes, and sends the edited texts.
     """
     if edits is not None and waits:
         raise ValueError("Name drafts or a file of edits, not both.")
@@ -81,6 +87,7 @@ def approve(
         if edits is not None:
             decisions, missed = work.read(edits, found)
             _show_edits(decisions)
+            _show_others(found, decisions)
         else:
             decisions = [work.approved(one) for one in _named(found, waits or [], name)]
             _show([one.draft for one in decisions])
@@ -88,7 +95,7 @@ def approve(
         if decisions:
             edited = f", {changed} of them as edited" if changed else ""
             confirm(f"Approve {_drafts(len(decisions))}{edited}?", yes=yes)
-        missed += work.answer(app, decisions, by)
+        missed += work.answer(app, decisions, by or os.environ.get("USER"))
         state = app.campaign(name)["state"]
     for one in missed:
         print(f"Not approved: {one.wait_id} to {printable(one.to)}: {one.why}")
@@ -102,11 +109,11 @@ def approve(
 
 
 def _named(found: list[Draft], waits: list[str], name: str) -> list[Draft]:
-    """Those of these ids, or all."""
+    """The drafts with these ids, or all."""
     there = {one.wait_id for one in found}
     for one in waits:
         if one not in there:
-            raise ValueError(f"{one!r} is not an open draft of {name!r}; `drafts {name}` has them.")
+            raise ValueError(f"{one!r} is not an open draft of {name!r}; see `drafts {name}`.")
     return [one for one in found if not waits or one.wait_id in waits]
 
 
@@ -118,7 +125,8 @@ def _show(found: list[Draft]) -> None:
             print(printable(f"  ! {one.problem}"))
         if one.touch not in first:
             first[one.touch] = one
-            print("\n".join(f"  {line}" for line in printable(one.text).split("\n")))
+            whole = f"{one.text}\n\n{one.footer}" if one.footer else one.text
+            print("\n".join(f"  {line}" for line in printable(whole).split("\n")))
         else:
             _show_difference(work.difference(first[one.touch].text, one.text), "the same text")
         print()
@@ -131,9 +139,20 @@ def _show_edits(decisions: list[Decision]) -> None:
         _show_difference(work.difference(one.draft.text, after), "as it was drafted")
 
 
+def _show_others(found: list[Draft], decisions: list[Decision]) -> None:
+    """Name the drafts that the file does not have."""
+    named = {one.draft.wait_id for one in decisions}
+    others = [one.to for one in found if one.wait_id not in named]
+    if others:
+        more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+        who = printable(", ".join(others[:SHOWN]))
+        print(f"Not in the file, and left alone: {_drafts(len(others))}, to {who}{more}")
+
+
 def _show_difference(lines: list[Line], same: str) -> None:
     for line in lines:
-        print("  " + "".join(paint(text, mark) for mark, text in line))
+        if any(text for _, text in line):
+            print("  " + "".join(paint(text, mark) for mark, text in line))
     if not lines:
         print(f"  ({same})")
 

@@ -23,11 +23,11 @@ def inbound(
         bool, typer.Option("--imap", help="Read your mailbox over IMAP instead of listening.")
     ] = False,
 ) -> None:
-    """Receive replies, bounces and unsubscribes, until told to stop."""
+    """Receive replies, bounces and unsubscriptions until stopped."""
     from ..inbound import Inbound
 
     if lmtp and imap:
-        raise ValueError("--lmtp and --imap are two ways to get mail. Leave one out.")
+        raise ValueError("--lmtp and --imap exclude each other. Leave one out.")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -47,7 +47,7 @@ Look = Callable[[], None]
 
 @contextlib.contextmanager
 def _listening(app: App, lmtp: bool) -> Iterator[Look]:
-    """Take the mail that is handed over."""
+    """Listen for mail that is handed over."""
     from ..inbound import Inbound, Listener
 
     listener = Listener(
@@ -63,7 +63,7 @@ def _listening(app: App, lmtp: bool) -> Iterator[Look]:
 
 @contextlib.contextmanager
 def _reading(app: App, stop: threading.Event) -> Iterator[Look]:
-    """Read a mailbox whenever it is time."""
+    """Poll a mailbox."""
     from ..imap import Account
     from ..mailbox import Mailbox
 
@@ -76,7 +76,7 @@ def _reading(app: App, stop: threading.Event) -> Iterator[Look]:
 @commands.command("strays")
 def list_strays(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number.")] = 100,
 ) -> None:
     """List mails that match no contact and no mail of ours, the newest first."""
     from ..strays import strays
@@ -102,7 +102,7 @@ def assign(
         typer.Option("--as", help="reply, bounce or unsubscribe; by default its content decides."),
     ] = "",
 ) -> None:
-    """Take in a stray as a mail of this contact, with all it ends."""
+    """Assign a stray to this contact, and end what it ends."""
     from ..strays import KINDS
     from ..strays import assign as take
 

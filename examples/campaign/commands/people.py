@@ -33,7 +33,8 @@ def contact(
             address = changed["address"]
         found = people.show(app, address)
     who = found.contact
-    print(f"{who['address']}  {who['name']}, {who['company']}, {who['zone']}: {who['status']}")
+    known = ", ".join(filter(None, (who["name"], who["company"], who["zone"])))
+    print(f"{who['address']}  {known}: {who['status']}")
     for one in found.campaigns:
         print(f"  campaign {one['name']} ({one['state']}): {one['status']}")
         for touch in found.touches:
@@ -44,6 +45,8 @@ def contact(
     for message in found.messages:
         day = _day(message["received_at"])
         print(f"  {message['kind']} from {message['address']} on {day}: {message['subject']}")
+    if who["status"] == "bounced":
+        print(f"`unbounce {who['address']}` writes to them again")
 
 
 @commands.command()
@@ -56,15 +59,13 @@ def remove(address: str) -> None:
 
 @commands.command()
 def unbounce(
-    addresses: Annotated[
-        list[str] | None, typer.Argument(help="Addresses whose mail came back.")
-    ] = None,
+    addresses: Annotated[list[str] | None, typer.Argument(help="Addresses that bounced.")] = None,
     campaign: Annotated[str, typer.Option(help="All contacts that bounced in this campaign.")] = "",
     since: Annotated[
         datetime | None, typer.Option(help="Only those that bounced since then, in UTC.")
     ] = None,
 ) -> None:
-    """Write again to contacts whose mail was refused, or came back, by mistake."""
+    """Write again to contacts that bounced by mistake."""
     if bool(addresses) == bool(campaign):
         raise ValueError("Name the addresses, or a campaign with --campaign.")
     if since is not None and not campaign:
@@ -77,7 +78,7 @@ def unbounce(
     if started:
         print("1 thread goes on" if started == 1 else f"{started} threads go on")
     else:
-        print("No thread goes on: none of these contacts is bounced in a campaign that can go on.")
+        print("No thread goes on: none of these contacts bounced in a campaign that can go on.")
 
 
 @commands.command()

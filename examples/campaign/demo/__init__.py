@@ -1,13 +1,13 @@
-"""`make demo`: a month of an e-mail campaign in about a minute, its workers killed all the time.
+"""`make demo`: a month of an e-mail campaign in about a minute, while its workers are killed.
 
-Everything is real but the time and the people: a mail server that fails, a listener for what comes
-in, SQLite, worker processes, SIGKILL. They are killed at points that a seed decides (a contact, a
-touch, a moment of the conversation with the mail server) and at random moments, too. A clock that
-all processes share is moved to whatever is due next when nothing is running.
+Everything is real except the time and the people: a mail server that fails, a listener for incoming
+mail, SQLite, worker processes, SIGKILL. Workers are killed at points that a seed decides (a
+contact, a touch, a moment of the SMTP conversation) and at random moments. When nothing is running,
+the clock that all processes share moves to whatever is due next.
 
-Then the same month is given to stock LangGraph and its SQLite saver (`stock.py`), and the mail
-server's own log decides for both. Exit code 0: with perdure every touch that should be sent was
-sent once, none after a reply, and every thread is at its right end.
+Then stock LangGraph and its SQLite saver get the same month (`stock.py`), and the mail server's own
+log judges both. Exit code 0: with perdure every touch that should be sent was sent once, none after
+a reply, and every thread is in the right final state.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if importlib.util.find_spec("langgraph.checkpoint.sqlite") is None:
     raise ModuleNotFoundError(name="langgraph-checkpoint-sqlite")
 
 START = datetime(2026, 10, 5, 6, tzinfo=UTC)
-"""A Monday. Clocks in Europe, and in America, are changed later in the month."""
+"""A Monday. Clocks in Europe and America change later in the month."""
 
 
 def month(
@@ -104,7 +104,7 @@ def play(
 def _last_words(folder: Path) -> str:
     """The end of what the processes logged."""
     said = (folder / "log").read_text(errors="replace")
-    return f"What the processes said last:\n{said[-3000:] or 'nothing'}"
+    return f"Last output of the processes:\n{said[-3000:] or 'nothing'}"
 
 
 def _beside_stock(on: Console, plan: Plan, folder: Path) -> Result:
@@ -114,7 +114,7 @@ def _beside_stock(on: Console, plan: Plan, folder: Path) -> Result:
 
         nursery.wait()
         people = f"{len(plan.contacts)} people"
-        title = f"perdure: a month of mail to {people}, its workers killed all the time"
+        title = f"perdure: a month of mail to {people}, while its workers are killed"
         ours = month(Campaign, title, plan, nursery, folder / "perdure", on)
         title = "The same month with stock LangGraph and its SQLite saver"
         stock = month(Stock, title, plan, nursery, folder / "stock", on)
@@ -124,7 +124,7 @@ def _beside_stock(on: Console, plan: Plan, folder: Path) -> Result:
 
 @contextlib.contextmanager
 def _ends_well() -> Iterator[None]:
-    """SIGTERM, or a terminal that is closed, is as good as Ctrl-C: everything is cleaned up."""
+    """Treat SIGTERM or a closed terminal like Ctrl-C: everything is cleaned up."""
 
     def stop(*_: object) -> NoReturn:
         raise KeyboardInterrupt

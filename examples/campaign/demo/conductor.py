@@ -1,7 +1,7 @@
-"""Who leads an engine through the month of the demo: time, mail that comes in, people, and kills.
+"""Drives an engine through the month of the demo: time, incoming mail, people, and kills.
 
-The mail server tells it of every moment of every conversation, and waits: so a process can be
-killed, and a reply can come in, exactly there.
+The mail server reports every moment of every conversation, and waits: so a process can be killed,
+or a reply can arrive, exactly there.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .plan import PERSON, Contact, Plan, Says
 from .screen import Screen
 
 PATIENCE = 150.0
-"""Seconds after which a month that does not come to its end is given up."""
+"""Seconds after which a month that does not end is given up."""
 PACE = 0.4
-"""Seconds before the clock is moved, so that one can follow."""
+"""Seconds before the clock is moved, so that a viewer can follow."""
 AT = {
     Moment.BEGAN: "has begun",
-    Moment.DATA: "is there in full, and not accepted",
-    Moment.ACCEPTED: "is accepted, and not answered",
+    Moment.DATA: "has arrived, and is not accepted yet",
+    Moment.ACCEPTED: "is accepted, and not answered yet",
     Moment.ANSWERED: "is answered",
 }
 FAULTS = {
@@ -49,7 +49,7 @@ Action = tuple[int, tuple[Any, ...], Callable[[], bool]]
 
 
 class Conductor:
-    """Leads an engine through the month: time, mail that comes in, people, kills."""
+    """Drives an engine through the month: time, incoming mail, people, kills."""
 
     def __init__(
         self, plan: Plan, month: Month, office: PostOffice, clock: SharedClock, screen: Screen
@@ -61,20 +61,20 @@ class Conductor:
         self._points = set(plan.kills)
         self._done: set[tuple[Any, ...]] = set()
         self.decided: Counter[tuple[int, int]] = Counter()
-        """How often a person said something of a draft."""
+        """Number of decisions on drafts."""
         self._conversations: dict[int, tuple[int, int | None]] = {}
         self.ended_at: dict[int, float] = {}
-        """Since when each contact is not to be written to any more, by `time.monotonic()`."""
+        """The time after which each contact must get no more mail, by `time.monotonic()`."""
         self.by_plan = 0
         """How many processes were killed where the plan said."""
         self.over = False
-        """Whether nobody is killed any more."""
+        """Whether the kills are over."""
         self.seen: dict[int, Seen] = {}
 
     # -- the mail server tells
 
     def reached(self, moment: Moment, mail: Mail) -> None:
-        """A conversation came to a moment: some are the last of the one who leads it."""
+        """A conversation reached a moment: at some of them its process is killed."""
         if self.over:
             return
         contact = self._by_address[mail.recipient]
@@ -102,19 +102,19 @@ class Conductor:
             self._tell("kill", f"{self._month.crew.name(pid)} killed: {what}")
 
     def _watch(self, contact: Contact, touch: int, mail: Mail) -> None:
-        """Say it, if this mail should not have been sent."""
+        """Report a mail that should not have been sent."""
         times = sum(one.message_id == mail.message_id for one in self._office.log)
         if times > 1:
             self._screen.mark(contact.id, touch, str(times))
             self._tell("bad", f"{contact.name} gets touch {touch}, and now has it {times} times")
         elif contact.id in self.ended_at:
             self._screen.mark(contact.id, touch, "!")
-            self._tell("bad", f"{contact.name} gets touch {touch}, and has replied before")
+            self._tell("bad", f"{contact.name} gets touch {touch} after a reply")
 
     # -- the month
 
     def play(self) -> None:
-        """From the first touch until nothing will happen any more."""
+        """Run from the first touch until nothing is left to happen."""
         chance = self._plan.chance()
         next_kill = time.monotonic() + chance.uniform(*self._month.pause)
         while self._screen.seconds < PATIENCE:
@@ -146,7 +146,7 @@ class Conductor:
         return True
 
     def look(self) -> None:
-        """See how it stands, and show what is new."""
+        """Read the state of each contact, and show what is new."""
         before, self.seen = self.seen, self._month.look()
         self._screen.show(self._clock.now(), self._month.crew.killed, self.seen)
         for contact in self._plan.contacts:
@@ -187,7 +187,7 @@ class Conductor:
             self._done.discard(key)
 
     def _write(self, contact: Contact, says: Says) -> bool:
-        """A contact, or a mail server on his side, writes to us."""
+        """A contact, or the contact's mail server, writes to us."""
         touch = says.touch if says.when == "sent" else says.touch - 1
         self._tell("in", f"{contact.name} {CAME_IN[says.kind]}")
         answered = self._month.message_id(contact, touch)

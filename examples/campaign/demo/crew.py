@@ -1,8 +1,8 @@
 """Worker processes that are killed with SIGKILL, and replaced at once.
 
-One process, the nursery, imports everything and then forks a worker for each order it reads: so a
-new one starts in no time. When whoever gives the orders is gone, however he went, it kills its
-workers and ends.
+One process, the nursery, imports everything and then forks a worker for each order it reads, so a
+new one starts in no time. When the process that gives the orders is gone, for whatever reason, the
+nursery kills its workers and exits.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); import {0}; {0
 
 
 class Nursery:
-    """The process that forks workers. What they say goes to `log` in a folder, as does all else
-    that they leave behind."""
+    """The process that forks workers. Their output goes to `log` in a folder, with everything else
+    they leave behind."""
 
     def __init__(self, folder: Path) -> None:
         self._giving = threading.Lock()
@@ -38,7 +38,7 @@ class Nursery:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
-                start_new_session=True,  # Ctrl-C is for the one who gives the orders
+                start_new_session=True,  # Ctrl-C is for the process that gives the orders
                 env={**os.environ, "TMPDIR": str(folder)},
                 text=True,
             )
@@ -55,7 +55,7 @@ class Nursery:
             return json.loads(said)
 
     def wait(self) -> None:
-        """Until it has imported everything."""
+        """Wait until it has imported everything."""
         self.order("dead")
 
     def __enter__(self) -> Nursery:
@@ -88,18 +88,18 @@ class Crew:
         return f"process {pid}"
 
     def kill(self, pid: int) -> bool:
-        """Kill one of them, now, and start another. False: it is none of them any more."""
+        """Kill one of them, now, and start another. False: it is no longer one of them."""
         with self._changing:
             if pid not in self.pids:
                 return False
-            os.kill(pid, signal.SIGKILL)  # it is ours until it is buried
+            os.kill(pid, signal.SIGKILL)  # the pid is ours until it is reaped
             self._nursery.order("bury", pid)
             self.killed += 1
             self.pids[self.pids.index(pid)] = self._start()
             return True
 
     def check(self) -> None:
-        """Nobody dies in here but by our hand."""
+        """Raise if a worker has ended that was not killed here."""
         with self._changing:
             dead = self._nursery.order("dead")
             if dead:
@@ -117,7 +117,7 @@ class Crew:
 
 
 def serve() -> None:
-    """Fork workers, until there is nobody to give orders."""
+    """Fork workers until the orders end."""
     for name in ("..app", ".stock"):
         importlib.import_module(name, __package__)
     alive: set[int] = set()
@@ -164,7 +164,7 @@ def campaign(settings: dict[str, Any], clock: str) -> None:
 
 
 def host(settings: dict[str, Any], clock: str, port: int, secret: str, spent: str) -> None:
-    """A web server that a cron ticks. What it has asked of D1 is in a file, as of a moment ago."""
+    """A web server that a cron ticks. A file has the current count of its D1 requests."""
     import uvicorn
 
     from perdure import d1

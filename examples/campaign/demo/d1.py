@@ -1,12 +1,12 @@
-"""`make demo-d1`: the month of the campaign on Cloudflare D1, which is killed all the time, too.
+"""`make demo-d1`: the month of the campaign on Cloudflare D1, which is killed too.
 
 workerd, the server that Cloudflare runs Workers on, has the Worker that perdure ships and a D1
 database with the journal and the campaign's tables. Its cron POSTs `/cron/tick` to a Python host,
-which does all the work; a real cron does that every minute, this one five times a second. The host
-is killed with SIGKILL where the plan of the month says, and both are at random.
+which does all the work; a real cron fires every minute, this one five times a second. The host is
+killed with SIGKILL where the month's plan says, and host and workerd at random moments.
 
 The mail server's own log decides. Exit code 0: every touch that should be sent was sent once, none
-after a reply, every thread is at its right end, and the doctor has no complaint.
+after a reply, every thread is in the right final state, and the doctor found nothing.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class OnD1(Campaign):
 
     @property
     def spent(self) -> Counter[str]:
-        """What all hosts have asked of D1."""
+        """The D1 requests of all hosts."""
         found = (json.loads(one.read_text()) for one in self._spent.glob("*.json"))
         return sum(map(Counter, found), Counter())
 
@@ -146,14 +146,14 @@ def _summary(on: Console, plan: Plan, result: Result, lived: OnD1) -> None:
         ("lost", result.touches - result.sent),
         ("sends after a reply", result.after_reply),
         ("replies, bounces, unsubscribes honoured", f"{result.honoured} of {result.endings}"),
-        ("drafts still held in the end", f"{result.held} of {result.should_be_held}"),
-        ("threads at their right end", f"{result.right} of {len(plan.contacts)}"),
+        ("drafts still held at the end", f"{result.held} of {result.should_be_held}"),
+        ("threads in the right final state", f"{result.right} of {len(plan.contacts)}"),
         ("problems found by perdure doctor", result.unsound),
         ("hosts killed", result.killed - lived.mortals.outages),
         ("  of those in the middle of a send", result.by_plan),
         ("workerd killed", lived.mortals.outages),
         *((f"crons {how}", count) for how, count in sorted(lived.crons.items())),
-        ("requests of the hosts to D1", f"{spent['requests']:,}"),
+        ("requests from hosts to D1", f"{spent['requests']:,}"),
         ("rows read", f"{spent['rows_read']:,}"),
         ("rows written", f"{spent['rows_written']:,}"),
         ("seconds", f"{result.seconds:.0f}"),

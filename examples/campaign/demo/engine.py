@@ -16,7 +16,7 @@ BRIEF = "A quieter kitchen"
 
 @dataclass(frozen=True)
 class Seen:
-    """How it stands with one contact."""
+    """The state of one contact."""
 
     status: str
     """`active`, or how it ended."""
@@ -28,12 +28,12 @@ class Seen:
     """The touch whose draft waits for a person, and since when."""
     since: int
     busy: bool
-    """Whether it is driven, or should be."""
+    """Whether it is being driven, or should be."""
     due: int | None
-    """When the clock is to wake it."""
+    """When the clock wakes it."""
     over: bool
     trouble: str = ""
-    """Why a run is held that no draft holds."""
+    """Why a run is held, if not for a draft."""
 
 
 class Month(Protocol):
@@ -56,16 +56,16 @@ class Month(Protocol):
         """Begin to work."""
 
     def look(self) -> dict[int, Seen]:
-        """How it stands with each contact, by its id."""
+        """The state of each contact, by id."""
 
     def receive(self, content: bytes) -> None:
-        """A mail comes in. It is on disk when this returns."""
+        """Receive a mail. It is on disk when this returns."""
 
     def decide(self, contact: Contact, touch: int, decision: Decision) -> bool:
-        """A person says what becomes of a draft. False: it is not held any more."""
+        """Apply a person's decision on a draft. False: it is no longer held."""
 
     def message_id(self, contact: Contact, touch: int) -> str:
-        """Of a touch; empty if there is no draft of it."""
+        """The Message-ID of a touch; empty if it has no draft."""
 
     def sending(self, contact: Contact) -> int:
         """The touch that is on its way to a contact."""
@@ -74,15 +74,15 @@ class Month(Protocol):
         """The process that drives a contact's thread."""
 
     def problems(self) -> list[str]:
-        """What is not sound in its database."""
+        """Problems in its database."""
 
     def bears(self, pid: int) -> bool:
-        """Whether that process may be killed. perdure holds, for a person, what five workers in a
-        row died with."""
+        """Whether that process may be killed. perdure holds a run for a person when five workers in
+        a row have died with it."""
 
 
 def letter(kind: str, contact: Contact, answered: str) -> bytes:
-    """A mail that comes in, about one of ours."""
+    """An incoming mail about one of ours."""
     mail = EmailMessage()
     mail["From"], mail["To"] = contact.address, "ana@sender.example"
     mail["Message-ID"] = f"<{uuid.uuid4().hex}@{contact.address.partition('@')[2]}>"

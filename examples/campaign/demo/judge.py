@@ -1,4 +1,4 @@
-"""What became of a month, by the mail server's own log, and how two of them compare."""
+"""The result of a month, by the mail server's own log, and a comparison of two."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Result:
 
     plan: Plan
     sent: int = 0
-    """Touches that should be sent, and were."""
+    """Touches that should have been sent, and were."""
     duplicates: int = 0
     after_reply: int = 0
     endings: int = 0
@@ -32,14 +32,14 @@ class Result:
     """Drafts that still wait for a person."""
     decided: int = 0
     right: int = 0
-    """Threads at their right end."""
+    """Threads in the right final state."""
     unsound: int = 0
     """Complaints of the doctor."""
     killed: int = 0
     by_plan: int = 0
     seconds: float = 0.0
     wrong: list[str] = field(default_factory=list)
-    """What is not as it should be, in sentences."""
+    """What went wrong, in sentences."""
 
     @property
     def touches(self) -> int:
@@ -110,7 +110,7 @@ class Judge:
             found.wrong.append(f"{contact.name}: {late} mails were sent after the reply.")
         if not right:
             how = f"{seen.status} {seen.trouble}".strip()
-            found.wrong.append(f"{contact.name}: it stands at {how!r}, not at {manner.ends!r}.")
+            found.wrong.append(f"{contact.name}: the status is {how!r}, not {manner.ends!r}.")
 
 
 def summary(on: Console, plan: Plan, ours: Result, stock: Result) -> None:
@@ -129,8 +129,8 @@ def summary(on: Console, plan: Plan, ours: Result, stock: Result) -> None:
         ("sends after a reply", lambda one: bad(one.after_reply)),
         ("replies, bounces, unsubscribes honoured", lambda one: f"{one.honoured} of {one.endings}"),
         ("drafts decided by a person", lambda one: str(one.decided)),
-        ("drafts still held in the end", lambda one: f"{one.held} of {one.should_be_held}"),
-        ("threads at their right end", lambda one: f"{one.right} of {len(plan.contacts)}"),
+        ("drafts still held at the end", lambda one: f"{one.held} of {one.should_be_held}"),
+        ("threads in the right final state", lambda one: f"{one.right} of {len(plan.contacts)}"),
         ("processes killed", lambda one: str(one.killed)),
         ("  of those in the middle of a send", lambda one: str(one.by_plan)),
         ("seconds", lambda one: f"{one.seconds:.0f}"),
@@ -140,9 +140,9 @@ def summary(on: Console, plan: Plan, ours: Result, stock: Result) -> None:
     on.print(table)
     on.print(
         "Counted by the mail server's own log. Stock LangGraph runs the same graph with its "
-        "SQLite saver and durability='sync', is resumed where it was left, and is killed at "
-        "the same points of its sends. It looks for a reply, and into its own table, before "
-        "each send; killed, or cut off, between the acceptance of a mail and its next write, "
-        "it sends again. A reply that comes while it sends, it sees too late.\n",
+        "SQLite saver and durability='sync', is resumed where it left off, and is killed at "
+        "the same points of its sends. It checks for a reply, and its own table, before each "
+        "send. If it is killed or cut off between the acceptance of a mail and its next write, "
+        "it sends again. It sees a reply that arrives during a send too late.\n",
         style="dim",
     )

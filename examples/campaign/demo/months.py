@@ -27,7 +27,7 @@ from .plan import Contact, Decision, Plan
 
 SENDER = stock.SENDER
 LOOKUP_AFTER = 1.5
-"""Seconds after which a mail that our post office does not know of has not arrived."""
+"""Seconds after which a mail unknown to our post office counts as not accepted."""
 
 
 class Campaign:

@@ -1,8 +1,8 @@
-"""What happens in the month of the demo: who is written to, who does what, and what fails when.
+"""What happens in the month of the demo: the contacts, what each does, and what fails when.
 
-Everything is drawn from one seed, so that two engines, or the same one tomorrow, are given the same
-contacts, the same faults of the mail server, and are killed at the same points: a contact, a touch,
-a moment of the conversation with the mail server.
+One seed decides everything, so that two engines, or the same one tomorrow, get the same contacts
+and the same mail server faults, and are killed at the same points: a contact, a touch, a moment of
+the conversation with the mail server.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SKIP: Decision = {"action": "skip"}
 
 @dataclass(frozen=True)
 class Says:
-    """A mail that comes in: of a kind, about a touch, so long after it was sent or its draft was
-    held, or in the very moment it is being sent."""
+    """An incoming mail: its kind, its touch, and how long after the touch was sent or its draft was
+    held it arrives, or that it arrives during the send."""
 
     kind: Literal["reply", "unsubscribe", "bounce", "automatic"]
     touch: int
@@ -38,19 +38,19 @@ class Says:
 
 @dataclass(frozen=True)
 class Manner:
-    """What a contact does, and where that has to lead."""
+    """What a contact does, and the required outcome."""
 
     does: str
     touches: tuple[int, ...]
-    """Those that have to be sent, each once."""
+    """Touches that have to be sent, each once."""
     ends: Literal["finished", "replied", "unsubscribed", "bounced", "active"]
     says: tuple[Says, ...] = ()
     decisions: dict[int, tuple[Decision, ...]] = field(default_factory=dict)
-    """What a person says of the drafts of each touch, in turn. Of others nobody says anything."""
+    """A person's decisions on the drafts of each touch, in turn. Other drafts get none."""
     reviewed: bool = False
     """Whether drafts to this contact are held for a person."""
     held: int | None = None
-    """The touch whose draft is still held in the end."""
+    """The touch whose draft is still held at the end."""
 
 
 NEVER_ANSWERS = Manner("never answers", (1, 2, 3, 4, 5, 6), "finished")
@@ -123,7 +123,7 @@ PEOPLE = (
 
 @dataclass(frozen=True)
 class Contact:
-    """Somebody who is written to."""
+    """A person whom the campaign writes to."""
 
     id: int
     name: str

@@ -1,4 +1,4 @@
-"""What the demo shows: a live table in a terminal, lines elsewhere, and the figures in the end."""
+"""What the demo shows: a live table in a terminal, lines elsewhere, and the figures at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .engine import Seen
 from .plan import Plan
 
 SHOWN = 8
-"""So many of the last events, if the terminal is high enough."""
+"""Number of recent events shown, if the terminal is tall enough."""
 CELLS = {
     "": ("·", "dim"),
     "draft_pending": ("◐", "yellow"),
@@ -45,7 +45,7 @@ LEGEND = "● sent  ●2 twice  ●! after a reply  ◌ sending  ◐ held  × st
 
 
 def console(*, plain: bool) -> Console:
-    """Where everything is written. No colours, and no live display, if it is no terminal."""
+    """Where everything is written. No colours, and no live display, if it is not a terminal."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     if plain or not sys.stdout.isatty():
@@ -122,7 +122,7 @@ class Screen:
                 self._console.print(line, soft_wrap=True)
 
     def mark(self, contact_id: int, touch: int, sign: str) -> None:
-        """Something is wrong with a touch: `2` or more if it was sent so often, `!` if too late."""
+        """The mark of a wrong touch: `2` or more if it was sent that often, `!` if too late."""
         with self._writing:
             self._bad[contact_id, touch] = sign
 
@@ -158,7 +158,7 @@ class Screen:
             )
 
     def _contacts(self) -> Table:
-        """What becomes of each. The last column is the one that a narrow terminal cuts."""
+        """The state of each contact. A narrow terminal cuts the last column."""
         table = Table.grid(padding=(0, 2), expand=False)
         cities = {one.id: city(one.zone) for one in self._plan.contacts}
         names = max(len(one.name) for one in self._plan.contacts) + 2

@@ -1,17 +1,17 @@
 """The same campaign on stock LangGraph and its SQLite saver, for the demo to compare with.
 
-The same graph, `check_reply → compose_touch → approval → send_touch → schedule_next → …`, as one
-would write it with care: every step is checkpointed before the next (`durability="sync"`), approval
-and sleep are `interrupt()`s, due times are a column of a table that a cron asks, whatever was left
-in the middle is resumed with `invoke(None)`. Before it sends, it looks whether the prospect replied
-and whether its own table says that the touch was sent. Message-IDs are stable.
+The same graph, `check_reply → compose_touch → approval → send_touch → schedule_next → …`, written
+with care: every step is checkpointed before the next (`durability="sync"`), approval and sleep are
+`interrupt()`s, due times are a column of a table that a cron reads, and interrupted work is resumed
+with `invoke(None)`. Before it sends, it checks whether the prospect replied and whether its own
+table says that the touch was sent. Message-IDs are stable.
 
-What is left open is the time between the mail server's acceptance and the first write that says so:
-whoever is killed there, or loses the connection, sends again, as the node is run again. To close it
-takes an intent that is stored before, and somebody who asks the far side after; that is what
-perdure's effects are. And a reply that comes while `send_message` talks is seen too late.
+One gap is left, between the mail server's acceptance and the first write that records it: a process
+that is killed there, or loses the connection, sends again, because the node runs again. Closing the
+gap takes an intent stored before the call and a look-up after it; that is what perdure's effects
+are. And a reply that arrives during `send_message` is seen too late.
 
-Nothing of perdure is used here.
+Nothing here uses perdure.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..reading import parse
 SENDER = "Ana Ruiz <ana@sender.example>"
 ENDED_BY = {"reply": "replied", "bounce": "bounced", "unsubscribe": "unsubscribed"}
 AGAIN = 15 * 60 * 1000
-"""Milliseconds until a mail is tried again that the server did not take."""
+"""Milliseconds until a mail that the server did not accept is retried."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS contacts (
@@ -92,7 +92,7 @@ class Tables:
         return found[0] if found else None
 
     def receive(self, content: bytes) -> str:
-        """Take a mail in: from now on nothing more is to be sent, if it says so. Its kind."""
+        """Store a mail; if it ends the thread, nothing more may be sent. Returns its kind."""
         mail = parse(content)
         status = ENDED_BY.get(mail.kind)
         if status is not None:
@@ -106,7 +106,7 @@ class Tables:
         return mail.kind
 
     def decide(self, id: int, step: int, decision: dict[str, str]) -> None:
-        """What a person says of a draft that is held."""
+        """Store a person's decision on a held draft."""
         self.run(
             "UPDATE touches SET decision = ? WHERE contact_id = ? AND step = ?",
             json.dumps(decision),
@@ -115,7 +115,8 @@ class Tables:
         )
 
     def due(self, now: int) -> list[int]:
-        """Whose thread has something to do: by the clock, by a person, by a mail that came in."""
+        """Contacts whose thread has work: due by the clock, decided by a person, or ended by a
+        mail."""
         rows = self.run(
             """SELECT id FROM contacts c WHERE done = 0 AND (due_at <= ? OR status <> 'active'
                  OR EXISTS (SELECT 1 FROM touches t WHERE t.contact_id = c.id
@@ -262,7 +263,7 @@ class Campaign:
 
 
 class Cron:
-    """Asks the table who is due, and drives those, one after the other; there is only one."""
+    """Asks the table which contacts are due, and drives them one by one; there is only one cron."""
 
     def __init__(self, path: str, smtp_port: int, clock: Clock) -> None:
         self._tables, self._clock = Tables(path), clock
@@ -312,7 +313,7 @@ class Cron:
 
     @contextlib.contextmanager
     def _later(self, id: int) -> Iterator[None]:
-        """What the mail server did not take is tried again by a later tick."""
+        """A later tick retries what the mail server did not accept."""
         try:
             yield
         except (smtplib.SMTPException, OSError):

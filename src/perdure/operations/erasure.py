@@ -1,7 +1,7 @@
 """Erasing what is left of a thread once its runs are deleted (`runs.delete`).
 
-Every statement asks again whether the thread has a run: one that was started meanwhile keeps its
-rows. The row of the thread is made if it is missing, locked first, and deleted last.
+Every statement checks again that the thread has no run: a run started meanwhile keeps its rows. The
+thread's row is created if it is missing, locked first, and deleted last.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ TABLES = (
     *("runs", "checkpoints", "values", "writes", "events", "effects", "waits", "joins", "signals"),
     *("reads", "outbox", "scores", "score_prompts", "prompt_uses", "traces", "threads"),
 )
-"""The tables that have rows of threads, as `rows_of_thread` counts them."""
+"""The tables with rows of threads, in the order in which `rows_of_thread` counts them."""
 
 
 def rows_of_thread(thread_id: str) -> Op[dict[str, int]]:
-    """How many rows each table has of a thread; a table without any is not named."""
+    """Number of rows of a thread by table, without tables that have none."""
     return read_op(
         "rows_of_thread",
         {"thread_id": thread_id},
@@ -25,7 +25,7 @@ def rows_of_thread(thread_id: str) -> Op[dict[str, int]]:
 
 
 def newest_of_thread(thread_id: str) -> Op[tuple[str, str] | None]:
-    """The id and state of a run of a thread, one that has not ended if there is any."""
+    """The id and state of a run of a thread, preferably one that has not ended."""
     return read_op(
         "newest_of_thread",
         {"thread_id": thread_id},

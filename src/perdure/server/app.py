@@ -52,7 +52,7 @@ class MetricsEndpoint:
 
 
 def make_app(client: Client, tick: Tick, *, secret: str | None) -> Starlette:
-    """The application of a runtime; `tick` is the method of that runtime."""
+    """The application of a runtime; `tick` is that runtime's method."""
     known = CronSecret(secret)
     cron = TickEndpoint(client, tick, known)
     routes = {

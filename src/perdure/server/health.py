@@ -20,7 +20,7 @@ log = logging.getLogger("perdure")
 
 PING_TIMEOUT = 5.0
 """Seconds the journal has to answer."""
-NO_ANSWER = "The journal gives no answer."
+NO_ANSWER = "The journal does not answer."
 
 
 class Health:
@@ -33,7 +33,7 @@ class Health:
 
     async def get(self, request: Request) -> Response:
         why = await self._find_fault()
-        if why != self._logged:  # once, however often it is asked
+        if why != self._logged:  # log each change once
             log.warning("GET /ok: %s", why or "the journal answers again.")
             self._logged = why
         if why is None:

@@ -1,7 +1,7 @@
-"""A request's body as JSON, read strictly: anything doubtful is refused with a sentence.
+"""A request's body as JSON, read strictly: anything ambiguous is refused with a sentence.
 
-Python's own reader takes NaN, the last of two equal keys and text that no database can store, and
-raises three kinds of errors. What comes out of here can be printed, compared and stored.
+Python's own parser accepts NaN, the last of two equal keys and text that no database can store, and
+raises three kinds of errors. The result here can be printed, compared and stored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every error as JSON: `{"error": "..."}`, one sentence. What failed inside is only logged."""
+"""Every error as JSON: `{"error": "..."}`, one sentence. Internal errors are only logged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def on_bad_request(request: Request, error: Any) -> JSONResponse:
 
 
 async def on_http_error(request: Request, error: Any) -> JSONResponse:
-    """An `HTTPException` of Starlette's own: no such route, or not with this method."""
+    """Starlette's own `HTTPException`: no such route, or the wrong method."""
     allowed = (error.headers or {}).get("Allow")
     if error.status_code == 404:
         message = f"Nothing is served at {request.url.path[:100]!a}."

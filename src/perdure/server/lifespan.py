@@ -1,7 +1,7 @@
 """The lifespan of the application: it opens the runtime, drains its ticks, and closes it.
 
-A process may run it again, as tests and servers that restart their application do, and several at
-once. The first opens the runtime and the last closes it, unless it was open before.
+A process may run it more than once, as tests and reloading servers do, and several at once. The
+first opens the runtime and the last closes it, unless it was open before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SharedLifespan:
 
     def __init__(self, client: Client, drain: Callable[[], Awaitable[None]]) -> None:
         self._client, self._drain = client, drain
-        self._changing = threading.Lock()  # they may run in event loops of several threads
+        self._changing = threading.Lock()  # lifespans may run in event loops of several threads
         self._running = 0
         self._opened_here = False
 

@@ -14,10 +14,10 @@ SHORTEST = 16
 
 
 class CronSecret:
-    """A bearer token. If it is not set, no request has it."""
+    """A bearer token. If it is not set, no request matches."""
 
     def __init__(self, given: str | None) -> None:
-        """Default: that of the environment. Raises `BadArgument` if it is too short."""
+        """Default: the environment's. Raises `BadArgument` if it is too short."""
         secret = os.environ.get(VARIABLE) or None if given is None else given
         secret = None if secret is None else secret.strip()  # a file ends with a newline
         if secret is not None and len(secret) < SHORTEST:

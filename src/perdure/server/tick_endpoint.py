@@ -1,11 +1,11 @@
 """`POST /cron/tick`: an external cron drives what is due.
 
 Driving costs money, so the route is off (404) until it has a secret, and a request without the
-secret is refused (401) before anything else of it is read. A tick that began ends on its own, even
-if its caller is gone: at its limit, at its budget, or drained when the server stops. Concurrent
-ticks share the work, as two workers do.
+secret is refused (401) before its body is read. A tick that has begun ends on its own, even if its
+caller is gone: at its limit, at its budget, or drained when the server stops. Concurrent ticks
+share the work, as two workers do.
 
-A tick drains at the SIGTERM or SIGINT that its server handles, wherever the application is mounted.
+A tick drains on the SIGTERM or SIGINT that its server handles, wherever the application is mounted.
 Otherwise the server would wait until the tick's budget is used up, or exit in the middle of it.
 """
 
@@ -37,7 +37,7 @@ Tick = Callable[..., Awaitable[Counts]]
 
 LARGEST_BODY = 64 * 1024
 PARAMETERS = {"limit": (25, 1, 1000), "concurrency": (1, 1, 1000), "budget": (50.0, 0.0, 3600.0)}
-"""Default, minimum and maximum of each. By default one segment after the other."""
+"""Default, minimum and maximum of each. By default one segment at a time."""
 
 
 class TickEndpoint:
