@@ -21,7 +21,8 @@ Outgoing mail
 Incoming mail
     inbound         matches and stores mail, and signals threads; an SMTP or LMTP server
     mailbox imap    the same for a mailbox read over IMAP
-    reading         what a mail means; its text is from mailtext
+    reading         what a mail means; its text is from mailtext and markup
+    quoting         the author's own words in it
     unsubscribing   recognises opt-outs in words
     web             the unsubscribe page
     messages        what a mail ends

@@ -18,8 +18,13 @@ A held thread is retried, so that it ends: there is nothing more to send. A thre
 unknown outcome is not: a person settles that first, and then the thread ends by itself.
 
 Message-IDs are not trusted. Two mails are the same only if their Message-ID, author and wish to
-unsubscribe are equal; a mail with one of our Message-IDs is our own, come back; and an answer or a
-bounce is about one of our mails only if we have begun to send that mail.
+unsubscribe are equal; and an answer or a bounce is about one of our mails only if we have begun to
+send that mail.
+
+Our own mail is not a reply: a mail with one of our Message-IDs that came back, or a copy of a mail
+that a campaign's sender wrote by hand. It counts only for the token in its recipients, or as a
+sender's answer to a mail sent to that sender. Otherwise only its id is kept, as for a dismissed
+stray; but if it asks to unsubscribe it is a stray, because it may pass on somebody's request.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import Sequence
+from email.utils import parseaddr
 from typing import Any
 
 from aiosmtpd.controller import Controller
@@ -44,7 +50,7 @@ from .app import App
 from .database import Conflict, Row, json_list, sql
 from .identity import together
 from .messages import Match
-from .reading import Incoming, parse
+from .reading import Incoming, Written, parse
 from .sending import MANY, sent_by
 from .sheet import normalise, person_of
 
@@ -65,12 +71,12 @@ class Inbound:
 
         `recipients` are those of its envelope; its headers need not name them.
         """
-        return self._receive(parse(content, self._app.settings.unsubscribe, recipients))
+        return self._receive(self._parse(content, recipients))
 
     def receive_known(self, content: bytes) -> Row | None:
         """Receive a mail from a personal mailbox if it is about a contact. Returns None otherwise:
         then it is private, and nothing of it is stored."""
-        mail = parse(content, self._app.settings.unsubscribe)
+        mail = self._parse(content)
         match = self._match(mail)
         return None if match.contact_id is None else self._receive(mail, match)
 
@@ -86,13 +92,24 @@ class Inbound:
         mail = Incoming(message_id, contact["address"], "unsubscribe", [], "", "", tokens=[token])
         return self._receive(mail)
 
+    def _parse(self, content: bytes, recipients: Sequence[str] = ()) -> Incoming:
+        """Read a mail. If it answers ours, read it again without what it quotes from them."""
+        unsubscribe = self._app.settings.unsubscribe
+        mail = parse(content, unsubscribe, recipients)
+        touches = self._app.database.rows(
+            """SELECT subject, body FROM touches
+               WHERE message_id IN (SELECT value->>'is' FROM json_each(:ids))""",
+            ids=json_list(mail.in_reply_to),
+        )
+        ours = [Written(touch["subject"], touch["body"]) for touch in touches]
+        return parse(content, unsubscribe, recipients, ours) if ours else mail
+
     def _receive(self, mail: Incoming, match: Match | None = None) -> Row:
         message = self._message(_id(mail))
         if message is None:
             with contextlib.suppress(Conflict):  # it was handed over twice at once
                 match = match or self._match(mail)
-                kind = mail.kind if match.contact_id is not None else "stray"
-                self._app.database.write(*messages.take_in(self._row(mail, kind), match))
+                self._app.database.write(*messages.take_in(self._row(mail, match), match))
             message = self._message(_id(mail))
             assert message is not None
             if message["kind"] == "stray":
@@ -113,31 +130,35 @@ class Inbound:
     def _message(self, id: str) -> Row | None:
         return self._app.database.one("SELECT * FROM messages WHERE id = :id", id=id)
 
-    def _row(self, mail: Incoming, kind: str) -> Row:
-        return {
+    def _row(self, mail: Incoming, match: Match) -> Row:
+        row = {
             "id": _id(mail),
-            "kind": kind,
+            "kind": mail.kind if match.contact_id is not None else "stray",
             "read_as": mail.kind,
             "address": mail.address,
             "received_at": self._app.clock.now(),
             "subject": mail.subject[:1000],
             "text": mail.text[:10_000],
         }
+        put_away = {"kind": "dismissed", "address": "", "subject": "", "text": ""}
+        return row | put_away if match.is_copy else row
 
     def _match(self, mail: Incoming) -> Match:
         """The touch that a mail answers, and the people it is about.
 
         A bounce must name one of our mails. Any other mail is also matched by its author, or by the
-        token in the address it went to. Our own mail that comes back matches nothing.
+        token in the address it went to. Our own mail matches nothing else.
         """
         people = [_spelling(address) for address in (mail.address, *mail.others)]
         persons = [person_of(one) for one in people if one]
-        own, answered, tokens, exact = self._app.database.read(
+        own, senders, answered, tokens, exact = self._app.database.read(
             sql("SELECT 1 FROM touches WHERE message_id = :id", id=mail.message_id),
+            sql("SELECT DISTINCT sender FROM campaigns"),
             sql(
-                """SELECT * FROM touches WHERE attempt IS NOT NULL
-                   AND message_id IN (SELECT value->>'is' FROM json_each(:ids))
-                   ORDER BY CASE WHEN sent_at IS NULL THEN 1 ELSE 0 END""",
+                """SELECT t.*, c.person FROM touches t LEFT JOIN contacts c ON c.id = t.contact_id
+                   WHERE t.attempt IS NOT NULL
+                   AND t.message_id IN (SELECT value->>'is' FROM json_each(:ids))
+                   ORDER BY CASE WHEN t.sent_at IS NULL THEN 1 ELSE 0 END""",
                 ids=json_list(mail.in_reply_to),
             ),
             sql(
@@ -151,8 +172,11 @@ class Inbound:
                 people=json_list(people),
             ),
         )
-        if own:
-            return Match()
+        if own or (mail.kind != "bounce" and _is_sender(people[0], senders)):
+            answered = [row for row in answered if not own and row["person"] == persons[0]]
+            if not (answered or tokens):
+                return Match(is_copy=mail.kind in ("reply", "automatic"))
+            exact, persons = [], []
         touch = _nearest(mail.in_reply_to, answered)
         about = [row["contact_id"] for row in [touch] if row] + [row["id"] for row in tokens]
         everybody = together(self._app.database, persons, about)
@@ -220,6 +244,12 @@ def _nearest(ids: list[str], touches: list[Row]) -> Row | None:
     return next(found, None)
 
 
+def _is_sender(address: str, campaigns: list[Row]) -> bool:
+    """Whether an address belongs to the sender of one of these campaigns."""
+    senders = [_spelling(parseaddr(row["sender"])[1]) for row in campaigns]
+    return bool(address) and person_of(address) in map(person_of, senders)
+
+
 def _spelling(address: str) -> str:
     """An address as stored in `contacts`; empty if it is invalid."""
     try:
@@ -245,7 +275,7 @@ class Handler:
         except Exception:
             log.exception("a mail could not be stored")
             return "451 4.3.0 Try again later"
-        if message["kind"] != "stray":  # that was logged where it was matched
+        if message["kind"] not in ("stray", "dismissed"):  # a stray was logged when it was matched
             log.info("%s from %s", message["kind"], message["address"])
         return "250 2.0.0 Stored"
 

@@ -14,9 +14,9 @@ from email.utils import format_datetime, parseaddr
 from typing import Any
 from urllib.parse import quote
 
+from .quoting import FOOTER
 from .refusals import Rejected
 from .settings import Settings
-from .unsubscribing import FOOTER
 
 _ADDRESS = re.compile(r'[^\s<>()\[\],;:\\"@]+@[^\s<>()\[\],;:\\"@]+', re.ASCII)
 _MESSAGE_ID = re.compile(r"<[^\s<>@]+@[^\s<>@]+>", re.ASCII)
@@ -61,7 +61,7 @@ def unsubscribe_of(settings: Settings, token: str) -> dict[str, str]:
 def footer(unsubscribe_link: str) -> str:
     """The line below each mail, as `compose` writes it and as the approver of a draft sees it.
 
-    `unsubscribing.py` ignores it in replies that quote it.
+    `quoting.py` leaves it out of replies that quote it.
     """
     return FOOTER.format(link=f"open {unsubscribe_link} or " if unsubscribe_link else "")
 

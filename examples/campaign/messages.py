@@ -16,7 +16,8 @@ from .database import Row, Statement, json_list, sql
 _STORE = """INSERT INTO messages (id, kind, read_as, address, contact_id, late, received_at,
   subject, text, told)
 VALUES (:id,
-  CASE WHEN EXISTS (SELECT 1 FROM contacts WHERE id = :contact_id) THEN :kind ELSE 'stray' END,
+  CASE WHEN CAST(:kind AS TEXT) = 'dismissed' OR EXISTS (SELECT 1 FROM contacts
+    WHERE id = :contact_id) THEN :kind ELSE 'stray' END,
   :read_as, :address, (SELECT id FROM contacts WHERE id = :contact_id), 0, :received_at, :subject,
   :text, :told)"""
 _WHOM = "WHERE id = :contact_id OR person IN (SELECT value->>'is' FROM json_each(:persons))"
@@ -44,6 +45,8 @@ class Match:
     persons: list[str] = field(default_factory=list)
     """The contact, the writer and the owner of its token, with all who belong together with them
     (identity.py)."""
+    is_copy: bool = False
+    """We wrote it ourselves, and it asks for nothing: there is nothing to assign."""
 
 
 def take_in(message: Row, match: Match) -> Iterator[Statement]:

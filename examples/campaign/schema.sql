@@ -127,8 +127,8 @@ CREATE INDEX IF NOT EXISTS bookings_person ON bookings (person, at);
 -- What came in, once per Message-ID and author, and once more if a copy of it is an unsubscription:
 -- `id` is a hash of these.
 -- Its kind is `reply`, `bounce`, `unsubscribe`, `automatic` (an out-of-office note, which ends
--- nothing), `stray` (it matches nothing, or is our own mail come back) or `dismissed` (a stray that a
--- person has put away). `read_as` is the kind that its content makes it, also if it is a stray.
+-- nothing), `stray` (it matches nothing) or `dismissed` (a stray that a person has put away, or our own
+-- mail come back: only its id is kept). `read_as` is the kind that its content makes it, also if it is a stray.
 -- `run_id` and `step` are the touch it answers; `late` says that the thread was over, so that the
 -- receiver scores the touch. `told` says that its threads were signalled.
 CREATE TABLE IF NOT EXISTS messages (

@@ -7,8 +7,10 @@ ends the campaign by itself.
 
 Two kinds of sentence look like a wish and are not: those about other people ("how do I unsubscribe
 my customers?"), and those in the footers of companies ("if you no longer wish to
-receive …"). Our own footer comes back in replies, often without a mark that it is quoted, and is
-left out.
+receive …"). Quotations are left out before (`quoting.py`).
+
+A text is judged by sentence and by clause: a clause that says only "stop" is a wish, whatever
+stands around it ("Hi Ana, please stop. Best regards, Bo").
 """
 
 from __future__ import annotations
@@ -17,33 +19,32 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-FOOTER = "To get no more of these mails, {link}answer with the one word stop."
-"""The footer of our mails; `letter.footer` fills it in."""
-
 _MOST = 20_000
 """Maximum characters that are read."""
 _FIRST_LINES = 4
 """A word alone counts on the first lines; further down it is a link in a signature."""
 
-_GAP = r"[\s>|*]+"
-_OURS = re.compile(
-    _GAP.join(["to", "get", "no", "more", "of", "these", "mails,"])
-    + r"[\s\S]{1,3000}?"
-    + _GAP.join(["answer", "with", "the", "one", "word", "stop"]),
-    re.I,
-)
 _APOSTROPHES = re.compile(r"['\u2019\u02bc`\u00b4]")
 _ENDS = re.compile(r"[.!?;]+(?=\s|$)|\n\s*\n")
+_CLAUSES = re.compile(r"[,:()\u2013\u2014]|\s-+\s|(?<!.{40})\n")
+"""Separates clauses. A line break does so only after a short line: long ones are wrapped."""
+_ADDRESS = re.compile(r"[^\s@<>()]{1,64}@[^\s@<>()]{1,64}")
+_MISSPELT = re.compile(r"\bun ?su[bscri]{3,8}e?(?=d?\b)")
 
 _WORDS = {
     "MAIL": r"(e ?mails?|mails?|messages?|newsletters?|spam|correspondence|communications?)",
+    "MAILING": r"(e ?mailing|mailing|contacting|writing|messaging)",
+    "STOP": r"(stop|quit|cease|discontinue|refrain from)",
     "POST": r"(e ?mails?|mails?|nachrichten|newsletter|werb\w*|post|zusendungen)",
     "COURRIEL": r"(e ?mails?|mails?|messages?|courriels?|newsletters?)",
     "MINE": r"(\w+ )?(e ?mail|mail|address|name|details|data|contact|account|info)\w*",
     "ME": r"(me|us|(my|our) <MINE>|this (e ?mail |mail )?(address|account)|this (e ?mail|mailbox))",
     "MORE": r"(again|any ?more|any longer|further|ever|any|more|such|these|this|those|your)",
-    "LIST": r"(from|off) (this|your|the|all|any)( \w+){0,2} (lists?|newsletters?|mailings?)",
-    "POLITE": r"(please|pls|kindly|bitte|hi|hello|hey|no|thanks|thank you|danke|merci|gracias|ok)",
+    "LISTS": r"(this|your|the|all|any)( \w+){0,2} (lists?|newsletters?|mailings?|database)",
+    "LIST": r"(from|off) (<LISTS>|(mailing |e ?mail )?lists?)",
+    "HELLO": r"(hi|hello|hey|dear|hallo|hola|bonjour|liebe|lieber)( \w+)?",
+    "POLITE": r"(please|pls|plz|kindly|just|no|thanks|thank you|ok|bitte|danke|graag|<MERCI>)",
+    "MERCI": r"(merci|svp|gracias|grazie)",
     "DONT": r"(no longer|do not|dont|wouldnt|would not|never)( really| ever)?",
     "NOT": r"(?<!\bi )(?<!\bwe )(do not|dont|never|please not)( ever| please| you)*",
 }
@@ -59,29 +60,38 @@ def _any_of(lines: str) -> re.Pattern[str]:
     return re.compile(patterns)
 
 
+_LEAVE = (
+    "unsubscribed?|unsub|stop+|remove(?! (it|this|all|the|these|your)\\b)|opt ?out|take me off"
+    "|go away|leave me alone|no more <MAIL>|keine (weiteren? )?<POST>|stoppen sie( das)?"
+    "|abmelden|abbestellen|austragen"
+    "|abmeldung( (vom|von|aus)( \\w+)? (newsletter|verteiler|\\w*liste|mails?|werbung))?"
+    "|de baja|desinscrire|desinscription|desabonner|desabonnement|d?arreter|arretez"
+    "|cancellami|disiscrivimi|descadastrar|afmelden|uitschrijven"
+)
+_TAIL = "( me| us| this| it| all| the| these| your| now| immediately| <MAIL>| <LIST>| <POLITE>)*"
+_CLAUSE = _any_of(f"(<HELLO> )?((<POLITE>|and|so|but|then) )*({_LEAVE}){_TAIL}")
+"""A clause that says nothing else."""
 _ALONE = _any_of(
-    r"""
-    (<POLITE> )*(<LEAVE>)( me| us| this| it| now| immediately| <LIST>| <POLITE>)*
-    """.replace(
-        "<LEAVE>",
-        "unsubscribe|unsub|stop+|remove|remove me|opt ?out|take me off|cancel|quit|end|go away"
-        "|no more|no more e ?mails?|no more mails?|leave me alone|abmelden|abmeldung|abbestellen"
-        "|austragen|loschen|baja|de baja|desinscrire|desinscription|desabonner|desabonnement|arret"
-        "|cancellami|disiscrivimi|descadastrar|afmelden|uitschrijven",
-    )
+    f"(<HELLO> )?(<POLITE> )*({_LEAVE}|remove|cancel|quit|end|no more|loschen|baja|arret){_TAIL}"
 )
 """A line that says nothing else."""
 _CLEAR = _any_of(
     r"""
-    (unsubscribe|unsub|opt|remove|delete|erase|drop|deregister|exclude) <ME>\b
-    (take|get|strike|cross|scratch|pull|leave) <ME> (off|out|from)\b
+    \b(unsubscribe|unsub|opt|remove|delete|erase|drop|deregister|exclude)( all| any)?( of)? <ME>\b
+    \b(remove|delete|erase|drop|exclude|take) (my|our)( \w+){1,3} (from|off) <LISTS>\b
+    \b(get|come|be) (off|out of) <LISTS>\b
+    \b(like|want|wish|ask|asked|prefer|request) to be (removed|deleted|taken off)\b
+    (?<!not )(?<!dont )(?<!never )\b(please|pls|kindly) stop( it| this| that| now)*$
+    \b(withdraw|revoke|retract)\w*( \w+){0,2} consent\b
+    \bobject to (the )?(processing|use|storage|storing|using)( \w+){0,2} (my|our)\b
+    \b(take|get|strike|cross|scratch|pull|leave) <ME> (off|out|from)\b
     \b(id?|wed?)( \w+){0,4} (unsubscribed?|opt(ed|ing)? out)( now| immediately| please| <LIST>)*$
     \b(id?|wed?|me|us|my|our|please)\b.{0,60}\b(be|get|being) (unsubscribed|opted out|left alone)\b
     \b(id?|wed?|me|us|my|our|please)\b.{0,60}\b(be|get|being) (removed|taken|deleted) (off|from)\b
-    (stop|quit|cease|refrain from) (e ?mailing|mailing|contacting|writing|messaging)\b(?! (our|my) )
-    (stop|quit|cease|refrain from) (spamming|bothering|bugging|pestering|harassing|soliciting)\b
-    (stop|quit|cease|refrain from) sending( (me|us|these|this|those|any|your|more|such)\b| <MAIL>|$)
-    (stop|end|cease) (with )?(these|the|your|all|this|all these|all your)( \w+)? <MAIL>\b
+    \b<STOP> <MAILING>\b(?! (our|my) )
+    \b<STOP> (spamming|bothering|bugging|pestering|harassing|soliciting)\b
+    \b<STOP> sending( (me|us|these|this|those|any|your|more|such)\b| <MAIL>|$)
+    \b(stop|end|cease) (with )?(these|the|your|all|this|all these|all your)( \w+)? <MAIL>\b
     <NOT> (e ?mail|mail|write|contact|message|bother|spam|pester)( to)?( here\b| <MORE>\b|$)
     <NOT> (bother|spam|pester) <ME>\b
     <NOT> (e ?mail|mail|write|contact|message)( to)? <ME>\b(?! (by|over|via|on) )
@@ -101,6 +111,11 @@ _CLEAR = _any_of(
     \b(melden?|tragen?|nehmen?|nimm)( sie)?( bitte)? (mich|uns)\b.{0,40}\b(ab|aus|raus|heraus)\b
     \b(mich|uns|meine (adresse|daten))\b.{0,40}\b(abmelden|abzumelden|austragen|streichen|loschen)\b
     \b(mich|uns|meine (adresse|daten))\b.{0,40}\bentfernen\b
+    \b(mich|uns|meine (adresse|daten))\b.{0,40}\bvon (der|dieser|ihrer|eurer|deiner) (\w+)?liste\b
+    \bhor(en|t)?( sie| bitte)* auf\b.{0,40}(schreib\w*|schick\w*|mail\w*|belastig\w*|damit)\b
+    \bbitte( \w+){0,3} aufhoren\b
+    \bwidersprech\w*\b.{0,40}\b(nutzung|verwendung|verarbeitung|speicherung|werb\w*|zusendung)\b
+    \bwiderruf\w*\b.{0,40}\b(einwilligung|zustimmung)\b
     \baus (dem|der|diesem|ihrem|ihrer|eurem|eurer|deinem|deiner) (\w+)?(verteiler|liste|datenbank)\b
     \bkeine? (weitere[nrms]?|solche[nr]?|zukunftigen?)( \w+)? ?(<POST>|kontakt|schreiben)
     \bkeine? <POST>( mehr| bitte| an mich)\b
@@ -116,6 +131,7 @@ _CLEAR = _any_of(
     \bm?(ecri\w+|contact\w+|sollicit\w+)( moi| nous)? (plus|jamais)\b
     \bplus (de|d|aucun|un seul) ?<COURRIEL>\b
     \barret\w*( de| d)? ?(m ?|nous |me )?(envoy|ecri|contact|spam|sollicit|harcel)\w*
+    \b(merci|priere|veuillez)( de)? d?arreter\b
     \blaiss\w* (moi|nous) (tranquilles?|en paix)\b
     \b(dar(me|nos|se)?|dame|den|denme|deme|denos|dadme|dad[oa]s?|causar|quiero) (de |la )?baja\b
     \bno (me|nos) (envi\w*|escrib\w*|mand\w*|contact\w*|vuelv\w*|molest\w*)\b
@@ -129,6 +145,8 @@ _CLEAR = _any_of(
     \b(remov|retir|exclu)\w* ?(me|nos|meu (e ?mail|nome|contato)) (da|de|desta|dessa)\b
     \b(schrijf|meld)( \w+){0,2} (me|mij|ons) (uit|af)\b|\bverwijder (me|mij|ons|mijn)\b
     \bgeen (verdere |nieuwe )?(e ?mails?|mails?|berichten)\b.{0,30}(meer|ontvangen|$)
+    \b(haal|haalt|halen|neem|gooi)( \w+){0,2} (me|mij|ons|mijn \w+)( \w+){0,2} van (de|uw|je|deze)\b
+    \bstop(pen)?( \w+){0,2} met( \w+){0,2} (e ?mailen|mailen|schrijven|sturen|spammen)\b
     \bniet meer (te )?(mailen|schrijven|contacteren|benaderen|contact)\b
     """
 )
@@ -171,8 +189,8 @@ _FORMULA = _any_of(
 
 def asks_to_stop(text: str) -> bool:
     """Whether the writer's own words ask for no more mail."""
-    own = _OURS.sub("", text[:_MOST])
-    return any(map(says_only_stop, _first_lines(own))) or any(map(_asks, _sentences(own)))
+    text = text[:_MOST]
+    return any(map(says_only_stop, _first_lines(text))) or any(map(_asks, _sentences(text)))
 
 
 def _first_lines(text: str) -> list[str]:
@@ -192,11 +210,15 @@ def _asks(sentence: str) -> bool:
     said = _spoken(sentence[:1000])
     if _FORMULA.search(said):
         return False
+    if any(_CLAUSE.fullmatch(_spoken(one)) for one in _CLAUSES.split(sentence[:1000])):
+        return True
     return bool(_CLEAR.search(said) or (_PERHAPS.search(said) and not _OTHERS.search(said)))
 
 
 def _spoken(text: str) -> str:
-    """Words with a space between them, in lower case and without accents."""
+    """Words with a space between them, in lower case and without accents. An address becomes
+    `this address`: it is mostly the author's."""
+    text = _ADDRESS.sub(" this address ", text)
     plain = unicodedata.normalize("NFKD", _APOSTROPHES.sub("", text.lower().replace("ß", "ss")))
     kept = "".join(one for one in plain if not unicodedata.combining(one))
-    return " ".join(re.sub(r"[^\w]", " ", kept).split())
+    return _MISSPELT.sub("unsubscribe", " ".join(re.sub(r"[\W_]", " ", kept).split()))

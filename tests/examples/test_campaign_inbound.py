@@ -24,7 +24,7 @@ from tests.support.campaigns import (
 from tests.support.campaigns import office as office
 from tests.support.campaigns import sqlite_office as sqlite_office
 
-AL = "al@example.org"
+AL, ANA = "al@example.org", "ana@example.com"
 
 
 def fault(one: Fault) -> PostOffice:
@@ -49,9 +49,62 @@ def test_our_own_returned_mail_is_not_a_reply(office: World) -> None:
     office.drive()
     office.advance(4 * DAY)
     for mail in office.sent():
-        assert office.receive(mail.content.encode())["kind"] == "stray"
+        assert office.receive(mail.content.encode())["kind"] == "dismissed"
     assert office.member() == "active"
     assert office.receive(reply(office.sent()[0].message_id))["kind"] == "reply"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("Dear Bo, as promised.", "dismissed"), ("Please remove bo@example.org.", "stray")],
+    ids=["a letter", "a wish that was handed on"],
+)
+def test_mail_that_the_sender_writes_by_hand_is_not_a_reply(
+    office: World, text: str, kind: str
+) -> None:
+    """In the conversation with Bo, with a copy to herself."""
+    office.campaign(PLAN, BO, AL)
+    office.drive()
+    mail = reply(office.message_id(1), text, sender=f"Ana <{ANA}>", Reply_To=AL, Cc=ANA)
+    assert office.inbound.receive_known(mail.as_bytes()) is None
+    row = office.receive(mail)
+    assert (row["kind"], row["contact_id"]) == (kind, None)
+    assert office.receive(mail) == row
+    if kind == "dismissed":
+        assert (row["address"], row["subject"], row["text"]) == ("", "", "")
+    assert [office.member(address=one) for one in (BO, AL)] == ["active", "active"]
+    assert office.rows("SELECT * FROM suppressions") == []
+
+
+def test_a_sender_may_be_a_contact(office: World) -> None:
+    office.campaign(PLAN, BO, ANA)
+    office.drive()
+    assert office.receive(reply(None, sender=ANA))["kind"] == "dismissed"
+    to_herself = reply(office.message_id(1, address=ANA), "stop", sender=ANA)
+    assert office.receive(to_herself)["kind"] == "unsubscribe"
+    assert [office.member(address=one) for one in (BO, ANA)] == ["active", "unsubscribed"]
+
+
+def test_a_token_counts_even_in_our_own_mail(office: World) -> None:
+    """A rule in Bo's mailbox redirects our mail to his unsubscribe address."""
+    office.campaign(PLAN, BO, AL)
+    office.drive()
+    [bo] = office.rows("SELECT token FROM contacts WHERE address = :bo", bo=BO)
+    ours, to = office.sent()[0].content.encode(), [f"unsubscribe+{bo['token']}@example.com"]
+    assert office.inbound.receive(ours, to)["kind"] == "unsubscribe"
+    assert [office.member(address=one) for one in (BO, AL)] == ["unsubscribed", "active"]
+    assert len(office.rows("SELECT * FROM suppressions")) == 1
+
+
+def test_a_quotation_of_our_mail_is_not_the_authors(office: World) -> None:
+    office.campaign(HELD)
+    office.drive()
+    office.answer("edit", subject="Stop", body="Dear Bo,\nplease remove me from your shelf!\n")
+    ours = office.sent()[0]
+    quoted = "Yes!\n\nAna kirjoitti:\nDear Bo,\nplease remove me from your shelf!\n"
+    mail = reply(ours.message_id, quoted, subject="Re: Stop")
+    assert office.receive(mail)["kind"] == "reply"
+    assert office.member() == "replied"
 
 
 def test_a_bounce_of_a_mail_that_was_never_tried_is_ignored(office: World) -> None:

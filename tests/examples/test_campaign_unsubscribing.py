@@ -17,7 +17,8 @@ import pytest
 from examples.campaign import people
 from examples.campaign.contacts import Refused
 from examples.campaign.letter import BadLetter, Letter, compose, footer, unsubscribe_of
-from examples.campaign.reading import parse
+from examples.campaign.quoting import spoken
+from examples.campaign.reading import Written, parse
 from examples.campaign.settings import Settings
 from examples.campaign.unsubscribing import asks_to_stop
 from perdure.types import State
@@ -109,6 +110,36 @@ STOP = [
     "Let us talk.\n\nPS: unsubscribe me from the other list",
     "Thanks but no thanks. I do not want any more mails.",
     "Who are you? How did you get my address? Delete it. Don't mail me again",
+    "Hi Ana, please stop.",
+    "Hi Ana please stop",
+    "Stop. Best regards, Bo",
+    "Stop, Bo",
+    "STOP - Bo Li, Acme",
+    "Hi Ana\nstop. Best\nBo",
+    "Not interested, please stop.",
+    "I have told you twice that I am not interested so please stop",
+    "Stop emails",
+    "STOP ALL",
+    "Un-subscribe",
+    "unsuscribe",
+    "Unsubcribe",
+    "Unsubscribed",
+    "Remove from list",
+    "Please remove bo@example.org from your mailing list.",
+    "Kindly remove our company from your list",
+    "Please delete all my data",
+    "I would like to be removed",
+    "How can I get off this list?",
+    "Please discontinue sending emails",
+    "I withdraw my consent.",
+    "Bitte nehmen Sie mich von der Liste",
+    "Hören Sie auf, mir zu schreiben.",
+    "Keine Werbung!",
+    "Abmeldung vom Newsletter",
+    "Ich widerspreche der Nutzung meiner Daten.",
+    "Merci d'arrêter",
+    "Stop met mailen",
+    "Haal me van de lijst",
 ]
 
 GO_ON = [
@@ -152,6 +183,32 @@ GO_ON = [
     "Je vous recontacte, je veux en savoir plus.",
     "No me queda claro. ¿Me llamas?",
     "I do not have your email any more",
+    "Yes please, do not stop",
+    "Please do not stop",
+    "We never stop.",
+    "Will it ever stop?",
+    "stop by our office on Friday",
+    "Please stop by!",
+    "Stop me if you have heard this",
+    "The bus stop, the one at the corner, is near.",
+    "Full stop.",
+    "no more questions",
+    "Please send all the mails to us",
+    "Will your cat adopt us?",
+    "We shall need about fifty of these tables in the\nend. Let us talk",
+    "It is a long way and we shall certainly not want to\nstop. So tell me more",
+    "Could you remove our logo from your website?",
+    "I would like the old tables to be removed.",
+    "The logo is ugly, remove it, then send me the offer.",
+    "I want to get on the list!",
+    "Write to cy@example.org instead.",
+    "Please send the offer to bo@example.org and cy@example.org",
+    "I gave my consent already.",
+    "Ich habe Ihre Adresse von der Liste der Aussteller.",
+    "Hören Sie auf Ihr Gefühl und rufen Sie an.",
+    "Ich widerspreche Ihnen nicht.",
+    "Keine Zeit diese Woche, aber gern im Mai.",
+    "Merci de vous arrêter à notre stand",
 ]
 
 
@@ -171,13 +228,21 @@ def test_our_own_footer_in_a_reply_does_not_unsubscribe(link: str) -> None:
     words = footer(link).split(" ")
     wrapped = "\n".join(words)
     marked = "\n| ".join(words)
+    half_marked = "> " + footer(link).replace(" stop.", "\nstop.")
+    cut_off = "To get no more of these mails,"
     rewritten = footer(link).replace(link, f"<https://safe.example/?u=x>{link}") if link else ""
-    for text in (footer(link), wrapped, marked, rewritten):
-        assert not asks_to_stop(f"Yes, call me!\n\nDear Bo,\nhow are you?\n\n{text}\n")
-        assert asks_to_stop(f"Please stop writing to me.\n\n{text}\n")
+    for text in (footer(link), wrapped, marked, half_marked, cut_off, rewritten):
+        assert kind_of(f"Yes, call me!\n\nDear Bo,\nhow are you?\n\n{text}\n") == "reply"
+        assert kind_of(f"Please stop writing to me.\n\n{text}\n") == "unsubscribe"
+        assert kind_of(f"{text}\n\nstop\n") == "unsubscribe"
 
 
-QUOTED = f"Dear Bo\nPlease remove me from your shelf!\n{footer(LINK)}\n"
+def kind_of(text: str, *ours: Written) -> str:
+    return parse(reply("<touch@example.com>", text).as_bytes(), LEAVE, ours=ours).kind
+
+
+BODY = "Dear Bo,\n\nslow mails? Please remove me\nfrom your shelf!\nTell me to stop, or not.\n"
+QUOTED = f"{BODY}\n{footer(LINK)}\n"
 
 
 @pytest.mark.parametrize(
@@ -185,17 +250,59 @@ QUOTED = f"Dear Bo\nPlease remove me from your shelf!\n{footer(LINK)}\n"
     [
         "From: Ana Ruiz <ana@example.com>\nSent: Monday\nTo: Bo\nSubject: Hello\n",
         "Von: Ana Ruiz <ana@example.com>\nGesendet: Montag\nAn: Bo\n",
+        "De\u00a0: Ana Ruiz <ana@example.com>\nEnvoyé\u00a0: lundi\nÀ\u00a0: Bo\n",
+        "Från: Ana Ruiz <ana@example.com>\nSkickat: den 2 mars\nTill: Bo\nÄmne: Hello\n",
+        "Frá: Ana Ruiz <ana@example.com>\nSent þann: 2. mars 2026\nTil: Bo\n",
+        f"{'_' * 32}\nFrå: Ana Ruiz <ana@example.com>\nSendt: 2. mars 2026\nTil: Bo\n",
         "On Mon, 2 Mar 2026 at 09:30, Ana <a@b.c> wrote:\n\n",
+        " On Monday, March 2, 2026 at 09:30:05 AM GMT+1, Ana Ruiz <a@b.c> wrote:   ",
         "Am Mo., 2. März 2026 um 09:30 Uhr schrieb Ana Ruiz <\na@b.c>:\n\n",
         "Le lun. 2 mars 2026 à 09:30, Ana <a@b.c> a écrit\u00a0:\n",
+        "W dniu 2.03.2026 o 09:30, Ana Ruiz <a@b.c> pisze:\n",
+        "W dniu poniedziałek, 2.03.2026 o 09:30, Ana Ruiz\n<a@b.c> napisał(a):\n",
         "-------- Ursprüngliche Nachricht --------\n",
         "-- \nBo Li\n",
     ],
-    ids=["Outlook", "Outlook in German", "English", "German", "French", "divider", "signature"],
-)
+    ids=[
+        "Outlook", "Outlook in German", "Outlook in French", "Outlook in Swedish",
+        "any language", "line", "English", "Yahoo", "German", "French", "Polish", "wrapped",
+        "divider", "signature",
+    ],
+)  # fmt: skip
 def test_text_quoted_without_marks_is_not_the_authors(above: str) -> None:
     found = parse(reply(text=f"Yes, call me!\n\n{above}{QUOTED}").as_bytes(), LEAVE)
     assert (found.kind, found.text) == ("reply", "Yes, call me!")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Yes, call me!\n\n{QUOTED}",
+        f"Yes, call me!\n{QUOTED}".replace("\n", "\n| "),
+        f"{QUOTED}\n\nYes, call me!",
+        "Yes, call me!\n" + " ".join(QUOTED.split()),
+        "Yes, call me!\n" + "\n".join(QUOTED.split()),
+        f"Yes, call me!\n\nAna kirjoitti:\n{QUOTED}",
+    ],
+    ids=["bare", "other marks", "above", "one line", "wrapped", "unknown language"],
+)
+def test_our_own_words_are_not_the_authors_however_they_are_quoted(text: str) -> None:
+    ours = Written("Hello", BODY)
+    assert kind_of(text) == "unsubscribe"  # or it would be no test
+    assert kind_of(text, ours) == "reply"
+    for wish in ("Please remove me.", "stop", "Tell me to stop? Stop!"):
+        assert kind_of(text.replace("Yes, call me!", wish), ours) == "unsubscribe"
+
+
+def test_words_above_an_attribution_are_the_authors() -> None:
+    for above in ("Stop", "Please remove me at 9:30", "On Monday I said stop it, so please stop"):
+        text = f"{above}\nOn Mon, 2 Mar 2026 at 09:30, Ana <a@b.c> wrote:\n> Dear Bo\n"
+        assert parse(reply(text=text).as_bytes(), LEAVE).text == above
+
+
+def test_the_line_of_a_banner_does_not_end_the_text() -> None:
+    banner = f"CAUTION: this mail is from outside.\n{'_' * 40}\n\n"
+    assert kind_of(f"{banner}Please unsubscribe me\n") == "unsubscribe"
 
 
 def test_an_out_of_office_note_that_quotes_us_is_automatic() -> None:
@@ -208,21 +315,28 @@ def test_an_out_of_office_note_that_quotes_us_is_automatic() -> None:
     [
         ("Stop", "<touch@example.com>", {}, "unsubscribe"),
         ("Please take my address off your list", None, {}, "unsubscribe"),
+        ("Re: unsubscribe", "<touch@example.com>", {}, "unsubscribe"),
+        ("[EXT] RE: AW: STOP", "<touch@example.com>", {}, "unsubscribe"),
+        ("AW: abmelden", "<touch@example.com>", {}, "unsubscribe"),
         ("RE: Stop sending mails by hand", "<touch@example.com>", {}, "reply"),
+        ("RE: Re: No more emails", "<touch@example.com>", {}, "reply"),
         ("Automatic reply: Stop sending mails by hand", None, {"X-Autoreply": "yes"}, "automatic"),
     ],
-    ids=["alone", "a sentence", "ours", "ours, by a machine"],
+    ids=["alone", "a sentence", "Re", "RE", "AW", "ours", "ours alone", "ours, by a machine"],
 )
 def test_a_subject_counts_unless_it_is_ours(
     subject: str, to: str | None, headers: dict[str, str], kind: str
 ) -> None:
-    assert parse(reply(to, "Hi", subject=subject, **headers).as_bytes(), LEAVE).kind == kind
+    mail = reply(to, "", subject=subject, **headers).as_bytes()
+    assert parse(mail, LEAVE, ours=[Written("Re: No more emails", "Dear Bo")]).kind == kind
 
 
 @pytest.mark.timeout(30)
 def test_a_text_made_to_take_long_does_not() -> None:
     for piece in ("a. ", "i dont ", "To get no more of these mails, ", "\n \n", "please " * 9, "ﷺ"):
-        asks_to_stop(piece * (100_000 // len(piece)))
+        text = piece * (100_000 // len(piece))
+        asks_to_stop(text)
+        spoken(text, [text] * 5)
 
 
 # -- addresses
@@ -239,9 +353,14 @@ def test_a_text_made_to_take_long_does_not() -> None:
         {"X-Original-To": f"unsubscribe+{TOKEN}@example.com"},
         {"Resent-To": f"unsubscribe+{TOKEN}@example.com"},
         {"To": f"a b c <<unsubscribe+{TOKEN}@example.com>"},
+        {"To": f'"unsubscribe+{TOKEN}"@example.com'},
+        {"To": f"<unsubscribe%2B{TOKEN}@example.com>"},
     ],
-    ids=["To", "several", "group", "Cc", "Delivered-To", "X-Original-To", "Resent-To", "broken"],
-)
+    ids=[
+        "To", "several", "group", "Cc", "Delivered-To", "X-Original-To", "Resent-To", "broken",
+        "quoted", "encoded",
+    ],
+)  # fmt: skip
 def test_a_token_is_found_wherever_the_address_is(headers: dict[str, str]) -> None:
     lines = {"From": STRANGER, "To": "ana@example.com", "Subject": "Re: Hello", **headers}
     content = "".join(f"{name}: {text}\r\n" for name, text in lines.items()) + "\r\nHi\r\n"
@@ -254,6 +373,8 @@ def test_a_token_is_found_wherever_the_address_is(headers: dict[str, str]) -> No
     [
         (f"unsubscribe+{TOKEN}@example.com", "unsubscribe", [TOKEN]),
         (f"replies+{TOKEN}@campaign.invalid", "unsubscribe", [TOKEN]),
+        (f'"unsubscribe+{TOKEN}"@example.com', "unsubscribe", [TOKEN]),
+        (f"unsubscribe%2B{TOKEN}@example.com", "unsubscribe", [TOKEN]),
         ("unsubscribe@example.com", "unsubscribe", []),
         ("unsubscribe+what@example.com", "unsubscribe", []),
         ("replies+what@campaign.invalid", "reply", []),
