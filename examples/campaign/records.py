@@ -247,10 +247,15 @@ def closed(database: Database, campaign_id: int, contact_id: int) -> tuple[str |
 
 
 def end_contact(contact_id: int, status: str) -> list[Statement]:
-    """Stop writing to a contact, in every campaign."""
+    """Stop writing to a contact, in every campaign. A bounce does not undo that the contact
+    unsubscribed or was removed."""
     of = {"id": contact_id, "status": status}
     return [
-        sql("UPDATE contacts SET status = :status WHERE id = :id", **of),
+        sql(
+            """UPDATE contacts SET status = :status WHERE id = :id
+               AND (status = 'active' OR CAST(:status AS TEXT) <> 'bounced')""",
+            **of,
+        ),
         sql(
             """UPDATE members SET status = :status WHERE contact_id = :id
                AND status = 'active'""",
