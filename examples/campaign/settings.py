@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
+
+from .sheet import normalise
+
+TOKEN = 20
+"""Letters of the token in a contact's unsubscribe address and link."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,11 @@ class Settings:
             except ValueError:
                 name = f"CAMPAIGN_{one.name.upper()}"
                 raise SystemExit(f"{name}={text!r} is not {_WANTED[kind]}.") from None
+            if one.name in _CHECKS:
+                try:
+                    given[one.name] = _CHECKS[one.name](text)
+                except ValueError as error:
+                    raise SystemExit(f"CAMPAIGN_{one.name.upper()}={text!r}: {error}.") from None
         if given.get("smtp_starttls") and given.get("smtp_tls"):
             raise SystemExit(
                 "CAMPAIGN_SMTP_TLS and CAMPAIGN_SMTP_STARTTLS are both set. Remove one: a server "
@@ -85,3 +96,21 @@ def _yes_or_no(text: str) -> bool:
     if text.lower() in ("", "0", "false", "no", "off"):
         return False
     raise ValueError(text)
+
+
+def _unsubscribe(text: str) -> str:
+    """An address that has room for a contact's token."""
+    address = normalise(text)
+    normalise(address.replace("@", f"+{'0' * TOKEN}@"))
+    return address
+
+
+def _web_url(text: str) -> str:
+    if text and not (text.isascii() and len(text) <= 250 and _WEB_URL.fullmatch(text)):
+        raise ValueError("it is not the start of a link, such as https://mail.example.com")
+    return text
+
+
+_WEB_URL = re.compile(r'https?://[^\s<>,"/?#]+(/[^\s<>,"?#]*)?')
+_CHECKS = {"unsubscribe": _unsubscribe, "web_url": _web_url}
+"""What would fail every mail, or be a wrong way out in it."""

@@ -201,6 +201,37 @@ def test_a_check_tries_the_mailbox_that_is_to_be_read(check: Check) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("UNSUBSCRIBE", "unsubscribe", "is not an address"),
+        ("UNSUBSCRIBE", "", "it has no address"),
+        ("UNSUBSCRIBE", f"{'u' * 50}@example.com", "is not an address"),  # no room for a token
+        ("WEB_URL", "mail.example.com", "not the start of a link"),
+        ("WEB_URL", "https://", "not the start of a link"),
+        ("WEB_URL", "https://mail.example.com/?a=b", "not the start of a link"),
+        ("WEB_URL", "https://münchen.example", "not the start of a link"),
+    ],
+)
+def test_a_way_out_that_a_mail_cannot_have_is_refused_by_its_name(
+    name: str, text: str, told: str
+) -> None:
+    with pytest.raises(SystemExit, match=f"^CAMPAIGN_{name}=.*{told}"):
+        Settings.read({f"CAMPAIGN_{name}": text})
+
+
+def test_a_way_out_that_a_mail_can_have_is_taken() -> None:
+    read = Settings.read(
+        {
+            "CAMPAIGN_UNSUBSCRIBE": "Ana+Unsubscribe@München.example",
+            "CAMPAIGN_WEB_URL": "http://127.0.0.1:8000/mail/",
+        }
+    )
+    assert read.unsubscribe == "ana+unsubscribe@xn--mnchen-3ya.example"
+    assert read.web_url == "http://127.0.0.1:8000/mail/"
+    assert Settings.read({"CAMPAIGN_WEB_URL": ""}).web_url == ""
+
+
+@pytest.mark.parametrize(
     ("name", "text", "wanted"),
     [
         ("CAMPAIGN_SMTP_STARTTLS", "ja", "yes or no"),
