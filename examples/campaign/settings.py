@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -70,7 +71,7 @@ class Settings:
                 continue
             kind: type[Any] = type(one.default)
             try:
-                given[one.name] = _yes_or_no(text) if kind is bool else kind(text)
+                given[one.name] = _yes_or_no(text) if kind is bool else _read(kind, text)
             except ValueError:
                 name = f"CAMPAIGN_{one.name.upper()}"
                 raise SystemExit(f"{name}={text!r} is not {_WANTED[kind]}.") from None
@@ -87,7 +88,14 @@ class Settings:
         return cls(**given)
 
 
-_WANTED = {bool: "yes or no", int: "a whole number", float: "a number"}
+_WANTED = {bool: "yes or no", int: "a whole number, 0 or more", float: "a number, 0 or more"}
+
+
+def _read(kind: type[Any], text: str) -> Any:
+    value = kind(text)
+    if kind is not str and not 0 <= value < math.inf:
+        raise ValueError(text)
+    return value
 
 
 def _yes_or_no(text: str) -> bool:

@@ -237,6 +237,9 @@ def test_a_way_out_that_a_mail_can_have_is_taken() -> None:
         ("CAMPAIGN_SMTP_STARTTLS", "ja", "yes or no"),
         ("CAMPAIGN_SMTP_PORT", "smtp", "a whole number"),
         ("CAMPAIGN_SMTP_TIMEOUT", "long", "a number"),
+        ("CAMPAIGN_APART", "-1", "a whole number, 0 or more"),
+        ("CAMPAIGN_DOMAIN_PAUSE", "inf", "a number, 0 or more"),
+        ("CAMPAIGN_LOOKUP_AFTER", "nan", "a number, 0 or more"),
     ],
 )
 def test_a_setting_that_cannot_be_read_is_refused(name: str, text: str, wanted: str) -> None:
