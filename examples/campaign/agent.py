@@ -9,6 +9,7 @@ What each crash leaves behind, and what decides:
     asked                        a wait: no timer can send it, only an answer, once
     approved, not sent           a booking, which is found again, or replaced once it has passed
     a mail on its way            an intent: the provider is asked by Message-ID, or a person is
+    no mail can be written       a stopped campaign and an approved text; `check_reply` asks
     sent, not noted              the recorded outcome; it is noted, and not sent again
     refused, not noted           the recorded refusal; it is noted once, with what it leads to
     reply, at any time           `members.status`: a send checks it when the mail server has
@@ -80,12 +81,6 @@ OUTCOME = "reply_outcome"
 """The score of a touch: 1.0 if it earned a reply, 0.0 if not."""
 LOOK_AGAIN = timedelta(hours=6)
 """How long a thread sleeps before it checks by itself whether its campaign runs again."""
-PATIENCE = {
-    "Doubtful": perdure.Retry(4, timedelta(hours=1), 4, longest=timedelta(days=1)),
-    "TemporaryTrouble": perdure.Retry(12, timedelta(minutes=5), longest=timedelta(hours=4)),
-    "ServerTrouble": perdure.Retry(12, timedelta(minutes=5), longest=timedelta(hours=4)),
-}
-"""Attempts and pauses for a refused mail before a person is asked: about a day."""
 
 Next = Literal["check_reply", "compose_touch", "refusal", "schedule_next", "__end__"]
 Approved = Literal["send_touch", "compose_touch", "approval", "schedule_next", "check_reply"]
@@ -131,7 +126,9 @@ class Agent:
         """`now` is the journal's time, in milliseconds."""
         self._settings, self._runtime = settings, runtime
         self._database, self._model = database, model
-        self._sending = Sending(settings, database, now)
+        self._sending = Sending(
+            settings, database, now, lambda campaign: trouble.ask(runtime, campaign)
+        )
 
     def graph(self) -> StateGraph[State]:
         """The graph, for `Runtime.register`."""
@@ -170,7 +167,7 @@ class Agent:
             because = f"the campaign, which is {found.campaign['state']}"
             update |= {"because": because, "due_at": now + LOOK_AGAIN}
             return Command(update=update, goto="schedule_next")
-        if touch is not None and touch["status"] == "approved" and _is_hopeless(touch):
+        if touch is not None and touch["status"] == "approved" and touch["hopeless"]:
             return Command(update=update, goto="refusal")
         if step > len(gaps):  # wait for a reply to the last touch, for as long as its gap
             at = last + timedelta(days=gaps[-1])
@@ -276,7 +273,10 @@ class Agent:
         }
         try:
             compose(Letter(**letter), now)
-        except BadLetter as error:  # a person is asked for another text
+        except BadLetter as error:
+            if error.is_ours:  # another text would not help
+                self.stop(campaign["id"], str(error))
+                return Command(goto="check_reply")
             self.change_touch(_place(touch), {"status": "draft_pending", "said": str(error)})
             return Command(update={"subject": subject, "body": body}, goto="approval")
         turn = turns.book(
@@ -327,7 +327,7 @@ class Agent:
         if not self._sending.is_mine(place, result, state["tries"]):
             at, status = result.at or at, "duplicate"
         sent_at = milliseconds(at) if status == "sent" else None
-        self.change_touch(place, {"status": status, "sent_at": sent_at, **records.UNREFUSED})
+        self.note_sent(place, status, sent_at)
         return {"step": state["step"] + 1, "last_at": at}
 
     def _after_refusal(
@@ -342,16 +342,16 @@ class Agent:
         kind = _kind(error)
         if not self._sending.was_tried(place, state["tries"]):
             kind = "NotNow"
-        self.refused(place, kind, str(error), state["tries"])
+        self.refused(place, kind, str(error), state["tries"], milliseconds(now))
         if kind == "NoSuchRecipient":
             for campaign_id in records.campaigns_of(self._database, place["contact_id"]):
                 thread_id = thread_of(campaign_id, place["contact_id"])
                 key = f"bounce at {place['campaign_id']} {place['step']} {state['tries']}"
                 self._runtime.blocking.signal(thread_id, "wake", key=key)
         found = records.look(self._database, **place)
-        if kind not in PATIENCE or found.touch is None:
+        if kind not in trouble.PATIENCE or found.touch is None:
             return {}
-        later = now + PATIENCE[kind].pause(max(1, found.touch["refused"]))
+        later = now + trouble.PATIENCE[kind].pause(max(1, found.touch["refused"]))
         zone = ZoneInfo(found.contact["zone"])
         return {"not_before": next_open(found.cadence.window, later, zone)}
 
@@ -373,7 +373,7 @@ class Agent:
         )
         match decision["action"]:
             case "again":
-                self.change_touch(_place(state), records.UNREFUSED)
+                self.unrefuse(_place(state))
             case "skip":
                 return self._skip(state)
             case "bounce":
@@ -424,6 +424,20 @@ class Agent:
         self._database.inside(records.approve(place, subject, body))
 
     @perdure.effect(transactional=True)
+    def note_sent(self, place: dict[str, int], status: str, sent_at: int | None) -> None:
+        sent = records.change_touch(place, status=status, sent_at=sent_at)
+        self._database.inside(sent, records.unrefuse(place))
+
+    @perdure.effect(transactional=True)
+    def unrefuse(self, place: dict[str, int]) -> None:
+        self._database.inside(records.unrefuse(place))
+
+    @perdure.effect(transactional=True)
+    def stop(self, campaign_id: int, what: str) -> None:
+        """Stop a campaign none of whose mails can be written."""
+        self._database.inside(trouble.stop(campaign_id, "SenderRefused", what))
+
+    @perdure.effect(transactional=True)
     def skip(self, place: dict[str, int]) -> None:
         skipped = records.change_touch(place, status="skipped")
         self._database.inside(skipped, turns.release(place))
@@ -434,10 +448,15 @@ class Agent:
         self._database.inside(*records.bounce(place))
 
     @perdure.effect(transactional=True)
-    def refused(self, place: dict[str, int], kind: str, said: str, tries: int) -> None:
+    def refused(self, place: dict[str, int], kind: str, said: str, tries: int, now: int) -> None:
         """Record a failed conversation, with its consequences. `said` has no address in it
         (refusals.py): the question about trouble outlives the contact."""
-        statements = [records.note_refusal(place, kind, said, tries)]
+        if kind == "NotNow":
+            self._database.inside(records.note_try(place, tries))
+            return
+        statements = [records.note_refusal(place, kind, said, tries, now)]
+        if kind in trouble.PATIENCE:
+            statements.append(trouble.lose_hope(place, kind, now))
         if kind == "NoSuchRecipient":
             statements += records.bounce(place)
         if kind == "LetterRefused":  # a person is asked for another text
@@ -445,9 +464,7 @@ class Agent:
                 records.change_touch(place, status="draft_pending"),
                 turns.release(place),
             ]
-        if kind in trouble.LIMITS:
-            statements.append(trouble.stop(place, kind, said))
-        self._database.inside(*statements)
+        self._database.inside(*statements, *trouble.consequences(place, kind, said))
 
     @perdure.effect(transactional=True)
     def close(self, campaign_id: int, contact_id: int, status: str) -> None:
@@ -473,9 +490,3 @@ def _kind(error: perdure.NotDone) -> str:
         return "LetterRefused"
     known = (NotNow, NoSuchRecipient, SenderRefused, LetterRefused, ServerTrouble, TemporaryTrouble)
     return next((one.__name__ for one in known if isinstance(error, one)), "Doubtful")
-
-
-def _is_hopeless(touch: dict[str, Any]) -> bool:
-    """Whether a mail was refused often enough to ask a person."""
-    patience = PATIENCE.get(touch["problem"])
-    return patience is not None and touch["refused"] >= patience.attempts

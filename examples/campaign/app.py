@@ -115,11 +115,10 @@ class App:
 
     def create(self, plan: Plan) -> int:
         """Add a campaign. Returns its id."""
-        check_sender(plan.sender)
         row: Row = {
             "name": plan.name,
             "sequence": plan.sequence or plan.name,
-            "sender": plan.sender,
+            "sender": check_sender(plan.sender),
             "brief": plan.brief,
             "auto_approve": int(plan.auto_approve),
             "per_day": plan.per_day,

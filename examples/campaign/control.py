@@ -21,7 +21,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import people, trouble
+from . import people, records, trouble
 from .database import Row, Statement, sql
 from .errors import ChangedMeanwhile, Unknown, WrongState, refuse_stopped
 from .preview import Changes, Preview, preview
@@ -47,9 +47,9 @@ RECENT = 5 * 60_000
 _SWITCH = """UPDATE campaigns SET state = :state, version = :version,
   trouble = CASE WHEN CAST(:state AS TEXT) = 'paused' THEN trouble ELSE '' END
 WHERE id = :id AND version = :version - 1 AND state = :was"""
-_TRY_AGAIN = """UPDATE touches SET refused = 0, problem = '' WHERE campaign_id = :id
+_TRY_AGAIN = f"""UPDATE touches SET {records.UNREFUSED} WHERE campaign_id = :id
 AND sent_at IS NULL AND problem <> ''
-AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND state = 'running')"""
+AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND state = 'running')"""  # noqa: S608
 _END = """UPDATE members SET status = 'stopped' WHERE campaign_id = :id AND status = 'active'
 AND EXISTS (SELECT 1 FROM campaigns WHERE id = :id AND state = 'stopped')"""
 _REDRAFT = """DELETE FROM touches WHERE campaign_id = :id AND status = 'draft_pending'

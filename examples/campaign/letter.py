@@ -29,6 +29,16 @@ octets."""
 class BadLetter(Rejected, ValueError):
     """A letter that cannot be written as a mail."""
 
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+        """The field of the letter that is bad, where one is."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is not about this letter: no letter of the campaign can be written."""
+        return self.field in ("sender", "unsubscribe", "unsubscribe_link")
+
 
 @dataclass(frozen=True)
 class Letter:
@@ -50,10 +60,9 @@ class Letter:
 
 def unsubscribe_of(settings: Settings, token: str) -> dict[str, str]:
     """The `unsubscribe` and the `unsubscribe_link` of letters to the contact with this token."""
-    local, _, domain = settings.unsubscribe.rpartition("@")
     root = settings.web_url.rstrip("/")
     return {
-        "unsubscribe": f"{local}+{token}@{domain}",
+        "unsubscribe": settings.unsubscribe.replace("@", f"+{token}@"),
         "unsubscribe_link": f"{root}/unsubscribe/{token}" if root else "",
     }
 
@@ -100,7 +109,9 @@ def compose(letter: Letter, date: datetime) -> EmailMessage:
     """
     name, sender = parseaddr(_printable("sender", letter.sender))
     if letter.sender.strip() != sender and not letter.sender.strip().endswith(f"<{sender}>"):
-        raise BadLetter(f"sender is not one address, with or without a name: {letter.sender!r}")
+        raise BadLetter(
+            f"sender is not one address, with or without a name: {letter.sender!r}", "sender"
+        )
     message = EmailMessage(_POLICY)
     try:
         message["From"] = Address(name, addr_spec=_matching(_ADDRESS, "sender", sender))
@@ -147,12 +158,15 @@ def _read_back(message: EmailMessage, given: dict[str, str]) -> None:
         value = read[header]
         found = value if header == "Subject" else value.addresses[0].display_name
         if "".join(found.split()) != "".join(text.split()):  # folding does not matter
-            raise BadLetter(f"{header} would be read as {str(found)!r}, and not as {text!r}")
+            raise BadLetter(
+                f"{header} would be read as {str(found)!r}, and not as {text!r}",
+                "sender" if header == "From" else "",
+            )
 
 
 def _printable(name: str, value: str) -> str:
     if any(unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp") for one in value):
-        raise BadLetter(f"{name} holds a line break or another control character: {value!r}")
+        raise BadLetter(f"{name} holds a line break or another control character: {value!r}", name)
     return value
 
 
@@ -162,7 +176,7 @@ def _matching(pattern: re.Pattern[str], name: str, value: str, longest: int = _L
         or not value.isascii()
         or not pattern.fullmatch(_printable(name, value))
     ):
-        raise BadLetter(f"{name} is invalid: {value!r}")
+        raise BadLetter(f"{name} is invalid: {value!r}", name)
     return value
 
 

@@ -36,6 +36,9 @@ from .refusals import (
 )
 from .settings import Settings
 
+LONGEST = 86_400
+"""Most seconds that a server may take for an answer."""
+
 
 class NoAnswer(Exception):
     """The content went out, and no answer came: the server has taken the mail, or has not."""
@@ -114,6 +117,8 @@ class Outgoing:
         """A new connection: encrypted already, with `implicit_tls`."""
         where = f"to {self.host}:{self.port}"
         with _not_done(Stage.CONNECT, where):
+            if not 0 < self.timeout <= LONGEST:  # a socket would not take it, and stay open
+                raise ValueError(f"a timeout of {self.timeout} seconds")
             if self.implicit_tls:
                 smtp: smtplib.SMTP = smtplib.SMTP_SSL(
                     self.host, self.port, self.hello, timeout=self.timeout, context=self._trust()
@@ -182,7 +187,7 @@ def _not_done(stage: Stage, about: str = "") -> Iterator[None]:
     """Whatever fails inside, the server has not taken the mail."""
     try:
         yield
-    except (OSError, ValueError) as error:  # also all of smtplib
+    except (OSError, ValueError, OverflowError) as error:  # also all of smtplib
         if isinstance(error, smtplib.SMTPResponseException) and isinstance(error.smtp_error, bytes):
             raise refusal(stage, error.smtp_code, error.smtp_error, about) from error
         kind = _trouble(error) if stage.is_ours else TemporaryTrouble
@@ -190,12 +195,23 @@ def _not_done(stage: Stage, about: str = "") -> Iterator[None]:
         raise kind(f"{place(stage, about)}: {what}"[:600]) from error
 
 
+_LOST = (
+    smtplib.SMTPServerDisconnected,
+    smtplib.SMTPResponseException,
+    ssl.SSLEOFError,
+    ssl.SSLZeroReturnError,
+    ssl.SSLSyscallError,
+)
+"""The connection is gone, or the answer made no sense."""
+
+
 def _trouble(error: Exception) -> type[perdure.NotDone]:
     """An error before a recipient is named. What waiting does not fix is ours to fix: a server
-    without STARTTLS or AUTH, an invalid certificate, a value that cannot be sent."""
-    lost = isinstance(error, (smtplib.SMTPServerDisconnected, smtplib.SMTPResponseException))
-    ours = isinstance(error, (smtplib.SMTPException, ValueError)) and not lost
-    return SenderRefused if ours else ServerTrouble
+    without STARTTLS or AUTH, a port that does not speak TLS, an invalid certificate, a value that
+    cannot be sent or is out of range."""
+    lost = isinstance(error, _LOST)
+    ours = isinstance(error, (smtplib.SMTPException, ssl.SSLError, ValueError, OverflowError))
+    return SenderRefused if ours and not lost else ServerTrouble
 
 
 def asked(before_data: Callable[[], bool]) -> bool:

@@ -258,7 +258,7 @@ def _going_on(contact_id: int) -> list[Statement]:
             id=contact_id,
         ),
         sql(
-            f"""UPDATE touches SET status = 'approved', refused = 0, problem = '', said = ''
+            f"""UPDATE touches SET status = 'approved', said = '', {records.UNREFUSED}
                 WHERE {theirs} AND status = 'refused' AND EXISTS
                   (SELECT 1 FROM members m WHERE m.campaign_id = touches.campaign_id
                    AND m.contact_id = :id AND m.status = 'bounced')

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from email.utils import parseaddr
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -20,6 +20,7 @@ from perdure.types import Run, State
 from .agent import thread_of
 from .cadence import Cadence, Window, due, hours, weekdays
 from .database import Row
+from .letter import Letter, compose
 from .sheet import normalise
 
 if TYPE_CHECKING:
@@ -45,12 +46,19 @@ WHERE m.campaign_id = :id AND m.contact_id > :last AND m.status = 'active'
 ORDER BY m.contact_id LIMIT {PAGE}"""  # noqa: S608 (our own number)
 
 
-def check_sender(sender: str) -> None:
-    """Raise `ValueError` unless it is one address, with or without a name."""
+def check_sender(sender: str) -> str:
+    """A sender with its address as it is written in mails. Raises `ValueError` unless it is one
+    address, with or without a name, that a mail can be from."""
     _, address = parseaddr(sender)
     if "@" not in address or not sender.strip().endswith((f"<{address}>", address)):
         raise ValueError(f"{sender!r} is not a sender such as 'Ana Ruiz <ana@example.com>'.")
-    normalise(address)
+    name, _, end = sender.strip().rpartition(address)
+    address = normalise(address)
+    checked = f"{name}{address}{end}"
+    message_id = f"<{'0' * 32}@{address.partition('@')[2]}>"
+    probe = Letter(checked, address, "", "", "", message_id, address)
+    compose(probe, datetime(2030, 1, 1, tzinfo=UTC))
+    return checked
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ class Changes:
 
     def __post_init__(self) -> None:
         if self.sender is not None:
-            check_sender(self.sender)
+            object.__setattr__(self, "sender", check_sender(self.sender))
         if self.per_day is not None and self.per_day < 0:
             raise ValueError(f"per_day must be 0 (no limit) or more, not {self.per_day}.")
 

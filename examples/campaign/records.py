@@ -18,8 +18,8 @@ ENDED_BY = {"reply": "replied", "bounce": "bounced", "unsubscribe": "unsubscribe
 """The status of a member that a message of this kind ends."""
 UNSENT = "('draft_pending', 'approved', 'refused')"
 """The status of a touch whose text may still go out."""
-UNREFUSED = {"refused": 0, "problem": "", "said": ""}
-"""The columns of a touch without a refusal."""
+UNREFUSED = "refused = 0, refused_at = NULL, hopeless = 0, problem = ''"
+"""Sets the columns of a touch to those of one without a refusal; the server's words stay."""
 
 
 @dataclass(frozen=True)
@@ -99,15 +99,15 @@ def permission(place: dict[str, int], recipient: str) -> Statement:
 def store_draft(touch: dict[str, Any]) -> Statement:
     """Store a draft in place of one that was not sent."""
     return sql(
-        """INSERT INTO touches (campaign_id, contact_id, step, status, subject, body,
+        f"""INSERT INTO touches (campaign_id, contact_id, step, status, subject, body,
              prompt_version, run_id, message_id, drafted_at)
            VALUES (:campaign_id, :contact_id, :step, :status, :subject, :body,
              :prompt_version, :run_id, :message_id, :drafted_at)
            ON CONFLICT (campaign_id, contact_id, step) DO UPDATE
            SET status = excluded.status, subject = excluded.subject, body = excluded.body,
                prompt_version = excluded.prompt_version, run_id = excluded.run_id,
-               drafted_at = excluded.drafted_at, refused = 0, problem = '', said = ''
-           WHERE touches.sent_at IS NULL""",
+               drafted_at = excluded.drafted_at, said = '', {UNREFUSED}
+           WHERE touches.sent_at IS NULL""",  # noqa: S608 (our own words)
         **touch,
     )
 
@@ -123,14 +123,23 @@ def change_touch(place: dict[str, int], **columns: Any) -> Statement:
     )
 
 
+def unrefuse(place: dict[str, int]) -> Statement:
+    """Forget what a server said about a touch."""
+    return sql(
+        f"""UPDATE touches SET said = '', {UNREFUSED} WHERE campaign_id = :campaign_id
+            AND contact_id = :contact_id AND step = :step""",  # noqa: S608 (our own words)
+        **place,
+    )
+
+
 def approve(place: dict[str, int], subject: str, body: str) -> Statement:
     """Approve a draft with this text. A draft that was stopped meanwhile stays stopped: its
     approver has not seen the changed contact."""
     return sql(
-        """UPDATE touches SET status = 'approved', subject = :subject, body = :body, refused = 0,
-             problem = '', said = ''
-           WHERE campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step
-           AND status = 'draft_pending'""",
+        f"""UPDATE touches SET status = 'approved', subject = :subject, body = :body, said = '',
+              {UNREFUSED}
+            WHERE campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step
+            AND status = 'draft_pending'""",  # noqa: S608 (our own words)
         subject=subject,
         body=body,
         **place,
@@ -174,17 +183,29 @@ def give_up(place: dict[str, int], begun: int) -> Statement:
     )
 
 
-def note_refusal(place: dict[str, int], kind: str, said: str, tries: int) -> Statement:
-    """Record a failed try, and the server's words if it refused the mail."""
-    heard = "" if kind == "NotNow" else ", refused = refused + 1, problem = :kind, said = :said"
-    params = {} if kind == "NotNow" else {"kind": kind, "said": said}
+def note_try(place: dict[str, int], tries: int) -> Statement:
+    """Record a failed try."""
     return sql(
-        f"""UPDATE touches SET tries = :tries + 1{heard}
-            WHERE campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step
-            AND tries = :tries""",  # noqa: S608 (our own words)
+        """UPDATE touches SET tries = :tries + 1 WHERE campaign_id = :campaign_id
+           AND contact_id = :contact_id AND step = :step AND tries = :tries""",
         **place,
-        **params,
         tries=tries,
+    )
+
+
+def note_refusal(place: dict[str, int], kind: str, said: str, tries: int, now: int) -> Statement:
+    """Record that the server refused the mail in this try, and its words."""
+    return sql(
+        """UPDATE touches SET tries = :tries + 1, problem = :kind, said = :said,
+             refused = CASE WHEN problem = :kind THEN refused + 1 ELSE 1 END,
+             refused_at = COALESCE(refused_at, :now)
+           WHERE campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step
+           AND tries = :tries""",
+        **place,
+        kind=kind,
+        said=said,
+        tries=tries,
+        now=now,
     )
 
 
@@ -249,10 +270,15 @@ def closed(database: Database, campaign_id: int, contact_id: int) -> tuple[str |
 
 
 def end_contact(contact_id: int, status: str) -> list[Statement]:
-    """Stop writing to a contact, in every campaign."""
+    """Stop writing to a contact, in every campaign. A bounce does not undo that the contact
+    unsubscribed or was removed."""
     of = {"id": contact_id, "status": status}
     return [
-        sql("UPDATE contacts SET status = :status WHERE id = :id", **of),
+        sql(
+            """UPDATE contacts SET status = :status WHERE id = :id
+               AND (status = 'active' OR CAST(:status AS TEXT) <> 'bounced')""",
+            **of,
+        ),
         sql(
             """UPDATE members SET status = :status WHERE contact_id = :id
                AND status = 'active'""",

@@ -97,6 +97,14 @@ _ENHANCED: dict[str, type[Rejected]] = {
 """By subject and detail, for what has one meaning. Whatever is not here (5.0.0, 5.1.0, 5.2.0,
 5.4.x, 5.7.1, no code at all) is used for everything: the words count."""
 
+_PERHAPS_OURS = re.compile(
+    r"sender|sending|mail from|from address|return.path|client|\b(he|eh)lo\b"
+    r"|your(?! (e-?mail|mail|message) (to|could|can))"  # that one was not delivered says no more
+    r"|log(ged)?[ -]?in\b|authenticat|authori[sz]|credential|\btls\b|encrypt|relaying"
+    r"|rate.?limit|too many|gr[ae]y.?list|spam|polic(y|ies)\b|access denied|\bip\b"
+    r"|banned|blocked|suspend"
+)
+"""What may be about us: it is not the recipient's for certain, whatever the code says."""
 _WORDS: tuple[tuple[type[Rejected] | None, str], ...] = (
     # the mailbox is full, or busy; its owner does not want us
     (Doubtful, r"(?<!submission)(?<!submission )(?<!sending )(?<!message )quota|storage"),
@@ -104,7 +112,8 @@ _WORDS: tuple[tuple[type[Rejected] | None, str], ...] = (
     (Doubtful, r"(blocked|rejected|refused|denied) by (the )?(recipient|user|owner)"),
     (LetterRefused, r"too (large|big)|(message|mail) (size|length)|virus|malware|attachment"),
     (LetterRefused, r"contains? .*\b(urls?|links?|spam)\b|uribl|surbl|content (rejected|filter)"),
-    (SenderRefused, r"relay(ing)?( access)?( is)? (denied|not|prohibited)|not (be )?relay"),
+    (SenderRefused, r"relay(ing)?( access)?( is)? (denied|not|prohibited|disabled)"),
+    (SenderRefused, r"not (be )?relay|(login|log in|tls|encryption) (is )?(required|first)"),
     (SenderRefused, r"(unable|permitted|allowed) to relay|allowed rcpthosts"),
     (SenderRefused, r"authenticat|starttls|reverse (dns|host)"),
     (SenderRefused, r"\b(spf|dkim|dmarc|ptr|rdns|dnsbl|rbl)\b"),
@@ -120,8 +129,7 @@ _WORDS: tuple[tuple[type[Rejected] | None, str], ...] = (
     (SenderRefused, r"(submission|sending|message) ?quota|(sending|daily)\b.* limit"),
     # passes, or is about us, whatever the code says
     (Doubtful, r"temporar|try (again )?later|throttl|from your\b|your (domain|server|network)\b"),
-    # may be about us: it is not the recipient's for certain
-    (None, r"sender|mail from|from address|return.path|client|\b(he|eh)lo\b|your|domain|host"),
+    (None, rf"{_PERHAPS_OURS.pattern}|domain|host"),
     (NoSuchRecipient, r"no such (user|mailbox|recipient|person)|no mailbox here"),
     (NoSuchRecipient, r"(user|recipient|mailbox) (is )?(unknown|not found|invalid)"),
     (NoSuchRecipient, r"(unknown|invalid|nonexistent|not a valid) (user|recipient|mailbox)"),
@@ -145,15 +153,12 @@ def meaning(stage: Stage, code: int, text: str) -> type[perdure.NotDone]:
         return SenderRefused
     status = _STATUS.search(text)
     known = _BASIC.get(code) or (_ENHANCED.get(status[1]) if status else None)
-    spoken = _by_words(text)
-    if known is NoSuchRecipient and spoken not in (None, NoSuchRecipient):
-        return Doubtful
-    return known or spoken or (LetterRefused if stage is Stage.CONTENT else Doubtful)
-
-
-def _by_words(text: str) -> type[Rejected] | None:
     said = " ".join(_NAMES.sub(" ", text[:2000]).lower().split())
-    return next((kind for kind, pattern in _WORDS if re.search(pattern, said)), None)
+    spoken = next((kind for kind, pattern in _WORDS if re.search(pattern, said)), None)
+    if known is NoSuchRecipient:
+        contradicted = _PERHAPS_OURS.search(said) or spoken not in (None, NoSuchRecipient)
+        return Doubtful if contradicted else known
+    return known or spoken or (LetterRefused if stage is Stage.CONTENT else Doubtful)
 
 
 def refusal(stage: Stage, code: int, text: bytes, about: str = "") -> perdure.NotDone:

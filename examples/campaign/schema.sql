@@ -74,8 +74,9 @@ CREATE INDEX IF NOT EXISTS members_contact ON members (contact_id);
 -- or `stopped` (the prospect was faster, or the thread ended otherwise). `attempt` is the last
 -- conversation with the mail server about it, begun at `attempt_at`: an older one that wakes up late
 -- finds that it is not its turn.
--- `tries` counts the conversations that came to nothing, `refused` those of them in which the server
--- said no; `problem` is what kind of no the last one was, and `said` the server's words.
+-- `tries` counts the conversations that came to nothing. `problem` is what kind of no the last one was,
+-- `said` the server's words, `refused` how many of that kind came in a row, and `refused_at` when the
+-- first of any kind came. `hopeless` says that a person is to be asked instead of trying it again.
 -- `outcome` is 1.0 if it earned a reply, 0.0 if not.
 CREATE TABLE IF NOT EXISTS touches (
   campaign_id    BIGINT NOT NULL,
@@ -92,6 +93,8 @@ CREATE TABLE IF NOT EXISTS touches (
   attempt_at     BIGINT,
   tries          INTEGER NOT NULL DEFAULT 0,
   refused        INTEGER NOT NULL DEFAULT 0,
+  refused_at     BIGINT,
+  hopeless       INTEGER NOT NULL DEFAULT 0,
   problem        TEXT NOT NULL DEFAULT '',
   said           TEXT NOT NULL DEFAULT '',
   sent_at        BIGINT,

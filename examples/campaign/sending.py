@@ -7,10 +7,13 @@ that sent the mail. A mail that may have gone out is not sent again until it is 
 arrived:
 
     killed before the content       `unanswered`; the provider does not know it: it is tried again
-    killed after it, or no answer   `unanswered`; the provider is asked by Message-ID, by the clock
+    killed after it                 `unanswered`; the provider is asked by Message-ID, by the clock
+    no answer to the content        the same; if the provider does not know it, that is a refusal,
+                                    `TemporaryTrouble`: it is counted, and tried again later
     suspended on the way            the same; before the provider's no counts, the conversation is
                                     given up in the touch, and its last check finds that
-    no look-up                      the run is held, and a person settles it
+    no look-up                      the run is held, and a person settles it; if many in a row are
+                                    not answered, the campaign stops
 
 The last check of campaign, contact, text and hours is by the journal's clock: when the server has
 accepted the recipient, and again when it asks for the content, before any of it is sent.
@@ -29,12 +32,12 @@ import perdure
 from perdure.times import milliseconds, moment
 from perdure.types import EffectRecord
 
-from . import records
+from . import records, trouble
 from .cadence import Cadence
-from .database import Database
+from .database import Database, Row, sql
 from .letter import Letter
 from .lookup import Lookup
-from .mail import NoAnswer, Outgoing, asked
+from .mail import Outgoing, asked
 from .refusals import TemporaryTrouble
 from .settings import Settings
 
@@ -47,7 +50,8 @@ SLOW = 5.0
 
 
 class NotNow(perdure.NotDone):
-    """The mail may not go out at this moment, or did not arrive: the thread looks again."""
+    """The mail may not go out at this moment, or was cut off on our side and did not arrive: the
+    thread looks again."""
 
 
 class NotYet(Exception):
@@ -62,6 +66,8 @@ class Result(NamedTuple):
     campaign_id: int | None = None
     at: datetime | None = None
     message_id: str = ""
+    said: str = ""
+    """How the server failed to answer; empty if the conversation was cut off on our side."""
 
     @classmethod
     def of(cls, said: Any) -> Result:
@@ -73,9 +79,15 @@ class Result(NamedTuple):
 class Sending:
     """Sends letters, each once."""
 
-    def __init__(self, settings: Settings, database: Database, now: Callable[[], int]) -> None:
-        """`now` is the journal's time, in milliseconds."""
-        self._settings, self._database, self._now = settings, database, now
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        now: Callable[[], int],
+        ask: Callable[[Row], None],
+    ) -> None:
+        """`now` is the journal's time, in milliseconds; `ask` asks about a campaign's trouble."""
+        self._settings, self._database, self._now, self._ask = settings, database, now, ask
         self._outgoing = Outgoing.of(settings)
         self._lookup = Lookup(settings.lookup_url) if settings.lookup_url else None
         self.send = perdure.effect(
@@ -122,7 +134,8 @@ class Sending:
             sender = {**place, "campaign_id": result.campaign_id or place["campaign_id"]}
             about = (result.message_id, letter["recipient"], sequence, tries)
             if not self.arrived(sender, *about):
-                raise NotNow("the mail did not arrive")
+                lost = "the provider does not have the mail"
+                raise TemporaryTrouble(f"{result.said}; {lost}") if result.said else NotNow(lost)
         return result
 
     def is_mine(self, place: dict[str, int], result: Result, tries: int) -> bool:
@@ -174,8 +187,8 @@ class Sending:
             check(next(iter(rows), None))
             return True
 
-        def ended(status: str) -> dict[str, Any]:
-            return Result(status, place["campaign_id"], at, letter["message_id"])._asdict()
+        def ended(status: str, said: str = "") -> dict[str, Any]:
+            return Result(status, place["campaign_id"], at, letter["message_id"], said)._asdict()
 
         def begin() -> bool:
             row = next(iter(self._database.read(permission)[0]), None)
@@ -187,10 +200,24 @@ class Sending:
         asked(begin)
         try:
             return ended(self._outgoing.send(Letter(**letter), at, before_data))
-        except NoAnswer:
-            if self._lookup is None:  # only a person can tell
-                raise
-            return ended("unanswered")
+        except perdure.NotDone:
+            raise
+        except Exception as error:  # `NoAnswer`, or something else that the next try may meet again
+            said = str(error) or type(error).__name__
+            if self._lookup is not None:
+                return ended("unanswered", said)
+            self._note_no_answer(place, said.replace(letter["recipient"], "the recipient"))
+            raise  # only a person can tell
+
+    def _note_no_answer(self, place: dict[str, int], said: str) -> None:
+        """Stop the campaign if this is one of many. Its thread is held, so it asks here."""
+        *_, [campaign] = self._database.write(
+            records.change_touch(place, problem="NoAnswer", said=said),
+            *trouble.consequences(place, "NoAnswer", said),
+            sql("SELECT * FROM campaigns WHERE id = :id", id=place["campaign_id"]),
+        )
+        if campaign["state"] == "trouble":
+            self._ask(campaign)
 
     def _arrived(
         self, place: dict[str, int], message_id: str, recipient: str, sequence: str, tries: int

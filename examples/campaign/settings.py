@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
+
+from .sheet import normalise
+
+TOKEN = 20
+"""Letters of the token in a contact's unsubscribe address and link."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +71,15 @@ class Settings:
                 continue
             kind: type[Any] = type(one.default)
             try:
-                given[one.name] = _yes_or_no(text) if kind is bool else kind(text)
+                given[one.name] = _yes_or_no(text) if kind is bool else _read(kind, text)
             except ValueError:
                 name = f"CAMPAIGN_{one.name.upper()}"
                 raise SystemExit(f"{name}={text!r} is not {_WANTED[kind]}.") from None
+            if one.name in _CHECKS:
+                try:
+                    given[one.name] = _CHECKS[one.name](text)
+                except ValueError as error:
+                    raise SystemExit(f"CAMPAIGN_{one.name.upper()}={text!r}: {error}.") from None
         if given.get("smtp_starttls") and given.get("smtp_tls"):
             raise SystemExit(
                 "CAMPAIGN_SMTP_TLS and CAMPAIGN_SMTP_STARTTLS are both set. Remove one: a server "
@@ -76,7 +88,14 @@ class Settings:
         return cls(**given)
 
 
-_WANTED = {bool: "yes or no", int: "a whole number", float: "a number"}
+_WANTED = {bool: "yes or no", int: "a whole number, 0 or more", float: "a number, 0 or more"}
+
+
+def _read(kind: type[Any], text: str) -> Any:
+    value = kind(text)
+    if kind is not str and not 0 <= value < math.inf:
+        raise ValueError(text)
+    return value
 
 
 def _yes_or_no(text: str) -> bool:
@@ -85,3 +104,21 @@ def _yes_or_no(text: str) -> bool:
     if text.lower() in ("", "0", "false", "no", "off"):
         return False
     raise ValueError(text)
+
+
+def _unsubscribe(text: str) -> str:
+    """An address that has room for a contact's token."""
+    address = normalise(text)
+    normalise(address.replace("@", f"+{'0' * TOKEN}@"))
+    return address
+
+
+def _web_url(text: str) -> str:
+    if text and not (text.isascii() and len(text) <= 250 and _WEB_URL.fullmatch(text)):
+        raise ValueError("it is not the start of a link, such as https://mail.example.com")
+    return text
+
+
+_WEB_URL = re.compile(r'https?://[^\s<>,"/?#]+(/[^\s<>,"?#]*)?')
+_CHECKS = {"unsubscribe": _unsubscribe, "web_url": _web_url}
+"""What would fail every mail, or be a wrong way out in it."""

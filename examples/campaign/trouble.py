@@ -14,6 +14,7 @@ asked even if the thread that stopped the campaign has died.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Literal, TypedDict
 
 from langgraph.graph import START, StateGraph
@@ -24,17 +25,20 @@ import perdure
 from .database import Database, Row, Statement, sql
 
 GRAPH = "campaign trouble"
-LIMITS = {
-    "SenderRefused": (1, 1),
-    "ServerTrouble": (1, 12),
-    "TemporaryTrouble": (5, 12),
-    "LetterRefused": (5, 1),
-    "NoSuchRecipient": (5, 1),
-    "Doubtful": (5, 1),
+PATIENCE = {
+    "Doubtful": perdure.Retry(4, timedelta(hours=1), 4, longest=timedelta(days=1)),
+    "TemporaryTrouble": perdure.Retry(12, timedelta(minutes=5), longest=timedelta(hours=4)),
+    "ServerTrouble": perdure.Retry(12, timedelta(minutes=5), longest=timedelta(hours=4)),
 }
-"""By kind: how many touches must fail in a row, and how often each. A refusal of the sender stops
-the campaign at once, a server that is down or defers every mail after about a day, the others when
-many fail alike."""
+"""Attempts and pauses for a refused mail before it is hopeless."""
+LONGEST = 24 * 3_600_000
+"""Milliseconds after the first refusal, of whatever kind, after which it is hopeless anyway: closed
+windows make the pauses longer. But not before the third try: a weekend is no refusal."""
+MANY = 5
+"""Touches that must fail alike, one after the other, to be trouble for the campaign."""
+ALIKE = ("TemporaryTrouble", "LetterRefused", "NoSuchRecipient", "Doubtful", "NoAnswer")
+"""The kinds that are trouble if there are many; of `TemporaryTrouble` only hopeless touches
+count."""
 ANSWERS = {
     "resume": "it is fixed, go on and try again",
     "accept": "these addresses really are wrong, go on without them",
@@ -42,25 +46,66 @@ ANSWERS = {
 }
 
 
-def stop(place: dict[str, int], kind: str, what: str) -> Statement:
-    """Stop a running campaign if enough of its touches failed alike since its last success before
-    this touch. A success that is dated later, by a clock that was set back, does not count."""
-    many, refused = LIMITS[kind]
+_STOP = """UPDATE campaigns SET state = 'trouble', trouble = :what, troubles = troubles + 1
+WHERE id = :campaign_id AND state = 'running'"""
+_LAST_SUCCESS = """(SELECT COALESCE(MAX(sent_at), 0) FROM touches WHERE campaign_id = :campaign_id
+  AND sent_at <= (SELECT attempt_at FROM touches WHERE campaign_id = :campaign_id
+    AND contact_id = :contact_id AND step = :step))"""
+"""The last before this touch. A later date, of a clock that was set back, does not count."""
+_IS_DOWN = f"""{_STOP} AND EXISTS
+  (SELECT 1 FROM touches WHERE campaign_id = :campaign_id AND contact_id = :contact_id
+   AND step = :step AND problem = 'ServerTrouble' AND hopeless = 1
+   AND refused_at > {_LAST_SUCCESS})"""  # noqa: S608 (our own words, here and below)
+_ARE_MANY = f"""{_STOP} AND :many <=
+  (SELECT count(*) FROM touches WHERE campaign_id = :campaign_id AND problem IN (:kind, :also)
+   AND hopeless >= :hopeless AND attempt_at >= {_LAST_SUCCESS})"""  # noqa: S608
+
+
+def lose_hope(place: dict[str, int], kind: str, now: int) -> Statement:
+    """Mark a touch that was refused so often, or for so long, that a person is to be asked."""
     return sql(
-        """UPDATE campaigns SET state = 'trouble', trouble = :what, troubles = troubles + 1
-           WHERE id = :campaign_id AND state = 'running' AND :many <=
-             (SELECT count(*) FROM touches WHERE campaign_id = :campaign_id AND problem = :kind
-              AND refused >= :refused AND attempt_at >=
-                (SELECT COALESCE(MAX(sent_at), 0) FROM touches WHERE campaign_id = :campaign_id
-                 AND sent_at <=
-                   (SELECT attempt_at FROM touches WHERE campaign_id = :campaign_id
-                    AND contact_id = :contact_id AND step = :step)))""",
+        """UPDATE touches SET hopeless = 1 WHERE campaign_id = :campaign_id
+           AND contact_id = :contact_id AND step = :step AND problem = :kind
+           AND (refused >= :attempts OR (refused_at <= :since AND tries >= 3))""",
         **place,
         kind=kind,
-        what=f"{kind}: {what}",
-        many=many,
-        refused=refused,
+        attempts=PATIENCE[kind].attempts,
+        since=now - LONGEST,
     )
+
+
+def stop(campaign_id: int, kind: str, what: str) -> Statement:
+    """Stop a running campaign: no mail of it can go out."""
+    return sql(_STOP, campaign_id=campaign_id, what=f"{kind}: {what}")
+
+
+def consequences(place: dict[str, int], kind: str, what: str) -> list[Statement]:
+    """What a refusal that was just noted means for the campaign, which stops:
+
+    - at once, if the sender is refused
+    - if the server is in trouble until a touch is hopeless, and has taken no mail since it first
+      refused that one; else it is the trouble of one contact, like any other that may pass
+    - if many touches failed alike since the last mail that was taken
+    """
+    if kind == "SenderRefused":
+        return [stop(place["campaign_id"], kind, what)]
+    if kind == "ServerTrouble":
+        down = sql(_IS_DOWN, **place, what=f"{kind}: {what}")
+        return [down, *consequences(place, "TemporaryTrouble", what)]
+    if kind not in ALIKE:
+        return []
+    passes = kind == "TemporaryTrouble"
+    return [
+        sql(
+            _ARE_MANY,
+            **place,
+            what=f"{kind}: {what}",
+            many=MANY,
+            kind=kind,
+            also="ServerTrouble" if passes else kind,
+            hopeless=int(passes),
+        )
+    ]
 
 
 def ask(runtime: perdure.Runtime, campaign: Row) -> None:
@@ -158,10 +203,13 @@ class Question:
 
 
 WORDS = {
-    "SenderRefused": "The mail server takes no mail from us. No mail is sent until this is fixed.",
+    "SenderRefused": "The mail server takes no mail from us, or none can be written. No mail is "
+    "sent until this is fixed.",
     "ServerTrouble": "The mail server has been in trouble for a day. No mail is sent meanwhile.",
     "TemporaryTrouble": "The mail server has deferred several mails in a row for a day.",
     "LetterRefused": "The mail server refused the text of several mails in a row.",
     "NoSuchRecipient": "The mail server did not know several recipients in a row.",
     "Doubtful": "The mail server refused several mails in a row, for an unclear reason.",
+    "NoAnswer": "The mail server did not answer the content of several mails in a row. Each of "
+    "them is held: look into the provider's log, and settle it.",
 }

@@ -201,11 +201,45 @@ def test_a_check_tries_the_mailbox(check: Check) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("UNSUBSCRIBE", "unsubscribe", "is not an address"),
+        ("UNSUBSCRIBE", "", "it has no address"),
+        ("UNSUBSCRIBE", f"{'u' * 50}@example.com", "is not an address"),  # no room for a token
+        ("WEB_URL", "mail.example.com", "not the start of a link"),
+        ("WEB_URL", "https://", "not the start of a link"),
+        ("WEB_URL", "https://mail.example.com/?a=b", "not the start of a link"),
+        ("WEB_URL", "https://münchen.example", "not the start of a link"),
+    ],
+)
+def test_a_way_out_that_a_mail_cannot_have_is_refused_by_its_name(
+    name: str, text: str, told: str
+) -> None:
+    with pytest.raises(SystemExit, match=f"^CAMPAIGN_{name}=.*{told}"):
+        Settings.read({f"CAMPAIGN_{name}": text})
+
+
+def test_a_way_out_that_a_mail_can_have_is_taken() -> None:
+    read = Settings.read(
+        {
+            "CAMPAIGN_UNSUBSCRIBE": "Ana+Unsubscribe@München.example",
+            "CAMPAIGN_WEB_URL": "http://127.0.0.1:8000/mail/",
+        }
+    )
+    assert read.unsubscribe == "ana+unsubscribe@xn--mnchen-3ya.example"
+    assert read.web_url == "http://127.0.0.1:8000/mail/"
+    assert Settings.read({"CAMPAIGN_WEB_URL": ""}).web_url == ""
+
+
+@pytest.mark.parametrize(
     ("name", "text", "wanted"),
     [
         ("CAMPAIGN_SMTP_STARTTLS", "ja", "yes or no"),
         ("CAMPAIGN_SMTP_PORT", "smtp", "a whole number"),
         ("CAMPAIGN_SMTP_TIMEOUT", "long", "a number"),
+        ("CAMPAIGN_APART", "-1", "a whole number, 0 or more"),
+        ("CAMPAIGN_DOMAIN_PAUSE", "inf", "a number, 0 or more"),
+        ("CAMPAIGN_LOOKUP_AFTER", "nan", "a number, 0 or more"),
     ],
 )
 def test_an_invalid_setting_is_refused(name: str, text: str, wanted: str) -> None:

@@ -19,7 +19,7 @@ from examples.campaign.app import App
 from examples.campaign.contacts import Refused
 from examples.campaign.errors import Unknown
 from examples.campaign.faults import Reply
-from examples.campaign.postoffice import Fault, Mail, Moment, scripted
+from examples.campaign.postoffice import Fault, Mail, Moment, PostOffice, scripted
 from perdure import errors
 from perdure.journal import failpoints
 from tests.support.campaign_commands import Command
@@ -573,6 +573,27 @@ def test_a_bounce_that_is_undone_while_its_thread_ends_does_not_end_it(
     office.receive(bounce(office.message_id(1)))
     office.sleep_through()
     assert (office.touch_states(), office.member()) == (["sent", "sent"], "finished")
+
+
+@pytest.mark.parametrize("ended", ["removed", "unsubscribed"])
+def test_a_bounce_does_not_undo_what_ended_a_contact_meanwhile(sqlite_url: str, ended: str) -> None:
+    """The contact is removed, or unsubscribes, while the server is about to say no."""
+
+    def end(moment: Moment, mail: Mail) -> None:
+        if moment is Moment.BEGAN and ended == "removed":
+            people.remove(here.app, BO)
+        elif moment is Moment.BEGAN:
+            here.inbound.receive(reply(subject="unsubscribe").as_bytes())
+
+    server = PostOffice(scripted({(BO, 1): Fault.REJECT_RECIPIENT}), end)
+    with world(sqlite_url, server) as here:
+        here.campaign()
+        here.drive()
+        assert here.rows("SELECT status FROM contacts") == [{"status": ended}]
+        assert (here.member(), here.run().output["ended"]) == (ended, ended)
+        with pytest.raises(ValueError, match=r"unsubscribed|removed"):
+            people.unbounce(here.app, BO)
+        assert here.sent() == []
 
 
 def test_a_contact_who_unsubscribed_is_not_unbounced(sqlite_office: World) -> None:

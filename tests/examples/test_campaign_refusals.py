@@ -47,7 +47,28 @@ SAID: list[tuple[type[perdure.NotDone], Stage, str]] = [
     (NoSuchRecipient, CONTENT, "554 delivery error: dd This user doesn't have a yahoo.com account"),
     (NoSuchRecipient, CONTENT, "550 5.1.1 User unknown"),
     (NoSuchRecipient, CONTENT, "554 delivery error: dd Not a valid recipient"),  # Yahoo
+    (
+        NoSuchRecipient,  # Gmail
+        RCPT,
+        "550-5.1.1 double-checking the recipient's email address for typos or\r\n550 5.1.1 spaces",
+    ),
+    (NoSuchRecipient, RCPT, "550 5.1.1 RESOLVER.ADR.ExRecipNotFound; not found"),  # Exchange
+    (NoSuchRecipient, RCPT, "550 5.1.1 <{}>: Recipient address rejected: User unknown in relay "),
+    (
+        NoSuchRecipient,  # Postfix, which has asked another server
+        RCPT,
+        "550 5.1.1 <{}>: undeliverable address: host mx.example.org[192.0.2.1] said: 550 5.1.1 No",
+    ),
+    (NoSuchRecipient, RCPT, "550 5.1.1 <{}>: Email address could not be found, or was misspelled"),
+    (NoSuchRecipient, RCPT, "550 Message was not accepted -- invalid mailbox."),  # mail.ru
+    (
+        NoSuchRecipient,  # Yahoo
+        CONTENT,
+        "554 30 Sorry, your message to <{}> cannot be delivered. This mailbox is disabled (554.30)",
+    ),
     # about us
+    (SenderRefused, RCPT, "550 user unknown: login required"),
+    (SenderRefused, RCPT, "550 invalid recipient: relaying is disabled"),
     (SenderRefused, RCPT, "550 5.1.8 <ana@example.com>: Sender address rejected: Domain not found"),
     (SenderRefused, RCPT, "550 5.1.8 Access denied, bad outbound sender AS(4)"),
     (SenderRefused, RCPT, "553 5.1.7 The sender address is not a valid address"),
@@ -146,6 +167,22 @@ SAID: list[tuple[type[perdure.NotDone], Stage, str]] = [
     (Doubtful, RCPT, "550 Account disabled"),
     (Doubtful, RCPT, "550 No such address: your domain has no MX"),
     (Doubtful, RCPT, "550 5.1.1 Relaying denied"),
+    (Doubtful, RCPT, "550 5.1.2 Sender domain does not exist"),
+    (Doubtful, RCPT, "550 5.1.1 Sender unknown"),
+    (Doubtful, RCPT, "553 5.1.3 Invalid sender address"),
+    (Doubtful, RCPT, "550 5.1.6 Sender has moved"),
+    (Doubtful, RCPT, "550 5.1.10 Sender domain has null MX"),
+    (Doubtful, RCPT, "550 5.1.2 The domain of your return path cannot be resolved"),
+    (Doubtful, RCPT, "550 5.1.1 invalid MAIL FROM"),
+    (Doubtful, RCPT, "550 5.1.1 Envelope sender could not be verified"),
+    (Doubtful, RCPT, "550 5.2.1 Sender account is locked"),
+    (Doubtful, RCPT, "550 5.2.1 Account suspended"),
+    (Doubtful, RCPT, "550 5.1.1 rate limit exceeded"),
+    (Doubtful, RCPT, "550 5.1.2 TLS required"),
+    (Doubtful, RCPT, "550 5.1.1 invalid credentials"),
+    (Doubtful, RCPT, "550 5.1.1 Your mail was refused"),
+    (Doubtful, RCPT, "550 5.1.1 Message rejected as spam"),
+    (Doubtful, RCPT, "550 no such user ana, authorization failed"),
     (Doubtful, RCPT, "550 5.1.1 Sender address rejected: no such user"),
     (NoSuchRecipient, RCPT, "550 5.1.1 <spf-dkim-relay@example.org>: no such user"),
     (Doubtful, DATA, "554 5.5.1 Error: no valid recipients"),
@@ -207,6 +244,14 @@ ABOUT_US = (
     "no DKIM signature",
     "rejected by DMARC policy",
     "cannot find your reverse hostname",
+    "sender unknown",
+    "the return path cannot be resolved",
+    "not logged in",
+    "not authorised",
+    "relaying is disabled",
+    "rate limit exceeded",
+    "TLS required",
+    "invalid credentials",
 )
 
 
@@ -216,7 +261,7 @@ def test_a_refusal_that_may_be_about_us_gives_up_no_contact() -> None:
         code, text = int(said[:3]), said[4:]
         for words in ABOUT_US:
             for both in (f"{text} {words}", f"{text}\n{words.upper()}"):
-                assert meaning(stage, code, both) in (Doubtful, SenderRefused), both
+                assert meaning(stage, code, both) is not NoSuchRecipient, both
     for stage in Stage:
         if stage.is_ours:
             assert meaning(stage, 550, "5.1.1 User unknown") is SenderRefused

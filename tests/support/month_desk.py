@@ -65,7 +65,7 @@ class Desk:
 
     def _answer(self, wait: Any, said: dict[str, str]) -> bool:
         """False if what happened meanwhile was faster."""
-        with contextlib.suppress(errors.WaitClosed):
+        with contextlib.suppress(errors.WaitClosed, errors.AlreadyAnswered):
             self._app.runtime.blocking.answer(wait.id, said, by="Eva")
             return True
         return False
