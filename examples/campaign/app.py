@@ -114,7 +114,8 @@ class App:
     # -- campaigns
 
     def create(self, plan: Plan) -> int:
-        """Add a campaign, and give its id."""
+        """Add a campaign, and give its id. Raises `ValueError` if its name is taken, or is the
+        sequence of another campaign, which it would share without `plan.sequence`."""
         check_sender(plan.sender)
         row: Row = {
             "name": plan.name,
@@ -128,14 +129,20 @@ class App:
         }
         perhaps_ours = False
         while True:
-            there, [last] = self.database.read(
+            there, sharing, [last] = self.database.read(
                 sql("SELECT * FROM campaigns WHERE name = :name", name=plan.name),
+                sql("SELECT name FROM campaigns WHERE sequence = :name", name=plan.name),
                 sql("SELECT COALESCE(MAX(id), 0) AS id FROM campaigns"),
             )
             if there and perhaps_ours and there[0].items() >= row.items():
                 return int(there[0]["id"])
             if there:
                 raise ValueError(f"There is a campaign {plan.name!r} already; choose another name.")
+            if sharing and not plan.sequence:
+                raise ValueError(
+                    f"{plan.name!r} is the sequence of campaign {sharing[0]['name']!r}. Choose "
+                    "another name; or pass it as the sequence, too, to send no step twice."
+                )
             try:
                 self.database.write(sql(_CREATE, id=last["id"] + 1, **row))
                 return int(last["id"]) + 1

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,16 @@ def test_a_campaign_can_be_run_from_the_command_line(
         sqlite_office.dates(CY)[0],
         sqlite_office.dates(CY)[0] + 2 * DAY,
     ]
+
+
+def test_a_campaign_named_like_the_sequence_of_another_is_not_created_by_mistake(
+    office: World,
+) -> None:
+    office.app.create(replace(PLAN, name="a", sequence="news"))
+    with pytest.raises(ValueError, match="'news' is the sequence of campaign 'a'"):
+        office.app.create(replace(PLAN, name="news", sequence=""))
+    assert [one["name"] for one in office.app.status()] == ["a"]
+    assert office.app.create(replace(PLAN, name="news", sequence="news")) == 2
 
 
 def test_what_is_not_said_to_edit_stays_as_it_is(sqlite_office: World, command: Command) -> None:
