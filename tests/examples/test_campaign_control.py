@@ -334,27 +334,25 @@ def test_what_another_campaign_means_for_this_one_is_said_before(
     sqlite_office: World, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CAMPAIGN_APART", "3")
-    sqlite_office.campaign(PLAN, BO, CY)
+    app, sheet = sqlite_office.app, tmp_path / "sheet.csv"
+    sheet.write_text(f"email\n{BO}\n{CY}\n{DO}\n")
+    sqlite_office.campaign(HELD, BO, CY, cadence=Cadence((0,)))
     sqlite_office.drive()
-    app = sqlite_office.app
-    booked = sql(
-        """INSERT INTO bookings (campaign_id, contact_id, step, person, sequence, at, until)
-           SELECT campaign_id, contact_id, step, :bo, 'default', sent_at, sent_at FROM touches
-           WHERE contact_id = :id AND sent_at IS NOT NULL""",
-        bo=BO,
-        id=sqlite_office.contact(BO),
-    )
-    app.database.write(sql("DELETE FROM bookings"), booked)
-    sheet = tmp_path / "sheet.csv"
-    sheet.write_text(f"email\n{BO}\n{CY}\n")
     app.create(Plan("autumn", "Chairs", "ana@example.com"))
     app.create(Plan("again", "Tables", "ana@example.com", "default"))
-    told = command("import", "autumn", str(sheet))[1]
-    assert "1 of its active members had, or will have, mail from another campaign within 3" in told
+    told = command("import", "autumn", str(sheet))[1]  # while drafts of the other wait
+    assert "2 of its active members are in another campaign too" in told
+    assert "its mails and these are kept 3 days apart" in told
     assert "duplicate" not in told
-    assert "mail from another campaign" in command("launch", "autumn")[1]
+    assert "are in another campaign too" in command("launch", "autumn")[1]
+    for question in sqlite_office.questions(1, BO) + sqlite_office.questions(1, CY):
+        app.runtime.blocking.answer(question.id, {"action": "approve"})
+    sqlite_office.drive()
+    control.stop(app, 1)
     told = command("import", "again", str(sheet))[1]
     assert "2 touches to 2 of its active members will be left out as duplicates" in told
-    assert "mail from another campaign" not in told
-    later = app.clock.now() + 4 * 86_400_000
-    assert overlaps.find(app.database, 2, 3, later).waiting == 0
+    soon, later = (app.clock.now() + days * 86_400_000 for days in (2, 4))
+    assert overlaps.find(app.database, 2, 3, soon).shared == 3  # `again` is of that sequence, too
+    control.stop(app, 3)
+    assert overlaps.find(app.database, 2, 3, soon).shared == 2  # they had its mail
+    assert overlaps.find(app.database, 2, 3, later).shared == 0
