@@ -7,7 +7,7 @@ What each crash leaves behind, and what decides:
     before a draft is stored     nothing but a model's answer, which is recorded
     draft stored, not asked      `draft_pending`; approval asks
     asked                        a wait: no clock can send it, only an answer, once
-    approved, not sent           a booking, which is found again, or replaced once it has passed
+    approved, not sent           a booking, which is made anew whenever the thread is driven
     a mail on its way            an intent: the provider is asked by Message-ID, or a person is
     sent, not noted              the recorded outcome; it is noted, and not sent again
     refused, not noted           the recorded refusal; it is noted once, with what it leads to

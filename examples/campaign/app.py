@@ -36,8 +36,8 @@ VALUES (:id, :name, :sequence, :sender, :brief, :gaps, :days, :opens, :closes, :
 @dataclass(frozen=True)
 class Plan:
     """A campaign as a person describes it. Campaigns of one `sequence` never send a contact the
-    same step twice; by default a campaign has a sequence of its own. `per_day` is the most that its
-    sender's address sends in a day, 0 for any number."""
+    same step twice; by default a campaign has a sequence of its own. It sends nothing more on a day
+    on which its sender's address has sent `per_day` mails, of whatever campaign; 0 is no limit."""
 
     name: str
     brief: str

@@ -185,7 +185,8 @@ class Preview:
                 yield "drafts written from now on wait for a person"
                 yield f"{_count(self.approved, 'approved touch', 'es')} not sent yet still go out"
             case "per day":
-                yield "mails a day from the sender's address, of all its campaigns; 0 is no limit"
+                yield "the campaign sends nothing more on a day on which its sender's address has"
+                yield "sent so many mails, of all campaigns; 0 is no limit"
 
 
 def preview(app: App, campaign_id: int, changes: Changes) -> Preview:

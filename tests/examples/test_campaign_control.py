@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from tests.support.fork_server import ForkServer
 
 DO = "do@example.org"
 THREE = (BO, CY, DO)
+FRIDAY = MONDAY + timedelta(days=4, hours=9)
+"""When the window is closed."""
 
 
 def state_of(office: World) -> tuple[str, int]:
@@ -257,6 +260,38 @@ def test_an_edit_that_is_killed_is_finished_by_the_same_edit(
     assert sqlite_office.edit(1, gaps=(0, 1)) == 2
     sqlite_office.drive()
     assert [len(sqlite_office.sent(one)) for one in THREE] == [2, 2, 2]
+
+
+def test_an_edit_brings_approved_touches_forward_as_its_preview_says(office: World) -> None:
+    office.clock.move_to(FRIDAY - timedelta(hours=4))
+    office.campaign(HELD, *THREE, cadence=TWO)
+    office.drive()
+    office.clock.move_to(FRIDAY)
+    for question in office.questions():
+        office.app.runtime.blocking.answer(question.id, {"action": "approve"})
+    office.drive()
+    assert {office.run(1, one).due_at for one in THREE} == {MONDAY + 7 * DAY}
+    changes = Changes(window=(time(0), time.max), days=frozenset(range(7)))
+    preview = control.preview(office.app, 1, changes)
+    assert preview.moves is not None
+    assert [move.after for move in preview.moves.nearest] == [FRIDAY] * 3
+    control.edit(office.app, 1, changes)
+    office.drive()
+    assert len(office.office.log) == 3
+
+
+def test_an_edit_of_the_daily_limit_that_is_killed_is_finished_by_the_same_edit(
+    sqlite_office: World, fork_server: ForkServer
+) -> None:
+    sqlite_office.campaign(PLAN, *THREE, per_day=1)
+    sqlite_office.drive()
+    assert len(sqlite_office.office.log) == 1
+    die_in(fork_server, sqlite_office, "edit", after=1, per_day=200)
+    sqlite_office.drive()
+    assert len(sqlite_office.office.log) < 3
+    assert sqlite_office.edit(1, per_day=200) == 2
+    sqlite_office.drive()
+    assert [len(sqlite_office.sent(one)) for one in THREE] == [1, 1, 1]
 
 
 def test_an_edit_shows_what_changes_for_whom_and_asks(
