@@ -283,11 +283,12 @@ class Agent:
         except BadLetter as error:  # a person is asked for another text
             self.change_touch(_place(touch), {"status": "draft_pending", "said": str(error)})
             return Command(update={"subject": subject, "body": body}, goto="approval")
+        domain = contact["address"].rpartition("@")[2]
         turn = turns.book(
             self._database,
             _place(touch),
             person=contact["person"],
-            domain=contact["address"].rpartition("@")[2],
+            domain=domain,
             sender=parseaddr(campaign["sender"])[1].lower(),
             sequence=campaign["sequence"],
             per_day=campaign["per_day"],
@@ -301,6 +302,10 @@ class Agent:
         if milliseconds(now) < turn.at:
             waiting = {"due_at": moment(turn.at), "because": turn.because}
             return Command(update=waiting, goto="schedule_next")
+        pause = self._settings.domain_pause
+        if after := turns.next_in_line(self._database, domain, pause, turn.at):
+            key = f"after {thread_of(touch['campaign_id'], touch['contact_id'])} at {turn.at}"
+            self._runtime.blocking.signal(thread_of(*after), "wake", key=key)
         update = {"letter": letter, "sequence": campaign["sequence"], "tries": touch["tries"]}
         return Command(update=update, goto="send_touch")
 

@@ -10,8 +10,9 @@ a turn the contact's send window is open, and:
   without a daily limit is not held back, but its mails count.
 - `domain_pause` seconds have passed since the last conversation about a mail to the domain, and
   nobody else has a turn. Touches that wait for that keep the order in which they were booked first
-  (`place`). One that did not come within five minutes of its appointment holds nobody up, and is
-  the first again when it comes.
+  (`place`), and their appointments are a minute apart, as often as a cron comes. Who gets a turn
+  wakes the `next_in_line`, so that workers come when the pause is over. A touch that did not come
+  within five minutes of its appointment holds nobody up, and is the first again when it comes.
 
 `hindrance` states the first two rules, and is arithmetic; the third is the SQL of `_QUEUE`. `book`
 reads what the arithmetic has to know, and writes what it found. One statement, `_BOOK`, decides: it
@@ -42,6 +43,8 @@ DAY = 86_400_000
 """Milliseconds of 24 hours, the days of `apart`."""
 TURN = 10_000
 """Milliseconds in which a mail has to begin if others to its domain wait for it."""
+PACE = 60_000
+"""Milliseconds between two appointments at one domain, at least."""
 PATIENCE = 5 * 60_000
 """Milliseconds for which an appointment that was missed holds up those behind it."""
 CONVERSATION = 3_600_000
@@ -52,6 +55,8 @@ TRIES = 50
 
 _WHOLE_DAY = Window(time(0), MIDNIGHT, frozenset(range(7)))
 _HERE = "campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step"
+_WAITING = """domain = :queue AND until IS NULL
+  AND campaign_id NOT IN (SELECT id FROM campaigns WHERE state <> 'running')"""
 _TOUCH = """touches t
   ON t.campaign_id = b.campaign_id AND t.contact_id = b.contact_id AND t.step = b.step"""
 
@@ -72,10 +77,10 @@ _QUEUE = f"""free AS (
     WHERE b.domain = :queue AND b.at > :lately) known
 ), ahead AS (
   SELECT at, row_number() OVER (ORDER BY at) - 1 AS before FROM bookings
-  WHERE domain = :queue AND until IS NULL AND place < :place AND at > :start - :patience
+  WHERE {_WAITING} AND place < :place AND at > :start - :patience
 ), next AS (
-  SELECT free.at + :pause * COALESCE(
-    (SELECT min(before) FROM ahead WHERE ahead.at >= free.at + (before + 1) * :pause),
+  SELECT free.at + :pace * COALESCE(
+    (SELECT min(before) FROM ahead WHERE ahead.at >= free.at + (before + 1) * :pace),
     (SELECT count(*) FROM ahead)) AS at
   FROM free
 )"""  # noqa: S608
@@ -83,6 +88,8 @@ _QUEUE = f"""free AS (
 and all `ahead` have gone, or where their appointments leave a gap. Somebody else's turn in which no
 mail has begun is expected to be used at once; nobody gets the next one relying on that."""
 
+_FIRST = f"""SELECT campaign_id, contact_id, at FROM bookings
+WHERE {_WAITING} AND at > :now - :patience ORDER BY at LIMIT 1"""  # noqa: S608
 _LOCK = "SELECT pg_advisory_xact_lock(7266)"
 _NEXT = f"WITH {_QUEUE} SELECT at FROM next"  # noqa: S608
 _BOOK = f"""WITH {_QUEUE}, found AS (
@@ -208,6 +215,19 @@ def book(
     )
 
 
+def next_in_line(
+    database: Database, domain: str, domain_pause: float, now: int
+) -> tuple[int, int] | None:
+    """Campaign and contact of the first who waits for a domain, if they would come later than the
+    pause after a mail that begins `now` is over."""
+    if not domain_pause:
+        return None
+    first = database.one(_FIRST, queue=domain, now=now, patience=PATIENCE)
+    if first is None or first["at"] <= now + domain_pause * 1000:
+        return None
+    return first["campaign_id"], first["contact_id"]
+
+
 def release(of: dict[str, int]) -> Statement:
     """Delete the bookings of touches that will not use them: of a touch, a member or a contact, by
     `campaign_id`, `contact_id` and `step`. That of a mail that was sent, or is on its way, stays:
@@ -303,6 +323,7 @@ def _queue(touch: dict[str, int], limits: Limits, now: int, own: Row | None) -> 
         **touch,
         "queue": limits.domain if limits.pause else "",
         "pause": limits.pause,
+        "pace": max(limits.pause, PACE),
         "place": own["place"] if own else LAST,
         "patience": PATIENCE,
         "lately": now - limits.pause - CONVERSATION,
