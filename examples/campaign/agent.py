@@ -7,7 +7,7 @@ What each crash leaves behind, and what decides:
     before a draft is stored     nothing but a model's answer, which is recorded
     draft stored, not asked      `draft_pending`; approval asks
     asked                        a wait: no timer can send it, only an answer, once
-    approved, not sent           a booking, which is found again, or replaced once it has passed
+    approved, not sent           a booking, which is made anew whenever the thread is driven
     a mail on its way            an intent: the provider is asked by Message-ID, or a person is
     no mail can be written       a stopped campaign and an approved text; `check_reply` asks
     sent, not noted              the recorded outcome; it is noted, and not sent again
@@ -279,11 +279,12 @@ class Agent:
                 return Command(goto="check_reply")
             self.change_touch(_place(touch), {"status": "draft_pending", "said": str(error)})
             return Command(update={"subject": subject, "body": body}, goto="approval")
+        domain = contact["address"].rpartition("@")[2]
         turn = turns.book(
             self._database,
             _place(touch),
             person=contact["person"],
-            domain=contact["address"].rpartition("@")[2],
+            domain=domain,
             sender=parseaddr(campaign["sender"])[1].lower(),
             sequence=campaign["sequence"],
             per_day=campaign["per_day"],
@@ -297,6 +298,10 @@ class Agent:
         if milliseconds(now) < turn.at:
             waiting = {"due_at": moment(turn.at), "because": turn.because}
             return Command(update=waiting, goto="schedule_next")
+        pause = self._settings.domain_pause
+        if after := turns.next_in_line(self._database, domain, pause, turn.at):
+            key = f"after {thread_of(touch['campaign_id'], touch['contact_id'])} at {turn.at}"
+            self._runtime.blocking.signal(thread_of(*after), "wake", key=key)
         update = {"letter": letter, "sequence": campaign["sequence"], "tries": touch["tries"]}
         return Command(update=update, goto="send_touch")
 

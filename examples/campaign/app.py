@@ -36,8 +36,8 @@ VALUES (:id, :name, :sequence, :sender, :brief, :gaps, :days, :opens, :closes, :
 @dataclass(frozen=True)
 class Plan:
     """A campaign as a person describes it. Campaigns of one `sequence` never send a contact the
-    same step twice; by default each campaign has its own sequence. `per_day` is the maximum that
-    its sender's address sends in a day; 0 is no limit."""
+    same step twice; by default each campaign has its own sequence. It sends nothing more on a day
+    on which its sender's address has sent `per_day` mails, over all campaigns; 0 is no limit."""
 
     name: str
     brief: str
@@ -114,7 +114,8 @@ class App:
     # -- campaigns
 
     def create(self, plan: Plan) -> int:
-        """Add a campaign. Returns its id."""
+        """Add a campaign. Returns its id. Raises `ValueError` if its name is taken, or is the
+        sequence of another campaign, which it would share without `plan.sequence`."""
         row: Row = {
             "name": plan.name,
             "sequence": plan.sequence or plan.name,
@@ -127,14 +128,20 @@ class App:
         }
         perhaps_ours = False
         while True:
-            there, [last] = self.database.read(
+            there, sharing, [last] = self.database.read(
                 sql("SELECT * FROM campaigns WHERE name = :name", name=plan.name),
+                sql("SELECT name FROM campaigns WHERE sequence = :name", name=plan.name),
                 sql("SELECT COALESCE(MAX(id), 0) AS id FROM campaigns"),
             )
             if there and perhaps_ours and there[0].items() >= row.items():
                 return int(there[0]["id"])
             if there:
                 raise ValueError(f"Campaign {plan.name!r} already exists; choose another name.")
+            if sharing and not plan.sequence:
+                raise ValueError(
+                    f"{plan.name!r} is the sequence of campaign {sharing[0]['name']!r}. Choose "
+                    "another name, or pass it as the sequence too, to send no step twice."
+                )
             try:
                 self.database.write(sql(_CREATE, id=last["id"] + 1, **row))
                 return int(last["id"]) + 1

@@ -193,7 +193,8 @@ class Preview:
                 yield "drafts written from now on wait for a person"
                 yield f"{_count(self.approved, 'unsent approved touch', 'es')} will still go out"
             case "per day":
-                yield "mails a day from the sender's address, over all its campaigns; 0 is no limit"
+                yield "the campaign stops for the day once its sender's address has sent this many"
+                yield "mails, over all campaigns; 0 is no limit"
 
 
 def preview(app: App, campaign_id: int, changes: Changes) -> Preview:

@@ -3,8 +3,8 @@
 
 -- `sequence` names what is said: campaigns of one sequence never mail a contact the same step twice.
 -- `gaps` are the days before each touch, `days` the weekdays (0 is Monday) and `opens` and `closes`
--- the local times between which a mail may go out. Its sender's address sends at most `per_day` mails
--- a day; 0 is no limit. `state` is `running`, `paused` (by a person), `trouble` (by the application,
+-- the local times between which a mail may go out. It sends nothing more on a day on which its sender's
+-- address has sent `per_day` mails, of whatever campaign; 0 is no limit. `state` is `running`, `paused` (by a person), `trouble` (by the application,
 -- which asks a person; `trouble` has the reason, and `troubles` counts them) or `stopped` for good.
 -- `version` counts the changes that people made.
 CREATE TABLE IF NOT EXISTS campaigns (
@@ -104,27 +104,28 @@ CREATE TABLE IF NOT EXISTS touches (
 CREATE INDEX IF NOT EXISTS touches_message ON touches (message_id);
 CREATE INDEX IF NOT EXISTS touches_problem ON touches (campaign_id, problem);
 
--- The turn of an approved touch: its mail may go out from `at` until just before `until`. A booking has
--- a `slot` of the recipient's domain if there is a pause between two mails to one domain, and a
--- `number` of its sender's `day` if there is a daily limit: no two bookings have the same. They are
--- null without a limit. `person` and `sequence` keep mails of different sequences to one person apart.
+-- When an approved touch goes out: from `at` until just before `until`, its turn. Without `until` it is an
+-- appointment from `at` to `ends`, at which its thread asks for a turn. `person` and `sequence` keep
+-- mails of different sequences to one person apart, `sender` and `day` are counted for the daily limit,
+-- and `place` is the order in which touches wait for the recipient's domain.
 CREATE TABLE IF NOT EXISTS bookings (
   campaign_id BIGINT NOT NULL,
   contact_id  BIGINT NOT NULL,
   step        INTEGER NOT NULL,
   person      TEXT NOT NULL,
   sequence    TEXT NOT NULL,
+  domain      TEXT NOT NULL,
+  sender      TEXT NOT NULL,
+  day         TEXT NOT NULL,
+  place       BIGINT NOT NULL,
   at          BIGINT NOT NULL,
-  until       BIGINT NOT NULL,
-  domain      TEXT,
-  slot        BIGINT,
-  sender      TEXT,
-  day         TEXT,
-  number      INTEGER,
+  ends        BIGINT NOT NULL,
+  until       BIGINT,
   PRIMARY KEY (campaign_id, contact_id, step)
 );
-CREATE UNIQUE INDEX IF NOT EXISTS bookings_slot ON bookings (domain, slot);
-CREATE UNIQUE INDEX IF NOT EXISTS bookings_number ON bookings (sender, day, number);
+CREATE INDEX IF NOT EXISTS bookings_domain ON bookings (domain, at);
+CREATE INDEX IF NOT EXISTS bookings_place ON bookings (domain, place);
+CREATE INDEX IF NOT EXISTS bookings_day ON bookings (sender, day);
 CREATE INDEX IF NOT EXISTS bookings_person ON bookings (person, at);
 
 -- What came in, once per Message-ID and author, and once more if a copy of it is an unsubscription:

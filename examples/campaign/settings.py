@@ -58,7 +58,7 @@ class Settings:
     apart: int = 3
     """Days between two mails to one person from different campaigns; 0: no limit."""
     domain_pause: float = 0.0
-    """Seconds between two mails to one domain, at least 1; 0: none."""
+    """Seconds between the beginnings of two mails to one domain; 0: none."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> Settings:

@@ -1,34 +1,35 @@
 """When an approved touch may go out: bookings, which keep to the limits of several campaigns.
 
-A booking is the turn of one touch: its mail goes out from `at` until just before `until`, or waits
-for another turn. In that time the contact's send window is open, and:
+A touch has one booking. It is an appointment, which is still to come and may last until `ends`, or
+a turn: the mail may begin from `at` until just before `until`. A thread that is driven books anew
+each time, so that it goes as early as the limits allow by now, however late or early it comes. In
+a turn the contact's send window is open, and:
 
 - No mail of another sequence reaches the same person within `apart` days, before or after.
-- No other mail goes to the domain in the same slot, of `domain_pause` seconds each. Slots of
-  different lengths are not compared: after a change of the pause, touches are booked again.
-- The sender's address has a number left that day: at most `per_day` mails have one. Mails of a
-  campaign without a daily limit have no number, and are not counted.
+- The sender's address has fewer than `per_day` bookings that day, of whatever campaign. A campaign
+  without a daily limit is not held back, but its mails count.
+- `domain_pause` seconds have passed since the last conversation about a mail to the domain, and
+  nobody else has a turn. Touches that wait for that keep the order in which they were booked first
+  (`place`), and their appointments are a minute apart, as often as a cron comes. Who gets a turn
+  wakes the `next_in_line`, so that workers come when the pause is over. A touch that did not come
+  within five minutes of its appointment holds nobody up, and is the first again when it comes.
 
-`hindrance` states these rules, as arithmetic. `book` reads the inputs of the arithmetic, and writes
-its result. One statement, `_INSERT`, decides: it takes the first of several turns whose slot is
-still free, and checks the other limits again. Bookings are made one after the other: SQLite and D1
-run one batch at a time, and on PostgreSQL a lock comes first. The unique keys of the table hold
-whatever happens.
+`hindrance` states the first two rules, and is arithmetic; the third is the SQL of `_QUEUE`. `book`
+reads what the arithmetic has to know, and writes what it found. One statement, `_BOOK`, decides: it
+joins the queue of the domain, and checks the other limits again. Bookings are made one after the
+other: SQLite and D1 run one batch at a time, and on PostgreSQL a lock comes first.
 
-A crash leaves a booking or none, never half of one. The next `book` for the same touch gives the
-booking back. If D1 loses an answer, the batch runs again, finds the booking of its first run and
-changes nothing. Should it run again after `release`, it leaves a booking that no touch will use: a
-turn is lost, but no extra mail goes out.
+A crash leaves a booking or none, never half of one. A turn that nobody uses is over after a while,
+and the touch is booked again. If D1 loses an answer, the batch runs again, and changes nothing: it
+replaces a booking only if that is as it was read. Should it run again after `release`, it leaves a
+booking that no touch will use: a turn is lost, but no extra mail goes out.
 """
 
 from __future__ import annotations
 
-import bisect
 import itertools
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import time, timedelta
+from datetime import time
 from email.utils import parseaddr
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -36,84 +37,97 @@ from zoneinfo import ZoneInfo
 from perdure.times import milliseconds, moment
 
 from .cadence import MIDNIGHT, Window, hours, next_open, open_until, weekdays
-from .database import Conflict, Database, Row, Statement, sql
+from .database import Database, Row, Statement, sql
 
 DAY = 86_400_000
 """Milliseconds of 24 hours, the days of `apart`."""
-SHORTEST = 1000
-"""Minimum milliseconds of a slot: a shorter turn would be over before its mail has begun."""
-RUNS = 1000
-"""Maximum number of runs of taken slots read at once."""
-SPREAD = 20
-"""Number of turns offered to the statement that takes one, in case others are faster."""
+TURN = 10_000
+"""Milliseconds in which a mail has to begin if others to its domain wait for it."""
+PACE = 60_000
+"""Milliseconds between two appointments at one domain, at least."""
+PATIENCE = 5 * 60_000
+"""Milliseconds for which an appointment that was missed holds up those behind it."""
+CONVERSATION = 3_600_000
+"""Milliseconds that no conversation with a mail server takes."""
+LAST = 2**62
+"""More than any place or number of mails."""
 TRIES = 50
 
 _WHOLE_DAY = Window(time(0), MIDNIGHT, frozenset(range(7)))
 _HERE = "campaign_id = :campaign_id AND contact_id = :contact_id AND step = :step"
+_WAITING = """domain = :queue AND until IS NULL
+  AND campaign_id NOT IN (SELECT id FROM campaigns WHERE state <> 'running')"""
+_TOUCH = """touches t
+  ON t.campaign_id = b.campaign_id AND t.contact_id = b.contact_id AND t.step = b.step"""
 
 _OWN = f"SELECT * FROM bookings WHERE {_HERE}"  # noqa: S608 - our own text, here and below
-_OTHERS = """SELECT COALESCE(t.sent_at, b.at) AS first, COALESCE(t.sent_at, b.until) AS last
-FROM bookings b LEFT JOIN touches t
-  ON t.campaign_id = b.campaign_id AND t.contact_id = b.contact_id AND t.step = b.step
-WHERE b.person = :person AND b.sequence <> :sequence AND b.at > :since"""
-_FULL = """SELECT day, count(*) AS used FROM bookings
-WHERE sender = :sender AND day >= :day AND number <= :per_day
-GROUP BY day HAVING count(*) >= :per_day"""
-_TAKEN = """SELECT min(slot) AS first, max(slot) AS last
-FROM (SELECT slot, slot - row_number() OVER (ORDER BY slot) AS run FROM bookings
-      WHERE domain = :domain AND slot >= :slot) numbered
-GROUP BY run ORDER BY 1 LIMIT :runs"""
+_OTHERS = f"""SELECT COALESCE(t.sent_at, b.at) AS first,
+  COALESCE(t.sent_at, b.until, b.ends) AS last
+FROM bookings b LEFT JOIN {_TOUCH}
+WHERE b.person = :person AND b.sequence <> :sequence AND b.at > :since"""  # noqa: S608
+_FULL = f"""SELECT day FROM bookings WHERE sender = :sender AND day >= :day AND NOT ({_HERE})
+GROUP BY day HAVING count(*) >= :per_day"""  # noqa: S608
+_QUEUE = f"""free AS (
+  SELECT max(at) AS at FROM (
+    SELECT CAST(:start AS BIGINT) AS at UNION ALL
+    SELECT :pause + CASE WHEN b.until IS NULL OR t.attempt_at >= b.at
+      OR (b.campaign_id = :campaign_id AND b.contact_id = :contact_id AND b.step = :step)
+      THEN t.attempt_at WHEN b.at + :pause > :start THEN b.at ELSE b.until END
+    FROM bookings b LEFT JOIN {_TOUCH}
+    WHERE b.domain = :queue AND b.at > :lately) known
+), ahead AS (
+  SELECT at, row_number() OVER (ORDER BY at) - 1 AS before FROM bookings
+  WHERE {_WAITING} AND place < :place AND at > :start - :patience
+), next AS (
+  SELECT free.at + :pace * COALESCE(
+    (SELECT min(before) FROM ahead WHERE ahead.at >= free.at + (before + 1) * :pace),
+    (SELECT count(*) FROM ahead)) AS at
+  FROM free
+)"""  # noqa: S608
+"""`next` has the first moment from `start` on that the domain has for a touch: when it is `free`
+and all `ahead` have gone, or where their appointments leave a gap. Somebody else's turn in which no
+mail has begun is expected to be used at once; nobody gets the next one relying on that."""
 
+_FIRST = f"""SELECT campaign_id, contact_id, at FROM bookings
+WHERE {_WAITING} AND at > :now - :patience ORDER BY at LIMIT 1"""  # noqa: S608
 _LOCK = "SELECT pg_advisory_xact_lock(7266)"
-_DELETE = f"""DELETE FROM bookings WHERE {_HERE}
-AND at = :at AND until = :until AND person = :person AND sequence = :sequence
-AND COALESCE(domain, '') = :domain AND COALESCE(slot, 0) = :slot
-AND COALESCE(sender, '') = :sender AND COALESCE(day, '') = :day
-AND COALESCE(number, 0) = :number"""  # noqa: S608
-_INSERT = f"""WITH offered AS (
-  SELECT CAST(value->>'at' AS BIGINT) AS at, CAST(value->>'until' AS BIGINT) AS until,
-    CAST(value->>'slot' AS BIGINT) AS slot, value->>'day' AS day
-  FROM json_each(:turns)
-), picked AS (
-  SELECT * FROM offered o WHERE NOT EXISTS (
-    SELECT 1 FROM bookings b WHERE b.domain = :domain AND b.slot = o.slot)
-  ORDER BY at LIMIT 1
-), numbered AS (
-  SELECT p.*, (
-    SELECT min(n) FROM (
-      SELECT 1 AS n UNION ALL
-      SELECT number + 1 FROM bookings
-      WHERE sender = :sender AND day = p.day AND number < :per_day) next
-    WHERE p.day IS NOT NULL AND NOT EXISTS (
-      SELECT 1 FROM bookings b WHERE b.sender = :sender AND b.day = p.day AND b.number = next.n)
-  ) AS number
-  FROM picked p
+_NEXT = f"WITH {_QUEUE} SELECT at FROM next"  # noqa: S608
+_BOOK = f"""WITH {_QUEUE}, found AS (
+  SELECT at, CASE WHEN at = :now THEN CAST(:until AS BIGINT) END AS until FROM next WHERE at < :ends
 )
-INSERT INTO bookings (campaign_id, contact_id, step, person, sequence, at, until,
-  domain, slot, sender, day, number)
+INSERT INTO bookings (campaign_id, contact_id, step, person, sequence, domain, sender, day, place,
+  at, ends, until)
 SELECT CAST(:campaign_id AS BIGINT), CAST(:contact_id AS BIGINT), CAST(:step AS INTEGER),
-  CAST(:person AS TEXT), CAST(:sequence AS TEXT), at, until,
-  CAST(:domain AS TEXT), slot, CAST(:sender AS TEXT), day, number
-FROM numbered n
-WHERE (day IS NULL OR number IS NOT NULL)
-  AND NOT EXISTS (SELECT 1 FROM bookings WHERE {_HERE})
+  CAST(:person AS TEXT), CAST(:sequence AS TEXT), CAST(:domain AS TEXT), CAST(:sender AS TEXT),
+  CAST(:day AS TEXT), (SELECT COALESCE(max(place), 0) + 1 FROM bookings WHERE domain = :domain),
+  at, CAST(:ends AS BIGINT), until
+FROM found
+WHERE :per_day > (SELECT count(*) FROM bookings
+    WHERE sender = :sender AND day = :day AND NOT ({_HERE}))
   AND (:apart = 0 OR NOT EXISTS (
     SELECT 1 FROM ({_OTHERS}) o
-    WHERE n.at < o.last + :apart AND o.first - :apart < n.until))
+    WHERE found.at < o.last + :apart AND o.first - :apart < COALESCE(found.until, :ends)))
+ON CONFLICT (campaign_id, contact_id, step) DO UPDATE
+SET person = excluded.person, sequence = excluded.sequence, domain = excluded.domain,
+  sender = excluded.sender, day = excluded.day, at = excluded.at, ends = excluded.ends,
+  until = excluded.until
+WHERE bookings.at = :was_at AND COALESCE(bookings.until, 0) = :was_until
 RETURNING at, until"""  # noqa: S608
 _RELEASE = """DELETE FROM bookings WHERE {} AND NOT EXISTS
   (SELECT 1 FROM touches t WHERE t.campaign_id = bookings.campaign_id
-   AND t.contact_id = bookings.contact_id AND t.step = bookings.step AND t.sent_at IS NOT NULL)"""
+   AND t.contact_id = bookings.contact_id AND t.step = bookings.step
+   AND (t.sent_at IS NOT NULL OR t.attempt LIKE t.tries || '-%'))"""
 
 
 @dataclass(frozen=True)
 class Booking:
-    """A turn: from `at` until just before `until`, in milliseconds since 1970."""
+    """An appointment at a moment, or a turn from `at` until just before `until`, in milliseconds
+    since 1970."""
 
     at: int
-    until: int
+    until: int | None
     because: str = field(default="", compare=False)
-    """Why the turn is not now, in words for a person; empty if it is."""
+    """Why it is not now, in words for a person; empty if it is."""
 
 
 class NoTurn(RuntimeError):
@@ -122,7 +136,7 @@ class NoTurn(RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a touch. Times and durations are milliseconds; 0 is no limit."""
+    """What a touch has to keep to. Times and durations are milliseconds; 0 is no limit."""
 
     window: Window
     zone: ZoneInfo
@@ -135,11 +149,8 @@ class Limits:
     per_day: int
     day_zone: ZoneInfo
 
-    def slot(self, at: int) -> int | None:
-        return at // self.pause if self.pause else None
-
-    def day(self, at: int) -> str | None:
-        return moment(at).astimezone(self.day_zone).date().isoformat() if self.per_day else None
+    def day(self, at: int) -> str:
+        return moment(at).astimezone(self.day_zone).date().isoformat()
 
 
 @dataclass(frozen=True)
@@ -149,16 +160,12 @@ class Known:
     others: tuple[tuple[int, int], ...] = ()
     """Mails of other sequences to the person: when each goes out at the earliest and the latest."""
     full: frozenset[str] = frozenset()
-    """Days on which the sender has no number left."""
-    taken: tuple[tuple[int, int], ...] = ()
-    """Runs of slots of the domain that are taken, in order: the first and the last of each."""
-    horizon: int | None = None
-    """The last slot that is known about, if not all are."""
+    """Days on which the sender has sent enough."""
 
 
 def book(
     database: Database,
-    place: dict[str, int],
+    touch: dict[str, int],
     *,
     person: str,
     domain: str,
@@ -172,11 +179,10 @@ def book(
     day_zone: str,
     now: int,
 ) -> Booking:
-    """The turn of a touch: the one it has, or the first from `now` on, which is reserved for it.
+    """Book a touch: a turn if it may go out `now`, else an appointment for the next try.
 
-    A turn that is over, or that breaks a limit which has changed since, is replaced. Called again,
-    it gives the same answer until the turn is over. Raises `NoTurn` if other processes were faster
-    50 times.
+    It replaces the booking that the touch has, and keeps its place in the queue of the domain.
+    Raises `NoTurn` if other processes were faster 50 times.
     """
     limits = Limits(
         window=window,
@@ -185,59 +191,56 @@ def book(
         sequence=sequence,
         apart=apart * DAY,
         domain=domain,
-        pause=max(round(domain_pause * 1000), SHORTEST) if domain_pause > 0 else 0,
+        pause=round(domain_pause * 1000),
         sender=(parseaddr(sender)[1] or sender).lower(),
         per_day=per_day,
         day_zone=ZoneInfo(day_zone),
     )
     for _ in range(TRIES):
-        own, known = _look(database, place, limits, now)
-        if own is not None and now < own["until"] and _fits(limits, known, own):
-            because = describe(limits, known, now, own["at"])
-            return Booking(own["at"], own["until"], because)
-        statements = [_insert(place, limits, now, _turns(database, place, limits, known, now))]
-        if own is not None:
-            statements.insert(0, _delete(own))
+        own, known = _look(database, touch, limits, now)
+        queue = _queue(touch, limits, now, own)
+        start, ends, reasons = _search(database, limits, known, now, queue)
+        statements = [_book(limits, now, start, ends, queue, own)]
         if database.is_postgres:
             statements.insert(0, sql(_LOCK))
-        try:
-            made = database.write(*statements)[-1]
-        except Conflict:
-            continue
-        if made:
-            because = describe(limits, known, now, made[0]["at"])
-            return Booking(made[0]["at"], made[0]["until"], because)
+        for made in database.write(*statements)[-1]:
+            if made["at"] > start:
+                reasons.append(_pause(limits))
+            because = "; ".join(itertools.islice(dict.fromkeys(reasons), 4))
+            return Booking(made["at"], made["until"], because)
     raise NoTurn(
-        f"Touch {place['step']} of campaign {place['campaign_id']} to contact "
-        f"{place['contact_id']} has no turn: {TRIES} times other mails were booked first. "
+        f"Touch {touch['step']} of campaign {touch['campaign_id']} to contact "
+        f"{touch['contact_id']} has no turn: {TRIES} times other mails were booked first. "
         "Try again."
     )
 
 
+def next_in_line(
+    database: Database, domain: str, domain_pause: float, now: int
+) -> tuple[int, int] | None:
+    """Campaign and contact of the first who waits for a domain, if they would come later than the
+    pause after a mail that begins `now` is over."""
+    if not domain_pause:
+        return None
+    first = database.one(_FIRST, queue=domain, now=now, patience=PATIENCE)
+    if first is None or first["at"] <= now + domain_pause * 1000:
+        return None
+    return first["campaign_id"], first["contact_id"]
+
+
 def release(of: dict[str, int]) -> Statement:
-    """Free the turns of touches that will not use them: of a touch, a member or a contact, by
-    `campaign_id`, `contact_id` and `step`. The turn of a touch that was sent stays."""
+    """Delete the bookings of touches that will not use them: of a touch, a member or a contact, by
+    `campaign_id`, `contact_id` and `step`. That of a mail that was sent, or is on its way, stays:
+    other mails keep their distance from it."""
     return sql(_RELEASE.format(" AND ".join(f"{name} = :{name}" for name in of)), **of)
 
 
 # -- arithmetic
 
 
-def fitting(limits: Limits, known: Known, start: int) -> Iterator[Booking]:
-    """All turns from a moment on, in order, as far as is known."""
-    at = start
-    while known.horizon is None or at // limits.pause <= known.horizon:
-        hindered = hindrance(limits, known, at)
-        if hindered is None:
-            until = _until(limits, known, at)
-            yield Booking(at, until)
-            at = until
-        else:
-            at = hindered[0]
-
-
 def hindrance(limits: Limits, known: Known, at: int) -> tuple[int, str] | None:
-    """What forbids a mail at this moment: when that is over, and the reason in words."""
+    """What forbids a mail at this moment, the domain's queue aside: when that is over, and what it
+    is in words."""
     opens = milliseconds(next_open(limits.window, moment(at), limits.zone))
     if opens > at:
         window = f"{weekdays(limits.window.days)} {hours(limits.window)}, {limits.zone.key}"
@@ -248,161 +251,107 @@ def hindrance(limits: Limits, known: Known, at: int) -> tuple[int, str] | None:
             days = limits.apart // DAY
             return last + limits.apart, (
                 f"another campaign's mail to {limits.person} is dated {day}, and mails of "
-                f"different campaigns are at least {days} {'day' if days == 1 else 'days'} apart"
+                f"different campaigns are {days} {'day' if days == 1 else 'days'} apart"
             )
-    day_of = limits.day(at)
-    if day_of is not None and day_of in known.full:
+    if limits.day(at) in known.full:
         return _end_of_day(limits, at), (
-            f"{limits.sender} has used up its {limits.per_day} mails for {day_of}"
-        )
-    slot = limits.slot(at)
-    run = None if slot is None else _run_with(known.taken, slot)
-    if run is not None:
-        return (run + 1) * limits.pause, (
-            f"{limits.domain} gets one mail every {limits.pause / 1000:g} seconds"
+            f"{limits.sender} has used up its {limits.per_day} mails of {limits.day(at)}"
         )
     return None
 
 
-def describe(limits: Limits, known: Known, now: int, at: int) -> str:
-    """Why a touch waits from `now` until `at`, in words for a person; empty if it does not."""
-    reasons: dict[str, None] = {}
-    looked_at = now
-    while looked_at < at:
-        hindered = hindrance(limits, known, looked_at)
-        if hindered is None:
-            reasons["earlier turns were taken when this one was booked"] = None
-            break
-        looked_at = hindered[0]
-        reasons[hindered[1]] = None
-    return "; ".join(itertools.islice(reasons, 4))
-
-
-def _until(limits: Limits, known: Known, at: int) -> int:
+def until(limits: Limits, known: Known, at: int) -> int:
+    """When a moment at which nothing forbids a mail is over."""
     ends = [milliseconds(open_until(limits.window, moment(at), limits.zone))]
-    if limits.pause:
-        ends.append((at // limits.pause + 1) * limits.pause)
-    if limits.per_day:
-        ends.append(_end_of_day(limits, at))
+    ends.append(_end_of_day(limits, at))
     if limits.apart:
         ends += [first - limits.apart for first, _ in known.others if first - limits.apart > at]
     return min(ends)
-
-
-def _fits(limits: Limits, known: Known, own: Row) -> bool:
-    at = own["at"]
-    asked = {
-        "person": limits.person,
-        "sequence": limits.sequence,
-        "domain": limits.domain if limits.pause else None,
-        "slot": limits.slot(at),
-        "sender": limits.sender if limits.per_day else None,
-        "day": limits.day(at),
-    }
-    return (
-        all(own[name] == value for name, value in asked.items())
-        and (own["number"] or 0) <= limits.per_day
-        and hindrance(limits, known, at) is None
-        and own["until"] <= _until(limits, known, at)
-    )
 
 
 def _end_of_day(limits: Limits, at: int) -> int:
     return milliseconds(open_until(_WHOLE_DAY, moment(at), limits.day_zone))
 
 
-def _run_with(runs: tuple[tuple[int, int], ...], slot: int) -> int | None:
-    """The last slot of the run that a slot is in."""
-    place = bisect.bisect(runs, slot, key=lambda run: run[0]) - 1
-    return runs[place][1] if place >= 0 and slot <= runs[place][1] else None
+def _pause(limits: Limits) -> str:
+    return f"{limits.domain} gets one mail every {limits.pause / 1000:g} seconds"
 
 
 # -- the database
 
 
 def _look(
-    database: Database, place: dict[str, int], limits: Limits, start: int
+    database: Database, touch: dict[str, int], limits: Limits, now: int
 ) -> tuple[Row | None, Known]:
-    """The booking of a touch, and what those of others say from a moment on."""
-    yesterday = (moment(start).astimezone(limits.day_zone) - timedelta(days=1)).date().isoformat()
-    own, others, full, taken = database.read(
-        sql(_OWN, **place),
-        sql(_OTHERS, **_of_person(limits, start)),
-        sql(_FULL, sender=limits.sender, day=yesterday, per_day=limits.per_day or -1),
-        sql(_TAKEN, domain=limits.domain, slot=limits.slot(start) or 0, runs=_runs(limits)),
+    """The booking of a touch, and what those of others say."""
+    today = {"sender": limits.sender, "day": limits.day(now), "per_day": limits.per_day or LAST}
+    own, others, full = database.read(
+        sql(_OWN, **touch),
+        sql(_OTHERS, **_of_person(limits, now)),
+        sql(_FULL, **today, **touch),
     )
-    mine = own[0] if own else None
-    runs = [(run["first"], run["last"]) for run in taken]
-    horizon = runs[-1][1] if limits.pause and len(runs) == RUNS else None
-    return mine, Known(
+    return next(iter(own), None), Known(
         others=tuple(sorted((one["first"], one["last"]) for one in others)),
-        full=frozenset(
-            one["day"] for one in full if one["used"] - _counts(mine, one, limits) >= limits.per_day
-        ),
-        taken=tuple(
-            _without(runs, mine["slot"]) if mine and mine["domain"] == limits.domain else runs
-        ),
-        horizon=horizon,
+        full=frozenset(one["day"] for one in full),
     )
 
 
-def _runs(limits: Limits) -> int:
-    return RUNS if limits.pause else 0
+def _search(
+    database: Database, limits: Limits, known: Known, now: int, queue: dict[str, Any]
+) -> tuple[int, int, list[str]]:
+    """The first time in which no limit forbids a mail and the domain has a moment for it: from when
+    until when, and what forbids it before."""
+    start, reasons = now, []
+    while True:
+        if hindered := hindrance(limits, known, start):
+            start, why = hindered
+            reasons.append(why)
+            continue
+        ends, at = until(limits, known, start), start
+        if limits.pause:
+            [row] = database.rows(_NEXT, start=start, **queue)
+            at = row["at"]
+        if at < ends:
+            return start, ends, reasons
+        start = at
+        reasons.append(_pause(limits))
 
 
-def _counts(mine: Row | None, full: Row, limits: Limits) -> bool:
-    """Whether a touch's own number is among those used on a day."""
-    return (
-        mine is not None
-        and (mine["sender"], mine["day"]) == (limits.sender, full["day"])
-        and mine["number"] <= limits.per_day
-    )
+def _queue(touch: dict[str, int], limits: Limits, now: int, own: Row | None) -> dict[str, Any]:
+    """What `_QUEUE` has to know, but for `start`. Without a pause the queue is empty."""
+    return {
+        **touch,
+        "queue": limits.domain if limits.pause else "",
+        "pause": limits.pause,
+        "pace": max(limits.pause, PACE),
+        "place": own["place"] if own else LAST,
+        "patience": PATIENCE,
+        "lately": now - limits.pause - CONVERSATION,
+    }
 
 
-def _without(runs: list[tuple[int, int]], slot: int) -> Iterator[tuple[int, int]]:
-    for first, last in runs:
-        if first <= slot <= last:
-            yield from (run for run in ((first, slot - 1), (slot + 1, last)) if run[0] <= run[1])
-        else:
-            yield first, last
-
-
-def _turns(
-    database: Database, place: dict[str, int], limits: Limits, known: Known, now: int
-) -> list[Booking]:
-    """The first turns that fit. A busy domain is read one page at a time."""
-    count = SPREAD if limits.pause else 1
-    while not (turns := list(itertools.islice(fitting(limits, known, now), count))):
-        assert known.horizon is not None
-        now = max(now, (known.horizon + 1) * limits.pause)
-        _, known = _look(database, place, limits, now)
-    return turns
-
-
-def _of_person(limits: Limits, start: int) -> dict[str, Any]:
+def _of_person(limits: Limits, now: int) -> dict[str, Any]:
     # A turn is at most a day and the hours of a changed clock, so none from before counts.
-    since = start - limits.apart - 2 * DAY
+    since = now - limits.apart - 2 * DAY
     return {"person": limits.person, "sequence": limits.sequence, "since": since}
 
 
-def _insert(place: dict[str, int], limits: Limits, now: int, turns: list[Booking]) -> Statement:
-    offered = [
-        {"at": one.at, "until": one.until, "slot": limits.slot(one.at), "day": limits.day(one.at)}
-        for one in turns
-    ]
+def _book(
+    limits: Limits, now: int, start: int, ends: int, queue: dict[str, Any], own: Row | None
+) -> Statement:
     return sql(
-        _INSERT,
-        **place,
+        _BOOK,
+        **queue,
         **_of_person(limits, now),
-        turns=json.dumps(offered),
-        domain=limits.domain if limits.pause else None,
-        sender=limits.sender if limits.per_day else None,
-        per_day=limits.per_day,
+        now=now,
+        start=start,
+        ends=ends,
+        until=min(ends, now + TURN) if limits.pause else ends,
+        domain=limits.domain,
+        sender=limits.sender,
+        day=limits.day(start),
+        per_day=limits.per_day or LAST,
         apart=limits.apart,
+        was_at=own["at"] if own else 0,
+        was_until=(own["until"] or 0) if own else 0,
     )
-
-
-def _delete(own: Row) -> Statement:
-    """Delete a booking if it is still as it was read."""
-    empty = {"domain": "", "slot": 0, "sender": "", "day": "", "number": 0}
-    return sql(_DELETE, **{**own, **{key: own[key] or empty[key] for key in empty}})

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ def test_a_setting_that_cannot_be_read_is_wrong_use(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CAMPAIGN_SMTP_PORT", "abc")
-    assert command("status") == (2, "campaign: CAMPAIGN_SMTP_PORT='abc' is not a whole number.\n")
+    told = "campaign: CAMPAIGN_SMTP_PORT='abc' is not a whole number, 0 or more.\n"
+    assert command("status") == (2, told)
 
 
 def test_a_campaign_can_be_run_from_the_command_line(
@@ -90,6 +92,16 @@ def test_a_campaign_can_be_run_from_the_command_line(
         sqlite_office.dates(CY)[0],
         sqlite_office.dates(CY)[0] + 2 * DAY,
     ]
+
+
+def test_a_campaign_named_like_the_sequence_of_another_is_not_created_by_mistake(
+    office: World,
+) -> None:
+    office.app.create(replace(PLAN, name="a", sequence="news"))
+    with pytest.raises(ValueError, match="'news' is the sequence of campaign 'a'"):
+        office.app.create(replace(PLAN, name="news", sequence=""))
+    assert [one["name"] for one in office.app.status()] == ["a"]
+    assert office.app.create(replace(PLAN, name="news", sequence="news")) == 2
 
 
 def test_an_edit_changes_only_the_given_options(sqlite_office: World, command: Command) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from tests.support.fork_server import ForkServer
 
 DO = "do@example.org"
 THREE = (BO, CY, DO)
+FRIDAY = MONDAY + timedelta(days=4, hours=9)
+"""When the window is closed."""
 
 
 def state_of(office: World) -> tuple[str, int]:
@@ -259,6 +262,38 @@ def test_an_edit_that_is_killed_is_finished_by_the_same_edit(
     assert [len(sqlite_office.sent(one)) for one in THREE] == [2, 2, 2]
 
 
+def test_an_edit_brings_approved_touches_forward_as_its_preview_says(office: World) -> None:
+    office.clock.move_to(FRIDAY - timedelta(hours=4))
+    office.campaign(HELD, *THREE, cadence=TWO)
+    office.drive()
+    office.clock.move_to(FRIDAY)
+    for question in office.questions():
+        office.app.runtime.blocking.answer(question.id, {"action": "approve"})
+    office.drive()
+    assert {office.run(1, one).due_at for one in THREE} == {MONDAY + 7 * DAY}
+    changes = Changes(window=(time(0), time.max), days=frozenset(range(7)))
+    preview = control.preview(office.app, 1, changes)
+    assert preview.moves is not None
+    assert [move.after for move in preview.moves.nearest] == [FRIDAY] * 3
+    control.edit(office.app, 1, changes)
+    office.drive()
+    assert len(office.office.log) == 3
+
+
+def test_an_edit_of_the_daily_limit_that_is_killed_is_finished_by_the_same_edit(
+    sqlite_office: World, fork_server: ForkServer
+) -> None:
+    sqlite_office.campaign(PLAN, *THREE, per_day=1)
+    sqlite_office.drive()
+    assert len(sqlite_office.office.log) == 1
+    die_in(fork_server, sqlite_office, "edit", after=1, per_day=200)
+    sqlite_office.drive()
+    assert len(sqlite_office.office.log) < 3
+    assert sqlite_office.edit(1, per_day=200) == 2
+    sqlite_office.drive()
+    assert [len(sqlite_office.sent(one)) for one in THREE] == [1, 1, 1]
+
+
 def test_an_edit_shows_what_changes_for_whom_and_asks(
     sqlite_office: World, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,27 +369,25 @@ def test_overlaps_with_another_campaign_are_announced_first(
     sqlite_office: World, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CAMPAIGN_APART", "3")
-    sqlite_office.campaign(PLAN, BO, CY)
+    app, sheet = sqlite_office.app, tmp_path / "sheet.csv"
+    sheet.write_text(f"email\n{BO}\n{CY}\n{DO}\n")
+    sqlite_office.campaign(HELD, BO, CY, cadence=Cadence((0,)))
     sqlite_office.drive()
-    app = sqlite_office.app
-    booked = sql(
-        """INSERT INTO bookings (campaign_id, contact_id, step, person, sequence, at, until)
-           SELECT campaign_id, contact_id, step, :bo, 'default', sent_at, sent_at FROM touches
-           WHERE contact_id = :id AND sent_at IS NOT NULL""",
-        bo=BO,
-        id=sqlite_office.contact(BO),
-    )
-    app.database.write(sql("DELETE FROM bookings"), booked)
-    sheet = tmp_path / "sheet.csv"
-    sheet.write_text(f"email\n{BO}\n{CY}\n")
     app.create(Plan("autumn", "Chairs", "ana@example.com"))
     app.create(Plan("again", "Tables", "ana@example.com", "default"))
-    told = command("import", "autumn", str(sheet))[1]
-    assert "1 of its active members had, or will have, mail from another campaign within 3" in told
+    told = command("import", "autumn", str(sheet))[1]  # while drafts of the other wait
+    assert "2 of its active members are in another campaign too" in told
+    assert "its mails and these are kept 3 days apart" in told
     assert "duplicate" not in told
-    assert "mail from another campaign" in command("launch", "autumn")[1]
+    assert "are in another campaign too" in command("launch", "autumn")[1]
+    for question in sqlite_office.questions(1, BO) + sqlite_office.questions(1, CY):
+        app.runtime.blocking.answer(question.id, {"action": "approve"})
+    sqlite_office.drive()
+    control.stop(app, 1)
     told = command("import", "again", str(sheet))[1]
     assert "2 touches to 2 of its active members will be left out as duplicates" in told
-    assert "mail from another campaign" not in told
-    later = app.clock.now() + 4 * 86_400_000
-    assert overlaps.find(app.database, 2, 3, later).waiting == 0
+    soon, later = (app.clock.now() + days * 86_400_000 for days in (2, 4))
+    assert overlaps.find(app.database, 2, 3, soon).shared == 3  # `again` is of that sequence, too
+    control.stop(app, 3)
+    assert overlaps.find(app.database, 2, 3, soon).shared == 2  # they had its mail
+    assert overlaps.find(app.database, 2, 3, later).shared == 0

@@ -11,7 +11,7 @@ from examples.campaign.app import Plan
 from examples.campaign.cadence import Window
 from examples.campaign.contacts import Report
 from examples.campaign.records import begin, go_on, permission
-from examples.campaign.turns import Booking, book
+from examples.campaign.turns import TURN, Booking, book
 from perdure.errors import Unavailable
 from tests.support.campaigns import BO, PLAN, World, reply, world
 from tests.support.faulty_proxy import Fault, FaultyProxy
@@ -97,7 +97,7 @@ def test_a_batch_that_arrives_late_does_not_take_the_turn_of_the_next_attempt(
 
 
 @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.name)
-def test_a_turn_is_booked_once_and_replaced_once(
+def test_a_touch_is_booked_once_and_keeps_its_place(
     office: World, proxy: FaultyProxy, fault: Fault
 ) -> None:
     def turn(now: int) -> Booking:
@@ -119,11 +119,11 @@ def test_a_turn_is_booked_once_and_replaced_once(
         )
 
     nine = 9 * 3_600_000
-    assert turn(nine) == Booking(nine, nine + 60_000)
-    assert turn(nine + 60_000) == Booking(nine + 60_000, nine + 120_000)
+    assert turn(nine) == Booking(nine, nine + TURN)
+    assert turn(nine + 60_000) == Booking(nine + 60_000, nine + 60_000 + TURN)
     assert proxy.seen[fault] == 2
-    [row] = office.rows("SELECT at, number FROM bookings")
-    assert row == {"at": nine + 60_000, "number": 1}
+    [row] = office.rows("SELECT at, place FROM bookings")
+    assert row == {"at": nine + 60_000, "place": 1}
 
 
 def test_a_full_database_is_retried_only_after_a_pause(

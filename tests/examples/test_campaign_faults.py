@@ -498,9 +498,9 @@ def test_a_suspended_worker_does_not_send_while_the_next_try_waits_for_its_turn(
     sqlite_url: str, workers: Workers
 ) -> None:
     stood_still = threading.Event()
-    taken = """INSERT INTO bookings (campaign_id, contact_id, step, person, sequence, at, until,
-                 domain, slot)
-               SELECT 9, slot + 1, 1, 'x', 'x', at, until, domain, slot + 1 FROM bookings"""
+    taken = """INSERT INTO bookings (campaign_id, contact_id, step, person, sequence, domain,
+                 sender, day, place, at, ends, until)
+               SELECT 9, 9, 1, 'x', 'x', domain, sender, day, 9, at, ends, until FROM bookings"""
 
     def on(reached: Moment, mail: Mail) -> None:
         if reached is Moment.BEGAN and mail.attempt == 1:

@@ -452,6 +452,22 @@ def test_an_approval_does_not_count_for_a_text_that_is_withdrawn_at_that_moment(
     assert (question.value["to"], question.value["touch"]) == (to, 1)
 
 
+def test_a_change_that_is_too_late_for_a_mail_leaves_its_booking_to_the_limits(url: str) -> None:
+    def on(reached: Moment, mail: Mail) -> None:
+        if reached is Moment.DATA and not here.office.log:
+            people.update(here.app, BO, name="Robert")
+
+    with world(url, PostOffice(on=on), apart=3) as here:
+        here.campaign(PLAN, cadence=TWO)
+        here.drive()
+        assert here.touch_states() == ["sent"]
+        here.campaign(name="autumn", sequence="other", per_day=1)
+        here.drive()
+        assert len(here.sent()) == 1
+        here.advance(timedelta(days=3))
+        assert len(here.sent()) == 2
+
+
 def test_a_changed_zone_moves_what_is_due(sqlite_office: World) -> None:
     office = sqlite_office
     office.campaign(PLAN, zone="America/Los_Angeles")

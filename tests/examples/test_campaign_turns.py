@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import sys
+import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -16,11 +16,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from examples.campaign import turns
 from examples.campaign.cadence import MIDNIGHT, Window
 from examples.campaign.database import Database, Row, Statement, sql
-from examples.campaign.turns import DAY, Booking, Known, Limits, book, describe, fitting, release
-from tests.support.polling import until
+from examples.campaign.turns import (
+    DAY,
+    PATIENCE,
+    TURN,
+    Booking,
+    Known,
+    Limits,
+    book,
+    hindrance,
+    next_in_line,
+    release,
+    until,
+)
+from tests.support import polling
 
 HOUR = 3_600_000
 QUARTER = 900_000
@@ -81,15 +92,24 @@ def bookings(database: Database) -> list[dict[str, Any]]:
 
 
 def sent(database: Database, contact: int, campaign: int, when: int) -> None:
-    database.write(
-        sql(
-            """INSERT INTO touches (campaign_id, contact_id, step, status, subject, body,
-                 prompt_version, run_id, message_id, drafted_at, sent_at)
-               VALUES (:campaign_id, :contact_id, :step, 'sent', '', '', '', '', '', 0,
-                 :sent_at)""",
-            **place(contact, campaign),
-            sent_at=when,
-        )
+    database.write(_touch(contact, campaign, "sent", when, when))
+
+
+def begun(database: Database, contact: int, when: int) -> None:
+    """Its conversation with the mail server has begun."""
+    database.write(_touch(contact, 1, "approved", when, None))
+
+
+def _touch(contact: int, campaign: int, status: str, when: int, sent_at: int | None) -> Statement:
+    return sql(
+        """INSERT INTO touches (campaign_id, contact_id, step, status, subject, body,
+             prompt_version, run_id, message_id, drafted_at, attempt, attempt_at, sent_at)
+           VALUES (:campaign_id, :contact_id, :step, :status, '', '', '', '', '', 0,
+             '0-x', :when, :sent_at)""",
+        **place(contact, campaign),
+        status=status,
+        when=when,
+        sent_at=sent_at,
     )
 
 
@@ -116,36 +136,39 @@ def local(moment: int, zone: ZoneInfo) -> datetime:
     return datetime.fromtimestamp(moment // 1000, UTC).astimezone(zone)
 
 
-def allowed(asked: Limits, known: Known, taken: set[int], moment: int) -> bool:
+def allowed(asked: Limits, known: Known, moment: int) -> bool:
     near = any(
         first - asked.apart <= moment < last + asked.apart
         for first, last in known.others
         if asked.apart
     )
-    full = asked.per_day and str(local(moment, asked.day_zone).date()) in known.full
-    busy = asked.pause and moment // asked.pause in taken
-    return asked.window.is_open(local(moment, asked.zone)) and not (near or full or busy)
+    full = str(local(moment, asked.day_zone).date()) in known.full
+    return asked.window.is_open(local(moment, asked.zone)) and not (near or full)
 
 
-def watched(asked: Limits, known: Known, taken: set[int], moment: int) -> Iterator[Booking]:
-    """The turns, found by looking at each quarter of an hour."""
+def watched(asked: Limits, known: Known, moment: int) -> Iterator[tuple[int, int]]:
+    """The times for a mail, found by looking at each quarter of an hour."""
     while True:
-        while not allowed(asked, known, taken, moment):
+        while not allowed(asked, known, moment):
             moment += QUARTER
         begun = moment
-        while allowed(asked, known, taken, moment) and _same(asked, begun, moment):
+        while allowed(asked, known, moment) and _days(asked, begun) == _days(asked, moment):
             moment += QUARTER
-        yield Booking(begun, moment)
+        yield begun, moment
 
 
-def _same(asked: Limits, one: int, other: int) -> bool:
-    """Whether two moments are of the same slot and the same days."""
+def _days(asked: Limits, moment: int) -> list[date]:
+    return [local(moment, zone).date() for zone in (asked.zone, asked.day_zone)]
 
-    def mark(moment: int) -> tuple[date, int, date | None]:
-        day = local(moment, asked.day_zone).date() if asked.per_day else None
-        return local(moment, asked.zone).date(), moment // (asked.pause or sys.maxsize), day
 
-    return mark(one) == mark(other)
+def found(asked: Limits, known: Known, moment: int) -> Iterator[tuple[int, int]]:
+    """The same, by arithmetic."""
+    while True:
+        while hindered := hindrance(asked, known, moment):
+            moment = hindered[0]
+        ends = until(asked, known, moment)
+        yield moment, ends
+        moment = ends
 
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"]
@@ -153,16 +176,13 @@ CHANGES = ["2026-03-29", "2026-10-25", "2026-03-08", "2026-11-01", "2026-04-05",
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[Limits, Known, set[int], int]:
+def situations(draw: st.DrawFn) -> tuple[Limits, Known, int]:
     """Near a change of the clocks, everything at a quarter of an hour."""
     start = at(f"{draw(st.sampled_from(CHANGES))} 00:00") + draw(st.integers(-150, 150)) * QUARTER
     opens, closes = sorted(draw(st.sets(st.integers(0, 96), min_size=2, max_size=2)))
     window = Window(
         of_day(opens), of_day(closes), draw(st.frozensets(st.integers(0, 6), min_size=1))
     )
-    pause = draw(st.sampled_from([0, 1, 2, 4, 10, 97])) * QUARTER
-    ahead = draw(st.sets(st.integers(0, 40))) if pause else set()
-    taken = {start // pause + slot for slot in ahead} if pause else set()
     others = draw(
         st.lists(st.tuples(st.integers(-400, 800), st.integers(0, 30)), max_size=3).map(
             lambda found: tuple((start + a * QUARTER, start + (a + b) * QUARTER) for a, b in found)
@@ -175,76 +195,63 @@ def situations(draw: st.DrawFn) -> tuple[Limits, Known, set[int], int]:
         zone=ZoneInfo(draw(st.sampled_from(ZONES))),
         day_zone=ZoneInfo(draw(st.sampled_from(ZONES))),
         apart=draw(st.integers(0, 3)) * DAY,
-        pause=pause,
-        per_day=draw(st.integers(0, 1)),
     )
-    runs = _runs(taken)
-    return asked, Known(tuple(sorted(others)), frozenset(full), runs), taken, start
+    return asked, Known(tuple(sorted(others)), frozenset(full)), start
 
 
 def of_day(quarter: int) -> time:
     return MIDNIGHT if quarter == 96 else time(quarter // 4, quarter % 4 * 15)
 
 
-def _runs(slots: set[int]) -> tuple[tuple[int, int], ...]:
-    found: list[tuple[int, int]] = []
-    for slot in sorted(slots):
-        if found and found[-1][1] == slot - 1:
-            found[-1] = (found[-1][0], slot)
-        else:
-            found.append((slot, slot))
-    return tuple(found)
-
-
 @settings(max_examples=100, deadline=None)
 @given(situations())
-def test_turns_are_those_that_a_watcher_of_the_clock_would_allow(
-    situation: tuple[Limits, Known, set[int], int],
+def test_times_are_those_that_someone_watching_the_clock_would_allow(
+    situation: tuple[Limits, Known, int],
 ) -> None:
-    asked, known, taken, start = situation
-    found = list(itertools.islice(fitting(asked, known, start), 3))
-    expected = watched(asked, known, taken, start)
-    assert found == list(itertools.islice(expected, 3))
-    assert bool(describe(asked, known, start, found[0].at)) == (found[0].at > start)
-
-
-def test_a_wait_is_explained() -> None:
-    asked = limits(window=Window(), zone=ZoneInfo("Europe/Berlin"), pause=60_000, per_day=50)
-    saturday, monday = at("2030-01-05 12:00"), at("2030-01-07 08:00")
-    busy = Known(full=frozenset({"2030-01-07"}), taken=((at("2030-01-08 08:00") // 60_000,) * 2,))
-    [found] = itertools.islice(fitting(asked, busy, saturday), 1)
-    assert found.at == at("2030-01-08 08:01")
-    assert describe(asked, busy, saturday, found.at) == (
-        "the send window (mon-fri 09:00-17:00, Europe/Berlin) is closed; "
-        "ana@example.com has used up its 50 mails for 2030-01-07; "
-        "example.org gets one mail every 60 seconds"
-    )
-    written = Known(others=((saturday, saturday),))
-    assert describe(limits(apart=3 * DAY), written, monday, saturday + 3 * DAY) == (
-        "another campaign's mail to bo@example.org is dated 2030-01-05, "
-        "and mails of different campaigns are at least 3 days apart"
-    )
+    expected = list(itertools.islice(watched(*situation), 3))
+    assert list(itertools.islice(found(*situation), 3)) == expected
 
 
 # -- bookings
 
 
-def test_a_turn_is_given_back_until_it_is_over_and_then_replaced(database: Database) -> None:
+def test_a_wait_is_explained(sqlite: Database) -> None:
+    berlin: dict[str, Any] = {"zone": "Europe/Berlin", "per_day": 1, "domain_pause": 60.0}
+    saturday = at("2030-01-05 12:00")
+    turn(sqlite, 1, **berlin, now=MONDAY)
+    turn(sqlite, 2, **{**berlin, "sender": "eva@example.com"}, now=at("2030-01-08 07:00"))
+    waiting = turn(sqlite, 3, **berlin, now=saturday)
+    assert (waiting.at, waiting.until) == (at("2030-01-08 08:01"), None)
+    assert waiting.because == (
+        "the send window (mon-fri 09:00-17:00, Europe/Berlin) is closed; "
+        "ana@example.com has used up its 1 mails of 2030-01-07; "
+        "example.org gets one mail every 60 seconds"
+    )
+    sent(sqlite, 1, 1, saturday)
+    assert turn(sqlite, 1, 2, apart=3, now=MONDAY).because == (
+        "another campaign's mail to p1@example.org is dated 2030-01-05, "
+        "and mails of different campaigns are 3 days apart"
+    )
+
+
+def test_a_touch_has_one_booking_which_is_made_anew_each_time(database: Database) -> None:
     limited: dict[str, Any] = {"per_day": 1, "domain_pause": 60.0}
-    first = turn(database, **limited)
-    assert first == Booking(MONDAY, MONDAY + 60_000)
-    assert turn(database, **limited) == first
-    assert turn(database, **limited, now=first.until - 1) == first
-    second = turn(database, **limited, now=first.until)  # it keeps its number of the day
-    assert second == Booking(first.until, first.until + 60_000)
-    [row] = bookings(database)
-    assert (row["sender"], row["day"], row["number"]) == ("ana@example.com", "2030-01-07", 1)
+    assert turn(database, **limited) == Booking(MONDAY, MONDAY + TURN)
+    assert turn(database, **limited) == Booking(MONDAY, MONDAY + TURN)
+    late = MONDAY + HOUR
+    assert turn(database, **limited, now=late) == Booking(late, late + TURN)
     next_day = turn(database, 2, **limited)
-    assert next_day == Booking(MONDAY + DAY, MONDAY + DAY + 60_000)
+    assert next_day == Booking(MONDAY + DAY, None)
     database.write(release(place(1)))
     database.write(release(place(1)))
-    assert turn(database, 2, **limited) == next_day
-    assert turn(database, 3, **limited).at == MONDAY
+    assert turn(database, 2, **limited, now=late) == Booking(late, late + TURN)
+    assert turn(database, 3, **limited).at == MONDAY + DAY
+    [row, _] = bookings(database)
+    assert (row["sender"], row["day"], row["domain"]) == (
+        "ana@example.com",
+        "2030-01-07",
+        "example.org",
+    )
 
 
 def test_mails_of_different_sequences_to_one_person_are_apart_both_ways(database: Database) -> None:
@@ -274,13 +281,16 @@ def test_a_turn_is_cut_short_by_the_next_mail_to_the_person(sqlite: Database) ->
     [
         ({}, {"window": Window(time(14), time(15))}, MONDAY + 5 * HOUR),
         ({}, {"zone": "America/New_York"}, MONDAY + 5 * HOUR),
-        ({"domain_pause": 60.0}, {"domain_pause": 7200.0}, MONDAY),  # other slots
+        ({"domain_pause": 60.0}, {"domain_pause": 7200.0}, MONDAY + 2 * HOUR),
+        ({"window": Window(time(14), time(15))}, {"window": Window()}, MONDAY),
+        ({"per_day": 1}, {"per_day": 2}, MONDAY),
+        ({"domain_pause": 60.0}, {"domain_pause": 0.0}, MONDAY),
         ({"per_day": 5}, {"per_day": 1}, MONDAY + DAY),
         ({"per_day": 5}, {"sender": "eva@example.com", "per_day": 1}, MONDAY),
         ({"apart": 0}, {"apart": 1}, MONDAY + 2 * DAY),
     ],
 )
-def test_a_turn_that_breaks_a_changed_limit_is_replaced(
+def test_a_booking_follows_a_changed_limit_to_an_earlier_or_a_later_time(
     sqlite: Database, before: dict[str, Any], after: dict[str, Any], expected: int
 ) -> None:
     """Another campaign has written to the same person, domain and from the same address."""
@@ -290,48 +300,134 @@ def test_a_turn_that_breaks_a_changed_limit_is_replaced(
     assert len(bookings(sqlite)) == 2
 
 
-def test_the_turn_of_a_sent_touch_stays(sqlite: Database) -> None:
-    turn(sqlite)
-    sent(sqlite, 1, 1, MONDAY)
-    sqlite.write(release(place()))
-    assert len(bookings(sqlite)) == 1
+def test_the_booking_of_a_mail_that_was_sent_or_is_on_its_way_stays(database: Database) -> None:
+    for contact in range(4):
+        turn(database, contact)
+    sent(database, 0, 1, MONDAY)
+    begun(database, 1, MONDAY)
+    begun(database, 2, MONDAY)
+    database.write(sql("UPDATE touches SET tries = 1 WHERE contact_id = 2"))  # it was refused
+    database.write(*(release(place(contact)) for contact in range(4)))
+    assert [row["contact_id"] for row in bookings(database)] == [0, 1]
 
 
-def test_a_campaign_takes_numbers_up_to_its_own_limit(sqlite: Database) -> None:
-    for contact in range(1, 4):
-        turn(sqlite, contact, per_day=3)
-    assert turn(sqlite, 4, 2, per_day=3).at == MONDAY + DAY
-    assert turn(sqlite, 5, 2, per_day=4).at == MONDAY
-    sqlite.write(release(place(2)))
-    assert turn(sqlite, 6, 2, per_day=3).at == MONDAY
-    assert turn(sqlite, 7, 2, sender="eva@example.com", per_day=1).at == MONDAY
-    today = sorted(row["number"] for row in bookings(sqlite) if row["day"] == "2030-01-07")
-    assert today == [1, 1, 2, 3, 4]
+def test_mails_of_a_campaign_without_a_limit_count_for_one_that_has_one(database: Database) -> None:
+    for contact in range(3):
+        assert turn(database, contact, 1).at == MONDAY
+    assert turn(database, 4, 2, per_day=3).at == MONDAY + DAY
+    assert turn(database, 5, 2, per_day=4).at == MONDAY
+    assert turn(database, 6, 1).at == MONDAY
+    database.write(release(place(1)), release(place(2)))
+    assert turn(database, 4, 2, per_day=4).at == MONDAY
+    assert turn(database, 7, 2, sender="eva@example.com", per_day=1).at == MONDAY
 
 
-def test_a_busy_domain_is_read_page_by_page(
-    sqlite: Database, monkeypatch: pytest.MonkeyPatch
+# -- the queue of a domain
+
+
+def test_two_mails_to_a_domain_are_a_pause_apart_from_the_moment_the_first_has_begun(
+    database: Database,
 ) -> None:
-    monkeypatch.setattr(turns, "RUNS", 2)
-    for minute in (0, 2, 3, 5, 7, 8, 9):  # and the others are another campaign's, later
-        turn(sqlite, 100 + minute, domain_pause=60.0, now=MONDAY + minute * 60_000)
-    found = [turn(sqlite, contact, domain_pause=60.0).at for contact in range(4)]
-    assert [(one - MONDAY) // 60_000 for one in found] == [1, 4, 6, 10]
+    def ask(contact: int, now: int) -> Booking:
+        return turn(database, contact, domain_pause=60.0, now=now)
+
+    assert ask(1, MONDAY + 59_000) == Booking(MONDAY + 59_000, MONDAY + 59_000 + TURN)
+    assert ask(2, MONDAY + 60_000) == Booking(MONDAY + 119_000, None)
+    begun(database, 1, MONDAY + 59_500)
+    assert ask(2, MONDAY + 60_000) == Booking(MONDAY + 119_500, None)
+    assert ask(1, MONDAY + 60_000).at == MONDAY + 119_500  # a second try is no exception
+    assert ask(2, MONDAY + 119_499).until is None
+    assert turn(database, 3, domain="example.com", domain_pause=60.0).at == MONDAY
 
 
-def test_no_slot_is_too_short_to_begin_a_mail_in(sqlite: Database) -> None:
-    found = [turn(sqlite, contact, domain_pause=0.001) for contact in range(2)]
-    assert [(one.at - MONDAY, one.until - MONDAY) for one in found] == [(0, 1000), (1000, 2000)]
+def test_a_turn_that_nobody_used_keeps_a_domain_waiting_for_a_moment(sqlite: Database) -> None:
+    turn(sqlite, 1, domain_pause=60.0)
+    waiting = turn(sqlite, 2, domain_pause=60.0)
+    assert waiting == Booking(MONDAY + 60_000, None)
+    later = turn(sqlite, 2, domain_pause=60.0, now=waiting.at)
+    assert later == Booking(MONDAY + TURN + 60_000, None)  # it might have begun that late
+    assert turn(sqlite, 2, domain_pause=60.0, now=later.at).until == later.at + TURN
 
 
-def test_many_contacts_of_one_domain_have_a_slot_each(sqlite: Database) -> None:
-    found = [turn(sqlite, contact, per_day=40, domain_pause=60.0) for contact in range(60)]
-    per_day = Counter(local(one.at, ZoneInfo("UTC")).date() for one in found)
+def test_who_comes_late_is_not_sent_behind_the_others(database: Database) -> None:
+    def ask(contact: int, now: int) -> int:
+        booked = turn(database, contact, domain_pause=10.0, now=MONDAY + now * 1000)
+        return (booked.at - MONDAY) // 1000 if booked.until is None else -1
+
+    assert ask(0, 0) == -1
+    begun(database, 0, MONDAY)
+    assert [ask(contact, 0) for contact in range(1, 5)] == [10, 70, 130, 190]
+    assert ask(3, 180) == 180 + 120  # the first two are about to come
+    assert ask(1, 180) == -1
+    begun(database, 1, MONDAY + 180_000)
+    assert [ask(contact, 180) for contact in (2, 3, 4)] == [190, 250, 310]
+    assert ask(5, 180) == 370
+    missed = 310 + PATIENCE // 1000
+    assert ask(5, missed) == -1  # the others did not come at all
+    begun(database, 5, MONDAY + missed * 1000)
+    assert [ask(6, missed), ask(2, missed)] == [missed + 10, missed + 10]
+    assert ask(6, missed) == missed + 70
+
+
+def test_a_campaign_that_does_not_run_holds_nobody_up(sqlite: Database) -> None:
+    turn(sqlite, 1, 1, domain_pause=60.0)
+    turn(sqlite, 2, 2, domain_pause=60.0)
+    assert turn(sqlite, 3, 1, domain_pause=60.0).at == MONDAY + 120_000
+    paused = """INSERT INTO campaigns VALUES (2, 'x', 'x', '', '', '', '', '', '', 0, 0, 'paused',
+      '', 0, 1)"""
+    sqlite.write(sql(paused))
+    assert turn(sqlite, 3, 1, domain_pause=60.0).at == MONDAY + 60_000
+
+
+def test_a_touch_goes_before_appointments_that_are_far_away(sqlite: Database) -> None:
+    for contact in range(50):  # in the evening
+        turn(sqlite, contact, domain_pause=60.0, window=Window(time(20), time(23)))
+    assert turn(sqlite, 60, domain_pause=60.0).until == MONDAY + TURN
+    assert turn(sqlite, 61, domain_pause=60.0).at == MONDAY + 60_000
+
+
+def test_many_contacts_of_one_domain_have_an_appointment_each(sqlite: Database) -> None:
+    tuesday = at("2030-01-08 06:00")
+    booked = [
+        turn(sqlite, contact, per_day=40, domain_pause=60.0, now=tuesday).at
+        for contact in range(60)
+    ]
+    per_day = Counter(local(one, ZoneInfo("UTC")).date() for one in booked)
     assert sorted(per_day.values()) == [20, 40]
-    assert [one.at for one in found] == sorted({one.at for one in found})
+    assert booked == sorted({*booked})
 
 
-def test_twenty_concurrent_bookings_are_all_different(database: Database) -> None:
+@pytest.mark.parametrize(("driver", "minutes"), [("worker", 11), ("cron", 61)])
+def test_a_worker_reaches_the_rate_and_a_cron_sends_a_mail_each_time_it_comes(
+    sqlite: Database, driver: str, minutes: int
+) -> None:
+    """60 mails to one domain, ten seconds apart, in the order in which they were booked."""
+    dice = random.Random(7)
+    due = dict.fromkeys(range(60), MONDAY)
+    went: list[tuple[int, int]] = []
+    now, drives = MONDAY, 0
+    while due:
+        now = max(now, min(due.values()))
+        if driver == "cron":
+            now = MONDAY - (MONDAY - now) // 60_000 * 60_000
+        for contact in sorted((one for one in due if due[one] <= now), key=lambda one: due[one]):
+            drives += 1
+            booked = turn(sqlite, contact, domain_pause=10.0, now=now)
+            due[contact] = booked.at
+            if booked.until is not None:
+                if after := next_in_line(sqlite, "example.org", 10.0, now):
+                    due[after[1]] = now
+                now += dice.randrange(300)
+                begun(sqlite, contact, now)
+                went.append((now, contact))
+                del due[contact]
+    assert [contact for _, contact in went] == list(range(60))
+    assert min(after[0] - before[0] for before, after in itertools.pairwise(went)) >= 10_000
+    assert went[-1][0] - MONDAY < minutes * 60_000
+    assert drives < 60 * 5
+
+
+def test_twenty_who_book_at_once_never_get_the_same(database: Database) -> None:
     """Two campaigns for each person, the two at the same time."""
     ready = threading.Barrier(20)
 
@@ -354,12 +450,13 @@ def test_twenty_concurrent_bookings_are_all_different(database: Database) -> Non
         list(pool.map(begin, range(20)))
     rows = bookings(database)
     assert len(rows) == 40
-    assert len({row["slot"] for row in rows}) == 40
-    assert len({(row["day"], row["number"]) for row in rows}) == 40
-    assert {row["number"] for row in rows} <= set(range(1, 13))
+    assert len({row["place"] for row in rows}) == 40
+    assert len({row["at"] for row in rows}) == 40
+    assert sum(row["until"] is not None for row in rows) == 1
+    assert max(Counter(row["day"] for row in rows).values()) <= 12
     for one, other in itertools.permutations(rows, 2):
         if one["person"] == other["person"] and one["sequence"] != other["sequence"]:
-            assert one["until"] <= other["at"] - 3 * DAY or other["until"] <= one["at"] - 3 * DAY
+            assert one["at"] <= other["at"] - 3 * DAY or other["at"] <= one["at"] - 3 * DAY
 
 
 class Hesitant(Database):
@@ -385,7 +482,7 @@ def test_a_booking_waits_for_one_that_is_about_to_be_committed(postgres_url: str
         first = pool.submit(turn, hesitant, 1, 1, person=BO, apart=3)
         assert hesitant.written.wait(30)
         second = pool.submit(turn, other, 1, 2, person=BO, apart=3)
-        until(
+        polling.until(
             lambda: second.done() or other.rows("SELECT 1 FROM pg_locks WHERE NOT granted"),
             "the second waits",
         )

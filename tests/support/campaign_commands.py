@@ -86,19 +86,18 @@ def switch_and_die(asked: dict[str, Any], tell: Tell) -> None:
     people.unbounce = mortal(people.unbounce)
     clock = Clock(datetime.fromisoformat(asked["at"]))
     with App(Settings(**asked["settings"]), clock=clock) as app:
-        changes = control.Changes(gaps=tuple(asked["gaps"]))
-        more = (changes,) if asked["verb"] == "edit" else ()
+        more = (control.Changes(**asked["changes"]),) if asked["changes"] else ()
         getattr(control, asked["verb"])(app, 1, *more)
 
 
-def die_in(server: ForkServer, world: World, verb: str, *, after: int, gaps: Any = (0,)) -> None:
+def die_in(server: ForkServer, world: World, verb: str, *, after: int, **changes: Any) -> None:
     """Have a process do this to campaign 1, and die when it has taken back so many contacts, or
-    woken so many threads."""
+    woken so many threads. An `edit` has `changes`."""
     asked: dict[str, Any] = {
         "settings": asdict(world.app.settings),
         "at": world.clock.time.isoformat(),
     }
     child = server.start(
-        "campaign_commands:switch_and_die", verb=verb, after=after, gaps=gaps, **asked
+        "campaign_commands:switch_and_die", verb=verb, after=after, changes=changes, **asked
     )
     assert child.wait(60) == -signal.SIGKILL

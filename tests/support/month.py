@@ -478,7 +478,7 @@ class Month:
         """To what is tried again soon, or else to the next wave: when a third of all threads is
         due, or after four days in which nobody drove."""
         if dues[0] < self.clock.time + timedelta(hours=1):
-            soon = dues[0] + PAUSE - timedelta(minutes=1)  # not beyond a turn that begins then
+            soon = dues[0] + PAUSE - timedelta(minutes=1)
             last = max(due for due in dues if due <= soon)
             self.clock.move_to(last + timedelta(seconds=10))
             return

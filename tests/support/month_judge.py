@@ -30,6 +30,8 @@ from tests.support.prospects import BRIEFS, ENDS, TOUCHES, Prospect
 GAPS = (0, 4, 7, 7, 7, 7)
 A_MOMENT = timedelta(minutes=1)
 """How long a conversation may take: a turn is looked at when it begins."""
+LATE = timedelta(seconds=5)
+"""How long after its beginning a conversation may come to the recipient."""
 
 
 def step_of(mail: Mail) -> int:
@@ -163,18 +165,20 @@ class Judge:
                     yield f"{person}: {after.subject} {gap} after {before.subject}"
 
     def too_many(self) -> Iterator[str]:
-        """Days on which the sender with a limit sent more, and times in which a domain got two."""
+        """Days on which the sender with a limit sent more, and mails to a domain too soon after the
+        one before."""
         days: Counter[Any] = Counter()
-        slots: Counter[Any] = Counter()
+        to: dict[str, list[Any]] = defaultdict(list)
         for mail in self.log:
             at = self.month.virtual[mail.conversation]
             if mail.sender == "bea@example.com":
                 days[at.date()] += 1
-            number, into = divmod(at.timestamp(), PAUSE.total_seconds())
-            if into > 5:  # what began at the end of a turn may be a moment late
-                slots[mail.recipient.partition("@")[2], number] += 1
+            to[mail.recipient.partition("@")[2]].append(at)
         yield from (f"{n} on {day}" for day, n in days.items() if n > self.month.per_day)
-        yield from (f"{n} to {domain} at once" for (domain, _), n in slots.items() if n > 1)
+        for domain, times in to.items():
+            for before, after in pairwise(sorted(times)):
+                if after - before < PAUSE - LATE:
+                    yield f"two to {domain} within {after - before}"
 
     # -- nobody is lost
 
