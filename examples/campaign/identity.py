@@ -1,8 +1,8 @@
 """Which addresses are one person's.
 
-A *person* is an address without what follows a plus. A contact whose address was replaced has had
-several: they stand for one human being, and so do the contacts of each of them, if one was imported
-again. What is asked about one of them concerns them all.
+A *person* is an address without its label, which follows a plus. A contact whose address was
+replaced has had several, and they stand for one human being. So do the contacts of each of them, if
+one was imported again. Erasing or unsubscribing one of them affects them all.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Together:
 
 
 def together(database: Database, persons: Iterable[str], contacts: Iterable[int] = ()) -> Together:
-    """These persons and contacts, and all that an address connects with them, now or formerly, over
-    however many replaced addresses."""
+    """These persons and contacts, and all that share a present or former address with them,
+    directly or through others."""
     found = Together(sorted(set(persons)), sorted(set(contacts)))
     while True:
         held = database.rows(

@@ -47,8 +47,8 @@ class Mention(NamedTuple):
         return self.table == "touches" and self.was.keys() != {"said"}
 
     def erased(self) -> Statement:
-        """Replace the texts, if they are still the same. What a touch says now was approved by
-        nobody: if it was not sent, it is written again."""
+        """Replace the texts, if they are still the same. An unsent touch is written again, since no
+        person has approved its new text."""
         sets = [f"{name} = :{name}" for name in self.becomes]
         if self.is_text_of_ours:
             unsent = f"sent_at IS NULL AND status IN {UNSENT}"

@@ -1,28 +1,28 @@
-"""When an approved touch may go out: bookings, which keep to the limits of several campaigns.
+"""When an approved touch may go out: bookings, which enforce the limits that campaigns share.
 
-A touch has one booking. It is an appointment, which is still to come and may last until `ends`, or
-a turn: the mail may begin from `at` until just before `until`. A thread that is driven books anew
-each time, so that it goes as early as the limits allow by now, however late or early it comes. In
-a turn the contact's send window is open, and:
+A touch has one booking. It is an appointment at a later time (at the latest `ends`), or a turn: the
+mail may begin from `at` until just before `until`. A thread books again each time it is driven, so
+its mail goes out as early as the limits then allow. In a turn the contact's send window is open,
+and:
 
 - No mail of another sequence reaches the same person within `apart` days, before or after.
-- The sender's address has fewer than `per_day` bookings that day, of whatever campaign. A campaign
+- The sender's address has fewer than `per_day` bookings that day, over all campaigns. A campaign
   without a daily limit is not held back, but its mails count.
-- `domain_pause` seconds have passed since the last conversation about a mail to the domain, and
-  nobody else has a turn. Touches that wait for that keep the order in which they were booked first
-  (`place`), and their appointments are a minute apart, as often as a cron comes. Who gets a turn
-  wakes the `next_in_line`, so that workers come when the pause is over. A touch that did not come
-  within five minutes of its appointment holds nobody up, and is the first again when it comes.
+- `domain_pause` seconds have passed since the last conversation about a mail to the domain, and no
+  other touch has a turn. Touches that wait for this keep the order of their first booking
+  (`place`). Their appointments are a minute apart, the pace of a cron; each turn also wakes the
+  `next_in_line`, so that a worker sends as soon as the pause is over. A touch that is five minutes
+  late no longer delays the others, and goes first when it comes.
 
-`hindrance` states the first two rules, and is arithmetic; the third is the SQL of `_QUEUE`. `book`
-reads what the arithmetic has to know, and writes what it found. One statement, `_BOOK`, decides: it
-joins the queue of the domain, and checks the other limits again. Bookings are made one after the
-other: SQLite and D1 run one batch at a time, and on PostgreSQL a lock comes first.
+`hindrance` states the first two rules, as arithmetic; the third is the SQL of `_QUEUE`. `book`
+reads the facts for the arithmetic and writes the result. One statement, `_BOOK`, decides: it joins
+the domain's queue, and checks the other limits again. Bookings are serialised: SQLite and D1 run
+one batch at a time, and PostgreSQL takes a lock first.
 
-A crash leaves a booking or none, never half of one. A turn that nobody uses is over after a while,
-and the touch is booked again. If D1 loses an answer, the batch runs again, and changes nothing: it
-replaces a booking only if that is as it was read. Should it run again after `release`, it leaves a
-booking that no touch will use: a turn is lost, but no extra mail goes out.
+A crash leaves a booking or none. An unused turn expires, and the touch is booked again. If D1 loses
+an answer, the batch runs again and changes nothing: it replaces a booking only if that is as it was
+read. If it runs again after `release`, it leaves a booking that no touch uses: a turn is lost, but
+no extra mail goes out.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from .database import Database, Row, Statement, sql
 DAY = 86_400_000
 """Milliseconds of 24 hours, the days of `apart`."""
 TURN = 10_000
-"""Milliseconds in which a mail has to begin if others to its domain wait for it."""
+"""Milliseconds within which a mail must begin while others wait for its domain."""
 PACE = 60_000
-"""Milliseconds between two appointments at one domain, at least."""
+"""Minimum milliseconds between two appointments at one domain."""
 PATIENCE = 5 * 60_000
-"""Milliseconds for which an appointment that was missed holds up those behind it."""
+"""Milliseconds for which a missed appointment delays those behind it."""
 CONVERSATION = 3_600_000
-"""Milliseconds that no conversation with a mail server takes."""
+"""Milliseconds; longer than any conversation with a mail server."""
 LAST = 2**62
 """More than any place or number of mails."""
 TRIES = 50
@@ -84,9 +84,10 @@ _QUEUE = f"""free AS (
     (SELECT count(*) FROM ahead)) AS at
   FROM free
 )"""  # noqa: S608
-"""`next` has the first moment from `start` on that the domain has for a touch: when it is `free`
-and all `ahead` have gone, or where their appointments leave a gap. Somebody else's turn in which no
-mail has begun is expected to be used at once; nobody gets the next one relying on that."""
+"""`next` is the first moment from `start` on that the domain has for a touch: when it is `free` and
+all `ahead` have gone, or where their appointments leave a gap. Another touch's turn in which no
+mail has begun counts as if its mail began at once; once that moment has passed, it blocks the
+domain until it ends."""
 
 _FIRST = f"""SELECT campaign_id, contact_id, at FROM bookings
 WHERE {_WAITING} AND at > :now - :patience ORDER BY at LIMIT 1"""  # noqa: S608
