@@ -41,7 +41,7 @@ from tests.support.campaigns import (
 )
 from tests.support.polling import until
 from tests.support.raw import held_open
-from tests.support.sweep import sample
+from tests.support.sweep import examples, sample
 
 office, workers = campaigns.office, campaigns.workers
 
@@ -592,7 +592,7 @@ def test_a_reply_ends_the_thread_wherever_its_worker_died_and_no_person_is_asked
 @pytest.mark.slow
 def test_workers_killed_everywhere_send_each_touch_once(url: str, workers: Workers) -> None:
     """Each contact's thread is killed at another point, and its recovery at another one again."""
-    contacts = 10
+    contacts = examples(10, 5)
     with world(url, lookup_after=0.5) as office:
         points, kills = 200, 0
         for n in range(contacts + 1):

