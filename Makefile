@@ -55,7 +55,8 @@ demo-d1: $(WORKERD) ## See the same agent on Cloudflare D1 in workerd, ticked by
 demo: $(READY) ## See a month-long agent survive being killed all the time, beside stock LangGraph
 	$(BIN)/python -m examples.campaign.demo
 
-test: lint types pytest ## Before a commit: lint, types, every test on SQLite and PostgreSQL, some on D1; crash sweeps sampled
+test: lint $(WORKERD) ## Before a commit: lint, types, every test on SQLite and PostgreSQL, some on D1; crash sweeps sampled
+	@$(MAKE) --no-print-directory -j 2 types pytest
 
 test-all: lint types $(WORKERD) ## The same with every point of every crash sweep, and every test on D1 too
 	PERDURE_EVERY_POINT=1 $(SUITE)

@@ -581,10 +581,11 @@ async def test_a_batch_that_arrives_late_is_not_written_twice(
         faults = faulty(rt.journal)
 
         def delay(name: str, key: str) -> None:
-            faults.late = int(len(calls) == fails)
+            faults.late, faults.late_with = int(len(calls) == fails), "fence_intent"
 
         with called(delay):
             run = await started(rt, graph)
+        assert not faults.late, "no batch was late"
         assert len(calls) == fails + 1
         assert run.output["log"] == booked(only_batches) == [f"room {len(calls)}"]
         stored = [one.data["state"] for one in await rt.events(run.id) if one.kind == "effect"]

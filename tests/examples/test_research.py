@@ -31,6 +31,7 @@ from perdure.journal import failpoints
 from perdure.runtime import Runtime
 from perdure.testing import runtime
 from perdure.types import Run, State
+from tests.support import sweep
 
 ROOT = Path(__file__).parents[2]
 LIGHTHOUSES = [path for path in PAGES if not path.startswith("/other/")]
@@ -313,7 +314,7 @@ def test_killed_at_random_moments_it_repeats_nothing_recorded_and_writes_the_sam
             Setting(url, site.url, f"{tmp_path}/bill", seconds=0.05),
             site,
             str(tmp_path),
-            kills=30,
+            kills=sweep.examples(30, 15),
             between=(0.0, 0.3),
             seed=1,
             look=lambda story, graph, _: seen.append(

@@ -105,6 +105,8 @@ class Faulty:
         self.unreadable: list[BaseException | None] = []
         self.late = 0
         """How many of the next batches get no answer, and arrive before the one after them."""
+        self.late_with = ""
+        """The name of a statement that they have: other batches are not late."""
         self.late_at = 0
         """Of all commits, the number of one that does so."""
         self._held: list[Sequence[Statement]] = []
@@ -114,7 +116,7 @@ class Faulty:
         self.commits += 1
         _raise_next(self.before)
         _raise_next(self.undone)
-        if self.late or self.commits == self.late_at:
+        if (self.late and self.late_with in str(statements)) or self.commits == self.late_at:
             self.late = max(0, self.late - 1)
             self._held.append(statements)
             raise Ambiguous("no answer yet")
