@@ -27,7 +27,7 @@ def until_asked(office: World, *, limit: int = 100) -> list[str]:
         if questions := office.questions():
             return [one.value["kind"] for one in questions]
         office.clock.move_to(max(office.due() or MONDAY, office.clock.time))
-    raise AssertionError(f"nobody is asked by {office.clock.time}")
+    raise AssertionError(f"no person is asked by {office.clock.time}")
 
 
 def always(fault: Fault | Reply, *recipients: str) -> Faults:

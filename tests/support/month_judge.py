@@ -248,7 +248,7 @@ class Judge:
             elif self._was_over(prospect, campaign, happened.began):
                 possible.add("finished")
         if self._is_refused(prospect.address) or prospect.address in self.desk.given_up:
-            # by whoever spoke last; one thread of several may have been over by then
+            # the last word counts; one thread of several may have been over by then
             over = self._was_over(prospect, campaign, float("inf"))
             others = possible if ended else {"finished"} if over else set()
             possible = {"bounced", *others}
