@@ -7,7 +7,7 @@ A person is all addresses that belong together (identity.py). What each crash le
     some threads ended         `cancelled`; they cannot go on
     some threads erased        the others; the rows still say which they are
     rows deleted               bytes in the free pages of a SQLite file, which `scrub` removes; a
-                               signal to an erased thread, which has no address; and threads of others
+                               signal to an erased thread, without an address; and other threads
                                whose unsent text named the person: it is withdrawn, and they find
                                that when they are due, or answered
 
