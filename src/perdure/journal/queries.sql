@@ -1744,3 +1744,24 @@ WHERE r.state = 'waiting' AND (r.due_at IS NULL OR r.due_at > r.updated_at AND N
   SELECT 1 FROM perdure_joins AS j JOIN perdure_runs AS e
     ON e.thread_id = j.joined_thread AND e.id = j.joined_id
   WHERE j.thread_id = w.thread_id AND j.wait_id = w.id AND r.due_at <= e.updated_at));
+
+-- name: insert_token
+-- Stores the hash of a new token, unless a token of that name can still be used.
+INSERT INTO perdure_tokens (hash, name, scopes, created_at, expires_at)
+VALUES (:hash, :name, :scopes, :now, :expires_at)
+ON CONFLICT DO NOTHING;
+
+-- name: find_token
+SELECT hash, name, scopes, created_at, expires_at, used_at, revoked_at FROM perdure_tokens
+WHERE hash = :hash;
+
+-- name: tokens
+SELECT hash, name, scopes, created_at, expires_at, used_at, revoked_at FROM perdure_tokens
+ORDER BY created_at, name;
+
+-- name: use_token
+UPDATE perdure_tokens SET used_at = :now
+WHERE hash = :hash AND (used_at IS NULL OR used_at < :before);
+
+-- name: revoke_token
+UPDATE perdure_tokens SET revoked_at = :now WHERE name = :name AND revoked_at IS NULL;
