@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -58,8 +59,11 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
 
     async def work() -> None:
         if runtime.graphs or runtime.engine.delivery.handlers:
-            handle_signals = has_signal_handlers()
-            await runtime.work(concurrency=options.concurrency, handle_signals=handle_signals)
+            await runtime.work(
+                concurrency=options.concurrency,
+                grace=timedelta(seconds=options.grace),
+                handle_signals=has_signal_handlers(),
+            )
 
     lifespan = SharedLifespan(runtime, tick.drain, work if options.worker else None)
     gate = Gate(runtime, options, lifespan)

@@ -8,6 +8,7 @@ under a loopback name, an address or one of `hosts`, and not to web pages of oth
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from fastapi import Request
@@ -22,6 +23,7 @@ from perdure.server.json_errors import ApiError
 from perdure.server.lifespan import SharedLifespan
 from perdure.server.open_streams import OpenStreams
 from perdure.server.options import ServerOptions
+from perdure.server.passed_headers import PassedHeaders
 from perdure.server.tokens import Tokens, sent_token
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class Gate:
     def __init__(self, runtime: Runtime, options: ServerOptions, lifespan: SharedLifespan) -> None:
         self.runtime, self.options, self.lifespan = runtime, options, lifespan
         self.streams = OpenStreams(options.max_streams)
+        self._headers = PassedHeaders(options.configurable_headers)
         self.origins = Origins(options.cors)
         self.tokens = Tokens(runtime)
         self.handlers = None if options.auth is None else AuthHandlers(options.auth)
@@ -43,6 +46,9 @@ class Gate:
     async def admit(self, request: Request, *, public: bool) -> Api:
         """The `Api` for this request. Raises `ApiError`. `public`: it needs no credentials."""
         caller = ANYONE if public else await self._identify(request)
+        if self._headers and (passed := self._headers.of(request)):
+            configurable = {**passed, **caller.configurable}
+            caller = dataclasses.replace(caller, configurable=configurable)
         return Api(self.runtime, self.options, caller, self.lifespan, self.streams, self.handlers)
 
     async def _identify(self, request: Request) -> Caller:
