@@ -90,6 +90,8 @@ class SegmentFinish(SegmentPlans):
         while segment.is_busy and not segment.is_lost:
             yield 0.01  # an effect of a node that was cancelled: its outcome is worth waiting for
         segment.closing = True
+        if segment.stream is not None:
+            segment.stream.close()  # before the end, which is what readers wait for
         if segment.signal is not None and not segment.is_lost:
             outcome = Raised(segment.signal)  # also if the agent's code swallowed it
         error = outcome.error if isinstance(outcome, Raised) else None
