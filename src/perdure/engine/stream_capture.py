@@ -102,7 +102,8 @@ async def stream_through(drive: Drive, recorder: StreamRecorder) -> None:
     found = run.astream_events(drive.input, drive.config, version="v2")
     async with contextlib.aclosing(cast(AsyncGenerator[Any], found)) as events:
         async for event in events:
-            recorder.add((), EVENTS, event)
+            if not (recorder.hides_pieces and event["event"].endswith("_stream")):
+                recorder.add((), EVENTS, event)
 
 
 async def recorded(
@@ -111,8 +112,12 @@ async def recorded(
     """A stream of LangGraph's, called with these arguments, that is recorded."""
 
     def tap(namespace: tuple[str, ...], mode: str, data: Any, tasks: str) -> None:
-        if is_whole_message(mode, data) and data[0].id in recorder.messages:
-            return  # a finished subgraph that is entered again gives its messages once more
+        if mode == "messages":
+            if not is_whole_message(data):
+                if recorder.hides_pieces:
+                    return
+            elif data[0].id in recorder.messages:
+                return  # a finished subgraph that is entered again gives its messages once more
         recorder.add(namespace, mode, data, tasks)
 
     async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)) as found:

@@ -67,12 +67,12 @@ def _as_item(chunk: Any, stream_mode: Any, subgraphs: bool) -> tuple[tuple[str, 
     return chunk if subgraphs else ((), *chunk)
 
 
-def is_whole_message(mode: str, data: Any) -> bool:
-    """Whether a chunk is a message that a node returned, not a piece of one that a model streams.
-    LangGraph gives it unless it has streamed its pieces in this process."""
+def is_whole_message(data: Any) -> bool:
+    """Whether a chunk of mode `messages` is a message that a node returned, not a piece of one that
+    a model streams. LangGraph gives it unless it has streamed its pieces in this process."""
     from langchain_core.messages import BaseMessageChunk
 
-    return mode == "messages" and not isinstance(data[0], BaseMessageChunk)
+    return not isinstance(data[0], BaseMessageChunk)
 
 
 def tasks_of(namespace: tuple[str, ...], mode: str, data: Any) -> str:

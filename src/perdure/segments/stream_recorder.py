@@ -73,6 +73,9 @@ class StreamRecorder:
         self._bounded = journal.capabilities.bounded
         self.messages: set[str | None] = set()
         """Ids of messages that were given in an earlier segment, and are not void."""
+        redactor = serializer.codec.redactor
+        self.hides_pieces = redactor is not None and bool(redactor.policy.patterns)
+        """Whether pieces of messages are left out: a pattern does not find a secret in pieces."""
         self._lock = threading.Lock()
         self._row: _Row | None = None
         self._marks: dict[str, int] = dict(marks or {})
