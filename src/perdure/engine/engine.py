@@ -92,6 +92,10 @@ class Engine(LocalEngine):
             return given
         return self.graphs.resolve(name, version)
 
+    @property
+    def graph_names(self) -> list[str]:
+        return sorted({*self.graphs.names, *self._expected})
+
     def accept_inline(
         self,
         graph: Graph,
