@@ -84,8 +84,10 @@ def _sqlite(path: str) -> Iterator[Any]:
         from langgraph.store.sqlite import SqliteStore
     except ImportError as error:
         raise Error(needs_extra("A store on SQLite", "server")) from error
-    with SqliteStore.from_conn_string(path, ttl=TTL) as store, _swept(store):
-        yield store
+    with SqliteStore.from_conn_string(path, ttl=TTL) as store:
+        store.conn.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait
+        with _swept(store):
+            yield store
 
 
 @contextlib.contextmanager
