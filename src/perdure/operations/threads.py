@@ -175,6 +175,20 @@ def ensure(
     ]
 
 
+def assign(
+    serializer: Serializer,
+    thread_id: str,
+    content: ThreadContent,
+    now: int,
+    *,
+    graph: str,
+    assistant: str,
+) -> Op[None]:
+    """`ensure` in a batch of its own."""
+    statements = ensure(serializer, thread_id, content, now, graph=graph, assistant=assistant)
+    return Op(f"thread {thread_id}", statements, lambda rows: None, write=True)
+
+
 def require(thread_id: str, now: int, *, graph: str, assistant: str) -> list[Statement]:
     """The same for a thread that must have a record: otherwise the batch is refused."""
     params = {"thread_id": thread_id, "now": now, "graph": graph, "assistant": assistant}
