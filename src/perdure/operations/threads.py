@@ -200,6 +200,12 @@ def refuse_missing(thread_id: str) -> None:
     raise NotFound("thread", thread_id)
 
 
+def note_next(thread_id: str, *, has_next: bool) -> Op[None]:
+    """Note whether a caller that changed the state of a thread left nodes to run."""
+    params = {"thread_id": thread_id, "has_next": int(has_next)}
+    return Op("note_next", [Statement("note_next", params)], lambda rows: None, write=True)
+
+
 def find(thread_id: str, now: int) -> Op[ThreadRow | None]:
     params = {"thread_id": thread_id, "now": now}
     return read_op("thread", params, partial(stored_rows.first, ThreadRow))

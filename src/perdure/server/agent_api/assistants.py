@@ -280,7 +280,10 @@ async def get_versions(assistant_id: str, body: VersionSearch, api: ApiDep) -> A
     every = await api.runtime.journal.arun(
         api.runtime.services.assistants.versions(found.assistant_id)
     )
-    chosen = [wire(one) for one in every if has_metadata(one.metadata, body.metadata)]
+    fields = [name for name in FIELDS if name != "updated_at"]
+    chosen = [
+        selected(wire(one), fields) for one in every if has_metadata(one.metadata, body.metadata)
+    ]
     page = chosen[body.offset : body.offset + body.limit]
     return page_response(page, body.offset, has_more=len(chosen) > body.offset + body.limit)
 

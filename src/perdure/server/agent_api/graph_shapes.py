@@ -19,10 +19,10 @@ def drawing(graph: Graph, xray: bool | int) -> dict[str, Any]:
     found = graph.get_graph(xray=xray).to_json()
     nodes = []
     for node in found["nodes"]:
-        data = node.get("data")
-        name = data.get("name") if isinstance(data, dict) else None
-        shown = {"id": node["id"], "type": "runnable", "data": {"name": name or node["id"]}}
-        nodes.append(shown | ({"metadata": node["metadata"]} if node.get("metadata") else {}))
+        shown: dict[str, Any] = {key: one for key, one in node.items() if key != "data"}
+        if isinstance(data := node.get("data"), dict):
+            shown["data"] = {"name": data.get("name", node["id"])}
+        nodes.append(shown)
     return {"nodes": nodes, "edges": found["edges"]}
 
 
@@ -63,7 +63,7 @@ def _state_schema(graph: Graph) -> Any:
 def _config_schema(graph: Graph) -> Any:
     """The schema of `config["configurable"]`, which mirrors the context."""
     schema = _schema_of(graph.context_schema)
-    return None if schema is None else {**schema, "title": "Configurable"}
+    return {} if schema is None else {**schema, "title": "Configurable"}
 
 
 def _schema_of(kind: Any) -> Any:

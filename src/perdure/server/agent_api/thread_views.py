@@ -13,6 +13,7 @@ from langgraph.types import Command, StateSnapshot, StateUpdate
 from perdure.engine.bound_graph import BoundGraph
 from perdure.engine.graphs import Graph
 from perdure.errors import UNREADABLE, Error
+from perdure.operations import threads
 from perdure.server.agent_api.state_shapes import interrupts_by_task
 from perdure.server.context import Api
 from perdure.server.json_errors import ApiError
@@ -140,7 +141,12 @@ async def apply_supersteps(
     bound = BoundGraph.of(graph, api.runtime.engine)
     steps = [[_state_update(one) for one in step] for step in supersteps]
     try:
-        return await bound.abulk_update_state(config, steps)
+        made = await bound.abulk_update_state(config, steps)
+        state = await graph.pregel.aget_state(place(config["configurable"]["thread_id"]))
+        await api.runtime.journal.ado(
+            threads.note_next(config["configurable"]["thread_id"], has_next=bool(state.next))
+        )
+        return made
     except (Error, ApiError):
         raise
     except (InvalidUpdateError, ValueError) as error:
