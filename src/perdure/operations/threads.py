@@ -22,10 +22,8 @@ from perdure.operations.runs import names_in_pieces
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
 
-INDEXED = ("created_at", "updated_at")
-"""Orders, downwards, that lists of threads have an index for."""
-ORDERS = (*INDEXED, "thread_id", "status", "state_updated_at")
-"""What a list of threads can be ordered by."""
+INDEXED = (("created_at", True), ("updated_at", True))
+"""Orders that lists of threads have an index for, each with whether it goes downwards."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +231,7 @@ def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[Thr
         name = "threads_of_assistant"
     elif chosen.status not in (None, "idle"):
         name = "threads_not_idle"
-    elif chosen.descending and chosen.sort in INDEXED:
+    elif (chosen.sort, chosen.descending) in INDEXED:
         of_graph = "" if chosen.graph is None else "_of_graph"
         name = f"threads{of_graph}_by_{chosen.sort.removesuffix('_at')}"
     return read_op(name, params, partial(stored_rows.every, ThreadRow))
