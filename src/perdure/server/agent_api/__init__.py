@@ -1,0 +1,1 @@
+"""The Agent Server's wire: one module per resource, each with its `router`."""
