@@ -339,7 +339,8 @@ ORDER BY id LIMIT :count;
 -- A new run takes the thread over, unless it is one that was accepted before: the driven run
 -- is asked to stop, the others end, and those with effects to undo as soon as that is done. With
 -- :only, just the runs in that state; `idle` are all that are held, or neither driven nor in the
--- middle of their effects.
+-- middle of their effects; `asking` those that rest until a person answers. With :alone, none if
+-- others are under way too.
 UPDATE perdure_runs
 SET due_at = CASE WHEN state = 'running' THEN due_at WHEN {undo} THEN CAST(:now AS BIGINT) END,
     control = 'cancel', control_at = COALESCE(control_at, :control_at), undo = :undo,
@@ -350,7 +351,13 @@ WHERE thread_id = :thread_id AND state NOT IN {ended}
   AND (CAST(:only AS TEXT) IS NULL OR state = :only AND COALESCE(due_at, :now + 1) > :now
        OR :only = 'idle' AND (state = 'held' OR state <> 'running' AND NOT EXISTS (
          SELECT 1 FROM perdure_effects AS e
-         WHERE e.run_id = perdure_runs.id AND e.run_id <> '')))
+         WHERE e.run_id = perdure_runs.id AND e.run_id <> ''))
+       OR :only = 'asking' AND state = 'waiting' AND COALESCE(due_at, :now + 1) > :now AND EXISTS (
+         SELECT 1 FROM perdure_waits AS w
+         WHERE w.run_id = perdure_runs.id AND w.state = 'open' AND w.kind = 'human'))
+  AND (:alone = 0 OR NOT EXISTS (SELECT 1 FROM perdure_runs AS r
+                                 WHERE r.thread_id = :thread_id AND r.state NOT IN {ended}
+                                   AND r.id <> perdure_runs.id))
   AND NOT EXISTS (SELECT 1 FROM perdure_runs AS r
                   WHERE r.thread_id = :thread_id AND r.key = CAST(:key AS TEXT));
 
@@ -364,6 +371,7 @@ SET due_at = CASE WHEN state = 'running' THEN due_at
               THEN CAST(:control AS TEXT) END,
     control_at = CASE WHEN state = 'running' THEN CAST(:control_at AS BIGINT) END,
     reason = COALESCE(CAST(:reason AS TEXT), reason),
+    undo = CASE WHEN :undo = 1 THEN 1 ELSE undo END,
     state = CASE WHEN state = 'running' THEN state
                  WHEN :control = 'cancel' AND {undo} THEN 'pending'
                  ELSE CAST(:state AS TEXT) END,
@@ -1546,7 +1554,8 @@ WHERE thread_id = :thread_id AND id = :id AND state IN {ended}
   AND NOT EXISTS (SELECT 1 FROM perdure_score_prompts
                   WHERE thread_id = :thread_id AND run_id = :id)
   AND NOT EXISTS (SELECT 1 FROM perdure_prompt_uses WHERE thread_id = :thread_id AND run_id = :id)
-  AND (EXISTS (SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)
+  AND (:keeps_state = 1
+       OR EXISTS (SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)
        OR NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id)
           AND NOT EXISTS (SELECT 1 FROM perdure_writes WHERE thread_id = :thread_id)
           AND NOT EXISTS (SELECT 1 FROM perdure_values WHERE thread_id = :thread_id));
