@@ -1,1 +1,1 @@
-"""The Agent Server's wire: one module per resource, each with its `router`."""
+"""The wire of LangGraph's Agent Server: a module per resource, each with a `router`."""
