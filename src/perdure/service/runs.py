@@ -140,6 +140,7 @@ class RunService:
             parent=parent,
             traceparent=caller_span(),
             beside=beside,
+            streams=bool(setup.get("stream")),
         )
         if row is None:
             raise ThreadBusy(thread_id, "has not ended")
