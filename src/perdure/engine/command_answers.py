@@ -45,6 +45,8 @@ def answer_with_command(
         after = {**load_setup(engine.serializer, row), **changes}
         at = answer_time([wait for wait in found if wait.id in ids], now)
         setup = NewSetup(row.setup, dump_setup(engine.serializer, row, after), at)
+    if setup is not None and changes and changes.get("stream"):
+        setup = setup._replace(streams=1)
     yield from WaitService(engine.serializer, engine.clock).answer_all(answers, by, setup=setup)
 
 

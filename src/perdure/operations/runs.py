@@ -169,22 +169,14 @@ def start(
     begun: bool = False,
     parent: Parent | None = None,
     traceparent: str | None = None,
-<<<<<<< HEAD
-    beside: Beside | None = None,
-=======
     streams: bool = False,
->>>>>>> d6f6dd6434386527474c4f6c3deb52731e204fcd
+    beside: Beside | None = None,
 ) -> Op[RunRow | None]:
     """Accept a run, or find the one accepted before with this key. None if the thread is busy.
     With `only`, the run takes the thread over from the runs in that state, whatever the strategy.
     A fork has `begun`, with a graph of this fingerprint. A child is refused if its parent has lost
-<<<<<<< HEAD
-    its lease. `traceparent` is the span of the caller, as W3C's trace context writes it. What is
-    `beside` is stored in the same batch."""
-=======
     its lease. `traceparent` is the span of the caller, as W3C's trace context writes it. `streams`:
-    what it produces is kept."""
->>>>>>> d6f6dd6434386527474c4f6c3deb52731e204fcd
+    what it produces is kept. What is `beside` is stored in the same batch."""
     params = {
         **made.params,
         "graph": graph,
