@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import timedelta
 
 from perdure.errors import NotFound, WrongState
@@ -50,10 +51,8 @@ async def _finish(api: Api, run_id: str, undo: bool) -> None:
     """Wait until a cancelled run has ended, and delete it if it is undone."""
     found = await until(api, run_id, lambda one: one.has_ended)
     if undo and found is not None and found.row.undo:
-        try:
+        with contextlib.suppress(NotFound):  # another request was faster
             await api.runtime.journal.arun(_roll_back(api, run_id))
-        except NotFound:
-            pass  # another request was faster
 
 
 def _roll_back(api: Api, run_id: str) -> Plan[None]:

@@ -223,9 +223,9 @@ async def _page(api: Api, thread_id: str, status: RunStatus | None, count: int) 
         )
         for row in rows:
             seen = SeenRun(row, open, statuses.asks_person(row, open, now))
-            if status in (None, seen.status) and not statuses.is_gone(row):
-                if not is_update(load_setup(serializer, row)):
-                    found.append(seen)
+            is_shown = status in (None, seen.status) and not statuses.is_gone(row)
+            if is_shown and not is_update(load_setup(serializer, row)):
+                found.append(seen)
         if len(rows) < PAGE:
             break
         before = (rows[-1].created_at, rows[-1].id)
