@@ -111,7 +111,8 @@ async def accept_run(
         row = await journal.arun(_start(api, request))
         accepted = Accepted(row, request.is_stateless)
     stops = body.multitask_strategy in ("interrupt", "rollback")
-    api.runtime.engine.wake(stopped=stops)
+    if stops or not body.after_seconds:
+        api.runtime.engine.wake(stopped=stops)
     return accepted
 
 
