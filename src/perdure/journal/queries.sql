@@ -1820,7 +1820,8 @@ DELETE FROM perdure_assistant_versions WHERE assistant_id = :id;
 INSERT INTO perdure_thread_records (thread_id, graph, created_at, updated_at, change)
 VALUES (:thread_id, :graph, :now, :now, 0)
 ON CONFLICT (thread_id) DO UPDATE
-SET graph = COALESCE(perdure_thread_records.graph, excluded.graph), updated_at = excluded.updated_at;
+SET graph = COALESCE(perdure_thread_records.graph, excluded.graph), updated_at = excluded.updated_at,
+    has_next = 0;
 
 -- name: require_thread
 -- Refuses the batch unless the thread has a record.
@@ -1847,6 +1848,10 @@ UPDATE perdure_thread_records
 SET graph = :graph, assistant = :assistant, updated_at = :now, expires_at = :expires_at,
     change = :change, body = :body
 WHERE thread_id = :thread_id AND change = :seen;
+
+-- name: note_next
+-- A caller changed the state of a thread: whether it left nodes to run.
+UPDATE perdure_thread_records SET has_next = :has_next WHERE thread_id = :thread_id;
 
 -- name: thread
 SELECT {thread} FROM {thread_rows} WHERE t.thread_id = :thread_id;
@@ -1882,6 +1887,8 @@ SELECT {thread} FROM (
   SELECT thread_id FROM perdure_runs WHERE state NOT IN {ended}
   UNION
   SELECT thread_id FROM perdure_runs WHERE state IN ('failed', 'cancelled') AND :status <> 'busy'
+  UNION
+  SELECT thread_id FROM perdure_thread_records WHERE has_next = 1 AND :status = 'interrupted'
 ) AS c JOIN perdure_thread_records AS t ON t.thread_id = c.thread_id {last_run}
 WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status}
 ORDER BY {thread_order} LIMIT :count OFFSET :offset;

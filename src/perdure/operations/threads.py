@@ -175,6 +175,20 @@ def ensure(
     ]
 
 
+def assign(
+    serializer: Serializer,
+    thread_id: str,
+    content: ThreadContent,
+    now: int,
+    *,
+    graph: str,
+    assistant: str,
+) -> Op[None]:
+    """`ensure` in a batch of its own."""
+    statements = ensure(serializer, thread_id, content, now, graph=graph, assistant=assistant)
+    return Op(f"thread {thread_id}", statements, lambda rows: None, write=True)
+
+
 def require(thread_id: str, now: int, *, graph: str, assistant: str) -> list[Statement]:
     """The same for a thread that must have a record: otherwise the batch is refused."""
     params = {"thread_id": thread_id, "now": now, "graph": graph, "assistant": assistant}
@@ -184,6 +198,12 @@ def require(thread_id: str, now: int, *, graph: str, assistant: str) -> list[Sta
 def refuse_missing(thread_id: str) -> None:
     """Raise `NotFound`: the `otherwise` of an operation that requires a thread."""
     raise NotFound("thread", thread_id)
+
+
+def note_next(thread_id: str, *, has_next: bool) -> Op[None]:
+    """Note whether a caller that changed the state of a thread left nodes to run."""
+    params = {"thread_id": thread_id, "has_next": int(has_next)}
+    return Op("note_next", [Statement("note_next", params)], lambda rows: None, write=True)
 
 
 def find(thread_id: str, now: int) -> Op[ThreadRow | None]:
