@@ -1411,21 +1411,27 @@ WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND ABS(chang
 
 -- name: put_schedule
 -- Stores a schedule. An unchanged cron line keeps its next slot.
-INSERT INTO perdure_schedules (name, graph, cron, timezone, catch_up, next_at, body)
-VALUES (:name, :graph, :cron, :timezone, :catch_up, :next_at, :body)
+INSERT INTO perdure_schedules
+  (name, graph, cron, timezone, catch_up, next_at, body, enabled, end_at, created_at, updated_at)
+VALUES (:name, :graph, :cron, :timezone, :catch_up, :next_at, :body, :enabled, :end_at,
+        :created_at, :updated_at)
 ON CONFLICT (name) DO UPDATE
 SET next_at = CASE WHEN perdure_schedules.cron = excluded.cron
                     AND perdure_schedules.timezone = excluded.timezone
               THEN perdure_schedules.next_at ELSE excluded.next_at END,
     graph = excluded.graph, cron = excluded.cron, timezone = excluded.timezone,
-    catch_up = excluded.catch_up, body = excluded.body;
+    catch_up = excluded.catch_up, body = excluded.body, enabled = excluded.enabled,
+    end_at = excluded.end_at, updated_at = excluded.updated_at;
+
+-- name: schedule
+SELECT {schedule} FROM perdure_schedules WHERE name = :name;
 
 -- name: schedules
-SELECT name, graph, cron, timezone, catch_up, next_at, body FROM perdure_schedules ORDER BY name;
+SELECT {schedule} FROM perdure_schedules ORDER BY name;
 
 -- name: due_schedules
-SELECT name, graph, cron, timezone, catch_up, next_at, body FROM perdure_schedules
-WHERE next_at <= :now ORDER BY next_at;
+SELECT {schedule} FROM perdure_schedules
+WHERE next_at <= :now AND enabled = 1 AND (end_at IS NULL OR next_at <= end_at) ORDER BY next_at;
 
 -- name: move_schedule
 -- A slot was started, or passed over.
@@ -1909,10 +1915,11 @@ SELECT thread_id, interrupt_id FROM perdure_waits
 WHERE thread_id IN ({names}) AND state = 'open' AND kind = 'human';
 
 -- name: expired_threads
--- Threads whose time is over, and that no run is on.
+-- Threads whose time is over, and that no run is on, nor was until :recent.
 SELECT thread_id FROM perdure_thread_records AS t
 WHERE expires_at <= :now AND expires_at IS NOT NULL AND NOT EXISTS (
-  SELECT 1 FROM perdure_runs AS r WHERE r.thread_id = t.thread_id AND r.state NOT IN {ended})
+  SELECT 1 FROM perdure_runs AS r
+  WHERE r.thread_id = t.thread_id AND (r.state NOT IN {ended} OR r.updated_at > :recent))
 ORDER BY expires_at LIMIT :count;
 
 -- name: erase_thread_record
