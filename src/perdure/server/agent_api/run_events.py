@@ -57,11 +57,11 @@ def parse_position(text: str | None) -> Position | None:
 
 @dataclass(frozen=True)
 class WireEvent:
-    """One event. `data` is not JSON yet; without a position it has no id."""
+    """One event. `data` is not JSON yet."""
 
     name: str
     data: Any
-    position: Position | None = None
+    position: Position
 
 
 class RunEvents:

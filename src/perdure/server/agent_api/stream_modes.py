@@ -7,7 +7,7 @@ The wire has two for messages: `messages` sends each message as far as it has co
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perdure.server.json_errors import ApiError
@@ -52,3 +52,10 @@ def parse_filter(given: Iterable[str]) -> tuple[str, ...] | None:
 def kept_modes(modes: Iterable[str]) -> tuple[str, ...]:
     """LangGraph's modes that a run must keep so that these can be sent."""
     return tuple(dict.fromkeys("messages" if one == PIECES else one for one in modes))
+
+
+def run_modes(setup: Mapping[str, Any]) -> tuple[tuple[str, ...], bool]:
+    """The wire modes that a run was started with, and whether its subgraphs are streamed too."""
+    kept = setup.get("stream") or {}
+    modes = [PIECES if one == ACCUMULATED else one for one in kept.get("modes", ())]
+    return tuple(kept.get("wire") or modes), bool(kept.get("subgraphs"))
