@@ -340,7 +340,8 @@ ORDER BY id LIMIT :count;
 -- A new run takes the thread over, unless it is one that was accepted before: the driven run
 -- is asked to stop, the others end, and those with effects to undo as soon as that is done. With
 -- :only, just the runs in that state; `idle` are all that are held, or neither driven nor in the
--- middle of their effects.
+-- middle of their effects; `asking` those that rest until a person answers. With :alone, none if
+-- others are under way too.
 UPDATE perdure_runs
 SET due_at = CASE WHEN state = 'running' THEN due_at WHEN {undo} THEN CAST(:now AS BIGINT) END,
     control = 'cancel', control_at = COALESCE(control_at, :control_at), undo = :undo,
@@ -351,7 +352,13 @@ WHERE thread_id = :thread_id AND state NOT IN {ended}
   AND (CAST(:only AS TEXT) IS NULL OR state = :only AND COALESCE(due_at, :now + 1) > :now
        OR :only = 'idle' AND (state = 'held' OR state <> 'running' AND NOT EXISTS (
          SELECT 1 FROM perdure_effects AS e
-         WHERE e.run_id = perdure_runs.id AND e.run_id <> '')))
+         WHERE e.run_id = perdure_runs.id AND e.run_id <> ''))
+       OR :only = 'asking' AND state = 'waiting' AND COALESCE(due_at, :now + 1) > :now AND EXISTS (
+         SELECT 1 FROM perdure_waits AS w
+         WHERE w.run_id = perdure_runs.id AND w.state = 'open' AND w.kind = 'human'))
+  AND (:alone = 0 OR NOT EXISTS (SELECT 1 FROM perdure_runs AS r
+                                 WHERE r.thread_id = :thread_id AND r.state NOT IN {ended}
+                                   AND r.id <> perdure_runs.id))
   AND NOT EXISTS (SELECT 1 FROM perdure_runs AS r
                   WHERE r.thread_id = :thread_id AND r.key = CAST(:key AS TEXT));
 
@@ -365,6 +372,7 @@ SET due_at = CASE WHEN state = 'running' THEN due_at
               THEN CAST(:control AS TEXT) END,
     control_at = CASE WHEN state = 'running' THEN CAST(:control_at AS BIGINT) END,
     reason = COALESCE(CAST(:reason AS TEXT), reason),
+    undo = CASE WHEN :undo = 1 THEN 1 ELSE undo END,
     state = CASE WHEN state = 'running' THEN state
                  WHEN :control = 'cancel' AND {undo} THEN 'pending'
                  ELSE CAST(:state AS TEXT) END,
@@ -1555,7 +1563,8 @@ WHERE thread_id = :thread_id AND id = :id AND state IN {ended}
   AND NOT EXISTS (SELECT 1 FROM perdure_score_prompts
                   WHERE thread_id = :thread_id AND run_id = :id)
   AND NOT EXISTS (SELECT 1 FROM perdure_prompt_uses WHERE thread_id = :thread_id AND run_id = :id)
-  AND (EXISTS (SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)
+  AND (:keeps_state = 1
+       OR EXISTS (SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)
        OR NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id)
           AND NOT EXISTS (SELECT 1 FROM perdure_writes WHERE thread_id = :thread_id)
           AND NOT EXISTS (SELECT 1 FROM perdure_values WHERE thread_id = :thread_id));
@@ -1593,7 +1602,8 @@ SELECT (SELECT COUNT(*) FROM perdure_runs WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_prompt_uses WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_traces WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_stream WHERE thread_id = :thread_id),
-       (SELECT COUNT(*) FROM perdure_threads WHERE thread_id = :thread_id);
+       (SELECT COUNT(*) FROM perdure_threads WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_thread_records WHERE thread_id = :thread_id);
 
 -- name: newest_of_thread
 -- A run of a thread; first one that has not ended.
@@ -1754,6 +1764,152 @@ WHERE r.state = 'waiting' AND (r.due_at IS NULL OR r.due_at > r.updated_at AND N
   SELECT 1 FROM perdure_joins AS j JOIN perdure_runs AS e
     ON e.thread_id = j.joined_thread AND e.id = j.joined_id
   WHERE j.thread_id = w.thread_id AND j.wait_id = w.id AND r.due_at <= e.updated_at));
+
+-- name: insert_assistant
+-- An assistant with its first version, unless it is there.
+INSERT INTO perdure_assistants (id, version, versions, created_at, updated_at)
+VALUES (:id, 1, 1, :now, :now) ON CONFLICT DO NOTHING;
+
+-- name: insert_assistant_version
+-- A version of an assistant, unless another change was faster.
+INSERT INTO perdure_assistant_versions (assistant_id, version, graph, name, created_at, change, body)
+VALUES (:id, :version, :graph, :name, :now, :change, :body) ON CONFLICT DO NOTHING;
+
+-- name: use_new_version
+-- Runs use the version that this change made.
+UPDATE perdure_assistants SET version = :version, versions = :version, updated_at = :now
+WHERE id = :id AND versions < :version AND EXISTS (
+  SELECT 1 FROM perdure_assistant_versions AS v
+  WHERE v.assistant_id = :id AND v.version = :version AND v.change = :change);
+
+-- name: use_version
+-- Runs use this version, if there is such a one.
+UPDATE perdure_assistants SET version = :version, updated_at = :now
+WHERE id = :id AND EXISTS (
+  SELECT 1 FROM perdure_assistant_versions AS v WHERE v.assistant_id = :id AND v.version = :version);
+
+-- name: find_assistant_version
+-- Our own key: did this change make the version?
+SELECT 1 FROM perdure_assistant_versions
+WHERE assistant_id = :id AND version = :version AND change = :change;
+
+-- name: assistant
+SELECT {assistant} FROM perdure_assistants AS a JOIN perdure_assistant_versions AS v
+  ON v.assistant_id = a.id AND v.version = a.version
+WHERE a.id = :id;
+
+-- name: assistants
+SELECT {assistant} FROM perdure_assistants AS a JOIN perdure_assistant_versions AS v
+  ON v.assistant_id = a.id AND v.version = a.version
+ORDER BY a.created_at DESC, a.id;
+
+-- name: assistant_versions
+-- Newest first.
+SELECT {assistant} FROM perdure_assistant_versions AS v JOIN perdure_assistants AS a
+  ON a.id = v.assistant_id
+WHERE v.assistant_id = :id ORDER BY v.version DESC;
+
+-- name: delete_assistant
+DELETE FROM perdure_assistants WHERE id = :id;
+
+-- name: delete_assistant_versions
+DELETE FROM perdure_assistant_versions WHERE assistant_id = :id;
+
+-- name: touch_thread
+-- A run is started: its thread has a record, with the graph of its first run.
+INSERT INTO perdure_thread_records (thread_id, graph, created_at, updated_at, change)
+VALUES (:thread_id, :graph, :now, :now, 0)
+ON CONFLICT (thread_id) DO UPDATE
+SET graph = COALESCE(perdure_thread_records.graph, excluded.graph), updated_at = excluded.updated_at;
+
+-- name: require_thread
+-- Refuses the batch unless the thread has a record.
+INSERT INTO perdure_fence (refused)
+SELECT NULL WHERE NOT EXISTS (SELECT 1 FROM perdure_thread_records WHERE thread_id = :thread_id);
+
+-- name: insert_thread
+-- Makes the record of a thread, unless it has one.
+INSERT INTO perdure_thread_records
+  (thread_id, graph, assistant, created_at, updated_at, expires_at, change, body)
+VALUES (:thread_id, :graph, :assistant, :now, :now, :expires_at, :change, :body)
+ON CONFLICT DO NOTHING;
+
+-- name: assign_thread
+-- The graph and assistant of a thread's first run.
+UPDATE perdure_thread_records
+SET graph = COALESCE(graph, CAST(:graph AS TEXT)),
+    assistant = COALESCE(assistant, CAST(:assistant AS TEXT)), updated_at = :now
+WHERE thread_id = :thread_id;
+
+-- name: change_thread
+-- Stores what a caller says about a thread, if it is still as the caller saw it.
+UPDATE perdure_thread_records
+SET graph = :graph, assistant = :assistant, updated_at = :now, expires_at = :expires_at,
+    change = :change, body = :body
+WHERE thread_id = :thread_id AND change = :seen;
+
+-- name: thread
+SELECT {thread} FROM {thread_rows} WHERE t.thread_id = :thread_id;
+
+-- name: threads_by_ids
+SELECT {thread} FROM {thread_rows} WHERE t.thread_id IN ({names}) AND {has_status};
+
+-- name: threads_by_created
+-- This and the next: a page of threads, newest first. Each order has an index, alone and by graph.
+SELECT {thread} FROM {thread_rows} WHERE {has_status}
+ORDER BY t.created_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
+
+-- name: threads_by_updated
+SELECT {thread} FROM {thread_rows} WHERE {has_status}
+ORDER BY t.updated_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
+
+-- name: threads_of_graph_by_created
+SELECT {thread} FROM {thread_rows} WHERE t.graph = :graph AND {has_status}
+ORDER BY t.created_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
+
+-- name: threads_of_graph_by_updated
+SELECT {thread} FROM {thread_rows} WHERE t.graph = :graph AND {has_status}
+ORDER BY t.updated_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
+
+-- name: threads_of_assistant
+SELECT {thread} FROM {thread_rows}
+WHERE t.assistant = :assistant AND t.assistant IS NOT NULL AND {has_status}
+ORDER BY {thread_order} LIMIT :count OFFSET :offset;
+
+-- name: threads_not_idle
+-- Threads that are busy, interrupted or failed, by the runs that may make them so.
+SELECT {thread} FROM (
+  SELECT thread_id FROM perdure_runs WHERE state NOT IN {ended}
+  UNION
+  SELECT thread_id FROM perdure_runs WHERE state IN ('failed', 'cancelled') AND :status <> 'busy'
+) AS c JOIN perdure_thread_records AS t ON t.thread_id = c.thread_id {last_run}
+WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status}
+ORDER BY {thread_order} LIMIT :count OFFSET :offset;
+
+-- name: threads_sorted
+-- The same in any other order: it reads all threads.
+SELECT {thread} FROM {thread_rows}
+WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status}
+ORDER BY {thread_order} LIMIT :count OFFSET :offset;
+
+-- name: count_threads
+SELECT COUNT(*) FROM {thread_rows}
+WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status};
+
+-- name: questions_of_threads
+-- The open questions of these threads to people.
+SELECT thread_id, interrupt_id FROM perdure_waits
+WHERE thread_id IN ({names}) AND state = 'open' AND kind = 'human';
+
+-- name: expired_threads
+-- Threads whose time is over, and that no run is on.
+SELECT thread_id FROM perdure_thread_records AS t
+WHERE expires_at <= :now AND expires_at IS NOT NULL AND NOT EXISTS (
+  SELECT 1 FROM perdure_runs AS r WHERE r.thread_id = t.thread_id AND r.state NOT IN {ended})
+ORDER BY expires_at LIMIT :count;
+
+-- name: erase_thread_record
+DELETE FROM perdure_thread_records WHERE thread_id = :thread_id AND {no_runs};
 
 -- name: insert_stream
 -- Stores chunks of a segment, unless its lease is lost: then they are not, and none after them.

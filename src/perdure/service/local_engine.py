@@ -62,6 +62,11 @@ class LocalEngine:
         """The name and version of the graph that a caller means. Raises `UnknownGraph`."""
         return check_text("graph", name), check_text("version", version or "")
 
+    @property
+    def graph_names(self) -> list[str]:
+        """The names of the graphs that this process has."""
+        return []
+
     def wake(self, *, stopped: bool = False) -> None:
         """Look for due runs now, and with `stopped` for runs to be stopped."""
 
