@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any
+from uuid import UUID
 
+import orjson
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
-from perdure.errors import NotFound
-from perdure.operations import runs, streams
+from perdure.operations import runs
 from perdure.operations.assistants import default_id
 from perdure.operations.run_payload import load_setup
 from perdure.operations.runs import RunRow
@@ -32,16 +33,13 @@ from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.threads import find_thread
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
-from perdure.server.json_errors import ApiError, error_status
+from perdure.server.json_errors import ApiError, error_response
 from perdure.times import moment
 from perdure.types import Chunk
 
 router = APIRouter(tags=["threads"])
 
-CHANNELS = frozenset(
-    ("values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks")
-    + ("custom",)
-)
+CHANNELS = frozenset({*MODES, "tools", "lifecycle", "input"})
 CODES = {
     400: "invalid_argument",
     404: "no_such_run",
@@ -94,7 +92,7 @@ def _begins(namespace: Sequence[str], prefix: Sequence[str]) -> bool:
 
 
 @router.post("/threads/{thread_id}/commands", response_model=None)
-async def run_command(thread_id: str, request: Request, api: ApiDep) -> Json:
+async def run_command(thread_id: UUID, request: Request, api: ApiDep) -> Json:
     """Start a run, or answer what a run asks, by a command of the v2 protocol."""
     command = await request.json()
     if not isinstance(command, dict):
@@ -105,16 +103,16 @@ async def run_command(thread_id: str, request: Request, api: ApiDep) -> Json:
         known = ", ".join(HANDLERS)
         return _error(id, "unknown_command", f"There is no command {ascii(method)[:60]}: {known}.")
     try:
-        result, through = await handle(api, thread_id, params, request)
+        result, through = await handle(api, str(thread_id), params, request)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         return _error(id, "invalid_argument", f"params.{where}: {first['msg']}")
     except Exception as error:
-        status, message = error_status(error, api.runtime.redact)
-        if status in (401, 403, 500, 503):
+        response = error_response(error, api.runtime.redact)
+        if response.status_code not in CODES:
             raise
-        return _error(id, CODES.get(status, "unknown_error"), message)
+        return _error(id, CODES[response.status_code], orjson.loads(response.body)["detail"])
     meta = {"applied_through_seq": through}
     return {"type": "success", "id": id, "result": result, "meta": meta}
 
@@ -152,7 +150,7 @@ KEPT: Json = {"stream_mode": [*MODES], "stream_subgraphs": True}
 """What is kept of a run, enough for every channel."""
 
 
-class Response_(BaseModel):
+class OneAnswer(BaseModel):
     """One answer of `input.respond`."""
 
     interrupt_id: str
@@ -164,7 +162,7 @@ class RespondParams(BaseModel):
 
     interrupt_id: str | None = None
     response: Any = None
-    responses: list[Response_] | None = None
+    responses: list[OneAnswer] | None = None
     update: Any = None
     goto: Any = None
     config: Json | None = None
@@ -210,18 +208,19 @@ HANDLERS: dict[str, Handler] = {"run.start": _start, "input.respond": _respond}
 
 
 @router.post("/threads/{thread_id}/stream/events", response_model=None)
-async def stream_events(thread_id: str, body: EventStreamBody, api: ApiDep) -> Response:
+async def stream_events(thread_id: UUID, body: EventStreamBody, api: ApiDep) -> Response:
     """Stream the events of all runs of a thread, by the v2 protocol: from the first that is kept,
     or behind `since`."""
     api.require(Scope.READ)
     body.check()
     slot = StreamSlot(api)
     try:
-        await find_thread(api, thread_id)
-    except NotFound:
-        if api.options.auth is not None:  # it may be one that the caller must not know of
+        await find_thread(api, str(thread_id))
+    except ApiError as error:
+        # With handlers it may be one that the caller must not know of.
+        if error.status_code != 404 or api.options.auth is not None:
             raise
-    return EventStreamResponse(slot, _events(api, thread_id, body))
+    return EventStreamResponse(slot, _events(api, str(thread_id), body))
 
 
 async def _events(api: Api, thread_id: str, wanted: EventStreamBody) -> AsyncGenerator[bytes]:

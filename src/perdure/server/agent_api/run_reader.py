@@ -7,7 +7,7 @@ LangGraph reports an interrupt for every wait, also for those that no person end
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +22,7 @@ from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_events import interrupts_in, without_interrupts
 from perdure.server.agent_api.run_shapes import is_update
 from perdure.server.agent_api.statuses import is_gone
+from perdure.service.streams import StreamReader
 from perdure.times import moment
 from perdure.types import ENDED, Chunk, Kind, Run, RunError, State
 
@@ -80,8 +81,10 @@ class RunReader:
 
     async def chunks(self, after: int, *, until_waiting: bool = True) -> AsyncGenerator[Chunk]:
         """What the run produces after a chunk, until it rests."""
-        found = self._runtime.stream(self.row.id, after=after, until_waiting=until_waiting)
-        async with aclosing(found) as chunks:
+        runtime = self._runtime
+        serializer, clock = runtime.engine.serializer, runtime.services.clock
+        reader = StreamReader(runtime.journal, serializer, clock, self.row)
+        async with aclosing(reader.read(after, (), until_waiting)) as chunks:
             async for chunk in chunks:
                 if not interrupts_in(chunk):
                     yield chunk
@@ -165,11 +168,18 @@ async def _read_run(reader: RunReader) -> AsyncGenerator[Item]:
             return
         # Wait until it is answered, resumed or retried, and goes on, or ends.
         async with aclosing(reader.chunks(after, until_waiting=False)) as chunks:
-            chunk = await anext(chunks, None)
-        if chunk is not None:
+            first = [chunk async for chunk in _one(chunks)]
+        for chunk in first:
             after = chunk.n
             yield chunk
-        elif (rest := await reader.rest()).is_over:
+        if not first and (rest := await reader.rest()).is_over:
             if rest.outcome is not Outcome.INTERRUPTED:
                 yield rest
             return
+
+
+async def _one(chunks: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
+    """The first of these, if there is one."""
+    async for chunk in chunks:
+        yield chunk
+        return

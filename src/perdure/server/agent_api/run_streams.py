@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -45,11 +46,9 @@ router = APIRouter(tags=["runs"])
 
 
 @router.post("/threads/{thread_id}/runs/stream", response_model=None)
-async def stream_run(
-    thread_id: str, body: RunBody, request: Request, api: ApiDep
-) -> Response:
+async def stream_run(thread_id: str, body: RunBody, request: Request, api: ApiDep) -> Response:
     """Create a run on a thread, and stream its output as server-sent events."""
-    return await _accept_and_stream(api, thread_id, body, request)
+    return await _accept_and_stream(api, str(thread_id), body, request)
 
 
 @router.post("/runs/stream", response_model=None)
@@ -60,18 +59,18 @@ async def stream_stateless_run(body: RunBody, request: Request, api: ApiDep) -> 
 
 @router.get("/threads/{thread_id}/runs/{run_id}/stream", response_model=None)
 async def join_run_stream(
-    thread_id: str, run_id: str, request: Request, api: ApiDep, cancel_on_disconnect: bool = False
+    thread_id: UUID, run_id: UUID, request: Request, api: ApiDep, cancel_on_disconnect: bool = False
 ) -> Response:
     """Stream the output of a run as server-sent events, from `Last-Event-ID` on or from now."""
-    return await _join(api, thread_id, run_id, request, cancel_on_disconnect)
+    return await _join(api, str(thread_id), str(run_id), request, cancel_on_disconnect)
 
 
 @router.get("/runs/{run_id}/stream", response_model=None)
 async def join_stateless_run_stream(
-    run_id: str, request: Request, api: ApiDep, cancel_on_disconnect: bool = False
+    run_id: UUID, request: Request, api: ApiDep, cancel_on_disconnect: bool = False
 ) -> Response:
     """Stream the output of a run without a thread as server-sent events."""
-    return await _join(api, None, run_id, request, cancel_on_disconnect)
+    return await _join(api, None, str(run_id), request, cancel_on_disconnect)
 
 
 async def _accept_and_stream(

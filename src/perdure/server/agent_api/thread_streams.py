@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple
+from uuid import UUID
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -60,7 +61,7 @@ def parse_thread_position(text: str | None) -> ThreadPosition | None:
 
 
 @router.get("/threads/{thread_id}/stream", response_model=None)
-async def join_thread_stream(thread_id: str, request: Request, api: ApiDep) -> Response:
+async def join_thread_stream(thread_id: UUID, request: Request, api: ApiDep) -> Response:
     """Stream what all runs of a thread produce, from `Last-Event-ID` on or from now."""
     api.require(Scope.READ)
     modes = frozenset(request.query_params.getlist("stream_mode") or [OUTPUT]) - {""}
@@ -72,11 +73,11 @@ async def join_thread_stream(thread_id: str, request: Request, api: ApiDep) -> R
             422, f"stream_mode {ascii(name)[:60]} of a thread is not run_modes or lifecycle."
         )
     slot = StreamSlot(api)
-    await find_thread(api, thread_id)
+    await find_thread(api, str(thread_id))
     position = parse_thread_position(request.headers.get("last-event-id"))
     if position is None:
-        position = await _now(api, thread_id)
-    events = _events(api, thread_id, position, has_output=modes != {LIFECYCLE})
+        position = await _now(api, str(thread_id))
+    events = _events(api, str(thread_id), position, has_output=modes != {LIFECYCLE})
     return EventStreamResponse(slot, events)
 
 
