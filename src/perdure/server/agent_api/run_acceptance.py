@@ -151,7 +151,7 @@ async def _authorized(
     if thread_id is not None:
         await check_filters(api, thread_id, filters, may_be_missing=body.if_not_exists == "create")
     given, kwargs = dict(value.get("metadata") or {}), value.get("kwargs") or {}
-    setup["metadata"] = {**assistant.metadata, **given}
+    setup["metadata"] = {**assistant.metadata, "assistant_id": assistant.assistant_id, **given}
     setup |= {name: kwargs[name] for name in ("input", "config", "context") if kwargs.get(name)}
     return RunRequest(on, run_id, thread_id is None, body, assistant, graph, setup, given)
 

@@ -254,7 +254,7 @@ async def _get(api: Api, thread_id: str | None, run_id: str) -> Json:
 
 
 @router.delete(RUN, status_code=204)
-async def delete(thread_id: UUID, run_id: UUID, api: ApiDep) -> Any:
+async def delete(thread_id: UUID, run_id: UUID, api: ApiDep) -> Response:
     """Delete a run; the state of its thread stays. One that is driven has to be cancelled first."""
     api.require(Scope.START)
     found = await find_run(api, str(thread_id), str(run_id), action="delete")
@@ -292,7 +292,7 @@ async def _cancel(
 
 
 @router.post("/runs/cancel", status_code=204)
-async def cancel_many(body: CancelBody, api: ApiDep, action: Action = "interrupt") -> Any:
+async def cancel_many(body: CancelBody, api: ApiDep, action: Action = "interrupt") -> Response:
     """Cancel runs of a thread by their ids, or all that are pending, running, or either."""
     api.require(Scope.START)
     chosen = await _chosen(api, body)

@@ -79,18 +79,16 @@ class WaitingResponse(Response):
                     await json_error(503, STOPPING, {"Retry-After": "1"})(scope, receive, send)
                     return
                 raise ConnectionAbortedError(STOPPING)  # the caller sees that it is not complete
+            body = dump(value.result()) if value.done() else b"\n"
             if not has_begun:
-                body = dump(value.result()) if value.done() else b""  # an error is still a 500
                 await send(
                     {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 )
                 has_begun = True
-            elif value.done():
-                body = dump(value.result())
-            if value.done():
-                await send({"type": "http.response.body", "body": body})
+            more = not value.done()
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+            if not more:
                 return
-            await send({"type": "http.response.body", "body": b"\n", "more_body": True})
 
 
 async def _disconnected(receive: Receive) -> None:
