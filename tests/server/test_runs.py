@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 
 import httpx
 import pytest
-from langgraph_sdk.client import SyncLangGraphClient
 from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError
 
 from tests.support.agent_server import AgentServer
@@ -27,7 +26,7 @@ def server(url: str) -> Iterator[AgentServer]:
 
 
 @pytest.fixture
-def client(server: AgentServer) -> SyncLangGraphClient:
+def client(server: AgentServer) -> Any:
     return server.sync_client()
 
 
@@ -46,8 +45,9 @@ def refused(code: int, call: Any, *arguments: Any, **named: Any) -> str:
 # -- creating and waiting
 
 
-def test_a_run_is_created_waited_for_and_shown(client: SyncLangGraphClient) -> None:
-    t, told = thread(), []
+def test_a_run_is_created_waited_for_and_shown(client: Any) -> None:
+    told: list[Any] = []
+    t = thread()
     run = client.runs.create(
         t, "numbers", input={"n": 1}, metadata={"a": "b"}, on_run_created=told.append, **NEW
     )
@@ -61,14 +61,14 @@ def test_a_run_is_created_waited_for_and_shown(client: SyncLangGraphClient) -> N
     assert run["created_at"].endswith("+00:00")
 
 
-def test_waiting_returns_the_state_of_the_thread(client: SyncLangGraphClient) -> None:
+def test_waiting_returns_the_state_of_the_thread(client: Any) -> None:
     t = thread()
     assert client.runs.wait(t, "numbers", input={"n": 1}, **NEW)["n"] == 4
     second = client.runs.wait(t, "numbers", input={"n": 3})
     assert second == {"n": 8, "log": ["add", "double", "add", "double"]}
 
 
-def test_a_stateless_run_can_be_waited_for_joined_and_seen(client: SyncLangGraphClient) -> None:
+def test_a_stateless_run_can_be_waited_for_joined_and_seen(client: Any) -> None:
     assert client.runs.wait(None, "numbers", input={"n": 5}) == {"n": 12, "log": ["add", "double"]}
     run = client.runs.create(None, "numbers", input={"n": 5})
     joined = client.http.get(f"/runs/{run['run_id']}/join")
@@ -76,9 +76,9 @@ def test_a_stateless_run_can_be_waited_for_joined_and_seen(client: SyncLangGraph
     assert client.http.get(f"/runs/{run['run_id']}")["status"] == "success"
 
 
-def test_a_batch_creates_a_run_for_each_payload(client: SyncLangGraphClient) -> None:
+def test_a_batch_creates_a_run_for_each_payload(client: Any) -> None:
     made: Any = client.runs.create_batch(
-        [{"assistant_id": "one", "input": {"n": n}} for n in range(3)]  # type: ignore[list-item]
+        [{"assistant_id": "one", "input": {"n": n}} for n in range(3)]
     )
     values = [client.runs.join(run["thread_id"], run["run_id"]) for run in made]
     assert [one["n"] for one in values] == [1, 2, 3]
@@ -88,9 +88,10 @@ async def test_the_async_client_does_the_same(server: AgentServer) -> None:
     async with server.client() as client:
         t = thread()
         run = await client.runs.create(t, "numbers", input={"n": 1}, **NEW)
-        assert (await client.runs.join(t, run["run_id"]))["n"] == 4  # type: ignore[index]
+        assert await client.runs.join(t, run["run_id"]) == {"n": 4, "log": ["add", "double"]}
         assert [one["run_id"] for one in await client.runs.list(t)] == [run["run_id"]]
-        assert (await client.runs.wait(None, "one", input={"n": 1}))["n"] == 2  # type: ignore[index]
+        values: Any = await client.runs.wait(None, "one", input={"n": 1})
+        assert values["n"] == 2
 
 
 def test_headers_say_where_the_run_is(server: AgentServer) -> None:
@@ -113,7 +114,7 @@ def test_a_long_wait_sends_line_feeds_before_the_json(
     assert answer.json()["log"] == ["napped"]
 
 
-def test_a_run_that_failed_is_no_error_of_http(client: SyncLangGraphClient) -> None:
+def test_a_run_that_failed_is_no_error_of_http(client: Any) -> None:
     t = thread()
     with pytest.raises(Exception, match="ValueError: this node always fails"):
         client.runs.wait(t, "faulty", input={"n": 1}, **NEW)
@@ -122,17 +123,17 @@ def test_a_run_that_failed_is_no_error_of_http(client: SyncLangGraphClient) -> N
     assert [one["status"] for one in client.runs.list(t)] == ["error", "error"]
 
 
-def test_a_wait_for_a_run_that_asks_returns_its_interrupt(client: SyncLangGraphClient) -> None:
+def test_a_wait_for_a_run_that_asks_returns_its_interrupt(client: Any) -> None:
     t = thread()
     values = client.runs.wait(t, "gate", input={"said": ["hello"]}, **NEW)
-    [asked] = values["__interrupt__"]  # type: ignore[call-overload]
-    assert (values["said"], asked["value"]) == (["hello"], {"question": "go on?"})  # type: ignore[call-overload]
+    [asked] = values["__interrupt__"]
+    assert (values["said"], asked["value"]) == (["hello"], {"question": "go on?"})
     assert (len(asked["id"]), asked["response_schema"]) == (32, None)
     [run] = client.runs.list(t)
     assert run["status"] == "success"
 
 
-def test_what_is_unknown_is_refused(client: SyncLangGraphClient, server: AgentServer) -> None:
+def test_what_is_unknown_is_refused(client: Any, server: AgentServer) -> None:
     t = thread()
     refused(404, client.runs.create, t, "numbers", input={"n": 1})
     refused(422, client.runs.create, t, "nope", input={"n": 1}, **NEW)
@@ -141,17 +142,18 @@ def test_what_is_unknown_is_refused(client: SyncLangGraphClient, server: AgentSe
     refused(404, client.runs.list, t)
     refused(404, client.runs.get, t, str(uuid4()))
     refused(404, client.runs.cancel, t, str(uuid4()))
-    refused(422, client.runs.create, t, "one", stream_mode="lifecycle", **NEW)  # type: ignore[arg-type]
+    refused(422, client.runs.create, t, "one", stream_mode="lifecycle", **NEW)
     unknown = client.runs.join(t, str(uuid4()))
-    assert unknown["__error__"]["error"] == "NotFound"  # type: ignore[call-overload]
+    assert unknown["__error__"]["error"] == "NotFound"
     http = server.http()
-    for body in ({}, [], {"assistant_id": 1}, {"assistant_id": "one", "after_seconds": -1}):
+    bad: list[Any] = [{}, [], {"assistant_id": 1}, {"assistant_id": "one", "after_seconds": -1}]
+    for body in bad:
         answer = http.post("/runs", json=body)
         assert answer.status_code == 422, body
         assert isinstance(answer.json()["detail"], str)
 
 
-def test_runs_are_listed_newest_first_and_in_pages(client: SyncLangGraphClient) -> None:
+def test_runs_are_listed_newest_first_and_in_pages(client: Any) -> None:
     t = thread()
     made = [client.runs.create(t, "one", input={"n": n}, **NEW)["run_id"] for n in range(3)]
     client.runs.join(t, made[-1])
@@ -162,7 +164,7 @@ def test_runs_are_listed_newest_first_and_in_pages(client: SyncLangGraphClient) 
     assert client.runs.list(t, status="error") == []
 
 
-def test_a_delayed_run_is_pending_until_its_time(client: SyncLangGraphClient) -> None:
+def test_a_delayed_run_is_pending_until_its_time(client: Any) -> None:
     t = thread()
     run = client.runs.create(t, "one", input={"n": 1}, after_seconds=3600, **NEW)
     assert client.runs.get(t, run["run_id"])["status"] == "pending"
@@ -174,18 +176,18 @@ def test_a_delayed_run_is_pending_until_its_time(client: SyncLangGraphClient) ->
 
 
 def test_a_busy_thread_enqueues_by_default_and_rejects_if_asked(
-    client: SyncLangGraphClient,
+    client: Any,
 ) -> None:
     t = thread()
     first = client.runs.create(t, "nap", input={"n": 1}, **NEW)
     second = client.runs.create(t, "nap", input={"n": 2})
     with pytest.raises(ConflictError):
         client.runs.create(t, "nap", input={"n": 3}, multitask_strategy="reject")
-    assert client.runs.join(t, second["run_id"])["log"] == ["napped", "napped"]  # type: ignore[call-overload]
+    assert client.runs.join(t, second["run_id"])["log"] == ["napped", "napped"]
     assert client.runs.get(t, first["run_id"])["status"] == "success"
 
 
-def test_an_interrupting_run_keeps_the_steps_of_the_other(client: SyncLangGraphClient) -> None:
+def test_an_interrupting_run_keeps_the_steps_of_the_other(client: Any) -> None:
     t = thread()
     first = client.runs.create(t, "slow", input={"n": 1}, **NEW)
     until(lambda: client.runs.get(t, first["run_id"])["status"] == "running")
@@ -194,7 +196,7 @@ def test_an_interrupting_run_keeps_the_steps_of_the_other(client: SyncLangGraphC
     assert client.runs.get(t, first["run_id"])["status"] == "interrupted"
 
 
-def test_a_run_by_rollback_removes_the_other(client: SyncLangGraphClient) -> None:
+def test_a_run_by_rollback_removes_the_other(client: Any) -> None:
     t = thread()
     first = client.runs.create(t, "slow", input={"n": 1}, **NEW)
     until(lambda: client.runs.get(t, first["run_id"])["status"] == "running")
@@ -203,7 +205,7 @@ def test_a_run_by_rollback_removes_the_other(client: SyncLangGraphClient) -> Non
     refused(404, client.runs.get, t, first["run_id"])
 
 
-def test_a_new_input_supersedes_a_run_that_asks(client: SyncLangGraphClient) -> None:
+def test_a_new_input_supersedes_a_run_that_asks(client: Any) -> None:
     t = thread()
     client.runs.wait(t, "gate", input={"said": ["a"]}, **NEW)
     values: Any = client.runs.wait(t, "gate", input={"said": ["b"]}, multitask_strategy="reject")
@@ -215,7 +217,7 @@ def test_a_new_input_supersedes_a_run_that_asks(client: SyncLangGraphClient) -> 
 # -- ending
 
 
-def test_a_cancelled_run_is_interrupted_and_keeps_its_state(client: SyncLangGraphClient) -> None:
+def test_a_cancelled_run_is_interrupted_and_keeps_its_state(client: Any) -> None:
     t = thread()
     run = client.runs.create(t, "slow", input={"n": 1}, **NEW)
     until(lambda: client.runs.get(t, run["run_id"])["status"] == "running")
@@ -223,11 +225,11 @@ def test_a_cancelled_run_is_interrupted_and_keeps_its_state(client: SyncLangGrap
     client.runs.cancel(t, run["run_id"], wait=True)
     assert time.monotonic() - began < 5
     assert client.runs.get(t, run["run_id"])["status"] == "interrupted"
-    assert client.runs.join(t, run["run_id"])["n"] in (1, 2)  # type: ignore[call-overload]
+    assert client.runs.join(t, run["run_id"])["n"] in (1, 2)
     client.runs.cancel(t, run["run_id"])  # again: nothing to do
 
 
-def test_cancelling_answers_202_or_200(server: AgentServer, client: SyncLangGraphClient) -> None:
+def test_cancelling_answers_202_or_200(server: AgentServer, client: Any) -> None:
     http, t = server.http(), thread()
     run = client.runs.create(t, "slow", input={"n": 1}, **NEW)
     answer = http.post(f"/threads/{t}/runs/{run['run_id']}/cancel?wait=0&action=interrupt")
@@ -240,7 +242,7 @@ def test_cancelling_answers_202_or_200(server: AgentServer, client: SyncLangGrap
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_a_rolled_back_run_is_gone_with_its_state(client: SyncLangGraphClient, wait: bool) -> None:
+def test_a_rolled_back_run_is_gone_with_its_state(client: Any, wait: bool) -> None:
     t = thread()
     client.runs.wait(t, "one", input={"n": 1}, **NEW)
     run = client.runs.create(t, "slow", input={"n": 10})
@@ -253,19 +255,18 @@ def test_a_rolled_back_run_is_gone_with_its_state(client: SyncLangGraphClient, w
     assert again == {"n": 2, "log": ["add"]}
 
 
-def test_several_runs_are_cancelled_at_once(client: SyncLangGraphClient) -> None:
+def test_several_runs_are_cancelled_at_once(client: Any) -> None:
     t = thread()
     runs = [client.runs.create(t, "slow", input={"n": n}, **NEW)["run_id"] for n in range(3)]
     client.runs.cancel_many(thread_id=t, run_ids=runs[:2])
     until(lambda: client.runs.get(t, runs[1])["status"] == "interrupted")
     client.runs.cancel_many(status="all")
-    for run in runs:
-        until(lambda id=run: client.runs.get(t, id)["status"] == "interrupted")  # type: ignore[misc]
+    until(lambda: len(client.runs.list(t, status="interrupted")) == 3)
     with pytest.raises(NotFoundError):
         client.runs.cancel_many(status="all")
 
 
-def test_deleting_a_run_keeps_the_state_of_its_thread(client: SyncLangGraphClient) -> None:
+def test_deleting_a_run_keeps_the_state_of_its_thread(client: Any) -> None:
     t = thread()
     client.runs.wait(t, "one", input={"n": 1}, **NEW)
     [run] = client.runs.list(t)
@@ -274,7 +275,7 @@ def test_deleting_a_run_keeps_the_state_of_its_thread(client: SyncLangGraphClien
     assert client.runs.wait(t, "one", input={"n": 5}) == {"n": 6, "log": ["add", "add"]}
 
 
-def test_a_run_that_is_driven_is_not_deleted(client: SyncLangGraphClient) -> None:
+def test_a_run_that_is_driven_is_not_deleted(client: Any) -> None:
     t = thread()
     run = client.runs.create(t, "slow", input={"n": 1}, **NEW)
     until(lambda: client.runs.get(t, run["run_id"])["status"] == "running")
@@ -324,7 +325,7 @@ def test_config_context_and_headers_reach_the_nodes(url: str) -> None:
     assert UUID(got["assistant_id"]).version == 5
 
 
-def test_a_context_may_be_given_as_configurable(client: SyncLangGraphClient) -> None:
+def test_a_context_may_be_given_as_configurable(client: Any) -> None:
     values: Any = client.runs.wait(
         None, "settings", input={"said": []}, config={"configurable": {"tone": "kind"}}
     )

@@ -3,6 +3,7 @@
     an input                       a new run; one that asks a person is superseded, as in LangGraph
     a command with `resume`        answers the run that asks, which goes on under its id
     a command without `resume`     a new run that begins with the command
+    a jump to the end              ends the run that asks: LangGraph itself would ask again
     neither, at a breakpoint       lets the run that rests there go on
     with an old checkpoint         a new run from there
 
@@ -18,6 +19,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 from uuid import UUID
 
+from perdure.engine.bound_graph import BoundGraph
 from perdure.engine.command_answers import answer_with_command, names_waits
 from perdure.engine.graphs import Graph
 from perdure.engine.segment_drive import latest_checkpoint
@@ -33,6 +35,7 @@ from perdure.operations.threads import ThreadContent
 from perdure.operations.waits import WaitRow
 from perdure.server.agent_api.run_answers import translated
 from perdure.server.agent_api.run_bodies import (
+    END,
     PayloadBody,
     RunBody,
     chosen_headers,
@@ -40,6 +43,7 @@ from perdure.server.agent_api.run_bodies import (
     merged_context,
 )
 from perdure.server.agent_api.run_shapes import WIRE
+from perdure.server.agent_api.statuses import asks_person
 from perdure.server.caller import Scope
 from perdure.server.context import Api, Filters
 from perdure.server.json_errors import ApiError
@@ -96,11 +100,14 @@ async def accept_run(
     request = await _authorized(api, thread_id, body, assistant, headers)
     journal = api.runtime.journal
     accepted = None
-    if not request.is_stateless and (body.resumes or body.run_input is None):
+    if request.is_stateless:
+        if body.resumes:
+            raise ApiError(422, "A stateless run has nothing to resume: name its thread.")
+    elif body.jumps_to_end:
+        accepted = await _end_asking(api, request)
+    elif body.resumes or body.run_input is None:
         accepted = await journal.arun(_continue(api, request))
     if accepted is None:
-        if body.resumes and request.is_stateless:
-            raise ApiError(422, "A stateless run has nothing to resume: name its thread.")
         row = await journal.arun(_start(api, request))
         accepted = Accepted(row, request.is_stateless)
     stops = body.multitask_strategy in ("interrupt", "rollback")
@@ -304,6 +311,27 @@ def _continue(api: Api, request: RunRequest) -> Plan[Accepted | None]:
     by = api.caller.identity
     yield from answer_with_command(engine, row, found, open, command, by=by, changes=changes)
     row = (yield runs.find(row.id)) or row
+    return Accepted(row, False, after)
+
+
+async def _end_asking(api: Api, request: RunRequest) -> Accepted | None:
+    """End the run that asks, as if its graph were at its end. None: there is no such run."""
+    runtime = api.runtime
+    row = await runtime.journal.ado(runs.head(request.thread_id))
+    if row is None:
+        return None
+    found = await runtime.journal.ado(waits.of_run(row.id))
+    graph = runtime.engine.graphs.find(row.graph, row.version)
+    if graph is None or not asks_person(row, found, runtime.services.clock.now()):
+        return None
+    after = await runtime.journal.ado(streams.last(row))
+    bound = BoundGraph.of(graph, runtime.engine)
+    config: Any = {"configurable": {"thread_id": request.thread_id}}
+    update = None if request.body.command is None else request.body.command.update
+    if update:
+        await bound.aupdate_state(config, update)
+    await bound.aupdate_state(config, None, as_node=END)
+    row = await runtime.journal.ado(runs.find(row.id)) or row
     return Accepted(row, False, after)
 
 

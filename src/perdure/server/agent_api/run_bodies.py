@@ -36,6 +36,8 @@ SET_BY_SERVER = ("thread_id", "run_id", "checkpoint_id", "checkpoint_ns", "check
 OF_USER = ("langgraph_auth_", "__")
 """Keys of `configurable` that begin so are the server's: a caller cannot pass them."""
 LONGEST_DELAY = timedelta(days=366 * 10).total_seconds()
+END = "__end__"
+"""LangGraph's name for the end of a graph."""
 PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 
 
@@ -124,8 +126,11 @@ class PayloadBody(WireBody):
         return tuple(mode for mode in MODES if mode in kept)
 
     def kept_stream(self) -> Json | None:
-        """The part of a run's setup that says what is kept of its output."""
-        return kept_modes(self.stream_modes(), self.stream_subgraphs)
+        """The part of a run's setup that says what is kept of its output, with the modes as they
+        were sent: a client that comes back expects its messages in the same shape."""
+        kept = kept_modes(self.stream_modes(), self.stream_subgraphs)
+        given = [self.stream_mode] if isinstance(self.stream_mode, str) else self.stream_mode
+        return None if kept is None else {**kept, "wire": given or ["values"]}
 
     def breakpoints(self) -> Json:
         given = {
@@ -151,6 +156,12 @@ class RunBody(PayloadBody):
     def resumes(self) -> bool:
         """Whether it answers what a run of the thread asks."""
         return self.command is not None and self.command.resume is not None
+
+    @property
+    def jumps_to_end(self) -> bool:
+        """Whether it wants no more of the graph: people mark a question as resolved so."""
+        command = self.command
+        return command is not None and command.resume is None and command.goto in (END, [END])
 
     @property
     def run_input(self) -> Any:
