@@ -15,6 +15,7 @@ from uuid import uuid4
 import httpx
 import pytest
 from langgraph.pregel.remote import RemoteGraph
+from langgraph.types import Command
 from langgraph_sdk.client import SyncLangGraphClient
 from langgraph_sdk.schema import StreamPart
 
@@ -295,10 +296,8 @@ def test_a_cancelled_run_ends_its_stream(server: StreamingServer) -> None:
 def test_remote_graph_streams_asks_and_goes_on(server: StreamingServer) -> None:
     remote = RemoteGraph("ask", url=server.http.url, sync_client=server.http.sync_client())
     config: Any = {"configurable": {"thread_id": thread()}}
-    from langgraph.types import Command
-
-    first = list(remote.stream(HI, config, stream_mode=["values", "custom"]))
-    assert ("custom", "asking") in first
+    first = list(remote.stream(HI, config, stream_mode=["updates", "custom"]))
+    assert [one.event for one in first] == ["custom", "updates"]
     found = remote.invoke(Command(resume="yes"), config)
     assert [one["content"] for one in found["messages"]] == ["hi", "you said yes", SAID]
 
@@ -394,15 +393,14 @@ def test_a_server_that_stops_cuts_its_streams_so_that_clients_come_back(url: str
         assert server.gate.begun.wait(10)
         path = f"/threads/{t}/runs/{run['run_id']}/stream"
         http = server.http.http()
-        with (
-            pytest.raises(httpx.RemoteProtocolError),
-            http.stream("GET", path, headers={"Last-Event-ID": "-1"}) as reply,
-        ):
-            seen = ""
-            for text in reply.iter_text():
-                seen += text
-                if "at the gate" in seen:
-                    threading.Thread(target=server.http.stop).start()
+        seen = ""
+        with http.stream("GET", path, headers={"Last-Event-ID": "-1"}) as reply:
+            pieces = reply.iter_text()
+            while "at the gate" not in seen:
+                seen += next(pieces)
+            server.streams.stop()  # as at SIGTERM
+            with pytest.raises(httpx.RemoteProtocolError):
+                seen += "".join(pieces)
     ids = [one.id for one in parse(seen)]
     with streaming_server(url) as server:
         server.gate.opened.set()
@@ -445,34 +443,33 @@ def test_a_thread_streams_all_later_runs_one_after_the_other(server: StreamingSe
     assert len({*ids}) == len(ids)
 
 
+def read_thread(http: httpx.Client, t: str, last: str, until_done: int) -> list[Sse]:
+    """The stream of a thread, until so many runs are done."""
+    text = ""
+    with http.stream("GET", f"/threads/{t}/stream", headers={"Last-Event-ID": last}) as reply:
+        for piece in reply.iter_text():
+            text += piece
+            if text.count("run_done") == until_done and text.endswith("\r\n\r\n"):
+                break
+    return parse(text)
+
+
 def test_a_thread_stream_resumes_behind_any_of_its_ids(server: StreamingServer) -> None:
     client, http, t = server.http.sync_client(), server.http.http(), thread()
     for graph in ("chat", "count"):
-        client.runs.wait(t, graph, input=HI, stream_mode=["messages", "updates"], **NEW)
-
-    def read(last: str) -> list[Sse]:
-        text = ""
-        headers = {"Last-Event-ID": last}
-        with http.stream("GET", f"/threads/{t}/stream", headers=headers) as reply:
-            for piece in reply.iter_text():
-                text += piece
-                if text.count("run_done") == sum(
-                    "run_done" in str(one) for one in whole[at:] or [1, 1]
-                ):
-                    return parse(text)
-        raise AssertionError(text)
-
-    whole: list[Sse] = []
-    at = 0
-    with http.stream("GET", f"/threads/{t}/stream", headers={"Last-Event-ID": "-"}) as reply:
-        text = ""
-        for piece in reply.iter_text():
-            text += piece
-            if text.count("run_done") == 2:
-                break
-    whole = parse(text)
+        streamed(client, graph, "messages", "updates", on=t)
+    whole = read_thread(http, t, "-", 2)
     assert [one.event for one in whole].count("metadata") == 4
     for at in range(1, len(whole)):
-        assert whole[:at] + read(whole[at - 1].id or "") == whole
+        left = sum("status" in one.data for one in whole[at:] if one.event == "metadata")
+        assert whole[:at] + read_thread(http, t, whole[at - 1].id or "", left) == whole
+
+
+def test_a_thread_that_is_not_there_or_a_mode_that_is_not_is_refused(
+    server: StreamingServer,
+) -> None:
+    client, http = server.http.sync_client(), server.http.http()
+    t = client.runs.create(thread(), "chat", input=HI, **NEW)["thread_id"]
     assert http.get(f"/threads/{thread()}/stream").status_code == 404
     assert http.get(f"/threads/{t}/stream?stream_mode=state_update").status_code == 501
+    assert http.get(f"/threads/{t}/stream?stream_mode=nonsense").status_code == 422

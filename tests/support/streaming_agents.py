@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
+from fastapi import FastAPI
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.config import get_stream_writer
@@ -17,8 +18,10 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 import perdure
+from perdure.server.open_streams import OpenStreams
+from perdure.server.route import ApiRoute
 from perdure.types import Retry
-from tests.support.agent_server import AgentServer, served
+from tests.support.agent_server import AgentServer, serving
 
 SAID = "the quick brown fox jumps"
 """What the model says."""
@@ -71,8 +74,7 @@ class Gate:
     async def gate(self, state: MessagesState) -> MessagesState:
         get_stream_writer()("at the gate")
         self.begun.set()
-        while not self.opened.is_set():
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(self.opened.wait, 60)
         return {"messages": [AIMessage("through", id="through")]}
 
 
@@ -111,13 +113,19 @@ class StreamingServer:
     http: AgentServer
     runtime: perdure.Runtime
     gate: Gate
+    streams: OpenStreams
 
 
 @contextmanager
 def streaming_server(url: str, **options: Any) -> Iterator[StreamingServer]:
     gate = Gate()
-    with closing(streaming_runtime(url, gate)) as runtime, served(runtime, **options) as server:
-        try:
-            yield StreamingServer(server, runtime, gate)
-        finally:
-            gate.opened.set()
+    with closing(streaming_runtime(url, gate)) as runtime:
+        app, router = FastAPI(), runtime.router(**options)
+        app.include_router(router)
+        streams = cast(type[ApiRoute], router.route_class).gate.streams
+        with serving(app) as server:
+            try:
+                yield StreamingServer(server, runtime, gate, streams)
+            finally:
+                gate.opened.set()
+                streams.stop()  # the server runs in a thread, where it gets no signals
