@@ -1975,10 +1975,13 @@ WHERE thread_id = :thread_id AND run_id = :id
            WHERE l.thread_id = :thread_id AND l.run_id = :id);
 
 -- name: versions_of_runs
--- What differs when one of these runs changed, or produced something.
+-- What differs when one of these runs changed, or produced something, or one of these threads has a
+-- further run.
 SELECT r.id, r.change, COALESCE((SELECT max(s.n) FROM perdure_stream AS s
                                  WHERE s.thread_id = r.thread_id AND s.run_id = r.id), 0)
-FROM perdure_runs AS r WHERE r.id IN ({names});
+FROM perdure_runs AS r WHERE r.id IN ({names})
+UNION ALL
+SELECT t.thread_id, t.runs, 0 FROM perdure_threads AS t WHERE t.thread_id IN ({names});
 
 -- name: runs_with_streams
 -- The oldest runs behind a position whose chunks are kept.
@@ -2018,3 +2021,7 @@ WHERE hash = :hash AND (used_at IS NULL OR used_at < :before);
 
 -- name: revoke_token
 UPDATE perdure_tokens SET revoked_at = :now WHERE name = :name AND revoked_at IS NULL;
+
+-- name: runs_after
+-- The runs of a thread behind a number, in their order.
+SELECT {run} FROM perdure_runs WHERE thread_id = :thread_id AND n > :after ORDER BY n LIMIT :count;

@@ -378,6 +378,12 @@ def find_with_head(thread_id: str, run_id: str) -> Op[tuple[RunRow | None, RunRo
     )
 
 
+def after(thread_id: str, number: int, count: int) -> Op[list[RunRow]]:
+    """The runs of a thread behind a number, in their order."""
+    params = {"thread_id": thread_id, "after": number, "count": count}
+    return read_op("runs_after", params, _runs)
+
+
 def page(
     *,
     thread_id: str | None = None,
