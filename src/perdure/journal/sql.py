@@ -28,6 +28,10 @@ COMMON = {
         "digest, undo, mark, settled, due_at, created_at, updated_at, arguments, outcome, "
         "min_equal, provisional_digests, unconfirmed"
     ),
+    "schedule": (
+        "name, graph, cron, timezone, catch_up, next_at, body, enabled, end_at, created_at, "
+        "updated_at"
+    ),
     "event": EVENT,
     "ended": "('done', 'failed', 'cancelled')",
     # Of a claim: whether a worker was lost, and how long ago the run last changed.
