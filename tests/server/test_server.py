@@ -11,8 +11,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
@@ -31,6 +30,7 @@ from perdure.runtime import Runtime
 from perdure.server.lifespan import SharedLifespan
 from perdure.types import Counts, State
 from tests.support.agents import Calls, chain, gate, opened, reaches
+from tests.support.http import listening
 from tests.support.polling import auntil, until
 
 SECRET = "a secret of a cron, long enough"
@@ -687,20 +687,6 @@ def test_a_tick_of_a_mounted_application_drains_at_sigterm_and_answers(
         ended = [client.blocking.get(run.id) for run in runs]
         assert [run.state for run in ended] == [State.DONE] * 3 + [State.PENDING] * 3
         assert [run.attempts for run in ended[3:]] == [0, 0, 0]
-
-
-@contextmanager
-def listening(app: Any) -> Iterator[tuple[str, int]]:
-    """Serve an application by uvicorn in a thread of this process; its address."""
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        until(lambda: server.started, "the server")
-        yield server.servers[0].sockets[0].getsockname()
-    finally:
-        server.should_exit = True
-        thread.join(60)
 
 
 def test_what_a_caller_cuts_off_is_no_error_of_the_server(

@@ -1411,21 +1411,27 @@ WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND ABS(chang
 
 -- name: put_schedule
 -- Stores a schedule. An unchanged cron line keeps its next slot.
-INSERT INTO perdure_schedules (name, graph, cron, timezone, catch_up, next_at, body)
-VALUES (:name, :graph, :cron, :timezone, :catch_up, :next_at, :body)
+INSERT INTO perdure_schedules
+  (name, graph, cron, timezone, catch_up, next_at, body, enabled, end_at, created_at, updated_at)
+VALUES (:name, :graph, :cron, :timezone, :catch_up, :next_at, :body, :enabled, :end_at,
+        :created_at, :updated_at)
 ON CONFLICT (name) DO UPDATE
 SET next_at = CASE WHEN perdure_schedules.cron = excluded.cron
                     AND perdure_schedules.timezone = excluded.timezone
               THEN perdure_schedules.next_at ELSE excluded.next_at END,
     graph = excluded.graph, cron = excluded.cron, timezone = excluded.timezone,
-    catch_up = excluded.catch_up, body = excluded.body;
+    catch_up = excluded.catch_up, body = excluded.body, enabled = excluded.enabled,
+    end_at = excluded.end_at, updated_at = excluded.updated_at;
+
+-- name: schedule
+SELECT {schedule} FROM perdure_schedules WHERE name = :name;
 
 -- name: schedules
-SELECT name, graph, cron, timezone, catch_up, next_at, body FROM perdure_schedules ORDER BY name;
+SELECT {schedule} FROM perdure_schedules ORDER BY name;
 
 -- name: due_schedules
-SELECT name, graph, cron, timezone, catch_up, next_at, body FROM perdure_schedules
-WHERE next_at <= :now ORDER BY next_at;
+SELECT {schedule} FROM perdure_schedules
+WHERE next_at <= :now AND enabled = 1 AND (end_at IS NULL OR next_at <= end_at) ORDER BY next_at;
 
 -- name: move_schedule
 -- A slot was started, or passed over.
@@ -1820,7 +1826,8 @@ DELETE FROM perdure_assistant_versions WHERE assistant_id = :id;
 INSERT INTO perdure_thread_records (thread_id, graph, created_at, updated_at, change)
 VALUES (:thread_id, :graph, :now, :now, 0)
 ON CONFLICT (thread_id) DO UPDATE
-SET graph = COALESCE(perdure_thread_records.graph, excluded.graph), updated_at = excluded.updated_at;
+SET graph = COALESCE(perdure_thread_records.graph, excluded.graph), updated_at = excluded.updated_at,
+    has_next = 0;
 
 -- name: require_thread
 -- Refuses the batch unless the thread has a record.
@@ -1847,6 +1854,10 @@ UPDATE perdure_thread_records
 SET graph = :graph, assistant = :assistant, updated_at = :now, expires_at = :expires_at,
     change = :change, body = :body
 WHERE thread_id = :thread_id AND change = :seen;
+
+-- name: note_next
+-- A caller changed the state of a thread: whether it left nodes to run.
+UPDATE perdure_thread_records SET has_next = :has_next WHERE thread_id = :thread_id;
 
 -- name: thread
 SELECT {thread} FROM {thread_rows} WHERE t.thread_id = :thread_id;
@@ -1882,6 +1893,8 @@ SELECT {thread} FROM (
   SELECT thread_id FROM perdure_runs WHERE state NOT IN {ended}
   UNION
   SELECT thread_id FROM perdure_runs WHERE state IN ('failed', 'cancelled') AND :status <> 'busy'
+  UNION
+  SELECT thread_id FROM perdure_thread_records WHERE has_next = 1 AND :status = 'interrupted'
 ) AS c JOIN perdure_thread_records AS t ON t.thread_id = c.thread_id {last_run}
 WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status}
 ORDER BY {thread_order} LIMIT :count OFFSET :offset;
@@ -1902,10 +1915,11 @@ SELECT thread_id, interrupt_id FROM perdure_waits
 WHERE thread_id IN ({names}) AND state = 'open' AND kind = 'human';
 
 -- name: expired_threads
--- Threads whose time is over, and that no run is on.
+-- Threads whose time is over, and that no run is on, nor was until :recent.
 SELECT thread_id FROM perdure_thread_records AS t
 WHERE expires_at <= :now AND expires_at IS NOT NULL AND NOT EXISTS (
-  SELECT 1 FROM perdure_runs AS r WHERE r.thread_id = t.thread_id AND r.state NOT IN {ended})
+  SELECT 1 FROM perdure_runs AS r
+  WHERE r.thread_id = t.thread_id AND (r.state NOT IN {ended} OR r.updated_at > :recent))
 ORDER BY expires_at LIMIT :count;
 
 -- name: erase_thread_record
@@ -1986,6 +2000,27 @@ SELECT CASE WHEN EXISTS (
     ON s.thread_id = r.thread_id AND s.run_id = r.id
   WHERE r.thread_id = :thread_id AND r.id = :id AND r.state IN {ended})
 THEN 1 ELSE 0 END;
+
+-- name: insert_token
+-- Stores the hash of a new token, unless a token of that name can still be used.
+INSERT INTO perdure_tokens (hash, name, scopes, created_at, expires_at)
+VALUES (:hash, :name, :scopes, :now, :expires_at)
+ON CONFLICT DO NOTHING;
+
+-- name: find_token
+SELECT hash, name, scopes, created_at, expires_at, used_at, revoked_at FROM perdure_tokens
+WHERE hash = :hash;
+
+-- name: tokens
+SELECT hash, name, scopes, created_at, expires_at, used_at, revoked_at FROM perdure_tokens
+ORDER BY created_at, name;
+
+-- name: use_token
+UPDATE perdure_tokens SET used_at = :now
+WHERE hash = :hash AND (used_at IS NULL OR used_at < :before);
+
+-- name: revoke_token
+UPDATE perdure_tokens SET revoked_at = :now WHERE name = :name AND revoked_at IS NULL;
 
 -- name: runs_after
 -- The runs of a thread behind a number, in their order.

@@ -28,6 +28,10 @@ COMMON = {
         "digest, undo, mark, settled, due_at, created_at, updated_at, arguments, outcome, "
         "min_equal, provisional_digests, unconfirmed"
     ),
+    "schedule": (
+        "name, graph, cron, timezone, catch_up, next_at, body, enabled, end_at, created_at, "
+        "updated_at"
+    ),
     "event": EVENT,
     "ended": "('done', 'failed', 'cancelled')",
     # Of a claim: whether a worker was lost, and how long ago the run last changed.
@@ -157,7 +161,8 @@ COMMON["thread_status"] = (
     "FROM perdure_runs AS h WHERE h.thread_id = t.thread_id "
     "AND h.state NOT IN ('done', 'failed', 'cancelled') ORDER BY h.n LIMIT 1), "
     "CASE WHEN l.state = 'failed' THEN 'error' "
-    "WHEN l.state = 'cancelled' AND l.begun = 1 THEN 'interrupted' ELSE 'idle' END)"
+    "WHEN l.state = 'cancelled' AND l.begun = 1 OR t.has_next = 1 THEN 'interrupted' "
+    "ELSE 'idle' END)"
 )
 """The status of a thread: by the run that is under way, else by the last one."""
 COMMON["has_status"] = (

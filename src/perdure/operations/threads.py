@@ -22,6 +22,8 @@ from perdure.operations.runs import names_in_pieces
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
 
+JUST_ENDED = 60_000
+"""Milliseconds that a thread is kept at least after its last run has ended."""
 INDEXED = ("created_at", "updated_at")
 """Orders, downwards, that lists of threads have an index for."""
 ORDERS = (*INDEXED, "thread_id", "status", "state_updated_at")
@@ -175,6 +177,20 @@ def ensure(
     ]
 
 
+def assign(
+    serializer: Serializer,
+    thread_id: str,
+    content: ThreadContent,
+    now: int,
+    *,
+    graph: str,
+    assistant: str,
+) -> Op[None]:
+    """`ensure` in a batch of its own."""
+    statements = ensure(serializer, thread_id, content, now, graph=graph, assistant=assistant)
+    return Op(f"thread {thread_id}", statements, lambda rows: None, write=True)
+
+
 def require(thread_id: str, now: int, *, graph: str, assistant: str) -> list[Statement]:
     """The same for a thread that must have a record: otherwise the batch is refused."""
     params = {"thread_id": thread_id, "now": now, "graph": graph, "assistant": assistant}
@@ -184,6 +200,12 @@ def require(thread_id: str, now: int, *, graph: str, assistant: str) -> list[Sta
 def refuse_missing(thread_id: str) -> None:
     """Raise `NotFound`: the `otherwise` of an operation that requires a thread."""
     raise NotFound("thread", thread_id)
+
+
+def note_next(thread_id: str, *, has_next: bool) -> Op[None]:
+    """Note whether a caller that changed the state of a thread left nodes to run."""
+    params = {"thread_id": thread_id, "has_next": int(has_next)}
+    return Op("note_next", [Statement("note_next", params)], lambda rows: None, write=True)
 
 
 def find(thread_id: str, now: int) -> Op[ThreadRow | None]:
@@ -238,6 +260,7 @@ def questions(thread_ids: Iterable[str]) -> Op[set[tuple[str, str]]]:
 
 
 def expired(now: int, count: int) -> Op[list[str]]:
-    """Threads whose time is over, and that no run is on, longest ago first."""
-    params = {"now": now, "count": count}
+    """Threads whose time is over, and that no run is on, longest ago first. One whose run has just
+    ended is left a little longer: its callers may come back for it."""
+    params = {"now": now, "recent": now - JUST_ENDED, "count": count}
     return read_op("expired_threads", params, lambda rows: [row[0] for row in rows[0]])

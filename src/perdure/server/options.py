@@ -20,6 +20,7 @@ class ServerSettings(TypedDict, total=False):
     secret: str | None
     worker: bool
     concurrency: int
+    grace: float
     auth: Any
     insecure: bool
     hosts: Sequence[str]
@@ -41,6 +42,8 @@ class ServerOptions:
     """Whether the lifespan runs a worker beside the server. Without one, run workers elsewhere."""
     concurrency: int = 50
     """Segments that the worker drives at once."""
+    grace: float = 10.0
+    """Seconds that steps have to end when the server stops."""
     auth: Any = None
     """A `langgraph_sdk.Auth` with the handlers that authenticate and authorise callers."""
     insecure: bool = False
@@ -50,7 +53,8 @@ class ServerOptions:
     cors: tuple[str, ...] = ()
     """Origins of web pages that may call this server; `*` is any."""
     store: Any = None
-    """The store of graphs that have none of their own: a LangGraph `BaseStore`."""
+    """The store of graphs that have none of their own: a LangGraph `BaseStore`, or the `store` of a
+    langgraph.json, such as `{"index": {...}}`."""
     configurable_headers: tuple[str, ...] = ()
     """Patterns of request headers to pass on in `configurable`, such as `x-my-*`; `!` excludes."""
     max_body: int = 8 * MIB
@@ -76,7 +80,7 @@ class ServerOptions:
                 raise BadArgument(f"{name} must be a list of texts, not {given!r}.")
             values[name] = tuple(given or ())
         options = cls(**values)
-        for name in ("concurrency", "max_body", "body_timeout", "max_streams"):
+        for name in ("concurrency", "grace", "max_body", "body_timeout", "max_streams"):
             if getattr(options, name) <= 0:
                 raise BadArgument(f"{name} must be more than 0, not {getattr(options, name)!r}.")
         return options

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from perdure.errors import AlreadyExists, BadArgument, NotFound, UnknownGraph
+from perdure.errors import AlreadyExists, NotFound, UnknownGraph
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import random_number
@@ -35,7 +35,8 @@ class AssistantService:
             self._began = self._clock.now()
         return assistants.of_graph(graph, moment(self._began))
 
-    def _by_default_id(self) -> dict[str, str]:
+    def by_default_id(self) -> dict[str, str]:
+        """The graphs of this process by the ids of their own assistants."""
         return {assistants.default_id(graph): graph for graph in self._graphs()}
 
     def find(self, name: str) -> Plan[Assistant]:
@@ -49,7 +50,7 @@ class AssistantService:
         row: AssistantRow | None = yield assistants.find(id)
         if row is not None:
             return row.load(self._serializer)
-        graph = self._by_default_id().get(id)
+        graph = self.by_default_id().get(id)
         if graph is None:
             raise NotFound("assistant", name)
         return self._own(graph)
@@ -59,7 +60,7 @@ class AssistantService:
         rows."""
         rows: list[AssistantRow] = yield assistants.every()
         known = {row.id for row in rows}
-        own = [self._own(graph) for id, graph in self._by_default_id().items() if id not in known]
+        own = [self._own(graph) for id, graph in self.by_default_id().items() if id not in known]
         return own + [row.load(self._serializer) for row in rows]
 
     def create(
@@ -67,7 +68,7 @@ class AssistantService:
     ) -> Plan[Assistant]:
         """Store a new assistant. Raises `AlreadyExists`, or gives the one that is there."""
         made = False
-        if assistant_id not in self._by_default_id():
+        if assistant_id not in self.by_default_id():
             made = yield assistants.add_version(
                 self._serializer, assistant_id, 1, content, random_number(), self._clock.now()
             )
@@ -121,13 +122,8 @@ class AssistantService:
         return found
 
     def delete(self, assistant_id: str) -> Plan[None]:
-        """Delete an assistant. The own one of a graph of this process is there as long as it is."""
+        """Delete an assistant. A graph's own one loses its changes."""
         found = yield from self.find(assistant_id)
-        if found.assistant_id in self._by_default_id():
-            raise BadArgument(
-                f"Assistant {found.assistant_id} is the own one of the graph {found.graph_id!r}, "
-                "and cannot be deleted while that graph is registered."
-            )
         yield assistants.delete(found.assistant_id)
 
 

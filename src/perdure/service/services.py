@@ -14,6 +14,7 @@ from perdure.service.runs import RunService
 from perdure.service.schedules import ScheduleService
 from perdure.service.scores import ScoreService
 from perdure.service.threads import ThreadService
+from perdure.service.tokens import TokenService
 from perdure.service.waits import WaitService
 
 
@@ -30,6 +31,7 @@ class Services:
         self.scores = ScoreService(serializer, clock)
         self.schedules = ScheduleService(serializer, clock)
         self.reflections = ReflectionService(serializer, clock)
+        self.tokens = TokenService(clock)
         self.datasets = DatasetService(serializer, clock)
         self.assistants = AssistantService(serializer, clock, lambda: engine.graph_names)
         self.threads = ThreadService(serializer, clock)

@@ -12,6 +12,7 @@ from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import random_number
 from perdure.operations import threads
+from perdure.operations.assistants import Assistant
 from perdure.operations.threads import ThreadContent, ThreadFilter, ThreadRow
 from perdure.serde.serializer import Serializer
 from perdure.times import maybe_moment, moment
@@ -39,6 +40,8 @@ class Thread:
     graph: str | None
     """The graph of its last run, or the one it was made for."""
     version: str | None
+    is_assigned: bool
+    """Whether it has a graph and an assistant, which its first run gives it."""
 
 
 Matches = Callable[[Thread], bool]
@@ -69,6 +72,7 @@ class ThreadService:
             run_id=row.run_id,
             graph=row.run_graph or row.graph,
             version=row.run_version,
+            is_assigned=row.graph is not None and row.assistant is not None,
         )
 
     def find(self, thread_id: str) -> Plan[Thread | None]:
@@ -94,6 +98,18 @@ class ThreadService:
         if row.change != number and not accept_existing:
             raise AlreadyExists("thread", thread_id)
         return self.show(row)
+
+    def assign(self, thread_id: str, content: ThreadContent, assistant: Assistant) -> Plan[None]:
+        """Make the record of a thread unless it has one, and give it the graph and assistant of
+        its first run."""
+        yield threads.assign(
+            self._serializer,
+            thread_id,
+            content,
+            self._clock.now(),
+            graph=assistant.graph_id,
+            assistant=assistant.assistant_id,
+        )
 
     def change(
         self, thread_id: str, metadata: Mapping[str, Any], *, ttl: float | None = None

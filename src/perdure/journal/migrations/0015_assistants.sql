@@ -31,6 +31,7 @@ CREATE TABLE perdure_assistant_versions (
 -- assistant   the same for its assistant; NULL: that of the graph
 -- updated_at  when a run of it was last started, or the row was changed
 -- expires_at  when it is erased, unless a run is under way
+-- has_next    1: a caller changed its state, and left nodes to run
 -- change      random number of the last change of `body`
 -- body        metadata, config, and how long it is kept; NULL: none
 CREATE TABLE perdure_thread_records (
@@ -40,6 +41,7 @@ CREATE TABLE perdure_thread_records (
   created_at BIGINT NOT NULL,
   updated_at BIGINT NOT NULL,
   expires_at BIGINT,
+  has_next   INTEGER NOT NULL DEFAULT 0,
   change     BIGINT NOT NULL,
   body       {blob}
 );
@@ -54,6 +56,8 @@ CREATE INDEX perdure_thread_records_assistant ON perdure_thread_records (assista
 WHERE assistant IS NOT NULL;
 CREATE INDEX perdure_thread_records_expires ON perdure_thread_records (expires_at)
 WHERE expires_at IS NOT NULL;
+
+CREATE INDEX perdure_thread_records_next ON perdure_thread_records (thread_id) WHERE has_next = 1;
 
 INSERT INTO perdure_thread_records (thread_id, graph, created_at, updated_at, change)
 SELECT r.thread_id, r.graph, r.created_at,

@@ -137,7 +137,7 @@ async def _start(api: Api, thread_id: str, params: Any, request: Request) -> tup
     run is under way, its frames are not: a client that has not seen them yet would miss them."""
     asked = StartParams.model_validate(params).model_dump(exclude_none=True)
     body = RunBody.model_validate({**asked, **KEPT, "if_not_exists": "create"})
-    accepted = await accept_run(api, thread_id, body, headers=request.headers.items())
+    accepted = await accept_run(api, thread_id, body)
     head = await api.runtime.journal.ado(runs.head(thread_id))
     is_next = head is None or head.n >= accepted.row.n
     through = seq_of(accepted.row.n, 0, 0) - 1 if is_next else 0
@@ -188,9 +188,7 @@ async def _respond(api: Api, thread_id: str, params: Any, request: Request) -> t
     body = {"assistant_id": _assistant(api, head), "command": command, **KEPT}
     more = {"config": asked.config, "metadata": asked.metadata}
     body |= {name: value for name, value in more.items() if value is not None}
-    accepted = await accept_run(
-        api, thread_id, RunBody.model_validate(body), headers=request.headers.items()
-    )
+    accepted = await accept_run(api, thread_id, RunBody.model_validate(body))
     return {}, seq_of(accepted.row.n, accepted.after, RESTS)
 
 

@@ -13,7 +13,7 @@ rest of their command.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -38,14 +38,14 @@ from perdure.server.agent_api.run_bodies import (
     END,
     PayloadBody,
     RunBody,
-    chosen_headers,
     merged_config,
     merged_context,
 )
 from perdure.server.agent_api.run_shapes import WIRE
 from perdure.server.agent_api.statuses import asks_person
+from perdure.server.auth_handlers import Filters
 from perdure.server.caller import Scope
-from perdure.server.context import Api, Filters
+from perdure.server.context import Api
 from perdure.server.json_errors import ApiError
 from perdure.types import Kind, WaitState
 
@@ -89,15 +89,13 @@ class RunRequest:
     """The metadata of the thread, if the run makes it."""
 
 
-async def accept_run(
-    api: Api, thread_id: str | None, body: RunBody, *, headers: Iterable[tuple[str, str]] = ()
-) -> Accepted:
+async def accept_run(api: Api, thread_id: str | None, body: RunBody) -> Accepted:
     """Accept a run on a thread, or with None on one of its own. Raises 404, 409, 422."""
     api.require(Scope.ANSWER if body.resumes else Scope.START)
     api.require_worker()
     body.check_thread(thread_id)
     assistant = await find_assistant(api, body.assistant_id)
-    request = await _authorized(api, thread_id, body, assistant, headers)
+    request = await _authorized(api, thread_id, body, assistant)
     journal = api.runtime.journal
     accepted = None
     if request.is_stateless:
@@ -111,7 +109,8 @@ async def accept_run(
         row = await journal.arun(_start(api, request))
         accepted = Accepted(row, request.is_stateless)
     stops = body.multitask_strategy in ("interrupt", "rollback")
-    api.runtime.engine.wake(stopped=stops)
+    if stops or not body.after_seconds:
+        api.runtime.engine.wake(stopped=stops)
     return accepted
 
 
@@ -127,17 +126,12 @@ def resolve_graph(api: Api, assistant: Assistant) -> tuple[str, str]:
 
 
 async def _authorized(
-    api: Api,
-    thread_id: str | None,
-    body: RunBody,
-    assistant: Assistant,
-    headers: Iterable[tuple[str, str]],
+    api: Api, thread_id: str | None, body: RunBody, assistant: Assistant
 ) -> RunRequest:
     """The request as the handlers of `langgraph_sdk.Auth` leave it."""
     graph, run_id, on = resolve_graph(api, assistant), new_id(), thread_id or new_id()
     given = body.metadata
-    setup = make_setup(api, assistant, body, chosen_headers(headers, _patterns(api)))
-    setup |= _of_run(body)
+    setup = make_setup(api, assistant, body) | _of_run(body)
     value: dict[str, Any] = {
         "thread_id": UUID(on),
         "assistant_id": UUID(assistant.assistant_id),
@@ -163,10 +157,6 @@ async def _authorized(
     return RunRequest(on, run_id, thread_id is None, body, assistant, graph, setup, given)
 
 
-def _patterns(api: Api) -> tuple[str, ...]:
-    return api.options.configurable_headers
-
-
 async def check_filters(
     api: Api, thread_id: str, filters: Filters | None, *, may_be_missing: bool = False
 ) -> None:
@@ -181,14 +171,10 @@ async def check_filters(
         raise NotFound("thread", thread_id)
 
 
-def make_setup(
-    api: Api, assistant: Assistant, body: PayloadBody, headers: Mapping[str, str]
-) -> dict[str, Any]:
+def make_setup(api: Api, assistant: Assistant, body: PayloadBody) -> dict[str, Any]:
     """What each segment of a run is started with, besides what only one request has."""
     ids = {"graph_id": assistant.graph_id, "assistant_id": assistant.assistant_id}
-    config = merged_config(
-        assistant.config, body.config, {**headers, **ids, **api.caller.configurable}
-    )
+    config = merged_config(assistant.config, body.config, {**api.caller.configurable, **ids})
     fields = context_fields(api.runtime.engine.graphs.newest.get(assistant.graph_id))
     configurable = config["configurable"]
     context = merged_context(assistant.context, body.context, configurable, fields)

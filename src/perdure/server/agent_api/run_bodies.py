@@ -6,7 +6,6 @@ not there.
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
@@ -226,16 +225,3 @@ def merged_context(
     if context := {**base, **(given or {})}:
         return context
     return {name: configurable[name] for name in fields if name in configurable} or None
-
-
-def chosen_headers(headers: Iterable[tuple[str, str]], patterns: Sequence[str]) -> dict[str, str]:
-    """The request headers that match one of the patterns, and none that begins with `!`."""
-    wanted = [one.lower() for one in patterns if not one.startswith("!")]
-    refused = [one[1:].lower() for one in patterns if one.startswith("!")]
-    return {
-        name: value
-        for name, value in ((name.lower(), value) for name, value in headers)
-        if any(fnmatch.fnmatchcase(name, one) for one in wanted)
-        and not any(fnmatch.fnmatchcase(name, one) for one in refused)
-        and not name.startswith(OF_USER)
-    }

@@ -79,7 +79,7 @@ async def _accept_and_stream(
     modes = parse_modes(body.stream_mode)
     slot = StreamSlot(api)
     asked = body.model_copy(update={"stream_mode": [*modes]})
-    accepted = await accept_run(api, thread_id, asked, headers=request.headers.items())
+    accepted = await accept_run(api, thread_id, asked)
     source = RunEvents(accepted.row.id, modes, subgraphs=body.stream_subgraphs)
     reader = RunReader(api.runtime, accepted.row)
     stream = RunStream(reader, source, Position(accepted.after), is_new=True)

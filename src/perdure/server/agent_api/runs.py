@@ -11,7 +11,7 @@ import asyncio
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
@@ -70,29 +70,26 @@ class CancelBody(WireBody):
 
 
 @router.post(THREAD)
-async def create(thread_id: UUID, body: RunBody, request: Request, api: ApiDep) -> Any:
+async def create(thread_id: UUID, body: RunBody, api: ApiDep) -> Any:
     """Create a run on a thread. It is on disk when this returns."""
-    return _created(
-        api, await accept_run(api, str(thread_id), body, headers=request.headers.items())
-    )
+    return _created(api, await accept_run(api, str(thread_id), body))
 
 
 @router.post("/runs")
-async def create_stateless(body: RunBody, request: Request, api: ApiDep) -> Any:
+async def create_stateless(body: RunBody, api: ApiDep) -> Any:
     """Create a run on a thread of its own."""
-    return _created(api, await accept_run(api, None, body, headers=request.headers.items()))
+    return _created(api, await accept_run(api, None, body))
 
 
 @router.post("/runs/batch")
 async def create_batch(
-    body: Annotated[list[BatchBody], Field(max_length=1000)], request: Request, api: ApiDep
+    body: Annotated[list[BatchBody], Field(max_length=1000)], api: ApiDep
 ) -> Any:
     """Create several runs, each on its thread or on one of its own."""
-    headers = list(request.headers.items())
 
     async def accept(one: BatchBody) -> Json:
         thread_id = None if one.thread_id is None else str(one.thread_id)
-        return _shown(api, await accept_run(api, thread_id, one, headers=headers))
+        return _shown(api, await accept_run(api, thread_id, one))
 
     made = await asyncio.gather(*map(accept, body), return_exceptions=True)
     for one in made:
@@ -115,16 +112,16 @@ def _shown(api: Api, accepted: Accepted) -> Json:
 
 
 @router.post(THREAD + "/wait")
-async def create_and_wait(thread_id: UUID, body: RunBody, request: Request, api: ApiDep) -> Any:
+async def create_and_wait(thread_id: UUID, body: RunBody, api: ApiDep) -> Any:
     """Create a run on a thread, and return its values when it is over."""
-    accepted = await accept_run(api, str(thread_id), body, headers=request.headers.items())
+    accepted = await accept_run(api, str(thread_id), body)
     return _waited(api, accepted, body)
 
 
 @router.post("/runs/wait")
-async def create_stateless_and_wait(body: RunBody, request: Request, api: ApiDep) -> Any:
+async def create_stateless_and_wait(body: RunBody, api: ApiDep) -> Any:
     """Create a run on a thread of its own, and return its values when it is over."""
-    accepted = await accept_run(api, None, body, headers=request.headers.items())
+    accepted = await accept_run(api, None, body)
     return _waited(api, accepted, body)
 
 
