@@ -63,6 +63,7 @@ RANGES = {
     "runs_last_driven_with": "a page of a list, which filters may stretch",
     "old_runs": "a page of a list, which filters may stretch",
     "oldest_runs": "a page of a list",
+    "runs_with_streams": "a page of a list",
     "prompt_versions": "the prompts of one name, or all",
     "prompt_outcomes": "the scores of the prompts of one name, or all",
     "open_waits": "a page of a list, which filters may stretch",

@@ -22,10 +22,16 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 
 from perdure.engine.segment_drive import Drive, latest_checkpoint
 from perdure.journal import Plan
-from perdure.langgraph_port.output_stream import take_waiting, task_chain
+from perdure.langgraph_port.output_stream import (
+    FromTask,
+    Item,
+    is_whole_message,
+    take_waiting,
+    tasks_of,
+    with_tasks,
+)
 from perdure.operations import streams
 from perdure.operations.runs import RunRow
-from perdure.operations.streams import SEGMENT
 from perdure.saver import Saver
 from perdure.segments.segment import Segment
 from perdure.segments.stream_recorder import StreamRecorder
@@ -55,36 +61,43 @@ def begin_stream(saver: Saver, segment: Segment, setup: Mapping[str, Any]) -> Pl
     )
     if last > marks.get("", 0):
         final = yield from _final_chunks(saver, row, marks)
-        recorder.begin(marks.get("", 0) + 1)
-        for chunk in final:
-            recorder.add(chunk.namespace, chunk.mode, chunk.data)
+        recorder.begin(marks.get("", 0) + 1, final)
     segment.stream = segment.progress.stream = recorder
 
 
-def _final_chunks(saver: Saver, row: RunRow, marks: Mapping[str, int]) -> Plan[list[Chunk]]:
+def _final_chunks(
+    saver: Saver, row: RunRow, marks: Mapping[str, int]
+) -> Plan[list[tuple[Chunk, str]]]:
     """Chunks behind the last checkpoint whose nodes do not run again."""
-    tail: list[Chunk] = []
+    tail: list[tuple[Chunk, str]] = []
+    final: list[tuple[Chunk, str]] = []
     after = marks.get("", 0)
     while rows := (yield streams.between(row.thread_id, row.id, after, PAGE)):
         for one in rows:
-            tail += streams.load(saver.serializer, row.thread_id, row.id, one)
+            found = streams.load_with_tasks(saver.serializer, row.thread_id, row.id, one)
+            if one.replaces is None:
+                tail += found
+            else:  # what was before it is void; what it gives again was final then, and still is
+                final, tail = found[1:], []
         after = rows[-1].last
-    begun = [at for at, chunk in enumerate(tail) if chunk.mode == SEGMENT]
-    tail = tail[begun[-1] + 1 :] if begun else tail  # what was before that is void, or came again
     done: set[str] = set()
     for ns in marks or {"": 0}:
         at = yield from latest_checkpoint(saver, row.thread_id, ns)
         writes = (at.pending_writes if at is not None else None) or ()
         done |= {task for task, channel, _ in writes if channel not in WRITES_IDX_MAP}
-    return [chunk for chunk in tail if _is_final(chunk, marks, done)]
+    return final + [one for one in tail if _is_final(*one, marks, done)]
 
 
-def _is_final(chunk: Chunk, marks: Mapping[str, int], done: set[str]) -> bool:
-    chain = task_chain(chunk.namespace, chunk.mode, chunk.data)
+def _is_final(chunk: Chunk, tasks: str, marks: Mapping[str, int], done: set[str]) -> bool:
+    """Whether the task of a chunk, or one around it, has finished, or its subgraph has stored a
+    checkpoint since."""
+    if not tasks or chunk.mode == "updates":  # LangGraph gives those of finished tasks again
+        return False
+    chain = tasks.split("|")
     if any(part.rpartition(":")[2] in done for part in chain):
         return True
-    spaces = ("|".join(chain[: depth + 1]) for depth in range(len(chain)))
-    return any(chunk.n <= marks.get(space, 0) for space in spaces)
+    around = ("|".join(chain[: depth + 1]) for depth in range(len(chain)))
+    return any(chunk.n <= marks.get(space, 0) for space in around)
 
 
 async def stream_through(drive: Drive, recorder: StreamRecorder) -> None:
@@ -133,9 +146,17 @@ class _Recorded(Runnable[Any, Any]):
                 **self._drive.arguments,
             ),
         )
-        recorder.follow(partial(take_waiting, chunks, lambda item: recorder.add(*item)))
+
+        def add(item: Item) -> None:
+            namespace, mode, data = item
+            if is_whole_message(mode, data) and data[0].id in recorder.messages:
+                return  # a finished subgraph that is entered again gives its messages once more
+            tasks = tasks_of(namespace, mode, data)
+            recorder.add(namespace, mode, data.data if isinstance(data, FromTask) else data, tasks)
+
+        recorder.follow(partial(take_waiting, chunks, add))
         async with contextlib.aclosing(chunks):
-            async for chunk in chunks:
-                namespace, mode, data = chunk if subgraphs else ((), *chunk)
-                recorder.add(namespace, mode, data)
+            async for chunk in with_tasks(chunks):
+                item = chunk if subgraphs else ((), *chunk)
+                add(item)
                 yield chunk
