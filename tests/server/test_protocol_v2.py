@@ -1,4 +1,4 @@
-"""The v2 protocol over real HTTP: LangGraph's `client.threads.stream`, commands, and event streams."""
+"""The v2 protocol over real HTTP: LangGraph's `client.threads.stream`, commands, event streams."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ async def test_a_thread_stream_gives_messages_values_and_the_output(
         client.threads.stream(assistant_id="chat") as stream,
     ):
         await stream.run.start(input=HI)
-        texts = [await message.text async for message in stream.messages]
-        assert texts == [SAID]
+        messages = [message async for message in stream.messages]
+        assert [await message.text for message in messages] == [SAID]
         found = await asyncio.wait_for(stream.output, 20)
         assert [one["content"] for one in found["messages"]] == ["hi", SAID]
 
@@ -94,10 +94,10 @@ async def test_a_message_arrives_in_pieces(server: StreamingServer) -> None:
         client.threads.stream(assistant_id="chat") as stream,
     ):
         await stream.run.start(input=HI)
-        async for message in stream.messages:
-            pieces = [piece async for piece in message.text]
-            assert len(pieces) > 3
-            assert "".join(pieces) == SAID
+        (message,) = [message async for message in stream.messages]
+        pieces = [piece async for piece in message.text]
+        assert len(pieces) > 3
+        assert "".join(pieces) == SAID
 
 
 def test_the_blocking_client_streams_too(server: StreamingServer) -> None:
@@ -139,11 +139,10 @@ async def test_subgraphs_are_discovered_with_their_messages(server: StreamingSer
         client.threads.stream(assistant_id="outer") as stream,
     ):
         await stream.run.start(input=HI)
-        found = []
-        async for subgraph in stream.subgraphs:
-            texts = [await message.text async for message in subgraph.messages]
-            found.append((subgraph.graph_name, texts, subgraph.status))
-        assert found == [("sub", [SAID], "completed")]
+        (subgraph,) = [subgraph async for subgraph in stream.subgraphs]
+        (message,) = [message async for message in subgraph.messages]
+        assert (subgraph.graph_name, subgraph.status) == ("sub", "completed")
+        assert await message.text == SAID
 
 
 async def test_tool_calls_have_their_results(server: StreamingServer) -> None:
@@ -152,8 +151,8 @@ async def test_tool_calls_have_their_results(server: StreamingServer) -> None:
         client.threads.stream(assistant_id="tools") as stream,
     ):
         await stream.run.start(input=HI)
-        calls = [(call.name, (await call.output)["content"]) async for call in stream.tool_calls]
-        assert calls == [("add", "3")]
+        (call,) = [call async for call in stream.tool_calls]
+        assert (call.name, (await call.output)["content"]) == ("add", "3")
 
 
 async def test_the_second_turn_of_a_chat_streams_only_itself(server: StreamingServer) -> None:
@@ -162,7 +161,8 @@ async def test_the_second_turn_of_a_chat_streams_only_itself(server: StreamingSe
         for turn in (1, 2):
             async with client.threads.stream(t, assistant_id="chat") as stream:
                 await stream.run.start(input={"messages": [("user", f"turn {turn}")]})
-                assert [await message.text async for message in stream.messages] == [SAID]
+                (message,) = [message async for message in stream.messages]
+                assert await message.text == SAID
         state = await client.threads.get_state(t)
         assert len(state["values"]["messages"]) == 4
 
@@ -223,7 +223,7 @@ def test_a_question_is_requested_and_its_answer_lets_the_run_go_on(
     assert (reply["type"], reply["result"]) == ("success", {})
     assert asked["seq"] <= reply["meta"]["applied_through_seq"]
     more = events(http, t, since=since)
-    assert [one["event"] for one in told(more, "lifecycle")][0] == "running"
+    assert told(more, "lifecycle")[0]["event"] == "running"
     assert is_end(more[-1])
     assert told(more, "values")[-1]["messages"][-1]["content"] == "you said yes"
     assert server.http.sync_client().runs.get(t, run)["status"] == "success"
@@ -233,10 +233,11 @@ def test_a_question_is_requested_and_its_answer_lets_the_run_go_on(
 
 def test_several_answers_come_in_one_command(server: StreamingServer) -> None:
     http, t = server.http.http(), thread()
-    start(http, t, "ask")
+    run = start(http, t, "ask")
     (data,) = told(events(http, t), "input.requested")
     responses = [{"interrupt_id": data["interrupt_id"], "response": "all", "namespace": []}]
     assert command(http, t, "input.respond", responses=responses)["type"] == "success"
+    server.http.sync_client().runs.join(t, run)
     # A reader that comes later does not get the question, which was answered.
     whole = events(http, t)
     assert not told(whole, "input.requested")
