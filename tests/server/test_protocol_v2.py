@@ -14,7 +14,7 @@ import pytest
 from perdure.server.agent_api.protocol_events import run_of
 from tests.support.streaming_agents import SAID, StreamingServer, streaming_server
 
-HI = {"messages": [{"role": "user", "content": "hi", "id": "h"}]}
+HI: Any = {"messages": [{"role": "user", "content": "hi", "id": "h"}]}
 ALL = ["values", "updates", "messages", "tools", "lifecycle", "input", "checkpoints", "tasks"]
 ALL += ["custom"]
 
@@ -163,8 +163,8 @@ async def test_the_second_turn_of_a_chat_streams_only_itself(server: StreamingSe
                 await stream.run.start(input={"messages": [("user", f"turn {turn}")]})
                 (message,) = [message async for message in stream.messages]
                 assert await message.text == SAID
-        state = await client.threads.get_state(t)
-        assert len(state["values"]["messages"]) == 4
+        values: Any = (await client.threads.get_state(t))["values"]
+        assert len(values["messages"]) == 4
 
 
 # -- events
