@@ -19,12 +19,12 @@ from typing import Any, Literal, TypeVar
 
 from perdure.blocking import LoopThread, blocking_method
 from perdure.context_managed import ContextManaged
-from perdure.errors import BadArgument
+from perdure.errors import BadArgument, NotFound
 from perdure.journal import Journal, Poll, scrub, version
 from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.names import check_id, check_renamed, check_text, maybe_id
 from perdure.observe.observers import Observers
-from perdure.operations import claims
+from perdure.operations import claims, messages
 from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, call_number, parent_of_call, recorded
 from perdure.serde.codec import Codec
@@ -210,13 +210,15 @@ class Client(ContextManaged):
         version: str | None = None,
         on_parent_cancel: Literal["cancel", "leave"] = "cancel",
         detached: bool = False,
+        webhook: str | None = None,
     ) -> Run:
         """Accept a run. When this returns, the run is on disk and workers bring it to its end.
 
         The same `key` on a thread returns the run it started before. Without a `thread_id` the run
         has a new thread, or with a `key` the thread of that key. If the thread has a run under way,
         `enqueue` waits for its end, `reject` raises `ThreadBusy`, `interrupt` stops it and keeps
-        its steps, `rollback` stops it and deletes them. `after` delays the start.
+        its steps, `rollback` stops it and deletes them. `after` delays the start. The URL
+        `webhook` is told when the run ends, is held, or waits for a person.
 
         In a node it is an effect, and the run is a child of the node's run: it is cancelled with
         its parent unless `on_parent_cancel="leave"`. A `detached` run has no parent.
@@ -241,6 +243,9 @@ class Client(ContextManaged):
         )
         if durability is not None:
             setup["durability"] = durability
+        if webhook is not None:
+            setup["webhook"] = webhook
+            self.engine.webhook_topic(webhook)  # raises now, not in an effect
         deadline("after", after, lambda: moment(0))
         row = await self._accept(
             name,
@@ -620,9 +625,17 @@ class Client(ContextManaged):
         await self.journal.arun(self.services.effects.settle(key, how, result, by, reason))
 
     async def messages(self, *, after: Message | None = None, limit: int = PAGE) -> list[Message]:
-        """Messages in the outbox that are not delivered yet, oldest first. `after` is the last
-        message of the page before."""
+        """Messages in the outbox that are not delivered, oldest first. `after` is the last message
+        of the page before. One that was given up has no `due_at`."""
         return await self.journal.arun(self.services.effects.messages(after, check_limit(limit)))
+
+    async def redeliver(self, message_id: str) -> None:
+        """Deliver a message of the outbox now: one that was given up, or is to be tried later.
+        Raises `NotFound`."""
+        op = messages.redeliver(check_text("message_id", message_id), self.services.clock.now())
+        if not await self.journal.ado(op):
+            raise NotFound("message", message_id)
+        self.engine.wake()
 
     # -- control
 
@@ -865,6 +878,7 @@ class BlockingClient(LoopThread):
     effects = blocking_method(Client.effects)
     settle = blocking_method(Client.settle)
     messages = blocking_method(Client.messages)
+    redeliver = blocking_method(Client.redeliver)
     pause = blocking_method(Client.pause)
     resume = blocking_method(Client.resume)
     wake = blocking_method(Client.wake)

@@ -94,7 +94,8 @@ class RunService:
 
         For `reserve` seconds no worker claims it, only a caller that drives it itself. With `only`,
         the strategies `interrupt` and `rollback` stop runs in that state alone. A node of a run of
-        an evaluation starts no other run: the effects of that one would not be simulated.
+        an evaluation starts no other run: the effects of that one would not be simulated. The URL
+        in `setup["webhook"]` is told when the run ends, is held, or waits for a person.
         """
         if "perdure.saver" in sys.modules:  # else this is no node
             from perdure.effects.simulation import refuse_in_evaluation
@@ -106,6 +107,7 @@ class RunService:
                 "its runs start each other endlessly? Start it with detached=True to begin a tree "
                 "of its own."
             )
+        url = setup.get("webhook")
         now = self._clock.now()
         made = change(thread_id, new_id(), now)
         begin = deadline("after", after, lambda: moment(now))
@@ -128,6 +130,7 @@ class RunService:
             begun=begun,
             parent=parent,
             traceparent=caller_span(),
+            webhook=None if url is None else self._engine.webhook_topic(url),
         )
         if row is None:
             raise ThreadBusy(thread_id, "has not ended")
