@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from perdure.blocking import blocking_method
 from perdure.client import BlockingClient, Client
@@ -44,7 +44,9 @@ from perdure.types import (
 )
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
+    from fastapi import APIRouter, FastAPI
+
+    from perdure.server.options import ServerSettings
 
 
 class Runtime(Client):
@@ -326,20 +328,37 @@ class Runtime(Client):
 
     # -- over HTTP
 
-    def asgi(self, *, secret: str | None = None) -> Starlette:
-        """This runtime as an ASGI application: `GET /ok`, `GET /metrics` if it has `Metrics`, and
-        `POST /cron/tick` for a cron service.
+    def asgi(self, **settings: Unpack[ServerSettings]) -> FastAPI:
+        """This runtime as an ASGI application: LangGraph's Agent Server API, perdure's own routes,
+        `GET /ok`, `GET /metrics` if it has `Metrics`, and `POST /cron/tick` for a cron service.
 
-        Ticks are off until there is a `secret`, by default `PERDURE_CRON_SECRET`: a request with it
-        as a bearer token drives due runs, 25 and one after the other by default. The application's
-        lifespan opens and closes the runtime, unless it is open already, and may run again. Mounted
-        into another application, it is opened on first use.
+        The application's lifespan opens the runtime, unless it is open already, runs a worker
+        beside (`worker=False`: none) and closes it; it may run again. Mounted into another
+        application its lifespan does not run: include `router()` there instead.
+
+            app = runtime.asgi(worker=False, secret="...")
         """
         try:
             from perdure.server.app import make_app
+            from perdure.server.options import ServerOptions
         except ImportError as error:
             raise Error(needs_extra("asgi()", "server")) from error
-        return make_app(self, self.tick, secret=secret)
+        return make_app(self, ServerOptions.of(settings))
+
+    def router(self, **settings: Unpack[ServerSettings]) -> APIRouter:
+        """The routes of `asgi()` for an application of your own, with their lifespan.
+
+            app = FastAPI()
+            app.include_router(runtime.router(), prefix="/agents")
+
+        In Starlette: `Starlette(routes=router.routes, lifespan=router.lifespan_context)`.
+        """
+        try:
+            from perdure.server.app import make_router
+            from perdure.server.options import ServerOptions
+        except ImportError as error:
+            raise Error(needs_extra("router()", "server")) from error
+        return make_router(self, ServerOptions.of(settings))
 
 
 class BlockingRuntime(BlockingClient):

@@ -1,0 +1,1 @@
+"""`/perdure/...`: what only perdure has. A module per resource, each with a `router`."""
