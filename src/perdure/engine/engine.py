@@ -146,7 +146,7 @@ class Engine(LocalEngine):
                 f"{', '.join(sorted(self._expected))}: made by a coroutine. Open this runtime "
                 "with `async with` before it drives."
             )
-        if not self.graphs and not self.receivers:
+        if not (self.graphs or self.receivers or self.webhook_endpoints):
             raise BadArgument("This runtime has no graph to drive: call register() first.")
         if limits["concurrency"] < 1:
             raise BadArgument("concurrency must be at least 1.")

@@ -51,7 +51,7 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
     tick = TickEndpoint(runtime, runtime.tick, secret)
 
     async def work() -> None:
-        if runtime.graphs or runtime.engine.delivery.handlers:
+        if runtime.graphs or runtime.engine.receivers or runtime.engine.webhook_endpoints:
             handle_signals = has_signal_handlers()
             await runtime.work(concurrency=options.concurrency, handle_signals=handle_signals)
 

@@ -11,10 +11,12 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from perdure.engine.engine import Engine
 from perdure.engine.outbox_delivery import Receiver
+from perdure.errors import Error, needs_extra
 from perdure.operations.messages import LANES, lane_topic
 from perdure.service.webhooks import RunWebhooks, Webhook, secrets_of
 from perdure.types import Message
@@ -47,6 +49,8 @@ class WebhookSender:
 
     def attach(self) -> None:
         """Let the workers of the engine deliver, and store what is to be delivered."""
+        if self._webhooks and find_spec("starlette") is None:
+            raise Error(needs_extra("Runtime(webhooks=...)", "server"))
         lanes = {lane_topic(n): self._to_run for n in range(LANES)}
         topics = {one.endpoint.topic: partial(self._to_endpoint, one) for one in self._webhooks}
         handlers: dict[str, Any] = lanes | topics
