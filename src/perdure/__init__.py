@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from perdure.service.webhooks import RunWebhooks as RunWebhooks
     from perdure.service.webhooks import Webhook as Webhook
     from perdure.thread_import import import_threads as import_threads
+    from perdure.types import Chunk as Chunk
     from perdure.types import Done as Done
     from perdure.types import EffectRecord as EffectRecord
     from perdure.types import EffectState as EffectState
@@ -80,6 +81,7 @@ _HOME = {
     "EffectRecord": "perdure.types",
     "EffectState": "perdure.types",
     "Error": "perdure.errors",
+    "Chunk": "perdure.types",
     "Event": "perdure.types",
     "EventKind": "perdure.types",
     "Expired": "perdure.errors",

@@ -26,6 +26,7 @@ from perdure.segments.progress import Progress
 from perdure.segments.prompt_reads import PromptReads
 from perdure.segments.questions import Questions
 from perdure.segments.recorded_reads import RecordedReads
+from perdure.segments.stream_recorder import StreamRecorder
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
 
@@ -123,6 +124,8 @@ class Segment:
             announced=announced if evaluation is None else (),
             at_once=evaluation is not None,
         )
+        self.stream: StreamRecorder | None = None
+        """Records what it produces, if its run keeps that."""
         self.is_fork = origin is not None
         self.reads = RecordedReads(journal, lease, self.progress, self.refuse, origin or {})
         self.unstored_tasks: dict[Any, Any] = {}

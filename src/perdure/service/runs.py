@@ -131,6 +131,7 @@ class RunService:
             parent=parent,
             traceparent=caller_span(),
             webhook=None if url is None else self._engine.webhook_topic(url),
+            streams=bool(setup.get("stream")),
         )
         if row is None:
             raise ThreadBusy(thread_id, "has not ended")
