@@ -276,7 +276,7 @@ class NotFound(Error):
     experiment."""
 
     def __init__(self, what: str, id: str, service: str = "") -> None:
-        is_kept = what in ("prompt", "dataset", "experiment")
+        is_kept = what in ("prompt", "dataset", "experiment", "token")
         pruned = "" if is_kept else " It may have been pruned."
         super().__init__(f"There is no {what} {id!r} in {service or 'this journal'}.{pruned}")
         self.what, self.id, self.service = what, id, service

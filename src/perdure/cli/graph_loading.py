@@ -43,7 +43,7 @@ def load_project(project: Project) -> ProjectRuntime:
     rt = ProjectRuntime(url, project)
     try:
         for name, place in project.graphs.items():
-            with _named_errors(project, name):
+            with _named_errors(project, _graph_key(project, name)):
                 rt.add(name, import_graph(project, place))
     except BaseException:
         rt.close()
@@ -104,7 +104,7 @@ class ProjectRuntime(Runtime):
         await super().__aenter__()
         try:
             for name, make in self._factories.items():
-                with _named_errors(self.project, name):
+                with _named_errors(self.project, _graph_key(self.project, name)):
                     made = make()
                     if inspect.isawaitable(made):
                         made = await made
@@ -129,6 +129,12 @@ class ProjectRuntime(Runtime):
             self._exits.close()
         finally:
             super().close()
+
+
+def import_part(project: Project, key: str, place: str) -> Any:
+    """Another object that a langgraph.json names, such as its `auth.path`."""
+    with _named_errors(project, f'"{key}" ({place})'):
+        return import_graph(project, place)
 
 
 def import_graph(project: Project, place: str) -> Any:
@@ -234,10 +240,14 @@ def _arguments(function: Callable[..., Any]) -> dict[str, Any]:
     return arguments
 
 
+def _graph_key(project: Project, name: str) -> str:
+    return f'graph "{name}" ({project.graphs[name]})'
+
+
 @contextlib.contextmanager
-def _named_errors(project: Project, name: str) -> Iterator[None]:
-    """Add the file and the graph to errors."""
-    key = f'{project.file}: graph "{name}" ({project.graphs[name]})'
+def _named_errors(project: Project, part: str) -> Iterator[None]:
+    """Add the file and the part of it to errors."""
+    key = f"{project.file}: {part}"
     try:
         yield
     except Error as error:

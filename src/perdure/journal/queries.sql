@@ -1860,3 +1860,24 @@ SELECT CASE WHEN EXISTS (
     ON s.thread_id = r.thread_id AND s.run_id = r.id
   WHERE r.thread_id = :thread_id AND r.id = :id AND r.state IN {ended})
 THEN 1 ELSE 0 END;
+
+-- name: insert_token
+-- Stores the hash of a new token, unless a token of that name can still be used.
+INSERT INTO perdure_tokens (hash, name, scopes, created_at, expires_at)
+VALUES (:hash, :name, :scopes, :now, :expires_at)
+ON CONFLICT DO NOTHING;
+
+-- name: find_token
+SELECT hash, name, scopes, created_at, expires_at, used_at, revoked_at FROM perdure_tokens
+WHERE hash = :hash;
+
+-- name: tokens
+SELECT hash, name, scopes, created_at, expires_at, used_at, revoked_at FROM perdure_tokens
+ORDER BY created_at, name;
+
+-- name: use_token
+UPDATE perdure_tokens SET used_at = :now
+WHERE hash = :hash AND (used_at IS NULL OR used_at < :before);
+
+-- name: revoke_token
+UPDATE perdure_tokens SET revoked_at = :now WHERE name = :name AND revoked_at IS NULL;

@@ -17,11 +17,15 @@ runtime opens on first use, and what needs a worker is refused with a sentence t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request, Response
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from perdure.engine.shutdown import has_signal_handlers
@@ -30,16 +34,19 @@ from perdure.observe.metrics import Metrics
 from perdure.server import agent_api, own_api
 from perdure.server.gate import Gate
 from perdure.server.health import Health
+from perdure.server.info import Description
 from perdure.server.json_errors import json_error, on_failure, on_http_error
 from perdure.server.json_values import WireResponse
 from perdure.server.lifespan import SharedLifespan
 from perdure.server.options import ServerOptions
-from perdure.server.route import ApiRoute, add_routes
+from perdure.server.route import ApiRoute, add_routes, plain
 from perdure.server.secret import CronSecret
 from perdure.server.tick_endpoint import TickEndpoint
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime
+
+A = TypeVar("A", bound=Starlette)
 
 PUBLIC: dict[str, Any] = {"security": []}
 """In an operation's OpenAPI: it needs no credentials."""
@@ -52,8 +59,11 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
 
     async def work() -> None:
         if runtime.graphs or runtime.engine.receivers or runtime.engine.webhook_endpoints:
-            handle_signals = has_signal_handlers()
-            await runtime.work(concurrency=options.concurrency, handle_signals=handle_signals)
+            await runtime.work(
+                concurrency=options.concurrency,
+                grace=timedelta(seconds=options.grace),
+                handle_signals=has_signal_handlers(),
+            )
 
     lifespan = SharedLifespan(runtime, tick.drain, work if options.worker else None)
     gate = Gate(runtime, options, lifespan)
@@ -69,6 +79,10 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
     }.items():
         router.get(path, tags=["server"], openapi_extra=PUBLIC)(get)
         router.head(path, include_in_schema=False, openapi_extra=PUBLIC)(get)
+    about = Description(router)
+    router.get("/info", tags=["server"], openapi_extra=PUBLIC)(plain(about.info))
+    for path, read in {"/openapi.json": about.openapi, "/docs": about.docs}.items():
+        router.get(path, include_in_schema=False, openapi_extra=PUBLIC)(read)
     router.post("/cron/tick", tags=["server"], openapi_extra=PUBLIC)(tick.post)
     for package in (agent_api, own_api):
         for module in iter_modules(package.__path__, f"{package.__name__}."):
@@ -88,7 +102,20 @@ def make_app(runtime: Runtime, options: ServerOptions) -> FastAPI:
         redirect_slashes=False,
         exception_handlers={HTTPException: on_http_error, Exception: on_failure},
     )
-    app.include_router(make_router(runtime, options))
+    return add_to_app(app, make_router(runtime, options))
+
+
+def add_to_app(app: A, router: APIRouter) -> A:
+    """Add the routes of a router after those of the application, and its lifespan inside theirs."""
+    app.router.routes.extend(router.routes)
+    own = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def both(served: Any) -> AsyncIterator[Any]:
+        async with own(served) as state, router.lifespan_context(served):
+            yield state
+
+    app.router.lifespan_context = both
     return app
 
 

@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
+from perdure.operations.tokens import Scope as Scope
 
-class Scope(StrEnum):
-    """What a caller may do. `admin` implies all; `start` and `answer` imply `read`."""
-
-    READ = "read"
-    START = "start"
-    ANSWER = "answer"
-    ADMIN = "admin"
-
-
-IMPLIED = {
-    Scope.READ: frozenset({Scope.READ}),
-    Scope.START: frozenset({Scope.START, Scope.READ}),
-    Scope.ANSWER: frozenset({Scope.ANSWER, Scope.READ}),
-    Scope.ADMIN: frozenset(Scope),
-}
 EVERY_SCOPE = frozenset(Scope)
 
 
@@ -36,6 +21,8 @@ class Caller:
     """The user object of `langgraph_sdk.Auth` handlers."""
     permissions: tuple[str, ...] = ()
     """Permissions that the `authenticate` handler gave."""
+    is_token: bool = False
+    """Whether it sent a token of perdure: then its scopes count, and no `@auth.on` handler."""
     configurable: dict[str, Any] = field(default_factory=dict)
     """What a run that this caller starts has in `config["configurable"]`."""
 

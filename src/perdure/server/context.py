@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request
 
+from perdure.server.auth_handlers import AuthHandlers, Filters
 from perdure.server.caller import Caller, Scope
 from perdure.server.json_errors import ApiError
 from perdure.server.lifespan import SharedLifespan
@@ -35,12 +36,6 @@ NO_WORKER = (
 )
 
 
-class Filters(Protocol):
-    """Conditions on metadata that an `@auth.on` handler returned."""
-
-    def match(self, metadata: dict[str, Any]) -> bool: ...
-
-
 @dataclass(frozen=True)
 class Api:
     """The runtime, the options and the caller of one request."""
@@ -50,6 +45,7 @@ class Api:
     caller: Caller
     lifespan: SharedLifespan
     streams: OpenStreams
+    handlers: AuthHandlers | None
 
     def require(self, scope: Scope) -> None:
         """Raise 403 unless the caller has this scope."""
@@ -59,7 +55,9 @@ class Api:
     async def authorize(self, resource: str, action: str, value: dict[str, Any]) -> Filters | None:
         """Ask the `langgraph_sdk.Auth` handlers. They may change `value`; what they return are
         conditions on the metadata of what is read or changed. Raises 403."""
-        return None
+        if self.handlers is None or self.caller.is_token:
+            return None
+        return await self.handlers.authorize(self.caller, resource, action, value)
 
     def require_worker(self) -> None:
         """Raise 503 if runs would wait for ever, because the lifespan did not run."""

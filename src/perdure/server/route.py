@@ -21,6 +21,7 @@ from fastapi.routing import APIRoute, APIRouter
 from starlette.routing import Match
 
 from perdure.server.context import KEY
+from perdure.server.cors import preflight_method
 from perdure.server.gate import Gate
 from perdure.server.json_body import parse_json, read_body
 from perdure.server.json_errors import error_response
@@ -54,6 +55,10 @@ class ApiRoute(APIRoute):
 
     gate: Gate
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._handle = self.gate.origins.wrap(super().handle)
+
     @classmethod
     def bound_to(cls, gate: Gate) -> type[ApiRoute]:
         return type(cls.__name__, (cls,), {"gate": gate})
@@ -74,14 +79,19 @@ class ApiRoute(APIRoute):
 
         return handle_safely
 
+    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._handle(scope, receive, send)
+
     def matches(self, scope: Any) -> Any:
+        if self.gate.origins and (method := preflight_method(scope)) is not None:
+            scope = {**scope, "method": method}
         found = super().matches(scope)
         if found[0] is Match.NONE and scope["path"].endswith("/") and scope["path"] != "/":
             found = super().matches({**scope, "path": scope["path"][:-1]})
         return found
 
 
-def plain(endpoint: Callable[..., Awaitable[Any]], status: int | None) -> Callable[..., Any]:
+def plain(endpoint: Callable[..., Awaitable[Any]], status: int | None = None) -> Callable[..., Any]:
     """The endpoint, with a value it returns made a response."""
 
     @functools.wraps(endpoint)

@@ -12,6 +12,7 @@ from perdure.service.reflections import ReflectionService
 from perdure.service.runs import RunService
 from perdure.service.schedules import ScheduleService
 from perdure.service.scores import ScoreService
+from perdure.service.tokens import TokenService
 from perdure.service.waits import WaitService
 
 
@@ -28,4 +29,5 @@ class Services:
         self.scores = ScoreService(serializer, clock)
         self.schedules = ScheduleService(serializer, clock)
         self.reflections = ReflectionService(serializer, clock)
+        self.tokens = TokenService(clock)
         self.datasets = DatasetService(serializer, clock)

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from perdure.errors import NotFound
 from perdure.operations import runs
 from perdure.operations.runs import RunRow
-from perdure.server.context import Api, Filters
+from perdure.server.auth_handlers import Filters
+from perdure.server.context import Api
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ LOOK = 0.5
 """Seconds between two looks, if the database is not to be asked less often."""
 SSE: Any = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
-Number = Annotated[int, Query(ge=0, le=2**53, description="Number of the last event that was seen.")]
+Number = Annotated[int, Query(ge=0, le=2**53, description="Number of the last event seen.")]
 LastId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=64)]
 
 

@@ -74,8 +74,8 @@ async def signal(
 async def raw_signal(
     api: ApiDep, thread_id: Id, name: Name, request: Request, idempotency_key: Key = None
 ) -> Sent:
-    """Send a body of any content type as a signal: `{"body": ..., "headers": {...}}`. A body that is
-    JSON is that value, another one is text, or base64 if it is no text."""
+    """Send a body of any content type as a signal: `{"body": ..., "headers": {...}}`. A JSON body
+    is that value, another one is text, or base64 if it is no text."""
     api.require(Scope.START)
     await allow_thread(api, thread_id, "update")
     value = _as_value(api, request, await request.body())
