@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
+
+from langgraph.store.base import BaseStore
 
 from perdure.blocking import blocking_method
 from perdure.client import BlockingClient, Client
@@ -15,6 +18,7 @@ from perdure.engine.engine import Engine
 from perdure.engine.graph_changes import check_renames, with_aliases
 from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
+from perdure.engine.journal_store import JournalStore
 from perdure.engine.node_outputs import with_redacted_outputs
 from perdure.engine.outbox_delivery import Receiver
 from perdure.errors import BadArgument, Error, needs_extra
@@ -62,6 +66,8 @@ class Runtime(Client):
     how the webhooks that runs are started with are signed, and where they may lead.
     `redact`, a `Redaction`, says what is never stored, and what nodes therefore never see either.
     `retention`, a `Retention`, says when workers delete the runs that ended.
+    `store` is the LangGraph store of graphs that have none of their own; True is one beside the
+    journal: on SQLite a file of its own, on PostgreSQL tables in the same database.
 
         runtime = Runtime("sqlite:///agents.db")
         graph = runtime.register(builder, name="campaign")
@@ -87,6 +93,7 @@ class Runtime(Client):
         run_webhooks: RunWebhooks | None = None,
         redact: Redaction | None = None,
         retention: Retention | None = None,
+        store: BaseStore | bool | None = None,
         keys: None = None,
         observer: None = None,
     ) -> None:
@@ -105,6 +112,8 @@ class Runtime(Client):
         engine = Engine(saver, lease.total_seconds(), observers, lambda: self.services, retention)
         self._compose(url, engine, clock)
         WebhookSender(engine, run_webhooks or RunWebhooks(), webhooks).attach()
+        if store:
+            self.use_store(store)
         if on_question is not None:
             self.deliver(QUESTION, on_question)
 
@@ -117,6 +126,22 @@ class Runtime(Client):
     def retention(self) -> Retention | None:
         """How long this runtime keeps runs that ended."""
         return self.engine.retention
+
+    @property
+    def store(self) -> BaseStore | None:
+        """The store of graphs that have none of their own."""
+        found: BaseStore | None = self.engine.store
+        return found
+
+    def use_store(self, store: BaseStore | bool) -> None:
+        """Give a store to the graphs that have none, those registered already among them; True is
+        one beside the journal. Graphs that `register` returned before keep having none."""
+        if store is True:
+            store = JournalStore(self._url or os.environ.get("PERDURE_URL", ""))
+        if not isinstance(store, BaseStore):
+            raise BadArgument(f"store must be a LangGraph store, or True, not {store!r}.")
+        self.engine.store = store
+        self.engine.graphs.give_store(store)
 
     def __repr__(self) -> str:
         return f"<perdure.Runtime {self.url} of {', '.join(self.graphs) or 'no graphs'}>"
@@ -166,7 +191,7 @@ class Runtime(Client):
         check_text("version", version)
         if isinstance(graph, BoundGraph):
             graph = graph.unbound
-        name, pregel = bind(graph, self.saver, name)
+        name, pregel = bind(graph, self.saver, name, self.store)
         pregel = with_redacted_outputs(pregel, self.saver.serializer)
         names = dict(renamed or {})
         check_renames(names, pregel, name)

@@ -42,6 +42,12 @@ SCANS = DOCTOR | {
     "datasets": "a list of all datasets",
     "experiments": "a list of all experiments",
     "due_schedules": "schedules are a few rows",
+    "assistants": "a list of all assistants",
+    "threads_by_created": "a page of a list, in the order of its index",
+    "threads_by_updated": "a page of a list, in the order of its index",
+    "threads_sorted": "a list of all threads, in an order without an index",
+    "threads_not_idle": "the unfinished runs, and those that ended badly",
+    "count_threads": "all threads, or those of a graph",
 }
 """Statements that read a whole table, or a whole partial index."""
 RANGES = {
@@ -64,6 +70,7 @@ RANGES = {
     "open_waits": "a page of a list, which filters may stretch",
     "unknown_effects": "a page of a list",
     "driven_graphs": "a page of a list",
+    "expired_threads": "what is due",
     "runs_of_prefix": "six rows",
     "waits_of_prefix": "six rows",
     "effects_of_prefix": "ids that begin with a prefix",

@@ -10,10 +10,12 @@ from typing import Any
 
 from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph, GraphRegistry
+from perdure.engine.journal_store import JournalStore
 from perdure.engine.lease_keeper import LeaseKeeper
 from perdure.engine.outbox_delivery import Receiver
 from perdure.engine.retention import RetentionSweep
 from perdure.engine.schedule_firing import fire_schedules
+from perdure.engine.thread_expiry import ThreadExpiry
 from perdure.engine.worker import Worker
 from perdure.errors import BadArgument, Closed
 from perdure.journal import Blocking, Journal, Plan
@@ -52,6 +54,9 @@ class Engine(LocalEngine):
         self.run_webhooks = RunWebhooks()
         self.retention = retention
         self._sweep = None if retention is None else RetentionSweep(retention)
+        self._expiry = ThreadExpiry(lambda thread_id: services().runs.erase(thread_id))
+        self.store: Any = None
+        """The store of graphs that have none of their own: a LangGraph `BaseStore`, or None."""
         self._expected: set[str] = set()
         self._workers: set[Worker] = set()
         self._driver: Driver | None = None
@@ -106,6 +111,10 @@ class Engine(LocalEngine):
     def webhook_topic(self, url: str) -> str:
         return topic_of_url(url, allow_private=self.run_webhooks.allow_private)
 
+    @property
+    def graph_names(self) -> list[str]:
+        return sorted({*self.graphs.names, *self._expected})
+
     def accept_inline(
         self,
         graph: Graph,
@@ -157,6 +166,7 @@ class Engine(LocalEngine):
             limits["schedules"] = self._fire_schedules
             limits["receivers"] = ChainMap(self.receivers, self.webhook_receivers)
             limits["sweep"] = self._sweep
+            limits["expiry"] = self._expiry
         else:
             chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
         self.observers.nudge()  # other processes may have left something to export
@@ -211,3 +221,5 @@ class Engine(LocalEngine):
             self._keeper = None
         self.observers.close()
         self.saver.close()
+        if isinstance(self.store, JournalStore):
+            self.store.close()

@@ -1626,7 +1626,8 @@ SELECT (SELECT COUNT(*) FROM perdure_runs WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_prompt_uses WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_traces WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_stream WHERE thread_id = :thread_id),
-       (SELECT COUNT(*) FROM perdure_threads WHERE thread_id = :thread_id);
+       (SELECT COUNT(*) FROM perdure_threads WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_thread_records WHERE thread_id = :thread_id);
 
 -- name: newest_of_thread
 -- A run of a thread; first one that has not ended.
@@ -1787,6 +1788,152 @@ WHERE r.state = 'waiting' AND (r.due_at IS NULL OR r.due_at > r.updated_at AND N
   SELECT 1 FROM perdure_joins AS j JOIN perdure_runs AS e
     ON e.thread_id = j.joined_thread AND e.id = j.joined_id
   WHERE j.thread_id = w.thread_id AND j.wait_id = w.id AND r.due_at <= e.updated_at));
+
+-- name: insert_assistant
+-- An assistant with its first version, unless it is there.
+INSERT INTO perdure_assistants (id, version, versions, created_at, updated_at)
+VALUES (:id, 1, 1, :now, :now) ON CONFLICT DO NOTHING;
+
+-- name: insert_assistant_version
+-- A version of an assistant, unless another change was faster.
+INSERT INTO perdure_assistant_versions (assistant_id, version, graph, name, created_at, change, body)
+VALUES (:id, :version, :graph, :name, :now, :change, :body) ON CONFLICT DO NOTHING;
+
+-- name: use_new_version
+-- Runs use the version that this change made.
+UPDATE perdure_assistants SET version = :version, versions = :version, updated_at = :now
+WHERE id = :id AND versions < :version AND EXISTS (
+  SELECT 1 FROM perdure_assistant_versions AS v
+  WHERE v.assistant_id = :id AND v.version = :version AND v.change = :change);
+
+-- name: use_version
+-- Runs use this version, if there is such a one.
+UPDATE perdure_assistants SET version = :version, updated_at = :now
+WHERE id = :id AND EXISTS (
+  SELECT 1 FROM perdure_assistant_versions AS v WHERE v.assistant_id = :id AND v.version = :version);
+
+-- name: find_assistant_version
+-- Our own key: did this change make the version?
+SELECT 1 FROM perdure_assistant_versions
+WHERE assistant_id = :id AND version = :version AND change = :change;
+
+-- name: assistant
+SELECT {assistant} FROM perdure_assistants AS a JOIN perdure_assistant_versions AS v
+  ON v.assistant_id = a.id AND v.version = a.version
+WHERE a.id = :id;
+
+-- name: assistants
+SELECT {assistant} FROM perdure_assistants AS a JOIN perdure_assistant_versions AS v
+  ON v.assistant_id = a.id AND v.version = a.version
+ORDER BY a.created_at DESC, a.id;
+
+-- name: assistant_versions
+-- Newest first.
+SELECT {assistant} FROM perdure_assistant_versions AS v JOIN perdure_assistants AS a
+  ON a.id = v.assistant_id
+WHERE v.assistant_id = :id ORDER BY v.version DESC;
+
+-- name: delete_assistant
+DELETE FROM perdure_assistants WHERE id = :id;
+
+-- name: delete_assistant_versions
+DELETE FROM perdure_assistant_versions WHERE assistant_id = :id;
+
+-- name: touch_thread
+-- A run is started: its thread has a record, with the graph of its first run.
+INSERT INTO perdure_thread_records (thread_id, graph, created_at, updated_at, change)
+VALUES (:thread_id, :graph, :now, :now, 0)
+ON CONFLICT (thread_id) DO UPDATE
+SET graph = COALESCE(perdure_thread_records.graph, excluded.graph), updated_at = excluded.updated_at;
+
+-- name: require_thread
+-- Refuses the batch unless the thread has a record.
+INSERT INTO perdure_fence (refused)
+SELECT NULL WHERE NOT EXISTS (SELECT 1 FROM perdure_thread_records WHERE thread_id = :thread_id);
+
+-- name: insert_thread
+-- Makes the record of a thread, unless it has one.
+INSERT INTO perdure_thread_records
+  (thread_id, graph, assistant, created_at, updated_at, expires_at, change, body)
+VALUES (:thread_id, :graph, :assistant, :now, :now, :expires_at, :change, :body)
+ON CONFLICT DO NOTHING;
+
+-- name: assign_thread
+-- The graph and assistant of a thread's first run.
+UPDATE perdure_thread_records
+SET graph = COALESCE(graph, CAST(:graph AS TEXT)),
+    assistant = COALESCE(assistant, CAST(:assistant AS TEXT)), updated_at = :now
+WHERE thread_id = :thread_id;
+
+-- name: change_thread
+-- Stores what a caller says about a thread, if it is still as the caller saw it.
+UPDATE perdure_thread_records
+SET graph = :graph, assistant = :assistant, updated_at = :now, expires_at = :expires_at,
+    change = :change, body = :body
+WHERE thread_id = :thread_id AND change = :seen;
+
+-- name: thread
+SELECT {thread} FROM {thread_rows} WHERE t.thread_id = :thread_id;
+
+-- name: threads_by_ids
+SELECT {thread} FROM {thread_rows} WHERE t.thread_id IN ({names}) AND {has_status};
+
+-- name: threads_by_created
+-- This and the next: a page of threads, newest first. Each order has an index, alone and by graph.
+SELECT {thread} FROM {thread_rows} WHERE {has_status}
+ORDER BY t.created_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
+
+-- name: threads_by_updated
+SELECT {thread} FROM {thread_rows} WHERE {has_status}
+ORDER BY t.updated_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
+
+-- name: threads_of_graph_by_created
+SELECT {thread} FROM {thread_rows} WHERE t.graph = :graph AND {has_status}
+ORDER BY t.created_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
+
+-- name: threads_of_graph_by_updated
+SELECT {thread} FROM {thread_rows} WHERE t.graph = :graph AND {has_status}
+ORDER BY t.updated_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
+
+-- name: threads_of_assistant
+SELECT {thread} FROM {thread_rows}
+WHERE t.assistant = :assistant AND t.assistant IS NOT NULL AND {has_status}
+ORDER BY {thread_order} LIMIT :count OFFSET :offset;
+
+-- name: threads_not_idle
+-- Threads that are busy, interrupted or failed, by the runs that may make them so.
+SELECT {thread} FROM (
+  SELECT thread_id FROM perdure_runs WHERE state NOT IN {ended}
+  UNION
+  SELECT thread_id FROM perdure_runs WHERE state IN ('failed', 'cancelled') AND :status <> 'busy'
+) AS c JOIN perdure_thread_records AS t ON t.thread_id = c.thread_id {last_run}
+WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status}
+ORDER BY {thread_order} LIMIT :count OFFSET :offset;
+
+-- name: threads_sorted
+-- The same in any other order: it reads all threads.
+SELECT {thread} FROM {thread_rows}
+WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status}
+ORDER BY {thread_order} LIMIT :count OFFSET :offset;
+
+-- name: count_threads
+SELECT COUNT(*) FROM {thread_rows}
+WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status};
+
+-- name: questions_of_threads
+-- The open questions of these threads to people.
+SELECT thread_id, interrupt_id FROM perdure_waits
+WHERE thread_id IN ({names}) AND state = 'open' AND kind = 'human';
+
+-- name: expired_threads
+-- Threads whose time is over, and that no run is on.
+SELECT thread_id FROM perdure_thread_records AS t
+WHERE expires_at <= :now AND expires_at IS NOT NULL AND NOT EXISTS (
+  SELECT 1 FROM perdure_runs AS r WHERE r.thread_id = t.thread_id AND r.state NOT IN {ended})
+ORDER BY expires_at LIMIT :count;
+
+-- name: erase_thread_record
+DELETE FROM perdure_thread_records WHERE thread_id = :thread_id AND {no_runs};
 
 -- name: insert_stream
 -- Stores chunks of a segment, unless its lease is lost: then they are not, and none after them.

@@ -188,7 +188,7 @@ def start(
         "ignores_parent_cancel": int(parent is not None and parent.ignores_parent_cancel),
         "parent_reason": None if parent is None else parent_cancelled(parent.id),
     }
-    statements = with_params(params, "count_run")
+    statements = with_params(params, "count_run", "touch_thread")
     if parent is not None:
         held = {"thread_id": parent.thread_id, "id": parent.id, "token": parent.token}
         statements.insert(0, Statement("fence", held))

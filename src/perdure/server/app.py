@@ -54,6 +54,8 @@ PUBLIC: dict[str, Any] = {"security": []}
 
 def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
     """Every route of a runtime, and the lifespan that opens it and runs its worker."""
+    if options.store is not None:
+        runtime.use_store(options.store)
     secret = CronSecret(options.secret)
     tick = TickEndpoint(runtime, runtime.tick, secret)
 

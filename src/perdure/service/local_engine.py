@@ -68,6 +68,11 @@ class LocalEngine:
         whether its address is allowed; a runtime knows that now."""
         return topic_of_url(url, allow_private=True)
 
+    @property
+    def graph_names(self) -> list[str]:
+        """The names of the graphs that this process has."""
+        return []
+
     def wake(self, *, stopped: bool = False) -> None:
         """Look for due runs now, and with `stopped` for runs to be stopped."""
 

@@ -62,8 +62,8 @@ class ThreadFilter:
 
 async def _metadata(api: Api, thread_id: str) -> dict[str, Any]:
     """The metadata of a thread. One without a record has none, so a filter does not match it."""
-    services: Any = api.runtime.services
-    thread = await api.runtime.journal.arun(services.threads.find(thread_id))
+    plan = api.runtime.services.threads.find(thread_id)
+    thread = await api.runtime.journal.arun(plan)
     return {} if thread is None else dict(thread.metadata)
 
 
