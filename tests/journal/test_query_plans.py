@@ -32,6 +32,8 @@ SCANS = DOCTOR | {
     "graphs_in_use": "`perdure check` looks at every unfinished run",
     "effects_after": "a list of all effects, in an order without an index",
     "messages": "a list of what is not delivered yet, in an order without an index",
+    "redeliver_message": "a message by its id alone, for an operator; the outbox is short",
+    "find_message": "as redeliver_message",
     "next_message": "messages without a handler here come before the first with one",
     "count_runs": "metrics count every unfinished run, for a hundredth of the time",
     "count_waits": "metrics count every open wait, for a hundredth of the time",
