@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from perdure.saver import Saver as Saver
     from perdure.serde.redaction_policy import Redaction as Redaction
     from perdure.thread_import import import_threads as import_threads
+    from perdure.types import Chunk as Chunk
     from perdure.types import Done as Done
     from perdure.types import EffectRecord as EffectRecord
     from perdure.types import EffectState as EffectState
@@ -78,6 +79,7 @@ _HOME = {
     "EffectRecord": "perdure.types",
     "EffectState": "perdure.types",
     "Error": "perdure.errors",
+    "Chunk": "perdure.types",
     "Event": "perdure.types",
     "EventKind": "perdure.types",
     "Expired": "perdure.errors",

@@ -24,6 +24,7 @@ from perdure.engine.graphs import Graph
 from perdure.engine.guarded_store import GuardedStore
 from perdure.engine.pending_command import begin_with_command, take_command
 from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, start_place
+from perdure.engine.stream_capture import begin_stream
 from perdure.engine.tool_guard import ToolGuard
 from perdure.errors import UNREADABLE, Damaged, Error, Unanswered
 from perdure.journal import Plan
@@ -123,7 +124,10 @@ class SegmentStart(SegmentPlans):
             stops = is_at_breakpoint(self._saver, drive, found, discarded)
             if (discarded or not inline) and (yield from stops):
                 # To drive it would let it go on, which no person has done.
-                return (yield from stop_at_breakpoint(self._saver, drive)) or drive
+                stopped_there = yield from stop_at_breakpoint(self._saver, drive)
+                if stopped_there is not None:
+                    return stopped_there
+        yield from begin_stream(self._saver, drive.segment, setup)
         return drive
 
     def _make_drive(

@@ -23,6 +23,7 @@ from perdure.engine.retention import RetentionSweep
 from perdure.engine.segment_drive import Drive, Ended, Outcome, Raised, Returned, StopReason
 from perdure.engine.segment_start import held_by_error
 from perdure.engine.shutdown import drain_on_signals
+from perdure.engine.stream_capture import stream_through
 from perdure.engine.thread_pool import NodeThreadPool
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
 from perdure.journal import Refused
@@ -416,10 +417,14 @@ class Worker:
 
     async def _through_langgraph(self, drive: Drive) -> Ended:
         try:
-            pregel = drive.graph.pregel
+            outcome: Outcome = Returned()
+            recorder = drive.segment.stream
             with driving(drive.segment), self._driver.observers.around(drive):
-                output = await pregel.ainvoke(drive.input, drive.config, **drive.arguments)
-            outcome: Outcome = Returned(output)
+                if recorder is not None:
+                    await stream_through(drive, recorder)
+                else:
+                    run = drive.graph.pregel.ainvoke
+                    outcome = Returned(await run(drive.input, drive.config, **drive.arguments))
         except BaseException as error:
             outcome = Raised(error)
         return await self._driver.journal.arun(self._driver.finish(drive, outcome))

@@ -234,8 +234,8 @@ SELECT state FROM perdure_runs WHERE thread_id = :thread_id AND id = :id {lock};
 -- cancelled is to be cancelled too.
 INSERT INTO perdure_runs
   (thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, poked,
-   undo, events, change, created_at, updated_at, fingerprint, setup, parent_id, depth, ignores_parent_cancel, control,
-   reason)
+   undo, events, change, created_at, updated_at, fingerprint, setup, parent_id, depth, ignores_parent_cancel, streams,
+   control, reason)
 SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:version AS TEXT),
        CAST(:key AS TEXT), 'pending',
        CASE WHEN NOT EXISTS (SELECT 1 FROM perdure_runs AS r
@@ -244,6 +244,7 @@ SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:versi
        CAST(:ready_at AS BIGINT), 0, 0, CAST(:begun AS INTEGER), 0, 0, 1, CAST(:change AS BIGINT),
        CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:fingerprint AS TEXT), CAST(:setup AS {blob}),
        CAST(:parent_id AS TEXT), CAST(:depth AS BIGINT), CAST(:ignores_parent_cancel AS BIGINT),
+       CAST(:streams AS INTEGER),
        (SELECT 'cancel' FROM perdure_runs AS p
         WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :ignores_parent_cancel = 0),
        (SELECT CAST(:parent_reason AS TEXT) FROM perdure_runs AS p
@@ -644,7 +645,8 @@ UPDATE perdure_runs
 SET token = CASE WHEN token = :token AND state = 'running' THEN token END,
     attempts = 1, begun = 1, events = events + 1, change = :change, updated_at = :now,
     fingerprint = COALESCE(CAST(:fingerprint AS TEXT), fingerprint),
-    labels = COALESCE(CAST(:labels AS {blob}), labels)
+    labels = COALESCE(CAST(:labels AS {blob}), labels),
+    streamed = COALESCE(CAST(:streamed AS TEXT), streamed)
 WHERE thread_id = :thread_id AND id = :id;
 
 -- name: insert_graph
@@ -844,7 +846,8 @@ SELECT NULL WHERE NOT EXISTS (
 
 -- name: set_setup
 -- Stores what a run is to be continued with.
-UPDATE perdure_runs SET setup = :setup WHERE thread_id = :thread_id AND id = :id;
+UPDATE perdure_runs SET setup = :setup, streams = COALESCE(CAST(:streams AS INTEGER), streams)
+WHERE thread_id = :thread_id AND id = :id;
 
 -- name: withdraw_wait
 -- Takes an answer back: only that of a person, while its run is not driven, and its task, which is at the
@@ -1471,6 +1474,12 @@ WHERE thread_id = :thread_id AND run_id = :id AND (task, n) IN (
     SELECT task, n FROM perdure_reads WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
   AND {over};
 
+-- name: delete_run_stream
+DELETE FROM perdure_stream
+WHERE thread_id = :thread_id AND run_id = :id AND n IN (
+    SELECT n FROM perdure_stream WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
+  AND {over};
+
 -- name: delete_run_effects
 -- Effects with a business key are kept: they still prevent a second call.
 DELETE FROM perdure_effects
@@ -1583,6 +1592,7 @@ SELECT (SELECT COUNT(*) FROM perdure_runs WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_score_prompts WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_prompt_uses WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_traces WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_stream WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_threads WHERE thread_id = :thread_id);
 
 -- name: newest_of_thread
@@ -1744,3 +1754,76 @@ WHERE r.state = 'waiting' AND (r.due_at IS NULL OR r.due_at > r.updated_at AND N
   SELECT 1 FROM perdure_joins AS j JOIN perdure_runs AS e
     ON e.thread_id = j.joined_thread AND e.id = j.joined_id
   WHERE j.thread_id = w.thread_id AND j.wait_id = w.id AND r.due_at <= e.updated_at));
+
+-- name: insert_stream
+-- Stores chunks of a segment, unless its lease is lost: then they are not, and none after them.
+INSERT INTO perdure_stream (thread_id, run_id, n, last, token, at, replaces, body)
+SELECT thread_id, id, CAST(:n AS INTEGER), CAST(:last AS INTEGER), token, CAST(:now AS BIGINT),
+       CAST(:replaces AS INTEGER), CAST(:body AS {blob})
+FROM perdure_runs
+WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running'
+ON CONFLICT DO NOTHING
+RETURNING n;
+
+-- name: find_stream
+-- The row that a driver stored at a number.
+SELECT n FROM perdure_stream
+WHERE thread_id = :thread_id AND run_id = :id AND n = :n AND token = :token;
+
+-- name: stream_after
+-- What a run produced after chunk :after, without what a later segment replaced.
+SELECT s.n, s.last, s.token, s.at, s.replaces, s.body FROM perdure_stream AS s
+WHERE s.thread_id = :thread_id AND s.run_id = :id AND s.last > :after
+  AND s.n >= COALESCE((SELECT max(f.n) FROM perdure_stream AS f
+                       WHERE f.thread_id = :thread_id AND f.run_id = :id AND f.n <= :after), 0)
+  AND NOT EXISTS (
+    SELECT 1 FROM perdure_stream AS m
+    WHERE m.thread_id = :thread_id AND m.run_id = :id AND m.replaces IS NOT NULL
+      AND m.replaces <= s.n AND m.n > s.n)
+ORDER BY s.n LIMIT :count;
+
+-- name: stream_between
+-- Every row of a run with chunks after :after, also those that were replaced.
+SELECT n, last, token, at, replaces, body FROM perdure_stream
+WHERE thread_id = :thread_id AND run_id = :id AND n > :after ORDER BY n LIMIT :count;
+
+-- name: stream_state
+-- Whether more may follow what was read: the state of a run, whether it rests until a person
+-- decides, and whether its chunks are still kept.
+SELECT state, CASE WHEN state IN ('paused', 'held') OR (
+         state = 'waiting' AND (due_at IS NULL OR due_at > :now) AND EXISTS (
+           SELECT 1 FROM perdure_waits AS w
+           WHERE w.run_id = :id AND w.state = 'open' AND w.kind = 'human'))
+       THEN 1 ELSE 0 END, streams
+FROM perdure_runs WHERE thread_id = :thread_id AND id = :id;
+
+-- name: last_chunk
+-- The number of the last chunk of a run.
+SELECT COALESCE(max(last), 0) FROM perdure_stream
+WHERE thread_id = :thread_id AND run_id = :id
+  AND n = (SELECT max(l.n) FROM perdure_stream AS l
+           WHERE l.thread_id = :thread_id AND l.run_id = :id);
+
+-- name: versions_of_runs
+-- What differs when one of these runs changed, or produced something.
+SELECT r.id, r.change, COALESCE((SELECT max(s.n) FROM perdure_stream AS s
+                                 WHERE s.thread_id = r.thread_id AND s.run_id = r.id), 0)
+FROM perdure_runs AS r WHERE r.id IN ({names});
+
+-- name: runs_with_streams
+-- The oldest runs behind a position whose chunks are kept.
+SELECT thread_id, id, state, created_at, updated_at FROM perdure_runs
+WHERE streams = 1 AND (created_at, id) > (:after, :after_id) ORDER BY created_at, id LIMIT :count;
+
+-- name: note_forgotten
+-- A run none of whose chunks is left keeps none.
+UPDATE perdure_runs SET streams = 0
+WHERE thread_id = :thread_id AND id = :id AND state IN {ended} AND NOT EXISTS (
+  SELECT 1 FROM perdure_stream AS s WHERE s.thread_id = :thread_id AND s.run_id = :id);
+
+-- name: is_stream_left
+SELECT CASE WHEN EXISTS (
+  SELECT 1 FROM perdure_runs AS r JOIN perdure_stream AS s
+    ON s.thread_id = r.thread_id AND s.run_id = r.id
+  WHERE r.thread_id = :thread_id AND r.id = :id AND r.state IN {ended})
+THEN 1 ELSE 0 END;

@@ -19,6 +19,7 @@ COMMON = {
         "thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, "
         "was, control, undo, events, created_at, updated_at, fingerprint, reason, setup, output, "
         "error, saved_effects, saved_calls, saved_tokens, labels, driven, parent_id, depth, "
+        "streams, streamed, "
         "EXISTS (SELECT 1 FROM "
         "perdure_checkpoints AS c WHERE c.thread_id = perdure_runs.thread_id)"
     ),

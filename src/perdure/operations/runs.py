@@ -31,7 +31,7 @@ NAMES = 1000
 DELETING = "it is being deleted: prune again to finish that"
 """The reason of a run that is deleted in several pieces, until the last."""
 ROWS_OF_RUN = (
-    *("events", "reads", "effects", "signals", "joins", "waits"),
+    *("events", "reads", "stream", "effects", "signals", "joins", "waits"),
     *("scores", "score_prompts", "prompt_uses", "traces", "turn"),
 )
 """What is deleted with a run, each by its statement, in this order."""
@@ -70,6 +70,8 @@ class RunRow(NamedTuple):
     driven: str | None
     parent_id: str | None
     depth: int
+    streams: int
+    streamed: str | None
     has_checkpoints: bool
     """Whether its thread has checkpoints."""
 
@@ -159,10 +161,12 @@ def start(
     begun: bool = False,
     parent: Parent | None = None,
     traceparent: str | None = None,
+    streams: bool = False,
 ) -> Op[RunRow | None]:
     """Accept a run, or find the one accepted before with this key. None if the thread is busy.
     A fork has `begun`, with a graph of this fingerprint. A child is refused if its parent has lost
-    its lease. `traceparent` is the span of the caller, as W3C's trace context writes it."""
+    its lease. `traceparent` is the span of the caller, as W3C's trace context writes it. `streams`:
+    what it produces is kept."""
     params = {
         **made.params,
         "graph": graph,
@@ -173,6 +177,7 @@ def start(
         "setup": setup,
         "fingerprint": fingerprint,
         "begun": int(begun),
+        "streams": int(streams),
         "reject": int(strategy == "reject"),
         "parent_id": None if parent is None else parent.id,
         "depth": 0 if parent is None else parent.depth + 1,
@@ -482,6 +487,7 @@ def note_rolled_back(thread_id: str, run_id: str) -> Op[None]:
 def set_setup(row: RunRow, setup: bytes) -> Op[None]:
     """Replace the setup of a run, under the driver's lease."""
     params = {"thread_id": row.thread_id, "id": row.id, "token": row.token, "setup": setup}
+    params["streams"] = None
     statements = with_params(params, "fence", "set_setup")
     return Op("set_setup", statements, lambda rows: None, write=True)
 

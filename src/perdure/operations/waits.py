@@ -133,6 +133,8 @@ class NewSetup(NamedTuple):
     after: bytes
     answered_at: int
     """The time of the answers it comes with."""
+    streams: int | None = None
+    """1: what the run produces from now on is kept."""
 
 
 def check_signal_name(name: str) -> None:
@@ -369,7 +371,8 @@ def answer(
             ),
         ]
     if setup is not None:
-        statements.append(Statement("set_setup", {**key.params, "setup": setup.after}))
+        new = {"setup": setup.after, "streams": setup.streams}
+        statements.append(Statement("set_setup", {**key.params, **new}))
     refused = Op("answer", lock, lambda rows: False, write=True)
     return Op(
         f"answer {first.id}",

@@ -25,6 +25,7 @@ from perdure.segments.progress import Progress
 from perdure.segments.prompt_reads import PromptReads
 from perdure.segments.questions import Questions
 from perdure.segments.recorded_reads import RecordedReads
+from perdure.segments.stream_recorder import StreamRecorder
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
 
@@ -122,6 +123,8 @@ class Segment:
             announced=announced and evaluation is None,
             at_once=evaluation is not None,
         )
+        self.stream: StreamRecorder | None = None
+        """Records what it produces, if its run keeps that."""
         self.is_fork = origin is not None
         self.reads = RecordedReads(journal, lease, self.progress, self.refuse, origin or {})
         self.unstored_tasks: dict[Any, Any] = {}

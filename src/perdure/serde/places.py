@@ -117,6 +117,12 @@ def of_message(thread_id: str, id: str, run_id: str, topic: str, sent_at: int) -
     return Place(f"message {id}", (thread_id, run_id, topic, sent_at))
 
 
+def of_stream(
+    thread_id: str, run_id: str, n: int, last: int, token: int, at: int, replaces: int | None
+) -> Place:
+    return Place(f"chunks {n} to {last} of run {run_id}", (thread_id, token, at, replaces))
+
+
 def of_trace(thread_id: str, run_id: str, sink: str, n: int) -> Place:
     return Place(f"trace of run {run_id} for {sink}", (thread_id, n))
 

@@ -128,6 +128,7 @@ class RunService:
             begun=begun,
             parent=parent,
             traceparent=caller_span(),
+            streams=bool(setup.get("stream")),
         )
         if row is None:
             raise ThreadBusy(thread_id, "has not ended")
