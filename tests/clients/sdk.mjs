@@ -6,8 +6,9 @@ import { pathToFileURL } from "node:url";
 /** The module that `import "PACKAGE/SUBPATH"` means, of a package in .js-clients/. */
 export async function load(name, subpath = ".") {
   const folder = join(process.env.JS_CLIENTS, "node_modules", name);
-  const { exports } = JSON.parse(readFileSync(join(folder, "package.json"), "utf8"));
-  return import(pathToFileURL(join(folder, exports[subpath].import.default)));
+  const { exports, main } = JSON.parse(readFileSync(join(folder, "package.json"), "utf8"));
+  const entry = exports?.[subpath]?.import ?? exports?.[subpath] ?? main;
+  return import(pathToFileURL(join(folder, entry.default ?? entry)));
 }
 
 /** What was called, in order: each answer under its name, or the error in its place. */
