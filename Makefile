@@ -23,7 +23,7 @@ JS_PACKAGES := langgraph-sdk-1.12@npm:@langchain/langgraph-sdk@1.12.0 \
   esbuild@0.28.2 playwright-core@1.65.1 @sparticuz/chromium@153.0.0
 JS_CLIENTS  := .js-clients/.ready-$(shell printf '%s' '$(JS_PACKAGES)' | cksum | cut -d ' ' -f 1)
 
-.PHONY: help install workerd js-clients demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month campaign-month-d1 campaign-traces constraints \
+.PHONY: help install workerd js-clients ui-clients demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month campaign-month-d1 campaign-traces constraints \
         compat compat-oldest compat-newest upstream upstream-saver upstream-bound
 .DEFAULT_GOAL := help
 
@@ -68,6 +68,9 @@ $(JS_CLIENTS): $(READY)
 	@echo 'Installing JavaScript clients in .js-clients/, in about a minute ...'
 	$(call npm_install,.js-clients,$(JS_PACKAGES))
 	@touch $@
+
+ui-clients: $(JS_CLIENTS) ## Use a running Agent Inbox and agent-chat-ui (AGENT_INBOX=http://... AGENT_CHAT_UI=http://...)
+	$(BIN)/python -m tests.clients.ui_clients --agent-inbox '$(AGENT_INBOX)' --agent-chat-ui '$(AGENT_CHAT_UI)'
 
 demo-d1: $(WORKERD) ## See the same agent on Cloudflare D1 in workerd, ticked by the Worker's cron
 	$(BIN)/python -m examples.campaign.demo.d1

@@ -10,6 +10,6 @@ export async function open() {
     .flatMap((folder) => ["chromium", "chromium-browser", "google-chrome"].map((name) => join(folder, name)))
     .find(existsSync);
   const executablePath = system ?? (await (await load("@sparticuz/chromium")).default.executablePath());
-  const args = ["--no-sandbox", "--no-zygote", "--headless=shell", "--disable-dev-shm-usage"];
+  const args = ["--no-sandbox", "--no-zygote", "--headless=shell", "--disable-dev-shm-usage", "--disable-gpu"];
   return chromium.launch({ executablePath, args });
 }
