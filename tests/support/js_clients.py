@@ -53,7 +53,7 @@ def agent_server(url: str, **options: Any) -> Iterator[str]:
     if other := os.environ.get("AGENT_SERVER_URL"):
         yield other
         return
-    runtime = perdure.Runtime(url)
+    runtime = perdure.Runtime(url, store=True)
     for name, graph in GRAPHS.items():
         runtime.register(graph, name=name)
     with served(runtime, **options) as server:
