@@ -59,7 +59,7 @@ def check(story: dict[str, Any]) -> None:
     assert story["failed"] == 0, story
     first, second = story["chat"]["first"], story["chat"]["second"]
     assert first["messages"] == [["human", "hello there"], ["ai", "You said: hello there "]]
-    assert len(first["seen"]) > 2, "tokens were not shown as they came"
+    assert len(first["seen"]) > 1, "tokens were not shown as they came"
     assert second["messages"][2:] == [["human", "and again"], ["ai", "You said: and again "]]
     asked = story["question"]
     assert asked["asked"] == "May I?"
