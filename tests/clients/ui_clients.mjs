@@ -51,7 +51,7 @@ async function question() {
 async function answered(thread_id) {
   for (let i = 0; i < 200; i++) {
     const thread = await client.threads.get(thread_id);
-    if (thread.status === "idle") return thread.values.got;
+    if (thread.status === "idle") return thread.values?.got ?? "no answer";
     await new Promise((done) => setTimeout(done, 50));
   }
   return { still: (await client.threads.get(thread_id)).status };
@@ -68,6 +68,7 @@ const ANSWERS = {
     await page.getByRole("button", { name: "Send Response" }).click();
   },
   ignore: (page) => page.getByRole("button", { name: "Ignore", exact: true }).click(),
+  resolve: (page) => page.getByRole("button", { name: "Mark as Resolved" }).click(),
 };
 
 async function inbox() {
