@@ -86,6 +86,7 @@ async function inbox() {
     const page = await visit(list, storage);
     await page.getByText("A letter to Ada is ready.").first().waitFor();
     if (name === "accept") await picture(page, "inbox-list");
+    await page.waitForLoadState("networkidle");
     await page.goto(`${list}&view_state_thread_id=${thread}`); // where a click on the row leads to
     await page.getByPlaceholder("Your response here...").waitFor();
     if (name === "accept") await picture(page, "inbox-question");
