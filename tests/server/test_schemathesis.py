@@ -166,7 +166,10 @@ def _answer(server: Server, case: Any) -> Any:
 def _content(sent: dict[str, Any]) -> dict[str, Any]:
     if "json" in sent:
         return {"json": sent["json"]}
-    return {"content": sent["data"]} if sent.get("data") is not None else {}
+    data = sent.get("data")
+    if isinstance(data, dict):
+        return {"data": data}
+    return {} if data is None else {"content": data}
 
 
 def _short(error: BaseException) -> str:
