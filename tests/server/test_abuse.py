@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from perdure.testing.ports import free_port
-from tests.support.polling import until
+from tests.support.polling import auntil, until
 
 pytestmark = pytest.mark.slow
 
@@ -78,8 +78,11 @@ async def serves(port: int, within: float = 10.0) -> None:
         body = {"assistant_id": "numbers", "input": {"n": 1}}
         run = (await http.post(f"/threads/{thread}/runs", json=body)).json()
         path = f"/threads/{thread}/runs/{run['run_id']}"  # to wait for it would count as a stream
-        while (await http.get(path)).json()["status"] in ("pending", "running"):
-            await asyncio.sleep(0.02)
+
+        async def is_over() -> bool:
+            return (await http.get(path)).json()["status"] not in ("pending", "running")
+
+        await auntil(is_over, "the end of a run")
         state = (await http.get(f"/threads/{thread}/state")).json()
         assert state["values"]["n"] == 4, state
     took = monotonic() - start
