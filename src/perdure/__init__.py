@@ -50,7 +50,10 @@ if TYPE_CHECKING:
     from perdure.runtime import Runtime as Runtime
     from perdure.saver import Saver as Saver
     from perdure.serde.redaction_policy import Redaction as Redaction
+    from perdure.service.webhooks import RunWebhooks as RunWebhooks
+    from perdure.service.webhooks import Webhook as Webhook
     from perdure.thread_import import import_threads as import_threads
+    from perdure.types import Chunk as Chunk
     from perdure.types import Done as Done
     from perdure.types import EffectRecord as EffectRecord
     from perdure.types import EffectState as EffectState
@@ -78,6 +81,7 @@ _HOME = {
     "EffectRecord": "perdure.types",
     "EffectState": "perdure.types",
     "Error": "perdure.errors",
+    "Chunk": "perdure.types",
     "Event": "perdure.types",
     "EventKind": "perdure.types",
     "Expired": "perdure.errors",
@@ -93,6 +97,7 @@ _HOME = {
     "Retention": "perdure.types",
     "Retry": "perdure.types",
     "Run": "perdure.types",
+    "RunWebhooks": "perdure.service.webhooks",
     "Runtime": "perdure.runtime",
     "Saver": "perdure.saver",
     "Schedule": "perdure.types",
@@ -104,6 +109,7 @@ _HOME = {
     "Wait": "perdure.types",
     "WaitClosed": "perdure.errors",
     "WaitExpired": "perdure.errors",
+    "Webhook": "perdure.service.webhooks",
     "WrongState": "perdure.errors",
     "ask": "perdure.agent",
     "connect": "perdure.journal",

@@ -9,8 +9,8 @@ import asyncio
 import functools
 import os
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from weakref import WeakSet
 
 from perdure.errors import Closed
@@ -30,6 +30,33 @@ def blocking_method(
             return self._run(method(self._owner, *args, **kwargs))
 
     return functools.update_wrapper(call, method)
+
+
+def blocking_iterator(
+    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
+) -> Callable[Concatenate[LoopThread, P], Iterator[T]]:
+    """An asynchronous generator of the owner as a generator that blocks."""
+
+    def iterate(self: LoopThread, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        found = cast(AsyncGenerator[T], method(self._owner, *args, **kwargs))
+        try:
+            while True:
+                try:
+                    yield self._run(_next(found))
+                except StopAsyncIteration:
+                    return
+        finally:
+            self._run(_close(found))
+
+    return functools.update_wrapper(iterate, method)
+
+
+async def _next(found: AsyncIterator[T]) -> T:
+    return await anext(found)
+
+
+async def _close(found: AsyncGenerator[Any]) -> None:
+    await found.aclose()
 
 
 class LoopThread:

@@ -13,18 +13,19 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
-from perdure.blocking import LoopThread, blocking_method
+from perdure.blocking import LoopThread, blocking_iterator, blocking_method
 from perdure.context_managed import ContextManaged
-from perdure.errors import BadArgument
-from perdure.journal import Journal, Poll, scrub, version
+from perdure.errors import BadArgument, NotFound
+from perdure.journal import Journal, scrub, version
 from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.names import check_id, check_renamed, check_text, maybe_id
 from perdure.observe.observers import Observers
-from perdure.operations import claims
+from perdure.operations import claims, messages
 from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, call_number, parent_of_call, recorded
 from perdure.serde.codec import Codec
@@ -42,6 +43,7 @@ from perdure.service.runs import GRACE, PAGE, make_setup
 from perdure.service.saved import saved_by_run, saved_in_total
 from perdure.service.scores import check_score
 from perdure.service.services import Services
+from perdure.service.streams import StreamReader, check_modes, kept_modes
 from perdure.service.validation import (
     check_duration,
     check_limit,
@@ -55,6 +57,7 @@ from perdure.service.views.tables import Table
 from perdure.times import FIRST_MS, LAST_MS, deadline, milliseconds, moment, position_before
 from perdure.types import (
     ENDED,
+    Chunk,
     Control,
     Done,
     Durability,
@@ -210,13 +213,19 @@ class Client(ContextManaged):
         version: str | None = None,
         on_parent_cancel: Literal["cancel", "leave"] = "cancel",
         detached: bool = False,
+        webhook: str | None = None,
+        stream: Iterable[str] | str = (),
+        stream_subgraphs: bool = True,
     ) -> Run:
         """Accept a run. When this returns, the run is on disk and workers bring it to its end.
 
         The same `key` on a thread returns the run it started before. Without a `thread_id` the run
         has a new thread, or with a `key` the thread of that key. If the thread has a run under way,
         `enqueue` waits for its end, `reject` raises `ThreadBusy`, `interrupt` stops it and keeps
-        its steps, `rollback` stops it and deletes them. `after` delays the start.
+        its steps, `rollback` stops it and deletes them. `after` delays the start. `stream` names
+        the modes of LangGraph's output that are kept for `stream()`: none by default;
+        `stream_subgraphs` says whether that of subgraphs is. The URL `webhook` is told when the run
+        ends, is held, or waits for a person.
 
         In a node it is an effect, and the run is a child of the node's run: it is cancelled with
         its parent unless `on_parent_cancel="leave"`. A `detached` run has no parent.
@@ -241,6 +250,11 @@ class Client(ContextManaged):
         )
         if durability is not None:
             setup["durability"] = durability
+        if webhook is not None:
+            setup["webhook"] = webhook
+            self.engine.webhook_topic(webhook)  # raises now, not in an effect
+        if kept := kept_modes(stream, stream_subgraphs):
+            setup["stream"] = kept
         deadline("after", after, lambda: moment(0))
         row = await self._accept(
             name,
@@ -306,11 +320,41 @@ class Client(ContextManaged):
         """
         if timeout is not None:
             check_duration("timeout", timeout)
-        poll = Poll(0.02, longest=0.5)
+        await self.journal.aopen()
         async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
-            while not (run := await self.get(run_id)).ended:
-                await self.journal.apause(poll)
+            with self.journal.feed.watch(check_id("run", run_id)) as watch:
+                seen = watch.count
+                while not (run := await self.get(run_id)).ended:
+                    await watch.wait(seen)
+                    seen = watch.count
         return run
+
+    async def stream(
+        self,
+        run_id: str,
+        *,
+        after: int = 0,
+        modes: Iterable[str] | str | None = None,
+        until_waiting: bool = False,
+    ) -> AsyncIterator[Chunk]:
+        """What a run produces, while it is produced and afterwards, whichever process drives it.
+
+        The run must have been started with `stream=`. `after` is the number of the last chunk that
+        was seen: a reader that was cut off, by a crash of the server too, goes on from there. A
+        chunk of mode `segment` says that chunks from `replaces_from` on are void, because a process
+        died or a node runs again; a reader that comes later does not get the void ones. It ends
+        when the run has ended; with `until_waiting` also when it waits for a person, is paused or
+        held. Raises `NotFound`.
+
+            async for chunk in client.stream(run.id, modes="messages"):
+                print(chunk.n, chunk.data)
+        """
+        wanted = frozenset(check_modes(modes))
+        row = await self.journal.arun(self.services.runs.find(run_id))
+        reader = StreamReader(self.journal, self.engine.serializer, self.services.clock, row)
+        async with aclosing(reader.read(after, wanted, until_waiting)) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     async def runs(
         self,
@@ -620,9 +664,17 @@ class Client(ContextManaged):
         await self.journal.arun(self.services.effects.settle(key, how, result, by, reason))
 
     async def messages(self, *, after: Message | None = None, limit: int = PAGE) -> list[Message]:
-        """Messages in the outbox that are not delivered yet, oldest first. `after` is the last
-        message of the page before."""
+        """Messages in the outbox that are not delivered, oldest first. `after` is the last message
+        of the page before. One that was given up has no `due_at`."""
         return await self.journal.arun(self.services.effects.messages(after, check_limit(limit)))
+
+    async def redeliver(self, message_id: str) -> None:
+        """Deliver a message of the outbox now: one that was given up, or is to be tried later.
+        Raises `NotFound`."""
+        op = messages.redeliver(check_text("message_id", message_id), self.services.clock.now())
+        if not await self.journal.ado(op):
+            raise NotFound("message", message_id)
+        self.engine.wake()
 
     # -- control
 
@@ -851,6 +903,7 @@ class BlockingClient(LoopThread):
     start = blocking_method(Client.start)
     get = blocking_method(Client.get)
     join = blocking_method(Client.join)
+    stream = blocking_iterator(Client.stream)
     runs = blocking_method(Client.runs)
     score = blocking_method(Client.score)
     scores = blocking_method(Client.scores)
@@ -865,6 +918,7 @@ class BlockingClient(LoopThread):
     effects = blocking_method(Client.effects)
     settle = blocking_method(Client.settle)
     messages = blocking_method(Client.messages)
+    redeliver = blocking_method(Client.redeliver)
     pause = blocking_method(Client.pause)
     resume = blocking_method(Client.resume)
     wake = blocking_method(Client.wake)

@@ -328,6 +328,23 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Chunk:
+    """A piece of what a run produces while it is driven. `n` counts from 1 without gaps."""
+
+    n: int
+    mode: str
+    """LangGraph's stream mode, or `segment`."""
+    namespace: tuple[str, ...]
+    """Empty at the top of the graph, else the subgraphs it is in: `("node:task id",)`."""
+    data: Any
+    """As LangGraph streams it. Of `messages`: the message, or a piece of it, and its metadata."""
+    at: datetime
+    replaces_from: int | None = None
+    """Of a `segment`, which begins where a process died or a node runs again: chunks from this
+    number up to this one are void. What they said comes again, or has changed."""
+
+
+@dataclass(frozen=True)
 class EffectRecord:
     """One effect, as read from the journal."""
 

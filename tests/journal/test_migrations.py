@@ -35,6 +35,8 @@ WHOLE_JOURNAL = {
     "perdure_experiments",
     "perdure_prompts",
     "perdure_tokens",
+    "perdure_assistants",
+    "perdure_assistant_versions",
 }
 """Tables of what belongs to no thread."""
 D1_TABLES = {"perdure_chunks", "perdure_revoked"}

@@ -54,6 +54,9 @@ class Counting:
         self._note(False, statements)
         return self._backend.read(statements)
 
+    def hints(self) -> object:
+        return self._backend.hints()
+
     def reopen(self) -> None:
         self._backend.reopen()
 

@@ -143,6 +143,8 @@ class Faulty:
         _raise_next(self.unreadable)
         return self._backend.read(statements)
 
+    def hints(self) -> None: ...
+
     def reopen(self) -> None:
         self._backend.reopen()
 

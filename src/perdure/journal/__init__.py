@@ -20,6 +20,8 @@ queued before it.
     opened_later        a database that its first use opens
     commit_listener     tells a listener of committed events
     commit_watch        wakes those who wait for this process to commit
+    change_feed         wakes those who wait for a run, in any process; hints of the databases,
+                        file_hints, notify_hints
     capabilities        what a database can do
     sqlite, postgres    the databases; sqlite_connections, sqlite_file, postgres_pool under them
     d1                  Cloudflare D1; d1_client, d1_transports, d1_binding and d1_large_values

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
 from perdure.journal.capabilities import NOTHING, Size
+from perdure.journal.change_feed import ChangeFeed, changed_runs
 from perdure.journal.commit_listener import CommitListener
 from perdure.journal.operation import (
     Ambiguous,
@@ -44,7 +45,7 @@ class QueuedOperation(Generic[T]):
     size: Size = NOTHING  # if the database limits it
     doubtful: bool = False  # it was in a commit whose outcome is still unknown
     resent: bool = False  # its reply was lost: it may be committed when it is sent again
-    sent: Sequence[Statement] = ()  # if there is a listener
+    sent: Sequence[Statement] = ()
     settled: bool = False
     value: Any = None
     error: BaseException | None = None
@@ -78,6 +79,7 @@ class Committer:
         self.lost: WriteLost | None = None
         """A failed operation that had no caller waiting for it."""
         self.listener: CommitListener | None = None
+        self.feed: ChangeFeed | None = None
 
     def commit(self, batch: list[QueuedOperation[Any]]) -> None:
         """Settle the operations of a batch; not all of them when the database is unavailable."""
@@ -104,6 +106,8 @@ class Committer:
                 queued.settled = True
                 if self.listener is not None:
                     self.listener.note(queued.sent, rows, again=queued.resent)
+            if self.feed is not None and self.feed.is_watched:
+                self.feed.note({id for queued in batch for id in changed_runs(queued.sent)})
 
     def _try_otherwise(self, queued: QueuedOperation[Any], error: Exception) -> None:
         if not isinstance(error, Refused) or queued.op.otherwise is None:
@@ -199,9 +203,8 @@ class Committer:
             if queued.op.prepare is not None:
                 queued.op.prepare()
         scripts = [queued.op.render() for queued in batch]
-        if self.listener is not None:
-            for queued, script in zip(batch, scripts, strict=True):
-                queued.sent = script
+        for queued, script in zip(batch, scripts, strict=True):
+            queued.sent = script
         if self._bounded and len(batch) == 1:  # it may be an `otherwise`, not checked so far
             self.backend.capabilities.check(batch[0].op.name, scripts[0])
         rows = self.backend.commit([one for script in scripts for one in script])

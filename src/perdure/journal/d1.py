@@ -191,6 +191,9 @@ class D1:
         found = [[tuple(map(unquoted, row)) for row in rows] for rows in results]
         return d1_large_values.load(found, self._client.read, last=last)
 
+    def hints(self) -> None:
+        """D1 gives none: watched runs are looked at every poll."""
+
     def reopen(self) -> None:
         self._client.reopen()
 

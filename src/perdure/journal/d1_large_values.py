@@ -51,6 +51,7 @@ BLOBS = {
     "perdure_scores": ("body",),
     "perdure_prompts": ("body",),
     "perdure_traces": ("body",),
+    "perdure_stream": ("body",),
     "perdure_dataset_versions": ("body",),
     "perdure_examples": ("body",),
     "perdure_experiments": ("body",),

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 from perdure.errors import BadArgument, Closed, Unavailable
 from perdure.journal.capabilities import NOTHING
+from perdure.journal.change_feed import ChangeFeed
 from perdure.journal.commit_watch import CommitWatch
 from perdure.journal.committer import Committer, QueuedOperation
 from perdure.journal.operation import Backend, Op, Statement, Transaction
@@ -59,6 +60,8 @@ class GroupCommit:
         self.committer = Committer(backend)
         self.readers = ReaderThreads()
         self.watch = CommitWatch()
+        self.feed = ChangeFeed(backend.read, backend.hints, backend.capabilities.poll)
+        self.committer.feed = self.feed
         self.meter: Meter | None = None
         self.newest: QueuedOperation[Any] | None = None
         self.waiting: dict[threading.Lock, QueuedOperation[Any]] = {}
@@ -151,6 +154,7 @@ class GroupCommit:
                 self.commit_through(newest)
             self.raise_lost()
         finally:
+            self.feed.close()
             if self.committer.listener is not None:
                 self.committer.listener.drain()
             _OPEN.discard(self)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 from perdure.errors import Closed, Error, StatementFailed, Unavailable
 from perdure.journal.capabilities import Capabilities
+from perdure.journal.change_feed import ChangeFeed
 from perdure.journal.collected_transaction import CollectedTransaction
 from perdure.journal.commit_listener import CommitListener, Listener
 from perdure.journal.committer import QueuedOperation
@@ -193,6 +194,11 @@ class Journal:
         if poll.seen is not None:
             await watch.await_(poll.seen, rest)
         poll.seen = watch.count
+
+    @property
+    def feed(self) -> ChangeFeed:
+        """Wakes those who wait for a run to change, in any process."""
+        return self._check().feed
 
     def read_committed(self, op: Op[T]) -> T:
         """Read what is on disk now, without waiting for what is queued."""

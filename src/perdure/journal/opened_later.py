@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 
 from perdure.errors import Closed
 from perdure.journal.capabilities import Capabilities
+from perdure.journal.change_feed import Hints
 from perdure.journal.operation import Backend, InteractiveBackend, Row, Statement, Transaction
 
 T = TypeVar("T")
@@ -49,6 +50,10 @@ class OpenedLater:
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         return self.open().read(statements)
+
+    def hints(self) -> Hints | None:
+        found: Hints | None = self.open().hints()
+        return found
 
     def reopen(self) -> None:
         self._opening = threading.Lock()  # a thread of the parent may have held it

@@ -184,6 +184,9 @@ class Backend(Protocol):
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         """Run all statements on one snapshot."""
 
+    def hints(self) -> Any:
+        """The source of hints that something was committed, see `change_feed.Hints`; or None."""
+
     def reopen(self) -> None:
         """Forget connections that belong to the process this one was forked from."""
 

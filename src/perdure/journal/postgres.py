@@ -22,7 +22,9 @@ from psycopg.rows import tuple_row
 from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal import failpoints
 from perdure.journal.capabilities import Capabilities
+from perdure.journal.change_feed import changed_runs
 from perdure.journal.migrate import migrate, migrations, version
+from perdure.journal.notify_hints import CHANNEL, NotifyHints, payload
 from perdure.journal.operation import (
     ENDED_INSIDE,
     Ambiguous,
@@ -59,6 +61,7 @@ CONNECTIONS = 8
 MIGRATION_LOCK = 0x7065726475726500  # "perdure"
 _UNAVAILABLE = ("40", "53", "55", "57", "58")  # the server failed, and not the statement
 _WRITE = b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
+_NOTIFY = f"SELECT pg_notify('{CHANNEL}', %s)".encode()
 _READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
@@ -185,6 +188,9 @@ class Postgres:
                     connection.close()  # the next one may reach the new primary
                     raise Unavailable(f"{self._place} accepts no writes: {error}") from error
 
+    def hints(self) -> NotifyHints:
+        return NotifyHints(self._url)
+
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         give_up = time.monotonic() + self._deadline
         while True:
@@ -203,6 +209,8 @@ class Postgres:
             silent.execute(begin)
             cursors = [self._execute(connection, silent, *statement) for statement in statements]
             if begin is _WRITE:
+                if run_ids := changed_runs(statements):
+                    silent.execute(_NOTIFY, (payload(run_ids),))
                 failpoints.at("commit.before")
             silent.execute(b"COMMIT")
         rows = [[] if cursor is silent else cursor.fetchall() for cursor in cursors]

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal import failpoints
 from perdure.journal.capabilities import Capabilities
+from perdure.journal.file_hints import FileHints, file_hints
 from perdure.journal.migrate import version
 from perdure.journal.operation import (
     ENDED_INSIDE,
@@ -177,6 +178,9 @@ class SQLite:
             if failpoints.hook is not None:
                 failpoints.hook(f"{name}.after")
         return results
+
+    def hints(self) -> FileHints | None:
+        return None if self._connections.in_memory else file_hints(self._path)
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         connections = self._connections

@@ -15,6 +15,7 @@ from perdure.operations.prompts import STEP
 from perdure.operations.run_payload import load_labels, place
 from perdure.segments.lease import Lease
 from perdure.segments.prompt_reads import PromptReads
+from perdure.segments.stream_recorder import StreamRecorder
 from perdure.serde.serializer import Serializer
 from perdure.types import EventKind
 
@@ -35,6 +36,8 @@ class Progress:
         self.prompts = prompts
         self.fingerprint = fingerprint
         """Stored with the first step, then None; or with a question, if the run has none."""
+        self.stream: StreamRecorder | None = None
+        """What is kept of what the segment produces."""
         self.labels: Mapping[str, Any] = load_labels(serializer, lease.row)
         """What the agent added to the metadata of its run."""
         self._labelled = False
@@ -124,6 +127,7 @@ class Progress:
             "token": self._lease.token,
             "fingerprint": fingerprint,
             "labels": labels,
+            "streamed": None if self.stream is None else self.stream.mark(ns),
         }
         if read := self.prompts.of_step(ns, before):
             data["prompts"] = [list(one) for one in read]

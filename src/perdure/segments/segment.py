@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -19,12 +19,14 @@ from perdure.errors import LeaseLost, NotDurable
 from perdure.journal import Journal
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import call_config, checkpoint_names
+from perdure.operations.messages import Endpoint
 from perdure.segments.evaluation_policy import EvaluationPolicy
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
 from perdure.segments.prompt_reads import PromptReads
 from perdure.segments.questions import Questions
 from perdure.segments.recorded_reads import RecordedReads
+from perdure.segments.stream_recorder import StreamRecorder
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
 
@@ -105,7 +107,7 @@ class Segment:
         unstored: frozenset[tuple[str, ...]] = frozenset(),
         fingerprint: str | None = None,
         origin: Mapping[str, Any] | None = None,
-        announced: bool = False,
+        announced: Sequence[Endpoint] = (),
         evaluation: EvaluationPolicy | None = None,
     ) -> None:
         self.evaluation = evaluation
@@ -119,9 +121,11 @@ class Segment:
             lease,
             self.progress,
             clock,
-            announced=announced and evaluation is None,
+            announced=announced if evaluation is None else (),
             at_once=evaluation is not None,
         )
+        self.stream: StreamRecorder | None = None
+        """Records what it produces, if its run keeps that."""
         self.is_fork = origin is not None
         self.reads = RecordedReads(journal, lease, self.progress, self.refuse, origin or {})
         self.unstored_tasks: dict[Any, Any] = {}

@@ -117,6 +117,12 @@ def of_message(thread_id: str, id: str, run_id: str, topic: str, sent_at: int) -
     return Place(f"message {id}", (thread_id, run_id, topic, sent_at))
 
 
+def of_stream(
+    thread_id: str, run_id: str, n: int, last: int, token: int, at: int, replaces: int | None
+) -> Place:
+    return Place(f"chunks {n} to {last} of run {run_id}", (thread_id, token, at, replaces))
+
+
 def of_trace(thread_id: str, run_id: str, sink: str, n: int) -> Place:
     return Place(f"trace of run {run_id} for {sink}", (thread_id, n))
 
@@ -154,3 +160,15 @@ def of_example(dataset: str, change: int, n: int, id: str) -> Place:
 
 def of_experiment(name: str, dataset: str, version: int, created_at: int) -> Place:
     return Place(f"experiment {name!r}", (dataset, version, created_at))
+
+
+def of_assistant_version(
+    assistant_id: str, version: int, graph: str, name: str, created_at: int
+) -> Place:
+    columns = (graph, name, created_at)
+    return Place(f"version {version} of assistant {assistant_id}", columns)
+
+
+def of_thread(thread_id: str, created_at: int) -> Place:
+    """What callers say about a thread. SQL decides its graph and its assistant."""
+    return Place(f"record of thread {thread_id}", (created_at,))

@@ -54,11 +54,13 @@ PUBLIC: dict[str, Any] = {"security": []}
 
 def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
     """Every route of a runtime, and the lifespan that opens it and runs its worker."""
+    if options.store is not None:
+        runtime.use_store(options.store)
     secret = CronSecret(options.secret)
     tick = TickEndpoint(runtime, runtime.tick, secret)
 
     async def work() -> None:
-        if runtime.graphs or runtime.engine.delivery.handlers:
+        if runtime.graphs or runtime.engine.receivers or runtime.engine.webhook_endpoints:
             await runtime.work(
                 concurrency=options.concurrency,
                 grace=timedelta(seconds=options.grace),

@@ -25,6 +25,7 @@ FAILED = "The server failed; its log says why."
 
 STATUSES: tuple[tuple[type[errors.Error], int], ...] = (
     (errors.NotFound, 404),
+    (errors.AlreadyExists, 409),
     (errors.BadAnswer, 422),
     (errors.AnswerRefused, 409),
     (errors.NotWithdrawn, 409),

@@ -1,0 +1,211 @@
+"""What a segment produces, queued as chunks in the journal's ordered log. Nothing waits for it.
+
+The chunks of a row gather until its transaction is formed, at most 20 ms later, so a token is not a
+row and a step costs no further commit. A checkpoint ends the row: the chunks before it are queued
+before it, and `mark` says how many there are. So, once a checkpoint is on disk, so is everything
+that its nodes streamed; and what is on disk behind the last checkpoint comes from nodes that the
+next segment runs again.
+
+On a database whose batches are limited a row is formed when it is queued: after some bytes or some
+time, at a checkpoint, and at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from perdure.errors import Error
+from perdure.journal import Journal
+from perdure.journal.clock import Clock
+from perdure.operations import streams
+from perdure.operations.streams import SEGMENT, Entry, StreamRow
+from perdure.segments.lease import Lease
+from perdure.serde.serializer import Serializer
+from perdure.types import Chunk
+
+log = logging.getLogger("perdure")
+
+LARGEST = 64 * 1024
+"""Bytes of a row that takes no further chunk."""
+LONGEST = 0.25
+"""Seconds after which a row is queued on a database whose batches are limited."""
+
+
+class _Row:
+    """Chunks that are not on disk yet."""
+
+    def __init__(self, n: int, replaces: int | None = None) -> None:
+        self.n, self.replaces = n, replaces
+        self.begun = time.monotonic()
+        self.entries: list[Entry] = []
+        self.extras: list[bytes] = []
+        self.extra_at: dict[int, tuple[Any, int]] = {}
+        self.size = 0
+        self.formed: StreamRow | None = None
+        """As it is stored, once its transaction was formed. Then it takes no further chunk."""
+
+
+class StreamRecorder:
+    """The chunks of one segment. `modes` are those that its run keeps."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        journal: Journal,
+        serializer: Serializer,
+        clock: Clock,
+        modes: frozenset[str],
+        last: int,
+        *,
+        subgraphs: bool = True,
+        marks: Mapping[str, int] | None = None,
+    ) -> None:
+        """`last` is the number of the last chunk that is on disk, `marks` what the run's row says
+        of its checkpoints."""
+        self._lease, self._journal, self._serializer = lease, journal, serializer
+        self._clock, self.modes, self.subgraphs, self._count = clock, modes, subgraphs, last
+        self._bounded = journal.capabilities.bounded
+        self.messages: set[str | None] = set()
+        """Ids of messages that were given in an earlier segment, and are not void."""
+        redactor = serializer.codec.redactor
+        self.hides_pieces = redactor is not None and bool(redactor.policy.patterns)
+        """Whether pieces of messages are left out: a pattern does not find a secret in pieces."""
+        self._lock = threading.Lock()
+        self._row: _Row | None = None
+        self._marks: dict[str, int] = dict(marks or {})
+        self._warned: set[str] = set()
+
+    def begin(self, replaces_from: int, again: Iterable[tuple[Chunk, str]]) -> None:
+        """Say that chunks from this number on are void, except these, which are queued again: in
+        one row, so that another crash leaves all of them or none."""
+        with self._lock:
+            self._count += 1
+            row = _Row(self._count, replaces_from)
+            row.entries.append(Entry(SEGMENT, (), self._encode(SEGMENT, None)))
+            for chunk, tasks in again:
+                if chunk.mode == "messages" and isinstance(chunk.data, tuple):
+                    self.messages.add(getattr(chunk.data[0], "id", None))
+                self._append(row, chunk.namespace, chunk.mode, chunk.data, tasks)
+            self._marks = {ns: self._count if ns else n for ns, n in self._marks.items()}
+            self._form(row)
+            self._queue(row)
+
+    def add(self, namespace: tuple[str, ...], mode: str, data: Any, tasks: str = "") -> None:
+        """Queue a chunk, if its mode is kept. `tasks` are those it comes from."""
+        if mode not in self.modes:
+            return
+        with self._lock:
+            row = self._open_row()
+            self._append(row, namespace, mode, data, tasks)
+            if self._bounded and self._is_ripe(row):
+                self._end_row()
+
+    def _append(
+        self, row: _Row, namespace: tuple[str, ...], mode: str, data: Any, tasks: str
+    ) -> None:
+        at = None
+        if mode == "messages" and isinstance(data, tuple) and len(data) == 2:
+            data, extra = data
+            at = self._position(row, extra)
+        blob = self._encode(mode, data)
+        row.entries.append(Entry(mode, namespace, blob, at, tasks))
+        row.size += len(blob)
+        self._count += 1
+
+    def mark(self, ns: str) -> str:
+        """End the row: a checkpoint of this namespace follows. Gives how many chunks came before
+        it, and before the checkpoints of subgraphs since the last one at the top."""
+        with self._lock:
+            self._end_row()
+            self._marks = {**({} if not ns else self._marks), ns: self._count}
+            return json.dumps(self._marks)
+
+    def close(self) -> None:
+        """Queue what is left: the segment ends."""
+        with self._lock:
+            self._end_row()
+
+    def _end_row(self) -> None:
+        row, self._row = self._row, None
+        if row is None or row.formed is not None:
+            return
+        if self._bounded:
+            self._queue(row)
+        else:
+            self._form(row)
+
+    def _open_row(self) -> _Row:
+        row = self._row
+        if row is None or row.formed is not None or row.size > LARGEST:
+            row = self._row = _Row(self._count + 1)
+            if not self._bounded:
+                self._queue(row)
+        return row
+
+    def _is_ripe(self, row: _Row) -> bool:
+        return row.size > LARGEST or time.monotonic() - row.begun > LONGEST
+
+    def _queue(self, row: _Row) -> None:
+        """Queue a row. If it has not been formed, it takes chunks until its transaction is."""
+        lease, feed = self._lease, self._journal.feed
+        if self._bounded:
+            self._form(row)
+
+        def make() -> StreamRow:
+            with self._lock:
+                return self._form(row) if row.formed is None else row.formed
+
+        stored = partial(feed.publish, lease.run_id)
+        op = streams.insert(lease.thread_id, lease.run_id, lease.token, row.n, make, stored)
+        self._journal.defer(op)
+
+    def _form(self, row: _Row) -> StreamRow:
+        last = row.n + len(row.entries) - 1
+        bare = StreamRow(row.n, last, self._lease.token, self._clock.now(), row.replaces, b"")
+        place = (self._lease.thread_id, self._lease.run_id)
+        row.formed = streams.dump(self._serializer, *place, bare, row.entries, row.extras)
+        return row.formed
+
+    def _position(self, row: _Row, extra: Any) -> int:
+        """Where the metadata of a message is in its row. The chunks of a message share it."""
+        found = row.extra_at.get(id(extra))
+        if found is None:
+            blob = self._encode("messages", extra)
+            row.extras.append(blob)
+            row.size += len(blob)
+            found = row.extra_at[id(extra)] = (extra, len(row.extras) - 1)
+        return found[1]
+
+    def _encode(self, mode: str, value: Any) -> bytes:
+        encode = self._serializer.codec.encode
+        try:
+            return encode(value, mode)
+        except Error as error:
+            if mode not in self._warned:
+                self._warned.add(mode)
+                log.warning(
+                    "run %s streams what cannot be stored, in mode %s: %s. Readers get its type.",
+                    self._lease.run_id,
+                    mode,
+                    error,
+                    extra={"run_id": self._lease.run_id},
+                )
+            return encode(self._simplified(value), mode)
+
+    def _simplified(self, value: Any, depth: int = 20) -> Any:
+        """A value whose parts that cannot be stored are replaced by the names of their types."""
+        if depth and isinstance(value, dict):
+            return {str(k): self._simplified(v, depth - 1) for k, v in value.items()}
+        if depth and isinstance(value, (list, tuple)):
+            return [self._simplified(one, depth - 1) for one in value]
+        try:
+            self._serializer.codec.encode(value, "")
+        except Error:
+            return f"<{type(value).__name__}>"
+        return value
