@@ -234,7 +234,8 @@ SELECT state FROM perdure_runs WHERE thread_id = :thread_id AND id = :id {lock};
 -- cancelled is to be cancelled too.
 INSERT INTO perdure_runs
   (thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, poked,
-   undo, events, change, created_at, updated_at, fingerprint, setup, parent_id, depth, ignores_parent_cancel, streams,
+   undo, events, change, created_at, updated_at, fingerprint, setup, webhook, parent_id, depth, ignores_parent_cancel,
+   streams,
    control, reason)
 SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:version AS TEXT),
        CAST(:key AS TEXT), 'pending',
@@ -243,8 +244,8 @@ SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:versi
             THEN CAST(:due_at AS BIGINT) END,
        CAST(:ready_at AS BIGINT), 0, 0, CAST(:begun AS INTEGER), 0, 0, 1, CAST(:change AS BIGINT),
        CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:fingerprint AS TEXT), CAST(:setup AS {blob}),
-       CAST(:parent_id AS TEXT), CAST(:depth AS BIGINT), CAST(:ignores_parent_cancel AS BIGINT),
-       CAST(:streams AS INTEGER),
+       CAST(:webhook AS TEXT), CAST(:parent_id AS TEXT), CAST(:depth AS BIGINT),
+       CAST(:ignores_parent_cancel AS BIGINT), CAST(:streams AS INTEGER),
        (SELECT 'cancel' FROM perdure_runs AS p
         WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :ignores_parent_cancel = 0),
        (SELECT CAST(:parent_reason AS TEXT) FROM perdure_runs AS p
@@ -340,7 +341,8 @@ ORDER BY id LIMIT :count;
 -- A new run takes the thread over, unless it is one that was accepted before: the driven run
 -- is asked to stop, the others end, and those with effects to undo as soon as that is done. With
 -- :only, just the runs in that state; `idle` are all that are held, or neither driven nor in the
--- middle of their effects.
+-- middle of their effects; `asking` those that rest until a person answers. With :alone, none if
+-- others are under way too.
 UPDATE perdure_runs
 SET due_at = CASE WHEN state = 'running' THEN due_at WHEN {undo} THEN CAST(:now AS BIGINT) END,
     control = 'cancel', control_at = COALESCE(control_at, :control_at), undo = :undo,
@@ -351,7 +353,13 @@ WHERE thread_id = :thread_id AND state NOT IN {ended}
   AND (CAST(:only AS TEXT) IS NULL OR state = :only AND COALESCE(due_at, :now + 1) > :now
        OR :only = 'idle' AND (state = 'held' OR state <> 'running' AND NOT EXISTS (
          SELECT 1 FROM perdure_effects AS e
-         WHERE e.run_id = perdure_runs.id AND e.run_id <> '')))
+         WHERE e.run_id = perdure_runs.id AND e.run_id <> ''))
+       OR :only = 'asking' AND state = 'waiting' AND COALESCE(due_at, :now + 1) > :now AND EXISTS (
+         SELECT 1 FROM perdure_waits AS w
+         WHERE w.run_id = perdure_runs.id AND w.state = 'open' AND w.kind = 'human'))
+  AND (:alone = 0 OR NOT EXISTS (SELECT 1 FROM perdure_runs AS r
+                                 WHERE r.thread_id = :thread_id AND r.state NOT IN {ended}
+                                   AND r.id <> perdure_runs.id))
   AND NOT EXISTS (SELECT 1 FROM perdure_runs AS r
                   WHERE r.thread_id = :thread_id AND r.key = CAST(:key AS TEXT));
 
@@ -365,6 +373,7 @@ SET due_at = CASE WHEN state = 'running' THEN due_at
               THEN CAST(:control AS TEXT) END,
     control_at = CASE WHEN state = 'running' THEN CAST(:control_at AS BIGINT) END,
     reason = COALESCE(CAST(:reason AS TEXT), reason),
+    undo = CASE WHEN :undo = 1 THEN 1 ELSE undo END,
     state = CASE WHEN state = 'running' THEN state
                  WHEN :control = 'cancel' AND {undo} THEN 'pending'
                  ELSE CAST(:state AS TEXT) END,
@@ -897,7 +906,7 @@ RETURNING id;
 -- A message about a question, if it is a new one.
 INSERT INTO perdure_outbox
   (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
-SELECT thread_id, CAST(:wait_id AS TEXT), id, CAST(:topic AS TEXT), CAST(:now AS BIGINT), 0, 0,
+SELECT thread_id, CAST(:message_id AS TEXT), id, CAST(:topic AS TEXT), CAST(:now AS BIGINT), 0, 0,
        CAST(:now AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs
 WHERE thread_id = :thread_id AND id = :id
@@ -1323,6 +1332,31 @@ INSERT INTO perdure_outbox
   (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
 VALUES (:thread_id, :id, :run_id, :topic, :now, 0, 0, :now, :body) ON CONFLICT DO NOTHING;
 
+-- name: announce_ends
+-- A message for the webhook of each run that this change ended, held, or left waiting for a person. Its id is
+-- that of the run and the number of the event; what it says is read from the journal when it is delivered.
+INSERT INTO perdure_outbox
+  (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
+SELECT thread_id, id || '-' || CAST(events AS TEXT), id, webhook, CAST(:now AS BIGINT), 0, 0,
+       CAST(:now AS BIGINT), CAST(:empty AS {blob})
+FROM perdure_runs
+WHERE thread_id = :thread_id AND change = :change AND webhook IS NOT NULL
+  AND (state IN {ended} OR state = 'held'
+       OR state = 'waiting' AND COALESCE(due_at, :now + 1) > :now AND EXISTS (
+         SELECT 1 FROM perdure_waits AS w
+         WHERE w.run_id = perdure_runs.id AND w.state = 'open' AND w.kind = 'human'))
+ON CONFLICT DO NOTHING;
+
+-- name: announce_state
+-- The same for an endpoint (:topic) that is told of runs in one of these states.
+INSERT INTO perdure_outbox
+  (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
+SELECT thread_id, id || '-' || CAST(events AS TEXT) || '-' || CAST(:endpoint AS TEXT), id,
+       CAST(:topic AS TEXT), CAST(:now AS BIGINT), 0, 0, CAST(:now AS BIGINT), CAST(:empty AS {blob})
+FROM perdure_runs
+WHERE thread_id = :thread_id AND id = :id AND change = :change AND state IN ({names})
+ON CONFLICT DO NOTHING;
+
 -- name: next_message
 -- When the next message of one of these topics is due.
 SELECT due_at FROM perdure_outbox WHERE topic IN ({names}) ORDER BY due_at LIMIT 1;
@@ -1349,6 +1383,13 @@ DELETE FROM perdure_outbox WHERE thread_id = :thread_id AND id = :id;
 -- It was not: tried again later.
 UPDATE perdure_outbox SET due_at = :due_at, error = :error
 WHERE thread_id = :thread_id AND id = :id AND change = :change;
+
+-- name: redeliver_message
+-- Delivers again what was given up, or is to be tried later.
+UPDATE perdure_outbox SET due_at = :now, attempts = 0 WHERE id = :id RETURNING id;
+
+-- name: find_message
+SELECT id FROM perdure_outbox WHERE id = :id;
 
 -- name: messages
 -- What is not delivered yet, oldest first.
@@ -1403,21 +1444,27 @@ WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND ABS(chang
 
 -- name: put_schedule
 -- Stores a schedule. An unchanged cron line keeps its next slot.
-INSERT INTO perdure_schedules (name, graph, cron, timezone, catch_up, next_at, body)
-VALUES (:name, :graph, :cron, :timezone, :catch_up, :next_at, :body)
+INSERT INTO perdure_schedules
+  (name, graph, cron, timezone, catch_up, next_at, body, enabled, end_at, created_at, updated_at)
+VALUES (:name, :graph, :cron, :timezone, :catch_up, :next_at, :body, :enabled, :end_at,
+        :created_at, :updated_at)
 ON CONFLICT (name) DO UPDATE
 SET next_at = CASE WHEN perdure_schedules.cron = excluded.cron
                     AND perdure_schedules.timezone = excluded.timezone
               THEN perdure_schedules.next_at ELSE excluded.next_at END,
     graph = excluded.graph, cron = excluded.cron, timezone = excluded.timezone,
-    catch_up = excluded.catch_up, body = excluded.body;
+    catch_up = excluded.catch_up, body = excluded.body, enabled = excluded.enabled,
+    end_at = excluded.end_at, updated_at = excluded.updated_at;
+
+-- name: schedule
+SELECT {schedule} FROM perdure_schedules WHERE name = :name;
 
 -- name: schedules
-SELECT name, graph, cron, timezone, catch_up, next_at, body FROM perdure_schedules ORDER BY name;
+SELECT {schedule} FROM perdure_schedules ORDER BY name;
 
 -- name: due_schedules
-SELECT name, graph, cron, timezone, catch_up, next_at, body FROM perdure_schedules
-WHERE next_at <= :now ORDER BY next_at;
+SELECT {schedule} FROM perdure_schedules
+WHERE next_at <= :now AND enabled = 1 AND (end_at IS NULL OR next_at <= end_at) ORDER BY next_at;
 
 -- name: move_schedule
 -- A slot was started, or passed over.
@@ -1555,7 +1602,8 @@ WHERE thread_id = :thread_id AND id = :id AND state IN {ended}
   AND NOT EXISTS (SELECT 1 FROM perdure_score_prompts
                   WHERE thread_id = :thread_id AND run_id = :id)
   AND NOT EXISTS (SELECT 1 FROM perdure_prompt_uses WHERE thread_id = :thread_id AND run_id = :id)
-  AND (EXISTS (SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)
+  AND (:keeps_state = 1
+       OR EXISTS (SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)
        OR NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id)
           AND NOT EXISTS (SELECT 1 FROM perdure_writes WHERE thread_id = :thread_id)
           AND NOT EXISTS (SELECT 1 FROM perdure_values WHERE thread_id = :thread_id));
@@ -1901,10 +1949,11 @@ SELECT thread_id, interrupt_id FROM perdure_waits
 WHERE thread_id IN ({names}) AND state = 'open' AND kind = 'human';
 
 -- name: expired_threads
--- Threads whose time is over, and that no run is on.
+-- Threads whose time is over, and that no run is on, nor was until :recent.
 SELECT thread_id FROM perdure_thread_records AS t
 WHERE expires_at <= :now AND expires_at IS NOT NULL AND NOT EXISTS (
-  SELECT 1 FROM perdure_runs AS r WHERE r.thread_id = t.thread_id AND r.state NOT IN {ended})
+  SELECT 1 FROM perdure_runs AS r
+  WHERE r.thread_id = t.thread_id AND (r.state NOT IN {ended} OR r.updated_at > :recent))
 ORDER BY expires_at LIMIT :count;
 
 -- name: erase_thread_record
@@ -1960,10 +2009,13 @@ WHERE thread_id = :thread_id AND run_id = :id
            WHERE l.thread_id = :thread_id AND l.run_id = :id);
 
 -- name: versions_of_runs
--- What differs when one of these runs changed, or produced something.
+-- What differs when one of these runs changed, or produced something, or one of these threads has a
+-- further run.
 SELECT r.id, r.change, COALESCE((SELECT max(s.n) FROM perdure_stream AS s
                                  WHERE s.thread_id = r.thread_id AND s.run_id = r.id), 0)
-FROM perdure_runs AS r WHERE r.id IN ({names});
+FROM perdure_runs AS r WHERE r.id IN ({names})
+UNION ALL
+SELECT t.thread_id, t.runs, 0 FROM perdure_threads AS t WHERE t.thread_id IN ({names});
 
 -- name: runs_with_streams
 -- The oldest runs behind a position whose chunks are kept.
@@ -2003,3 +2055,7 @@ WHERE hash = :hash AND (used_at IS NULL OR used_at < :before);
 
 -- name: revoke_token
 UPDATE perdure_tokens SET revoked_at = :now WHERE name = :name AND revoked_at IS NULL;
+
+-- name: runs_after
+-- The runs of a thread behind a number, in their order.
+SELECT {run} FROM perdure_runs WHERE thread_id = :thread_id AND n > :after ORDER BY n LIMIT :count;

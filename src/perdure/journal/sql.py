@@ -19,7 +19,7 @@ COMMON = {
         "thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, "
         "was, control, undo, events, created_at, updated_at, fingerprint, reason, setup, output, "
         "error, saved_effects, saved_calls, saved_tokens, labels, driven, parent_id, depth, "
-        "streams, streamed, "
+        "streams, streamed, webhook, "
         "EXISTS (SELECT 1 FROM "
         "perdure_checkpoints AS c WHERE c.thread_id = perdure_runs.thread_id)"
     ),
@@ -27,6 +27,10 @@ COMMON = {
         "scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, "
         "digest, undo, mark, settled, due_at, created_at, updated_at, arguments, outcome, "
         "min_equal, provisional_digests, unconfirmed"
+    ),
+    "schedule": (
+        "name, graph, cron, timezone, catch_up, next_at, body, enabled, end_at, created_at, "
+        "updated_at"
     ),
     "event": EVENT,
     "ended": "('done', 'failed', 'cancelled')",

@@ -22,6 +22,8 @@ from perdure.operations.runs import names_in_pieces
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
 
+JUST_ENDED = 60_000
+"""Milliseconds that a thread is kept at least after its last run has ended."""
 INDEXED = (("created_at", True), ("updated_at", True))
 """Orders that lists of threads have an index for, each with whether it goes downwards."""
 
@@ -256,6 +258,7 @@ def questions(thread_ids: Iterable[str]) -> Op[set[tuple[str, str]]]:
 
 
 def expired(now: int, count: int) -> Op[list[str]]:
-    """Threads whose time is over, and that no run is on, longest ago first."""
-    params = {"now": now, "count": count}
+    """Threads whose time is over, and that no run is on, longest ago first. One whose run has just
+    ended is left a little longer: its callers may come back for it."""
+    params = {"now": now, "recent": now - JUST_ENDED, "count": count}
     return read_op("expired_threads", params, lambda rows: [row[0] for row in rows[0]])
