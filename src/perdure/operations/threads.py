@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from perdure.errors import NotFound
 from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.journal.names import check_text
 from perdure.operations import stored_rows
 from perdure.operations.assistants import default_id
 from perdure.operations.runs import names_in_pieces
@@ -91,7 +92,7 @@ def _params(
     """The parameters that store what a caller says. The graph and the assistant have columns."""
     metadata = dict(content.metadata)
     graph, assistant = (
-        metadata.pop(name) if isinstance(metadata.get(name), str) else None
+        check_text(name, metadata.pop(name)) if isinstance(metadata.get(name), str) else None
         for name in ("graph_id", "assistant_id")
     )
     stored = {
@@ -207,7 +208,7 @@ def note_next(thread_id: str, *, has_next: bool) -> Op[None]:
 
 
 def find(thread_id: str, now: int) -> Op[ThreadRow | None]:
-    params = {"thread_id": thread_id, "now": now}
+    params = {"thread_id": check_text("thread_id", thread_id), "now": now}
     return read_op("thread", params, partial(stored_rows.first, ThreadRow))
 
 
@@ -216,8 +217,8 @@ def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[Thr
     in no order."""
     params: dict[str, Any] = {
         "status": chosen.status,
-        "graph": chosen.graph,
-        "assistant": chosen.assistant,
+        "graph": _maybe_text("graph_id", chosen.graph),
+        "assistant": _maybe_text("assistant_id", chosen.assistant),
         "sort": chosen.sort,
         "direction": -1 if chosen.descending else 1,
         "count": count,
@@ -225,6 +226,8 @@ def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[Thr
         "now": now,
     }
     if chosen.ids is not None:
+        for id in chosen.ids:
+            check_text("thread_id", id)
         pieces = [params | names for names in names_in_pieces(chosen.ids)]
         statements = [Statement("threads_by_ids", piece) for piece in pieces]
         return Op("threads_by_ids", statements, _all_rows)
@@ -239,13 +242,18 @@ def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[Thr
     return read_op(name, params, partial(stored_rows.every, ThreadRow))
 
 
+def _maybe_text(name: str, text: str | None) -> str | None:
+    return None if text is None else check_text(name, text)
+
+
 def _all_rows(rows: Sequence[Sequence[Row]]) -> list[ThreadRow]:
     return [stored_rows.stored(ThreadRow, row) for some in rows for row in some]
 
 
 def count(chosen: ThreadFilter, now: int) -> Op[int]:
     """The number of threads of a status and a graph."""
-    params = {"status": chosen.status, "graph": chosen.graph, "now": now}
+    graph = _maybe_text("graph_id", chosen.graph)
+    params = {"status": chosen.status, "graph": graph, "now": now}
     return read_op("count_threads", params, lambda rows: int(rows[0][0][0]))
 
 

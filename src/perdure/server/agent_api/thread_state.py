@@ -185,7 +185,8 @@ def _before(
     if given is None:
         return None
     if isinstance(given, dict):
-        given = (given.get("configurable") or given).get("checkpoint_id")
+        inner = given.get("configurable")
+        given = (inner if isinstance(inner, dict) else given).get("checkpoint_id")
     if not isinstance(given, str) or not given:
         raise ApiError(422, "before: give a checkpoint, its id, or a config with one.")
     ns = config["configurable"]["checkpoint_ns"]
