@@ -150,7 +150,7 @@ def test_the_schema_of_an_answer_is_a_json_schema() -> None:
         (int, "builtins.int"),
         (Item, None),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_json_does_not_have_is_what_it_stands_for(value: Any, expected: Any) -> None:
     if expected is None and value is Item:

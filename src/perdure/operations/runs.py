@@ -179,8 +179,8 @@ def start(
     With `only`, the run takes the thread over from the runs in that state, whatever the strategy.
     A fork has `begun`, with a graph of this fingerprint. A child is refused if its parent has lost
     its lease. `traceparent` is the span of the caller, as W3C's trace context writes it. `streams`:
-    what it produces is kept. What is `beside` is stored in the same batch. `webhook` is the topic of
-    the messages for its own webhook."""
+    what it produces is kept. What is `beside` is stored in the same batch. `webhook` is the topic
+    of the messages for its own webhook."""
     params = {
         **made.params,
         "graph": graph,
