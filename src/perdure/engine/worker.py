@@ -98,7 +98,6 @@ class Worker:
         self._has_swept = False
         self._expiry = expiry
         self._expiring: asyncio.Task[int] | None = None
-        self._has_expired = False
         self._end = None if budget is None else time.monotonic() + budget
         self._counts: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -166,7 +165,7 @@ class Worker:
                 claimed = await self._claim(found)
                 self._deliver(found)
                 self._prune()
-                self._expire_threads()
+                self._expire_threads(found)
             except (Unavailable, WriteLost) as error:
                 if not self._has_looked:
                     raise  # it has not begun
@@ -211,6 +210,7 @@ class Worker:
             suspects=suspects,
             slots=slots,
             topics=self._deliveries.free,
+            expired=slots and self._expiry is not None and self._expiring is None,
         )
         if isinstance(self._clock, JournalClock):
             op = self._clock.agree_by(op)
@@ -336,16 +336,11 @@ class Worker:
             else:
                 self._counts["pruned"] += task.result()
 
-    def _expire_threads(self) -> None:
-        """Erase threads whose time is over, beside the runs: a piece, and only one if the worker
-        stops when it is idle."""
-        expiry = self._expiry
-        if expiry is None or self._expiring is not None:
+    def _expire_threads(self, found: Found) -> None:
+        """Erase threads whose time is over, beside the runs."""
+        if self._expiry is None or self._expiring is not None or not found.expired:
             return
-        if self._has_expired if self._until_idle else not expiry.is_due:
-            return
-        self._has_expired = True
-        work = expiry.piece(self._driver.journal, self._clock.now())
+        work = self._expiry.erase(self._driver.journal, found.expired)
         self._expiring = asyncio.create_task(work)
         self._expiring.add_done_callback(self._expired)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from perdure.journal import Op, Row, Statement
-from perdure.operations import claims, messages, schedules
+from perdure.operations import claims, messages, schedules, threads
 from perdure.operations.claims import LeaseTimes, WorkerLeases
 from perdure.operations.schedules import ScheduleRow
 from perdure.operations.stored_rows import as_time
@@ -36,6 +36,8 @@ class Found(NamedTuple):
     """Schedules with a slot to start."""
     message_at: int | None = None
     """When the first message is due that the worker can deliver."""
+    expired: Sequence[str] = ()
+    """Threads whose time is over: some of them."""
 
 
 def look(
@@ -46,9 +48,10 @@ def look(
     suspects: bool,
     slots: bool,
     topics: Iterable[str],
+    expired: bool = False,
 ) -> Op[Found]:
-    """Look for runs of these graphs that are due, or will be by `until`; for suspects and slots of
-    schedules, if asked to; and for messages of these topics."""
+    """Look for runs of these graphs that are due, or will be by `until`; for suspects, slots of
+    schedules and expired threads, if asked to; and for messages of these topics."""
     names, now = json.dumps(sorted(graphs)), times.now
 
     def claimable(after: int, before: int, suspect: int) -> Statement:
@@ -65,6 +68,8 @@ def look(
         asked["suspect_at"] = _time(claimable(BEGINNING, now, 1))
     if slots:
         asked["schedules"] = schedules.due(now)
+    if expired:
+        asked["expired"] = threads.expired(now)
     if topics:
         asked["message_at"] = messages.next_due(topics)
 

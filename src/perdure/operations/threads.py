@@ -29,6 +29,10 @@ INDEXED = (("created_at", True), ("updated_at", True))
 """Orders that lists of threads have an index for, each with whether it goes downwards."""
 
 
+EXPIRED = 10
+"""Expired threads that are erased before a worker looks for due runs again."""
+
+
 @dataclass(frozen=True)
 class ThreadContent:
     """What callers said about a thread."""
@@ -265,8 +269,8 @@ def questions(thread_ids: Iterable[str]) -> Op[set[tuple[str, str]]]:
     )
 
 
-def expired(now: int, count: int) -> Op[list[str]]:
-    """Threads whose time is over, and that no run is on, longest ago first. One whose run has just
-    ended is left a little longer: its callers may come back for it."""
-    params = {"now": now, "recent": now - JUST_ENDED, "count": count}
+def expired(now: int) -> Op[list[str]]:
+    """Some threads whose time is over, and that no run is on, longest ago first. One whose run has
+    just ended is left a little longer: its callers may come back for it."""
+    params = {"now": now, "recent": now - JUST_ENDED, "count": EXPIRED}
     return read_op("expired_threads", params, lambda rows: [row[0] for row in rows[0]])
