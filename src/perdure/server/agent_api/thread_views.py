@@ -13,6 +13,7 @@ from langgraph.types import Command, StateSnapshot, StateUpdate
 from perdure.engine.bound_graph import BoundGraph
 from perdure.engine.graphs import Graph
 from perdure.errors import UNREADABLE, Error
+from perdure.langgraph_port.call_config import OWN_KEYS
 from perdure.operations import threads
 from perdure.server.agent_api.state_shapes import interrupts_by_task
 from perdure.server.context import Api
@@ -86,7 +87,8 @@ def wire_ttl(thread: Thread) -> dict[str, Any] | None:
 
 def place(thread_id: str, checkpoint: dict[str, Any] | None = None) -> RunnableConfig:
     """The config that names a state of a thread: by default the latest of its top graph."""
-    given = {name: one for name, one in (checkpoint or {}).items() if one is not None}
+    every = (checkpoint or {}).items()
+    given = {name: one for name, one in every if one is not None and name in OWN_KEYS}
     return {"configurable": {"checkpoint_ns": "", **given, "thread_id": thread_id}}
 
 
