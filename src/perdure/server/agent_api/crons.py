@@ -30,6 +30,7 @@ from perdure.server.agent_api.run_acceptance import (
     resolve_graph,
 )
 from perdure.server.agent_api.run_bodies import Json, PayloadBody, WireBody
+from perdure.server.agent_api.run_shapes import wire_time
 from perdure.server.agent_api.search_pages import (
     Page,
     has_metadata,
@@ -145,8 +146,8 @@ async def _store(
     assistant = await find_assistant(api, body.assistant_id)
     setup = make_setup(api, assistant, body)
     setup["config"]["configurable"]["cron_id"] = cron_id
-    if "stream_mode" in body.model_fields_set and (stream := body.kept_stream()):
-        setup["stream"] = stream
+    if "stream_mode" in body.model_fields_set:
+        setup["stream"] = body.kept_stream()
     setup[CRON] = {
         "thread_id": thread_id,
         "strategy": body.multitask_strategy,
@@ -305,6 +306,6 @@ def _shown(serializer: Serializer, row: ScheduleRow) -> Json:
         "metadata": cron.get("metadata") or {},
         "on_run_completed": cron.get("on_run_completed"),
         "enabled": bool(row.enabled),
-        "created_at": moment(row.created_at).isoformat(),
-        "updated_at": moment(row.updated_at).isoformat(),
+        "created_at": wire_time(row.created_at),
+        "updated_at": wire_time(row.updated_at),
     }

@@ -218,8 +218,7 @@ def _of_run(body: RunBody) -> dict[str, Any]:
         found["input"] = input
     if place := body.place():
         found["place"] = place
-    if "stream_mode" in body.model_fields_set and (stream := body.kept_stream()):
-        found["stream"] = stream
+    found["stream"] = body.kept_stream()
     return found
 
 
@@ -363,9 +362,11 @@ def _changes(before: Mapping[str, Any], request: RunRequest) -> dict[str, Any]:
     body, setup = request.body, request.setup
     sent = body.model_fields_set
     changes: dict[str, Any] = {}
-    for name in ("stream", "durability", "webhook", "interrupt_before", "interrupt_after"):
+    for name in ("durability", "webhook", "interrupt_before", "interrupt_after"):
         if setup.get(name) is not None:
             changes[name] = setup[name]
+    if "stream_mode" in sent:
+        changes["stream"] = setup["stream"]
     if sent & {"context", "config"} and setup.get("context") is not None:
         changes["context"] = setup["context"]
     if body.config is not None:
