@@ -24,7 +24,7 @@ from tests.support.polling import until
 from tests.support.streaming_agents import SAID, StreamingServer, streaming_server
 
 NEW: Any = {"if_not_exists": "create"}
-HI = {"messages": [{"role": "user", "content": "hi", "id": "h"}]}
+HI: Any = {"messages": [{"role": "user", "content": "hi", "id": "h"}]}
 
 
 @pytest.fixture
@@ -264,7 +264,8 @@ def test_what_was_replaced_by_the_answer_is_named(client: SyncLangGraphClient) -
     first = marks[0]["replaces_from"]
     held = [one for one in before if one.id and int(one.id) < first and one.event != "metadata"]
     held += [one for one in after if one.event not in ("metadata", "end")]
-    assert [one.data for one in held if one.event == "custom"] == ["asking"]
+    custom: list[Any] = [one.data for one in held if one.event == "custom"]
+    assert custom == ["asking"]
     assert not any("__interrupt__" in one.data for one in held if one.event == "values")
 
 
@@ -296,7 +297,7 @@ def test_a_cancelled_run_ends_its_stream(server: StreamingServer) -> None:
 def test_remote_graph_streams_asks_and_goes_on(server: StreamingServer) -> None:
     remote = RemoteGraph("ask", url=server.http.url, sync_client=server.http.sync_client())
     config: Any = {"configurable": {"thread_id": thread()}}
-    first = list(remote.stream(HI, config, stream_mode=["updates", "custom"]))
+    first: list[Any] = list(remote.stream(HI, config, stream_mode=["updates", "custom"]))
     assert [one.event for one in first] == ["custom", "updates"]
     found = remote.invoke(Command(resume="yes"), config)
     assert [one["content"] for one in found["messages"]] == ["hi", "you said yes", SAID]

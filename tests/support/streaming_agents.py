@@ -58,7 +58,7 @@ def call_tool(state: MessagesState) -> MessagesState:
     call = {"name": "add", "args": {"a": 1}, "id": "c1", "type": "tool_call"}
     return {
         "messages": [
-            AIMessage("", id="asks", tool_calls=[call]),  # type: ignore[list-item]
+            AIMessage("", id="asks", tool_calls=[call]),
             ToolMessage("3", tool_call_id="c1", name="add", id="result"),
         ]
     }

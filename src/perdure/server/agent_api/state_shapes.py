@@ -14,7 +14,7 @@ PLACE = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 def thread_state(snapshot: StateSnapshot) -> dict[str, Any]:
     """A state as clients get it. One without a checkpoint is empty."""
     here, parent = checkpoint(snapshot.config), checkpoint(snapshot.parent_config)
-    exists = bool(here and here.get("checkpoint_id"))
+    exists = snapshot.created_at is not None
     return {
         "values": snapshot.values if exists else {},
         "next": list(snapshot.next),
@@ -62,7 +62,7 @@ def _task(task: PregelTask) -> dict[str, Any]:
         "id": task.id,
         "name": task.name,
         "path": task.path,
-        "error": None if task.error is None else repr(task.error),
+        "error": repr(task.error) if isinstance(task.error, BaseException) else task.error,
         "interrupts": [interrupt(one) for one in task.interrupts],
         "checkpoint": checkpoint(place),
         "state": state,

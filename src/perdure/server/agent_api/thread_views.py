@@ -36,7 +36,8 @@ async def wire_thread(
     if not state:
         return shown
     snapshot = await _readable_snapshot(api, thread)
-    shown["values"] = snapshot.values if snapshot is not None and _exists(snapshot) else None
+    exists = snapshot is not None and snapshot.created_at is not None
+    shown["values"] = snapshot.values if snapshot is not None and exists else None
     if thread.run_id is None:
         return shown
     shown["interrupts"] = {}
@@ -124,10 +125,6 @@ def stored_state(found: CheckpointTuple | None, config: RunnableConfig) -> State
     shown = {name: values[name] for name in values if not name.startswith(("__", "branch:"))}
     metadata, at, parent = found.metadata, found.checkpoint["ts"], found.parent_config
     return StateSnapshot(shown, (), found.config, metadata, at, parent, (), ())
-
-
-def _exists(snapshot: StateSnapshot) -> bool:
-    return bool(snapshot.config["configurable"].get("checkpoint_id"))
 
 
 async def apply_supersteps(
