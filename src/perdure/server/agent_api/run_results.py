@@ -14,6 +14,7 @@ from perdure.operations.runs import RunRow
 from perdure.operations.waits import WaitRow
 from perdure.server.agent_api import statuses
 from perdure.server.agent_api.run_acceptance import BREAKPOINT, check_filters, known_thread
+from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.agent_api.statuses import RunStatus
 from perdure.server.context import Api
 from perdure.types import ENDED, Kind, State, WaitState
@@ -136,7 +137,7 @@ async def result_of(api: Api, run_id: str, found: SeenRun | None) -> Any:
 
 def as_error(kind: str, message: str) -> dict[str, Any]:
     """A run that failed, as `wait` and `join` return it: it is no error of HTTP."""
-    return {"__error__": {"error": kind, "message": message}}
+    return {"__error__": wire_error(kind, message)}
 
 
 def as_interrupt(api: Api, wait: WaitRow) -> dict[str, Any]:

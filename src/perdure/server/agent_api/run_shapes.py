@@ -27,6 +27,11 @@ def wire_time(at: int) -> str:
     return moment(at).isoformat(timespec="microseconds")
 
 
+def wire_error(kind: str, message: str) -> dict[str, str]:
+    """An error as clients get it: the name of its class, without the module."""
+    return {"error": kind.rpartition(".")[2], "message": message}
+
+
 def is_update(setup: Mapping[str, Any]) -> bool:
     """Whether a run only changed the state of its thread."""
     return bool(setup.get("metadata") == UPDATE)

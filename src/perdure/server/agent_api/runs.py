@@ -52,6 +52,8 @@ PAGE = 200
 """Runs that are read at once."""
 THREAD = "/threads/{thread_id}/runs"
 RUN = THREAD + "/{run_id}"
+ASKED: dict[int | str, dict[str, Any]] = {202: {"description": "The run was asked to stop"}}
+"""The answer of a request to cancel that does not wait."""
 Json = dict[str, Any]
 Action = Literal["interrupt", "rollback"]
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -265,7 +267,7 @@ async def delete(thread_id: str, run_id: UUID, api: ApiDep) -> Response:
     return Response(status_code=204)
 
 
-@router.post(RUN + "/cancel")
+@router.post(RUN + "/cancel", responses=ASKED)
 async def cancel(
     thread_id: str,
     run_id: UUID,
@@ -277,7 +279,7 @@ async def cancel(
     return await _cancel(api, thread_id, str(run_id), action, wait)
 
 
-@router.post("/runs/{run_id}/cancel")
+@router.post("/runs/{run_id}/cancel", responses=ASKED)
 async def cancel_stateless(
     run_id: UUID, api: ApiDep, wait: bool = False, action: Action = "interrupt"
 ) -> Any:
