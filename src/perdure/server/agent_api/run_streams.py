@@ -36,6 +36,7 @@ from perdure.server.agent_api.run_events import (
 )
 from perdure.server.agent_api.run_reader import RunReader
 from perdure.server.agent_api.run_results import find_run
+from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.stream_modes import parse_filter, parse_modes, run_modes
 from perdure.server.caller import Scope
@@ -150,7 +151,7 @@ class RunStream:
 
 
 def error_data(error: RunError) -> dict[str, Any]:
-    return {"error": error.kind, "message": error.message}
+    return wire_error(error.kind, error.message)
 
 
 def _encoded(event: WireEvent) -> bytes:

@@ -15,6 +15,7 @@ from perdure.engine.graphs import Graph
 from perdure.errors import UNREADABLE, Error
 from perdure.langgraph_port.call_config import OWN_KEYS
 from perdure.operations import threads
+from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.agent_api.state_shapes import interrupts_by_task
 from perdure.server.context import Api
 from perdure.server.json_errors import ApiError
@@ -71,7 +72,7 @@ async def _error(api: Api, thread: Thread) -> dict[str, Any] | None:
     if run.state is State.CANCELLED:
         return {"error": "UserInterrupt", "message": run.reason or "The run was cancelled."}
     if run.error is not None and run.state in (State.FAILED, State.HELD):
-        return {"error": run.error.kind, "message": run.error.message}
+        return wire_error(run.error.kind, run.error.message)
     return None if run.reason is None else {"error": run.state.value, "message": run.reason}
 
 
