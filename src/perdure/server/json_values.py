@@ -23,7 +23,7 @@ from pathlib import PurePath
 from typing import Any
 
 import orjson
-from starlette.responses import Response
+from starlette.responses import JSONResponse
 
 OPTIONS = orjson.OPT_NON_STR_KEYS
 DEEPEST = 200
@@ -41,10 +41,8 @@ def dump(value: Any) -> bytes:
         return orjson.dumps(_plain(value, 0))
 
 
-class WireResponse(Response):
+class WireResponse(JSONResponse):
     """A response whose body is the JSON of a value."""
-
-    media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         return dump(content)
