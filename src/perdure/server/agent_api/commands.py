@@ -224,7 +224,7 @@ async def stream_events(thread_id: UUID, body: EventStreamBody, api: ApiDep) -> 
 async def _events(api: Api, thread_id: str, wanted: EventStreamBody) -> AsyncGenerator[bytes]:
     since = wanted.since or 0
     source: RunFrames | None = None
-    async with aclosing(read_thread(api.runtime, thread_id, max(run_of(since), 1))) as found:
+    async with aclosing(read_thread(api, thread_id, max(run_of(since), 1))) as found:
         async for reader, item in found:
             frames: list[Frame] = []
             if isinstance(item, Begun) or source is None:
@@ -234,7 +234,8 @@ async def _events(api: Api, thread_id: str, wanted: EventStreamBody) -> AsyncGen
                 frames += source.feed(item)
             elif isinstance(item, Rest):
                 error = None if item.error is None else f"{item.error}"
-                frames += source.rest(item.outcome, item.at, error)
+                values = await reader.final_values()
+                frames += source.rest(item.outcome, item.at, error=error, values=values)
             for frame in frames:
                 if frame.seq > since and wanted.has(frame):
                     yield encode(frame.method, frame.wire(), str(frame.seq))

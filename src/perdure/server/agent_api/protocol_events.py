@@ -105,10 +105,16 @@ class RunFrames:
         """The frame that begins the run."""
         return self._frame(0, GOES_ON, self._lifecycle("running"), at)
 
-    def rest(self, event: str, at: datetime, error: str | None = None) -> list[Frame]:
-        """The frames that say how the run stands: completed, failed or interrupted."""
+    def rest(
+        self, event: str, at: datetime, *, error: str | None = None, values: Any = None
+    ) -> list[Frame]:
+        """The frames that say how the run stands: completed, failed or interrupted. `values` is its
+        state, if its chunks are not there."""
         self._rests = True
         ends = [part for one in list(self._messages.values()) for part in self._close(one)]
+        if values is not None:
+            shown = Chunk(self._last, "values", (), values, at)
+            ends += [*self._requests(shown), *self._values(shown)]
         frames = self._numbered(ends, at, first=LAST_FRAME - min(len(ends), LAST_FRAME - 1))
         more = {} if error is None else {"error": error}
         last = self._frame(self._last, RESTS, self._lifecycle(event, **more), at)
@@ -215,10 +221,11 @@ class RunFrames:
 
     def _requests(self, chunk: Chunk) -> Iterator[_Part]:
         for one in interrupts_in(chunk):
-            if one.id not in self._asked:  # a graph repeats the interrupts of its subgraphs
-                self._asked[one.id] = chunk.n
-                data = {"interrupt_id": one.id, "payload": one.value, "value": one.value}
-                if (schema := getattr(one, "response_schema", None)) is not None:
+            id, value, schema = _shown(one)
+            if id not in self._asked:  # a graph repeats the interrupts of its subgraphs
+                self._asked[id] = chunk.n
+                data = {"interrupt_id": id, "payload": value, "value": value}
+                if schema is not None:
                     data["response_schema"] = schema
                 yield _Part("input.requested", chunk.namespace, data)
 
@@ -276,6 +283,13 @@ def _before(n: int, known: dict[K, int]) -> dict[K, int]:
 
 def _graph_name(namespace: Namespace) -> str:
     return namespace[-1].partition(":")[0]
+
+
+def _shown(interrupt: Any) -> tuple[str, Any, Any]:
+    """The id, value and schema of an interrupt, as LangGraph has it or as JSON."""
+    if isinstance(interrupt, dict):
+        return interrupt["id"], interrupt["value"], interrupt.get("response_schema")
+    return interrupt.id, interrupt.value, getattr(interrupt, "response_schema", None)
 
 
 def _outcome(namespace: Namespace, result: Data) -> Data:
