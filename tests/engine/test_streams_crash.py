@@ -6,7 +6,7 @@ nothing is lost, nothing is there twice, and the numbers have no gap.
     row on disk, checkpoint not     chunks behind the mark: void        `begin_stream`
     checkpoint on disk              every chunk of its nodes, too       the order of the queue
     a parallel node has finished    its chunks, given again             its task's writes
-    while it begins again           the row with what is given again    one row: all of it, or nothing
+    while it begins again           the row with what is given again    one row: all or nothing
 """
 
 from __future__ import annotations

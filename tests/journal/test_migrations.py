@@ -34,6 +34,7 @@ WHOLE_JOURNAL = {
     "perdure_examples",
     "perdure_experiments",
     "perdure_prompts",
+    "perdure_tokens",
     "perdure_assistants",
     "perdure_assistant_versions",
 }

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from perdure.testing import d1
 from perdure.testing.d1 import Workerd, local_d1
+from perdure.testing.node import find_node
 from tests.support.polling import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.d1]
@@ -133,7 +133,7 @@ def test_a_missing_or_old_node_is_an_error_that_says_what_to_do(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RuntimeError, match="make workerd"):
-        d1._node()
+        find_node()
 
 
 def test_a_server_that_cannot_start_shows_its_log(server: Workerd, tmp_path: Path) -> None:

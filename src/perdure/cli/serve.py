@@ -114,8 +114,6 @@ def make_app(rt: Runtime, settings: ServerSettings) -> Any:
         settings["auth"] = import_part(project, "auth.path", project.auth)
     settings["cors"] = [*settings.get("cors", ()), *project.cors]
     settings["configurable_headers"] = project.configurable_headers
-    if project.store is not None:
-        settings["store"] = project.store
     if project.app is None:
         return rt.asgi(**settings)
     import_server()

@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from urllib.parse import unquote
 
 from langgraph.store.base import BaseStore, Op, Result, TTLConfig
 
@@ -29,10 +30,20 @@ class JournalStore(BaseStore):
 
     supports_ttl = True
 
-    def __init__(self, url: str) -> None:
-        """Raises `BadArgument` for a database that LangGraph has no store on."""
-        self._open = _opener(url)
-        self.ttl_config = TTL
+    def __init__(
+        self,
+        url: str,
+        *,
+        index: Mapping[str, Any] | None = None,
+        ttl: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`index` and `ttl` are those of LangGraph's stores. Raises `BadArgument` for a database
+        that LangGraph has no store on."""
+        self.ttl_config = cast(TTLConfig, {**TTL, **(ttl or {})})
+        options: dict[str, Any] = {"ttl": self.ttl_config}
+        if index:
+            options["index"] = dict(index)
+        self._open = _opener(url, options)
         self._opening = threading.Lock()
         self._store: Any = None
         self._pid = 0
@@ -62,16 +73,16 @@ class JournalStore(BaseStore):
             self._store = None
 
 
-def _opener(url: str) -> Callable[[], Any]:
+def _opener(url: str, options: dict[str, Any]) -> Callable[[], Any]:
     """A function that opens the store of the journal at `url`."""
     scheme = url.partition(":")[0].lower()
     if scheme == "sqlite":
-        path = url.removeprefix("sqlite:///").partition("?")[0]
+        path = unquote(url.removeprefix("sqlite:///").partition("?")[0])
         if path != ":memory:":
             path = str(Path(path).with_name(f"{Path(path).stem}-store{Path(path).suffix}"))
-        return lambda: _sqlite(path)
+        return lambda: _sqlite(path, options)
     if scheme in ("postgresql", "postgres"):
-        return lambda: _postgres(url)
+        return lambda: _postgres(url, options)
     raise BadArgument(
         f"LangGraph has no store on the database of this journal ({scheme}). Pass "
         "Runtime(store=...) one of your own."
@@ -79,25 +90,25 @@ def _opener(url: str) -> Callable[[], Any]:
 
 
 @contextlib.contextmanager
-def _sqlite(path: str) -> Iterator[Any]:
+def _sqlite(path: str, options: dict[str, Any]) -> Iterator[Any]:
     try:
         from langgraph.store.sqlite import SqliteStore
     except ImportError as error:
         raise Error(needs_extra("A store on SQLite", "server")) from error
-    with SqliteStore.from_conn_string(path, ttl=TTL) as store:
+    with SqliteStore.from_conn_string(path, **options) as store:
         store.conn.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait
         with _swept(store):
             yield store
 
 
 @contextlib.contextmanager
-def _postgres(url: str) -> Iterator[Any]:
+def _postgres(url: str, options: dict[str, Any]) -> Iterator[Any]:
     try:
         from langgraph.store.postgres import PostgresStore
     except ImportError as error:
         raise Error(needs_extra("A store on PostgreSQL", "server")) from error
     pool: Any = {"min_size": 1, "max_size": CONNECTIONS}
-    with PostgresStore.from_conn_string(url, pool_config=pool, ttl=TTL) as store, _swept(store):
+    with PostgresStore.from_conn_string(url, pool_config=pool, **options) as store, _swept(store):
         yield store
 
 

@@ -234,7 +234,8 @@ SELECT state FROM perdure_runs WHERE thread_id = :thread_id AND id = :id {lock};
 -- cancelled is to be cancelled too.
 INSERT INTO perdure_runs
   (thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, poked,
-   undo, events, change, created_at, updated_at, fingerprint, setup, parent_id, depth, ignores_parent_cancel, streams,
+   undo, events, change, created_at, updated_at, fingerprint, setup, webhook, parent_id, depth, ignores_parent_cancel,
+   streams,
    control, reason)
 SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:version AS TEXT),
        CAST(:key AS TEXT), 'pending',
@@ -243,8 +244,8 @@ SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:versi
             THEN CAST(:due_at AS BIGINT) END,
        CAST(:ready_at AS BIGINT), 0, 0, CAST(:begun AS INTEGER), 0, 0, 1, CAST(:change AS BIGINT),
        CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:fingerprint AS TEXT), CAST(:setup AS {blob}),
-       CAST(:parent_id AS TEXT), CAST(:depth AS BIGINT), CAST(:ignores_parent_cancel AS BIGINT),
-       CAST(:streams AS INTEGER),
+       CAST(:webhook AS TEXT), CAST(:parent_id AS TEXT), CAST(:depth AS BIGINT),
+       CAST(:ignores_parent_cancel AS BIGINT), CAST(:streams AS INTEGER),
        (SELECT 'cancel' FROM perdure_runs AS p
         WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :ignores_parent_cancel = 0),
        (SELECT CAST(:parent_reason AS TEXT) FROM perdure_runs AS p
@@ -905,7 +906,7 @@ RETURNING id;
 -- A message about a question, if it is a new one.
 INSERT INTO perdure_outbox
   (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
-SELECT thread_id, CAST(:wait_id AS TEXT), id, CAST(:topic AS TEXT), CAST(:now AS BIGINT), 0, 0,
+SELECT thread_id, CAST(:message_id AS TEXT), id, CAST(:topic AS TEXT), CAST(:now AS BIGINT), 0, 0,
        CAST(:now AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs
 WHERE thread_id = :thread_id AND id = :id
@@ -1331,6 +1332,31 @@ INSERT INTO perdure_outbox
   (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
 VALUES (:thread_id, :id, :run_id, :topic, :now, 0, 0, :now, :body) ON CONFLICT DO NOTHING;
 
+-- name: announce_ends
+-- A message for the webhook of each run that this change ended, held, or left waiting for a person. Its id is
+-- that of the run and the number of the event; what it says is read from the journal when it is delivered.
+INSERT INTO perdure_outbox
+  (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
+SELECT thread_id, id || '-' || CAST(events AS TEXT), id, webhook, CAST(:now AS BIGINT), 0, 0,
+       CAST(:now AS BIGINT), CAST(:empty AS {blob})
+FROM perdure_runs
+WHERE thread_id = :thread_id AND change = :change AND webhook IS NOT NULL
+  AND (state IN {ended} OR state = 'held'
+       OR state = 'waiting' AND COALESCE(due_at, :now + 1) > :now AND EXISTS (
+         SELECT 1 FROM perdure_waits AS w
+         WHERE w.run_id = perdure_runs.id AND w.state = 'open' AND w.kind = 'human'))
+ON CONFLICT DO NOTHING;
+
+-- name: announce_state
+-- The same for an endpoint (:topic) that is told of runs in one of these states.
+INSERT INTO perdure_outbox
+  (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
+SELECT thread_id, id || '-' || CAST(events AS TEXT) || '-' || CAST(:endpoint AS TEXT), id,
+       CAST(:topic AS TEXT), CAST(:now AS BIGINT), 0, 0, CAST(:now AS BIGINT), CAST(:empty AS {blob})
+FROM perdure_runs
+WHERE thread_id = :thread_id AND id = :id AND change = :change AND state IN ({names})
+ON CONFLICT DO NOTHING;
+
 -- name: next_message
 -- When the next message of one of these topics is due.
 SELECT due_at FROM perdure_outbox WHERE topic IN ({names}) ORDER BY due_at LIMIT 1;
@@ -1357,6 +1383,13 @@ DELETE FROM perdure_outbox WHERE thread_id = :thread_id AND id = :id;
 -- It was not: tried again later.
 UPDATE perdure_outbox SET due_at = :due_at, error = :error
 WHERE thread_id = :thread_id AND id = :id AND change = :change;
+
+-- name: redeliver_message
+-- Delivers again what was given up, or is to be tried later.
+UPDATE perdure_outbox SET due_at = :now, attempts = 0 WHERE id = :id RETURNING id;
+
+-- name: find_message
+SELECT id FROM perdure_outbox WHERE id = :id;
 
 -- name: messages
 -- What is not delivered yet, oldest first.
@@ -1851,7 +1884,8 @@ WHERE thread_id = :thread_id;
 -- name: change_thread
 -- Stores what a caller says about a thread, if it is still as the caller saw it.
 UPDATE perdure_thread_records
-SET graph = :graph, assistant = :assistant, updated_at = :now, expires_at = :expires_at,
+SET graph = COALESCE(CAST(:graph AS TEXT), graph),
+    assistant = COALESCE(CAST(:assistant AS TEXT), assistant), updated_at = :now, expires_at = :expires_at,
     change = :change, body = :body
 WHERE thread_id = :thread_id AND change = :seen;
 

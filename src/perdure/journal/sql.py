@@ -19,7 +19,7 @@ COMMON = {
         "thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, "
         "was, control, undo, events, created_at, updated_at, fingerprint, reason, setup, output, "
         "error, saved_effects, saved_calls, saved_tokens, labels, driven, parent_id, depth, "
-        "streams, streamed, "
+        "streams, streamed, webhook, "
         "EXISTS (SELECT 1 FROM "
         "perdure_checkpoints AS c WHERE c.thread_id = perdure_runs.thread_id)"
     ),
@@ -180,7 +180,8 @@ COMMON["thread_order"] = (
     "CAST(:direction AS BIGINT) * CASE CAST(:sort AS TEXT) WHEN 'created_at' THEN t.created_at "
     "WHEN 'updated_at' THEN t.updated_at "
     "WHEN 'state_updated_at' THEN COALESCE(l.updated_at, t.updated_at) END, "
-    f"{_TEXT_KEY.format(1)}, {_TEXT_KEY.format(-1)} DESC, t.thread_id"
+    f"{_TEXT_KEY.format(1)}, {_TEXT_KEY.format(-1)} DESC, "
+    "CASE WHEN :direction = 1 THEN t.thread_id END, t.thread_id DESC"
 )
 """By the column that :sort names: upwards if :direction is 1, downwards if it is -1."""
 

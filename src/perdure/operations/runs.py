@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from perdure.journal import EventStatement, Op, Row, Statement, is_left, read_op, with_params
 from perdure.journal.ids import random_number
-from perdure.operations import stored_rows
+from perdure.operations import messages, stored_rows
 from perdure.operations.events import Change, change, dump_event
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, LAST_MS
@@ -72,6 +72,8 @@ class RunRow(NamedTuple):
     depth: int
     streams: int
     streamed: str | None
+    webhook: str | None
+    """Topic of the messages that tell the run's own webhook about it."""
     has_checkpoints: bool
     """Whether its thread has checkpoints."""
 
@@ -171,12 +173,14 @@ def start(
     traceparent: str | None = None,
     streams: bool = False,
     beside: Beside | None = None,
+    webhook: str | None = None,
 ) -> Op[RunRow | None]:
     """Accept a run, or find the one accepted before with this key. None if the thread is busy.
     With `only`, the run takes the thread over from the runs in that state, whatever the strategy.
     A fork has `begun`, with a graph of this fingerprint. A child is refused if its parent has lost
     its lease. `traceparent` is the span of the caller, as W3C's trace context writes it. `streams`:
-    what it produces is kept. What is `beside` is stored in the same batch."""
+    what it produces is kept. What is `beside` is stored in the same batch. `webhook` is the topic
+    of the messages for its own webhook."""
     params = {
         **made.params,
         "graph": graph,
@@ -185,6 +189,7 @@ def start(
         "ready_at": ready_at,
         "due_at": ready_at,
         "setup": setup,
+        "webhook": webhook,
         "fingerprint": fingerprint,
         "begun": int(begun),
         "streams": int(streams),
@@ -262,6 +267,7 @@ def stop_thread(
         EventStatement("insert_takeover_events", params, data),
         *with_params(params, "trace_stopped", "close_waits"),
         *wake_joiners(by.params),
+        messages.announce_ends(by._replace(number=number)),
         *stop_children(serializer, by._replace(run_id="", number=number), grace),
     ]
 
@@ -446,12 +452,18 @@ def stop(
             *with_params(params, "lock_thread", "stop_run"),
             EventStatement("insert_stop_events", params, data),
             *with_params(params, "trace_changed", "close_waits", "next_of_thread"),
-            *(wake_joiners(params) + stop_children(serializer, made, grace) if is_cancel else ()),
+            *(_after_cancel(serializer, made, grace) if is_cancel else ()),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
         write=True,
         key=made.key,
     )
+
+
+def _after_cancel(serializer: Serializer, made: Change, grace: int) -> list[Statement]:
+    """Tell those that a cancelled run concerns, for its batch."""
+    told = [*wake_joiners(made.params), messages.announce_ends(made)]
+    return told + stop_children(serializer, made, grace)
 
 
 def stopped_state(control: Control) -> State:

@@ -24,10 +24,8 @@ from perdure.serde.serializer import Serializer
 
 JUST_ENDED = 60_000
 """Milliseconds that a thread is kept at least after its last run has ended."""
-INDEXED = ("created_at", "updated_at")
-"""Orders, downwards, that lists of threads have an index for."""
-ORDERS = (*INDEXED, "thread_id", "status", "state_updated_at")
-"""What a list of threads can be ordered by."""
+INDEXED = (("created_at", True), ("updated_at", True))
+"""Orders that lists of threads have an index for, each with whether it goes downwards."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +233,7 @@ def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[Thr
         name = "threads_of_assistant"
     elif chosen.status not in (None, "idle"):
         name = "threads_not_idle"
-    elif chosen.descending and chosen.sort in INDEXED:
+    elif (chosen.sort, chosen.descending) in INDEXED:
         of_graph = "" if chosen.graph is None else "_of_graph"
         name = f"threads{of_graph}_by_{chosen.sort.removesuffix('_at')}"
     return read_op(name, params, partial(stored_rows.every, ThreadRow))

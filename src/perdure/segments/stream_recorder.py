@@ -16,7 +16,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -73,9 +73,11 @@ class StreamRecorder:
         self._bounded = journal.capabilities.bounded
         self.messages: set[str | None] = set()
         """Ids of messages that were given in an earlier segment, and are not void."""
+        redactor = serializer.codec.redactor
+        self.hides_pieces = redactor is not None and bool(redactor.policy.patterns)
+        """Whether pieces of messages are left out: a pattern does not find a secret in pieces."""
         self._lock = threading.Lock()
         self._row: _Row | None = None
-        self._source: Callable[[], None] | None = None
         self._marks: dict[str, int] = dict(marks or {})
         self._warned: set[str] = set()
 
@@ -119,26 +121,15 @@ class StreamRecorder:
     def mark(self, ns: str) -> str:
         """End the row: a checkpoint of this namespace follows. Gives how many chunks came before
         it, and before the checkpoints of subgraphs since the last one at the top."""
-        self._take_waiting()
         with self._lock:
             self._end_row()
             self._marks = {**({} if not ns else self._marks), ns: self._count}
             return json.dumps(self._marks)
 
     def close(self) -> None:
-        """Queue what is left. Nothing more is added."""
-        self._take_waiting()
-        self._source = None
+        """Queue what is left: the segment ends."""
         with self._lock:
             self._end_row()
-
-    def follow(self, take_waiting: Callable[[], None]) -> None:
-        """Call this before each checkpoint: it adds the chunks that are still on their way."""
-        self._source = take_waiting
-
-    def _take_waiting(self) -> None:
-        if self._source is not None:
-            self._source()
 
     def _end_row(self) -> None:
         row, self._row = self._row, None

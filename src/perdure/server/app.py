@@ -60,7 +60,7 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
     tick = TickEndpoint(runtime, runtime.tick, secret)
 
     async def work() -> None:
-        if runtime.graphs or runtime.engine.delivery.handlers:
+        if runtime.graphs or runtime.engine.receivers or runtime.engine.webhook_endpoints:
             await runtime.work(
                 concurrency=options.concurrency,
                 grace=timedelta(seconds=options.grace),

@@ -15,7 +15,7 @@ from typing import Any
 
 from fastapi import Request
 
-from perdure.errors import BadArgument
+from perdure.errors import BadArgument, Error
 from perdure.langgraph_port import sdk_auth
 from perdure.server.caller import Caller, Scope
 from perdure.server.json_errors import ApiError
@@ -66,7 +66,7 @@ class Filters:
 
 def _holds(conditions: Any, metadata: Mapping[str, Any]) -> bool:
     if not isinstance(conditions, Mapping):
-        raise _bad_filter(conditions)
+        raise _bad_filter(f"a {type(conditions).__name__}")
     for key, wanted in conditions.items():
         if key == "$or":
             if not any(_holds(one, metadata) for one in _list(wanted)):
@@ -90,7 +90,7 @@ def _fits(value: Any, wanted: Any) -> bool:
             several = isinstance(operand, list | tuple | set)
             fits = all(one in held for one in (operand if several else [operand]))
         else:
-            raise _bad_filter({operator: operand})
+            raise _bad_filter(str(operator))
         if not fits:
             return False
     return True
@@ -98,14 +98,13 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list | tuple) or not value:
-        raise _bad_filter(value)
+        raise _bad_filter("$or or $and of no list")
     return list(value)
 
 
-def _bad_filter(value: Any) -> BadArgument:
-    return BadArgument(
-        f"An @auth.on handler returned the filter {value!r:.100}; use a value, $eq, $contains, "
-        "$or or $and."
+def _bad_filter(part: str) -> Error:
+    return Error(
+        f"An @auth.on handler returned a filter with {part}; use values, $eq, $contains, $or, $and."
     )
 
 
@@ -166,7 +165,7 @@ class AuthHandlers:
             raise ApiError(403, "Forbidden.")
         if isinstance(answer, Mapping):
             return Filters(answer) if answer else None
-        raise BadArgument(f"An @auth.on handler returned {type(answer).__name__}; use a dict.")
+        raise Error(f"An @auth.on handler returned {type(answer).__name__}; use a dict.")
 
     async def _call(self, call: Callable[[Any], Any], handler: Callable[..., Any]) -> Any:
         from langgraph_sdk import Auth

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
 
 from perdure.errors import BadArgument, did_you_mean
+from perdure.service.webhooks import secrets_of
 
 MIB = 1024 * 1024
 
@@ -27,6 +28,8 @@ class ServerSettings(TypedDict, total=False):
     cors: Sequence[str]
     store: Any
     configurable_headers: Sequence[str]
+    hook_secrets: Mapping[str, str | Sequence[str]]
+    hook_headers: Sequence[str]
     max_body: int
     body_timeout: float
     max_streams: int
@@ -57,6 +60,10 @@ class ServerOptions:
     langgraph.json, such as `{"index": {...}}`."""
     configurable_headers: tuple[str, ...] = ()
     """Patterns of request headers to pass on in `configurable`, such as `x-my-*`; `!` excludes."""
+    hook_secrets: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    """Standard Webhooks secrets of `/perdure/hooks/{thread_id}/{name}`, by name of the signal."""
+    hook_headers: tuple[str, ...] = ()
+    """Patterns of headers of such a webhook to pass on in the signal, such as `x-event-*`."""
     max_body: int = 8 * MIB
     """Largest body of a request, in bytes."""
     body_timeout: float = 30.0
@@ -67,14 +74,14 @@ class ServerOptions:
     @classmethod
     def of(cls, settings: ServerSettings) -> ServerOptions:
         """Checked options. Raises `BadArgument` for a name or value that makes no sense."""
-        known = {field.name for field in fields(cls)}
+        known = {one.name for one in fields(cls)}
         for name in settings:
             if name not in known:
                 raise BadArgument(
                     f"{name!r} is not a setting of the server.{did_you_mean(name, known)}"
                 )
         values: dict[str, Any] = dict(settings)
-        for name in ("hosts", "cors", "configurable_headers"):
+        for name in ("hosts", "cors", "configurable_headers", "hook_headers"):
             given = values.get(name)
             if isinstance(given, str):
                 raise BadArgument(f"{name} must be a list of texts, not {given!r}.")
@@ -83,4 +90,6 @@ class ServerOptions:
         for name in ("concurrency", "grace", "max_body", "body_timeout", "max_streams"):
             if getattr(options, name) <= 0:
                 raise BadArgument(f"{name} must be more than 0, not {getattr(options, name)!r}.")
+        for secret in options.hook_secrets.values():
+            secrets_of(secret)
         return options

@@ -105,7 +105,8 @@ class RunService:
         For `reserve` seconds no worker claims it, only a caller that drives it itself. With `only`,
         runs in that state alone are stopped, whatever the strategy. What is `beside` is stored in
         the same batch. A node of a run of an evaluation starts no other run: the effects of that
-        one would not be simulated.
+        one would not be simulated. The URL in `setup["webhook"]` is told when the run ends, is
+        held, or waits for a person.
         """
         if "perdure.saver" in sys.modules:  # else this is no node
             from perdure.effects.simulation import refuse_in_evaluation
@@ -117,6 +118,7 @@ class RunService:
                 "its runs start each other endlessly? Start it with detached=True to begin a tree "
                 "of its own."
             )
+        url = setup.get("webhook")
         now = self._clock.now()
         made = change(thread_id, run_id or new_id(), now)
         begin = deadline("after", after, lambda: moment(now))
@@ -140,6 +142,7 @@ class RunService:
             parent=parent,
             traceparent=caller_span(),
             beside=beside,
+            webhook=None if url is None else self._engine.webhook_topic(url),
             streams=bool(setup.get("stream")),
         )
         if row is None:

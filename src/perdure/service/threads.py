@@ -19,6 +19,8 @@ from perdure.times import maybe_moment, moment
 
 PAGE = 500
 """Threads that are read at once when their metadata, which SQL cannot see, decides."""
+NEWEST = 200
+"""Threads that are looked at first when those of one status are listed."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +143,14 @@ class ThreadService:
             every = [one for one in map(self.show, rows) if matches is None or matches(one)]
             every.sort(key=_sort_key(chosen.sort), reverse=chosen.descending)
             return every[offset : offset + limit], len(every) > offset + limit
+        if chosen.status is not None and (chosen.sort, chosen.descending) in threads.INDEXED:
+            found = yield from self._among_newest(chosen, matches)
+            if len(found) > offset + limit:
+                return found[offset : offset + limit], True
         if matches is None:
             rows = yield threads.page(chosen, offset, limit + 1, now)
             return [self.show(row) for row in rows[:limit]], len(rows) > limit
-        found: list[Thread] = []
-        read = 0
+        found, read = [], 0
         while len(found) <= offset + limit:
             rows = yield threads.page(chosen, read, PAGE, now)
             found += [one for one in map(self.show, rows) if matches(one)]
@@ -153,6 +158,14 @@ class ThreadService:
             if len(rows) < PAGE:
                 break
         return found[offset : offset + limit], len(found) > offset + limit
+
+    def _among_newest(self, chosen: ThreadFilter, matches: Matches | None) -> Plan[list[Thread]]:
+        """Those of the newest threads. If many threads have the status, all of a page are among
+        them, and the others need not be sorted."""
+        anything = replace(chosen, status=None)
+        rows: list[ThreadRow] = yield threads.page(anything, 0, NEWEST, self._clock.now())
+        found = [self.show(row) for row in rows if row.status == chosen.status]
+        return [one for one in found if matches is None or matches(one)]
 
     def count(self, chosen: ThreadFilter, matches: Matches | None = None) -> Plan[int]:
         """The number of these threads."""

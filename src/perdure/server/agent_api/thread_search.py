@@ -24,8 +24,9 @@ from perdure.server.agent_api.search_pages import (
     selected,
 )
 from perdure.server.agent_api.thread_views import OF_STATE, wire_thread
+from perdure.server.auth_handlers import Filters
 from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep, Filters
+from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
 from perdure.service.threads import Matches, Thread
 

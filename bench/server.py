@@ -1,0 +1,150 @@
+"""The server over HTTP beside `langgraph dev`, and streams beside `graph.astream`."""
+
+import asyncio
+
+from bench.databases import Kind
+from bench.engines import LABEL
+from bench.report import Bar, Section, Series, Table, millis, times
+from bench.rounds import Bench, say
+from bench.server_requests import CLIENTS, Found, measure
+from bench.servers import Dev, Ours, Server, install, versions
+from bench.streams import STREAMED, in_process, streaming_steps
+
+TEXT = """\
+`langgraph dev` ({versions}) keeps threads and runs in memory; ours are on disk before the reply.
+Each server is a process of its own, started for each round; the client is another, with a lean HTTP
+client, on the same machine. Servers are measured one after another, in turning order.
+
+*Streaming chat*: a model that answers with {tokens} tokens without a pause. "First token" is from
+the request (or call) to the first token; "tokens/s" from the first to the last. Over HTTP the run
+is created and streamed by `POST /threads/{{id}}/runs/stream` with `messages-tuple`. "In process" is
+`rt.start` and `rt.stream` with a worker in the same event loop; `graph.astream` has no checkpointer
+and stores nothing.
+
+*Requests*: `POST /threads/{{id}}/runs` of a graph with one node, whose runs are driven at the same
+time, and `GET /threads/{{id}}/state` of a finished thread; each client has a connection, and for
+its runs a thread, of its own. *Wait*: `POST /threads/{{id}}/runs/wait` of the same
+graph. *Answer*: from sending `command.resume` to the node that goes on.
+
+*Streaming on and off*: a loop of {steps} super-steps, from `rt.start` until the run is done."""
+
+
+def server(bench: Bench) -> Section:
+    kinds: list[Kind] = [k for k in LABEL if not any(w in LABEL[k].lower() for w in bench.without)]
+    field: list[Server] = bench.field(*(Ours(kind) for kind in kinds), Dev())
+    if any(isinstance(who, Dev) for who in field):
+        install()
+    found = Found()
+    tokens, steps = bench.pick(1000, 200), bench.pick(300, 50)
+
+    def trial(who: Server, url: str, thread: str) -> float:
+        with who.serve(url) as port:
+            return asyncio.run(measure(bench, who, port, tokens, found))
+
+    rounds = bench.pick(5, 1)
+    bench.interleave("server", field, rounds, trial, unit="s")
+    for n in range(rounds):
+        for name, stream in in_process(bench, kinds, tokens):
+            found.first.add(name, stream.first)
+            found.rate.add(name, stream.rate)
+        say(f"server  in process {n + 1}/{rounds}")
+    streamed = streaming_steps(bench, kinds, steps, bench.pick(7, 2))
+    text = TEXT.format(versions=versions(), tokens=f"{tokens:,}", steps=steps)
+    return Section(
+        "The server beside `langgraph dev`",
+        text,
+        [
+            _chat(found),
+            _requests(field, found),
+            _latencies(field, found),
+            _stepped(kinds, streamed),
+        ],
+        [*_bars(kinds, found), *_stream_bars(kinds, streamed)],
+    )
+
+
+def _chat(found: Found) -> Table:
+    dev = Dev().name
+    head = ["", "first token", "× langgraph dev", "tokens/s", "× langgraph dev", "× graph.astream"]
+    rows = [
+        [
+            name,
+            millis(found.first.median(name)),
+            times(found.first.ratio(name, dev)),
+            f"{found.rate.median(name):,.0f}",
+            times(found.rate.ratio(name, dev)),
+            times(found.rate.ratio(name, "graph.astream")),
+        ]
+        for name in found.first.names
+    ]
+    return Table(head, rows, "Streaming chat")
+
+
+def _requests(field: list[Server], found: Found) -> Table:
+    columns = [
+        (f"{what}, {clients} client{'s' if clients > 1 else ''}", series[clients])
+        for what, series in (("create a run", found.create), ("read state", found.read))
+        for clients in CLIENTS
+    ]
+    rows = [
+        [
+            who.name,
+            *(
+                f"{series.median(who.name):,.0f} ({times(series.ratio(who.name, Dev().name))})"
+                for _, series in columns
+            ),
+        ]
+        for who in field
+    ]
+    return Table(
+        ["", *(name for name, _ in columns)], rows, "Requests per second (× langgraph dev)"
+    )
+
+
+def _latencies(field: list[Server], found: Found) -> Table:
+    rows = [
+        [who.name, millis(found.wait.median(who.name)), millis(found.answer.median(who.name))]
+        for who in field
+    ]
+    return Table(["", "one-node `runs/wait`", "answer to running node"], rows, "Latency (medians)")
+
+
+def _stepped(kinds: list[Kind], streamed: Series) -> Table:
+    rows = [
+        [
+            f"perdure {LABEL[kind]}, {mode}",
+            times(streamed.ratio(f"{LABEL[kind]} {mode}", f"{LABEL[kind]} off")),
+            millis(streamed.median(f"{LABEL[kind]} {mode}")),
+        ]
+        for kind in kinds
+        for mode in ("off", *STREAMED)
+    ]
+    return Table(["streamed", "× off", "per step"], rows, "A step with streaming on and off")
+
+
+def _bars(kinds: list[Kind], found: Found) -> list[Bar]:
+    dev = Dev().name
+    bars = []
+    for kind in kinds:
+        name = Ours(kind).name
+        for what, series in (("creating runs", found.create), ("reading state", found.read)):
+            for clients in CLIENTS:
+                ratio = series[clients].ratio(name, dev)
+                title = f"{what}, {clients} at once, against langgraph dev, {name}"
+                bars.append(Bar(title, 3.0, ratio, at_most=False))
+        wait, answer = found.wait.median(name) * 1000, found.answer.median(name) * 1000
+        bars.append(Bar(f"one-node runs/wait, {name}", 30.0, wait, unit="ms"))
+        bars.append(Bar(f"from an answer to the running node, {name}", 50.0, answer, unit="ms"))
+    return bars
+
+
+def _stream_bars(kinds: list[Kind], streamed: Series) -> list[Bar]:
+    return [
+        Bar(
+            f"a step that streams {mode} against one that streams nothing, perdure {LABEL[kind]}",
+            1.1,
+            streamed.ratio(f"{LABEL[kind]} {mode}", f"{LABEL[kind]} off"),
+        )
+        for kind in kinds
+        for mode in STREAMED
+    ]

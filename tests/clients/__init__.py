@@ -1,0 +1,1 @@
+"""Programs and pages that use LangGraph's own JavaScript clients, and the graphs they talk to."""

@@ -1,0 +1,105 @@
+"""`useStream` in a real browser: both hooks of LangGraph, on a page of our server and on another's.
+
+A person chats, is asked a question, stops an answer, and reloads the page in the middle of one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
+
+import perdure
+from tests.clients.graphs import GRAPHS
+from tests.support.agent_server import serving
+from tests.support.js_clients import agent_server, node
+
+pytestmark = pytest.mark.slow
+
+PAGES = ("rest-1.12", "rest-latest", "protocol")
+COUNT = "".join(f"{n} " for n in range(1, 61))
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the bundled pages."""
+    folder = tmp_path_factory.mktemp("pages")
+    assert node("bundle.mjs", str(folder)) == list(PAGES)
+    return folder
+
+
+@contextmanager
+def another_origin(folder: Path) -> Iterator[str]:
+    """A plain web server of the pages, which knows nothing of ours."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def check(story: dict[str, Any]) -> None:
+    """What a person must have seen."""
+    assert story["failed"] == 0, story
+    first, second = story["chat"]["first"], story["chat"]["second"]
+    assert first["messages"] == [["human", "hello there"], ["ai", "You said: hello there "]]
+    assert len(first["seen"]) > 1, "tokens were not shown as they came"
+    assert second["messages"][2:] == [["human", "and again"], ["ai", "You said: and again "]]
+    asked = story["question"]
+    assert asked["asked"] == "May I?"
+    assert asked["messages"][-1] == ["ai", "You said: the answer is yes "]
+    assert asked["state"]["next"] == []
+    assert story["stop"]["status"] == "interrupted"
+    assert story["stop"]["shown"].startswith("1 2 3 4 5 ")
+    reloaded = story["reload"]
+    assert reloaded["messages"] == [["human", "count 60"], ["ai", COUNT]]
+    assert reloaded["runs"] == 1
+    assert len(reloaded["seen"]) > 5, "the page waited for the end instead of reading on"
+    for text in reloaded["seen"]:
+        assert COUNT.startswith(text), f"a token was lost or repeated: {text!r}"
+    assert story["complaints"] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_of_another_origin_that_is_named_uses_the_hook(
+    url: str, pages: Path, page: str
+) -> None:
+    with another_origin(pages) as origin, agent_server(url, cors=[origin]) as address:
+        check(node("use_stream.mjs", f"{origin}/{page}.html", address))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_of_the_embedding_application_uses_the_hook(
+    sqlite_url: str, pages: Path, page: str
+) -> None:
+    runtime = perdure.Runtime(sqlite_url)
+    for name, graph in GRAPHS.items():
+        runtime.register(graph, name=name)
+    app = FastAPI()
+    app.include_router(runtime.router())
+    app.mount("/pages", StaticFiles(directory=pages))
+    with serving(app) as server:
+        check(node("use_stream.mjs", f"{server.url}/pages/{page}.html", server.url))
+
+
+def test_a_page_of_an_origin_that_is_not_named_gets_nothing(sqlite_url: str, pages: Path) -> None:
+    with another_origin(pages) as origin, agent_server(sqlite_url, cors=[]) as address:
+        story = node("use_stream.mjs", f"{origin}/rest-1.12.html", address, "chat")
+    assert story["failed"] == 1
+    assert any("CORS" in line for line in story["complaints"])
