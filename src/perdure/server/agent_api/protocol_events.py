@@ -12,9 +12,10 @@ number holds 53 bits. Frame 0 of a chunk is the `lifecycle` event that a run goe
 how it stands after that chunk: completed, failed, interrupted. A chunk with more than 509 other
 frames, a message of 170 blocks, repeats 510 for the last ones.
 
-To give the frames behind a `seq`, a run is read from its beginning, and earlier frames are left
-out. What a segment replaces is left out for readers that come later. One that has seen it is told:
-messages that were cut off end in an `error`, and a second `running` begins the segment.
+To give the frames behind a `seq`, its run is read from the beginning, with what was replaced up to
+there, and earlier frames are left out. What a segment replaces is left out for readers that come
+later. One that has seen it is told: messages that were cut off end in an `error`, and a second
+`running` begins the segment.
 """
 
 from __future__ import annotations
@@ -47,6 +48,16 @@ def seq_of(run: int, chunk: int, frame: int) -> int:
 def run_of(seq: int) -> int:
     """The number of the run that a frame belongs to."""
     return seq >> (CHUNK_BITS + FRAME_BITS)
+
+
+def chunk_of(seq: int) -> int:
+    """The number of the chunk that a frame belongs to."""
+    return (seq >> FRAME_BITS) & ((1 << CHUNK_BITS) - 1)
+
+
+def is_rest(seq: int) -> bool:
+    """Whether a frame says how a run stands."""
+    return seq & RESTS == RESTS
 
 
 @dataclass(frozen=True)
@@ -120,9 +131,13 @@ class RunFrames:
         last = self._frame(self._last, RESTS, self._lifecycle(event, **more), at)
         return [*frames, last]
 
+    def note_rest(self) -> None:
+        """Note that the reader was told how the run stood after the last chunk."""
+        self._rests = True
+
     def feed(self, chunk: Chunk) -> list[Frame]:
         """The frames of a chunk, on all channels."""
-        self._last, rested, self._rests = chunk.n, self._rests, False
+        rested, self._rests, self._last = self._rests, False, chunk.n
         frames = []
         if rested or chunk.mode == SEGMENT:
             frames.append(self._frame(chunk.n, GOES_ON, self._lifecycle("running"), chunk.at))

@@ -90,6 +90,23 @@ class RunReader:
                 elif (shown := await self._without_waits(chunk)) is not None:
                     yield shown
 
+    async def history(self, last: int) -> AsyncGenerator[Chunk]:
+        """What the run produced up to a chunk, with what was replaced: as one saw it who was there
+        all the time."""
+        journal, serializer = self._runtime.journal, self._runtime.engine.serializer
+        after = 0
+        while after < last:
+            op = streams.between(self.row.thread_id, self.row.id, after, streams.PAGE)
+            rows = await journal.aread_committed(op)
+            for row in rows:
+                for chunk in streams.load(serializer, self.row.thread_id, self.row.id, row):
+                    shown = chunk
+                    if interrupts_in(chunk):
+                        shown = await self._without_waits(chunk) or chunk
+                    if chunk.n <= last:
+                        yield shown
+            after = rows[-1].last if rows else last
+
     async def final_values(self) -> Any:
         """The state that the run has led to, if none of its output is kept: clients that read it
         get that one. None: its output says it, or it has failed."""
@@ -128,12 +145,13 @@ Item = Begun | Chunk | Rest
 
 
 async def read_thread(
-    api: Api, thread_id: str, first: int
+    api: Api, thread_id: str, first: int, seen_of_first: int = 0
 ) -> AsyncGenerator[tuple[RunReader, Item]]:
     """What the runs of a thread produce, one after the other from their beginning, and how each
     then stands. Without end: it waits for the next run.
 
-    `first` is the number of the first run on its thread. A run whose chunks are deleted already is
+    `first` is the number of the first run on its thread. Up to chunk `seen_of_first` it is read
+    with what was replaced, which the caller has seen. A run whose chunks are deleted already is
     left out, unless it is the last one.
     """
     number, runtime = first - 1, api.runtime
@@ -147,7 +165,8 @@ async def read_thread(
                 number = row.n
                 if is_shown(serializer, row) and (not _is_empty(row) or row is found[-1]):
                     reader = RunReader(api, row)
-                    async with aclosing(_read_run(reader)) as items:
+                    seen_of_run = seen_of_first if row.n == first else 0
+                    async with aclosing(_read_run(reader, seen_of_run)) as items:
                         async for item in items:
                             yield reader, item
             if not found:
@@ -163,9 +182,11 @@ def _is_empty(row: RunRow) -> bool:
     return row.state in ENDED and not row.streams
 
 
-async def _read_run(reader: RunReader) -> AsyncGenerator[Item]:
+async def _read_run(reader: RunReader, after: int) -> AsyncGenerator[Item]:
     yield Begun()
-    after = 0
+    async with aclosing(reader.history(after)) as chunks:
+        async for chunk in chunks:
+            yield chunk
     while True:
         async with aclosing(reader.chunks(after)) as chunks:
             async for chunk in chunks:
