@@ -24,7 +24,7 @@ and stores nothing.
 *Requests*: `POST /threads/{{id}}/runs` of a graph with one node, and `GET /threads/{{id}}/state` of
 a finished thread; each client has a connection, and for its runs a thread, of its own. "Create" is
 a run that begins in an hour, so that only its acceptance is measured. "Create and drive" begins at
-once: ours is driven while the next requests come, and `langgraph dev` leaves most for later. *Wait*:
+once: ours is driven while more requests come; `langgraph dev` leaves most for later. *Wait*:
 `POST /threads/{{id}}/runs/wait` of the same graph. *Answer*: from sending `command.resume` to the
 node that goes on.
 
