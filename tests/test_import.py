@@ -72,8 +72,20 @@ def imported(path: Path) -> Iterator[str]:
 EVERY = {f"perdure.{name}" for name, _ in modules()}
 
 
+def types_of_runtime(path: Path) -> bool:
+    """Whether a file names `Runtime` for the type checker only, as the server does: it serves one,
+    and `Runtime.asgi()` imports the server when it is called."""
+    blocks = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If)]
+    return any(
+        ast.unparse(block.test) == "TYPE_CHECKING" and "perdure.runtime" in ast.unparse(block)
+        for block in blocks
+    )
+
+
 def own_imports(path: Path) -> set[str]:
     found = {name.removeprefix("perdure.") for name in imported(path) if name in EVERY}
+    if path.is_relative_to(HOME / "server") and types_of_runtime(path):
+        found.discard("runtime")
     # A package is imported along with each of its modules; what counts is the module.
     return {name for name in found if not any(other.startswith(f"{name}.") for other in found)}
 

@@ -20,6 +20,6 @@ def web() -> Any:
     from .web import Unsubscribe
 
     app.setup()
-    served = rt.asgi()
+    served = rt.asgi(worker=False)
     served.routes.extend(Unsubscribe(Inbound(app)).routes())
     return served

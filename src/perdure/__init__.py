@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from perdure.runtime import Runtime as Runtime
     from perdure.saver import Saver as Saver
     from perdure.serde.redaction_policy import Redaction as Redaction
+    from perdure.service.webhooks import RunWebhooks as RunWebhooks
+    from perdure.service.webhooks import Webhook as Webhook
     from perdure.thread_import import import_threads as import_threads
     from perdure.types import Chunk as Chunk
     from perdure.types import Done as Done
@@ -95,6 +97,7 @@ _HOME = {
     "Retention": "perdure.types",
     "Retry": "perdure.types",
     "Run": "perdure.types",
+    "RunWebhooks": "perdure.service.webhooks",
     "Runtime": "perdure.runtime",
     "Saver": "perdure.saver",
     "Schedule": "perdure.types",
@@ -106,6 +109,7 @@ _HOME = {
     "Wait": "perdure.types",
     "WaitClosed": "perdure.errors",
     "WaitExpired": "perdure.errors",
+    "Webhook": "perdure.service.webhooks",
     "WrongState": "perdure.errors",
     "ask": "perdure.agent",
     "connect": "perdure.journal",

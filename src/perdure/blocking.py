@@ -46,13 +46,17 @@ def blocking_iterator(
                 except StopAsyncIteration:
                     return
         finally:
-            self._run(found.aclose())
+            self._run(_close(found))
 
     return functools.update_wrapper(iterate, method)
 
 
 async def _next(found: AsyncIterator[T]) -> T:
     return await anext(found)
+
+
+async def _close(found: AsyncGenerator[Any]) -> None:
+    await found.aclose()
 
 
 class LoopThread:

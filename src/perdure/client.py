@@ -20,12 +20,12 @@ from typing import Any, Literal, TypeVar
 
 from perdure.blocking import LoopThread, blocking_iterator, blocking_method
 from perdure.context_managed import ContextManaged
-from perdure.errors import BadArgument
+from perdure.errors import BadArgument, NotFound
 from perdure.journal import Journal, scrub, version
 from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.names import check_id, check_renamed, check_text, maybe_id
 from perdure.observe.observers import Observers
-from perdure.operations import claims
+from perdure.operations import claims, messages
 from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, call_number, parent_of_call, recorded
 from perdure.serde.codec import Codec
@@ -213,6 +213,7 @@ class Client(ContextManaged):
         version: str | None = None,
         on_parent_cancel: Literal["cancel", "leave"] = "cancel",
         detached: bool = False,
+        webhook: str | None = None,
         stream: Iterable[str] | str = (),
         stream_subgraphs: bool = True,
     ) -> Run:
@@ -223,7 +224,8 @@ class Client(ContextManaged):
         `enqueue` waits for its end, `reject` raises `ThreadBusy`, `interrupt` stops it and keeps
         its steps, `rollback` stops it and deletes them. `after` delays the start. `stream` names
         the modes of LangGraph's output that are kept for `stream()`: none by default;
-        `stream_subgraphs` says whether that of subgraphs is.
+        `stream_subgraphs` says whether that of subgraphs is. The URL `webhook` is told when the run
+        ends, is held, or waits for a person.
 
         In a node it is an effect, and the run is a child of the node's run: it is cancelled with
         its parent unless `on_parent_cancel="leave"`. A `detached` run has no parent.
@@ -248,6 +250,9 @@ class Client(ContextManaged):
         )
         if durability is not None:
             setup["durability"] = durability
+        if webhook is not None:
+            setup["webhook"] = webhook
+            self.engine.webhook_topic(webhook)  # raises now, not in an effect
         if kept := kept_modes(stream, stream_subgraphs):
             setup["stream"] = kept
         deadline("after", after, lambda: moment(0))
@@ -659,9 +664,17 @@ class Client(ContextManaged):
         await self.journal.arun(self.services.effects.settle(key, how, result, by, reason))
 
     async def messages(self, *, after: Message | None = None, limit: int = PAGE) -> list[Message]:
-        """Messages in the outbox that are not delivered yet, oldest first. `after` is the last
-        message of the page before."""
+        """Messages in the outbox that are not delivered, oldest first. `after` is the last message
+        of the page before. One that was given up has no `due_at`."""
         return await self.journal.arun(self.services.effects.messages(after, check_limit(limit)))
+
+    async def redeliver(self, message_id: str) -> None:
+        """Deliver a message of the outbox now: one that was given up, or is to be tried later.
+        Raises `NotFound`."""
+        op = messages.redeliver(check_text("message_id", message_id), self.services.clock.now())
+        if not await self.journal.ado(op):
+            raise NotFound("message", message_id)
+        self.engine.wake()
 
     # -- control
 
@@ -905,6 +918,7 @@ class BlockingClient(LoopThread):
     effects = blocking_method(Client.effects)
     settle = blocking_method(Client.settle)
     messages = blocking_method(Client.messages)
+    redeliver = blocking_method(Client.redeliver)
     pause = blocking_method(Client.pause)
     resume = blocking_method(Client.resume)
     wake = blocking_method(Client.wake)

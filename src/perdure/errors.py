@@ -272,14 +272,22 @@ class NotDurable(Error):
 
 
 class NotFound(Error):
-    """The journal has no such run, wait, schedule, effect, checkpoint, prompt, dataset or
-    experiment."""
+    """The journal has no such run, wait, schedule, effect, checkpoint, prompt, dataset, experiment,
+    assistant or thread."""
 
     def __init__(self, what: str, id: str, service: str = "") -> None:
-        is_kept = what in ("prompt", "dataset", "experiment")
+        is_kept = what in ("prompt", "dataset", "experiment", "assistant", "token")
         pruned = "" if is_kept else " It may have been pruned."
         super().__init__(f"There is no {what} {id!r} in {service or 'this journal'}.{pruned}")
         self.what, self.id, self.service = what, id, service
+
+
+class AlreadyExists(Error):
+    """There is an assistant or a thread with this id already. Nothing was changed."""
+
+    def __init__(self, what: str, id: str) -> None:
+        super().__init__(f"There is {what} {id!r} already. Choose another id, or change that one.")
+        self.what, self.id = what, id
 
 
 class ThreadBusy(Error):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
+
+from langgraph.store.base import BaseStore
 
 from perdure.blocking import blocking_method
 from perdure.client import BlockingClient, Client
@@ -15,7 +18,9 @@ from perdure.engine.engine import Engine
 from perdure.engine.graph_changes import check_renames, with_aliases
 from perdure.engine.graph_check import GraphCheck, check
 from perdure.engine.graphs import Graph, bind
+from perdure.engine.journal_store import JournalStore
 from perdure.engine.node_outputs import with_redacted_outputs
+from perdure.engine.outbox_delivery import Receiver
 from perdure.errors import BadArgument, Error, needs_extra
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_id, check_renamed, check_text
@@ -26,8 +31,10 @@ from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, recorded
 from perdure.saver import Saver
 from perdure.serde.redaction_policy import Redaction
+from perdure.server.webhooks.sender import WebhookSender
 from perdure.service.runs import GRACE
 from perdure.service.validation import check_duration, check_limit
+from perdure.service.webhooks import RunWebhooks, Webhook
 from perdure.types import (
     Control,
     Counts,
@@ -41,7 +48,9 @@ from perdure.types import (
 )
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
+    from fastapi import APIRouter, FastAPI
+
+    from perdure.server.options import ServerSettings
 
 
 class Runtime(Client):
@@ -52,9 +61,13 @@ class Runtime(Client):
     is noticed at once. `allow`, `encryption_keys`, `max_bytes` and `durability` are those of
     `Saver`. `observe` is an observer, or several: traces, metrics and logs of `perdure.observe`, or
     your own. True takes those that the environment configures.
-    `on_question` is given each new question for a person, as `deliver` would.
+    `on_question` is given each new question for a person, as `deliver` would. `webhooks` are
+    endpoints that are told of questions, and of runs that are held or failed; `run_webhooks` says
+    how the webhooks that runs are started with are signed, and where they may lead.
     `redact`, a `Redaction`, says what is never stored, and what nodes therefore never see either.
     `retention`, a `Retention`, says when workers delete the runs that ended.
+    `store` is the LangGraph store of graphs that have none of their own; True is one beside the
+    journal: on SQLite a file of its own, on PostgreSQL tables in the same database.
 
         runtime = Runtime("sqlite:///agents.db")
         graph = runtime.register(builder, name="campaign")
@@ -76,8 +89,11 @@ class Runtime(Client):
         clock: Clock | None = None,
         observe: Any = None,
         on_question: Callable[[Message], Any] | None = None,
+        webhooks: Sequence[Webhook] = (),
+        run_webhooks: RunWebhooks | None = None,
         redact: Redaction | None = None,
         retention: Retention | None = None,
+        store: BaseStore | bool | None = None,
         keys: None = None,
         observer: None = None,
     ) -> None:
@@ -95,6 +111,9 @@ class Runtime(Client):
         )
         engine = Engine(saver, lease.total_seconds(), observers, lambda: self.services, retention)
         self._compose(url, engine, clock)
+        WebhookSender(engine, run_webhooks or RunWebhooks(), webhooks).attach()
+        if store:
+            self.use_store(store)
         if on_question is not None:
             self.deliver(QUESTION, on_question)
 
@@ -107,6 +126,22 @@ class Runtime(Client):
     def retention(self) -> Retention | None:
         """How long this runtime keeps runs that ended."""
         return self.engine.retention
+
+    @property
+    def store(self) -> BaseStore | None:
+        """The store of graphs that have none of their own."""
+        found: BaseStore | None = self.engine.store
+        return found
+
+    def use_store(self, store: BaseStore | bool) -> None:
+        """Give a store to the graphs that have none, those registered already among them; True is
+        one beside the journal. Graphs that `register` returned before keep having none."""
+        if store is True:
+            store = JournalStore(self._url or os.environ.get("PERDURE_URL", ""))
+        if not isinstance(store, BaseStore):
+            raise BadArgument(f"store must be a LangGraph store, or True, not {store!r}.")
+        self.engine.store = store
+        self.engine.graphs.give_store(store)
 
     def __repr__(self) -> str:
         return f"<perdure.Runtime {self.url} of {', '.join(self.graphs) or 'no graphs'}>"
@@ -156,7 +191,7 @@ class Runtime(Client):
         check_text("version", version)
         if isinstance(graph, BoundGraph):
             graph = graph.unbound
-        name, pregel = bind(graph, self.saver, name)
+        name, pregel = bind(graph, self.saver, name, self.store)
         pregel = with_redacted_outputs(pregel, self.saver.serializer)
         names = dict(renamed or {})
         check_renames(names, pregel, name)
@@ -199,7 +234,7 @@ class Runtime(Client):
         check_text("topic", topic)
         if not callable(handler):
             raise BadArgument(f"The handler of topic {topic!r} must be callable, not {handler!r}.")
-        self.engine.delivery.handlers[topic] = handler
+        self.engine.receivers[topic] = Receiver(handler)
 
     async def fork(
         self,
@@ -318,20 +353,37 @@ class Runtime(Client):
 
     # -- over HTTP
 
-    def asgi(self, *, secret: str | None = None) -> Starlette:
-        """This runtime as an ASGI application: `GET /ok`, `GET /metrics` if it has `Metrics`, and
-        `POST /cron/tick` for a cron service.
+    def asgi(self, **settings: Unpack[ServerSettings]) -> FastAPI:
+        """This runtime as an ASGI application: LangGraph's Agent Server API, perdure's own routes,
+        `GET /ok`, `GET /metrics` if it has `Metrics`, and `POST /cron/tick` for a cron service.
 
-        Ticks are off until there is a `secret`, by default `PERDURE_CRON_SECRET`: a request with it
-        as a bearer token drives due runs, 25 and one after the other by default. The application's
-        lifespan opens and closes the runtime, unless it is open already, and may run again. Mounted
-        into another application, it is opened on first use.
+        The application's lifespan opens the runtime, unless it is open already, runs a worker
+        beside (`worker=False`: none) and closes it; it may run again. Mounted into another
+        application its lifespan does not run: include `router()` there instead.
+
+            app = runtime.asgi(worker=False, secret="...")
         """
         try:
             from perdure.server.app import make_app
+            from perdure.server.options import ServerOptions
         except ImportError as error:
             raise Error(needs_extra("asgi()", "server")) from error
-        return make_app(self, self.tick, secret=secret)
+        return make_app(self, ServerOptions.of(settings))
+
+    def router(self, **settings: Unpack[ServerSettings]) -> APIRouter:
+        """The routes of `asgi()` for an application of your own, with their lifespan.
+
+            app = FastAPI()
+            app.include_router(runtime.router(), prefix="/agents")
+
+        In Starlette: `Starlette(routes=router.routes, lifespan=router.lifespan_context)`.
+        """
+        try:
+            from perdure.server.app import make_router
+            from perdure.server.options import ServerOptions
+        except ImportError as error:
+            raise Error(needs_extra("router()", "server")) from error
+        return make_router(self, ServerOptions.of(settings))
 
 
 class BlockingRuntime(BlockingClient):

@@ -80,7 +80,7 @@ fails = row(fail)
 SAID = {
     "dependencies": ["."],
     "graphs": {name: f"./agent.py:{name}" for name in ("held", "asks", "sleeps", "hears", "fails")},
-    "store": {},
+    "ui": {},
 }
 
 
@@ -188,7 +188,7 @@ def test_it_shows_what_it_found_and_what_happens(
     shown = dev()
     shown.says("graphs +held, asks, sleeps, hears, fails\n")
     shown.says(f"journal +sqlite:///{folder}/.perdure/agents.db\n")
-    shown.says("note +not used here: store\n")
+    shown.says("note +not used here: ui\n")
     asks = client.blocking.start("asks", {}, thread_id="letter-1")
     assert shown.says(r"asks letter-1 +started +run (\S+)\n") == asks.id
     shown.says(r"letter-1 +step 1  first\n")

@@ -422,11 +422,15 @@ def test_keys_that_are_for_a_server_or_an_image_are_no_error(tmp_path: Path) -> 
         "python_version": "3.12",
         "node_version": "20",
         "dockerfile_lines": [],
-        "http": {},
+        "http": {"disable_webhooks": True, "cors": {"max_age": 5}},
         "auth": {"path": "./auth.py:auth"},
         "ui": {},
     }
-    assert found(project(tmp_path / "p", said)).notes == ["not used here: auth, http, ui"]
+    assert found(project(tmp_path / "p", said)).notes == [
+        "not used here: ui",
+        "not used here: http.disable_webhooks",
+        "not used here: http.cors.max_age",
+    ]
 
 
 @pytest.mark.parametrize(

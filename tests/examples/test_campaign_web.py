@@ -39,7 +39,7 @@ def browser(sqlite_office: World) -> Iterator[TestClient]:
 
 
 def serving(app: App) -> TestClient:
-    served = app.runtime.asgi()
+    served = app.runtime.asgi(worker=False)
     served.routes.extend(Unsubscribe(Inbound(app)).routes())
     return TestClient(served)
 

@@ -34,6 +34,9 @@ WHOLE_JOURNAL = {
     "perdure_examples",
     "perdure_experiments",
     "perdure_prompts",
+    "perdure_tokens",
+    "perdure_assistants",
+    "perdure_assistant_versions",
 }
 """Tables of what belongs to no thread."""
 D1_TABLES = {"perdure_chunks", "perdure_revoked"}

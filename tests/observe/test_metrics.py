@@ -189,7 +189,7 @@ async def test_without_metrics_the_page_says_how_to_turn_them_on(sqlite_url: str
         async with httpx.AsyncClient(transport=transport, base_url="http://perdure") as http:
             answer = await http.get("/metrics")
     assert answer.status_code == 404
-    assert "Metrics()" in answer.json()["error"]
+    assert "Metrics()" in answer.json()["detail"]
 
 
 def test_a_process_without_a_web_server_is_scraped_at_its_own_port(sqlite_url: str) -> None:

@@ -11,8 +11,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
@@ -31,6 +30,7 @@ from perdure.runtime import Runtime
 from perdure.server.lifespan import SharedLifespan
 from perdure.types import Counts, State
 from tests.support.agents import Calls, chain, gate, opened, reaches
+from tests.support.http import listening
 from tests.support.polling import auntil, until
 
 SECRET = "a secret of a cron, long enough"
@@ -57,7 +57,7 @@ async def ticking(url: str, *nodes: Any) -> AsyncIterator[tuple[Runtime, httpx.A
     """A runtime with one graph, and somebody who knows its secret."""
     async with opened(url) as rt:
         rt.register(chain(*nodes), name="g")
-        async with asking(rt.asgi(secret=SECRET), headers=KNOWN) as http:
+        async with asking(rt.asgi(secret=SECRET, worker=False), headers=KNOWN) as http:
             yield rt, http
 
 
@@ -84,14 +84,14 @@ async def test_why_it_does_not_is_logged_and_told_to_who_knows_the_secret_withou
 ) -> None:
     rt = perdure.Runtime(nobody)
     rt.register(chain(Calls().node("a")), name="g")
-    async with asking(rt.asgi(secret=SECRET)) as http:
+    async with asking(rt.asgi(secret=SECRET, worker=False)) as http:
         strangers = await asyncio.gather(*(http.get("/ok") for _ in range(3)))
         known = await http.get("/ok", headers=KNOWN)
         tick = await http.post("/cron/tick", headers=KNOWN)
     for answer in strangers:
         assert answer.status_code == 503
-        assert answer.json() == {"ok": False, "error": "The journal does not answer."}
-    for told in (known.json()["error"], tick.json()["error"], caplog.text):
+        assert answer.json() == {"ok": False, "detail": "The journal does not answer."}
+    for told in (known.json()["detail"], tick.json()["detail"], caplog.text):
         assert "127.0.0.1" in told
         assert "word7" not in told
     assert caplog.text.count("GET /ok") == 1
@@ -110,7 +110,7 @@ async def test_ticks_are_off_until_there_is_a_secret(url: str) -> None:
     async with opened(url) as rt, asking(rt.asgi()) as http:
         answer = await http.post("/cron/tick", headers={"Authorization": "Bearer "})
     assert answer.status_code == 404
-    assert "PERDURE_CRON_SECRET" in answer.json()["error"]
+    assert "PERDURE_CRON_SECRET" in answer.json()["detail"]
 
 
 async def test_the_secret_may_come_from_the_environment(
@@ -174,8 +174,8 @@ def test_without_the_extra_the_error_names_it(
 ) -> None:
     for name in [one for one in sys.modules if one.startswith("perdure.server")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "starlette.applications", None)
-    wanted = r"asgi\(\) needs more packages: (uv )?pip install 'starlette"
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    wanted = r"asgi\(\) needs more packages: (uv )?pip install 'fastapi"
     with pytest.raises(perdure.Error, match=wanted):
         perdure.Runtime(sqlite_url).asgi()
 
@@ -228,8 +228,8 @@ async def test_what_makes_no_sense_is_refused_in_a_sentence(
     async with ticking(sqlite_url, calls.node("a")) as (rt, http):
         await rt.start("g", {})
         answer = await http.post(f"/cron/tick?{query}", content=body.encode("latin-1"))
-        assert answer.status_code == 422
-        assert named in answer.json()["error"]
+        assert answer.status_code == (413 if named == "larger" else 422)
+        assert named in answer.json()["detail"]
         assert len(answer.text) < 300
     assert calls == []
 
@@ -240,7 +240,7 @@ async def test_each_route_has_its_methods_with_and_without_a_slash_and_nothing_e
 ) -> None:
     async with opened(sqlite_url) as rt:
         rt.register(chain(Calls().node("a")), name="g")
-        app = rt.asgi(secret=SECRET)
+        app = rt.asgi(secret=SECRET, worker=False)
         outer = Starlette(routes=[Mount(mount, app=app)]) if mount else app
         async with asking(outer, headers=KNOWN) as http:
             for method, path, status in [
@@ -261,9 +261,9 @@ async def test_each_route_has_its_methods_with_and_without_a_slash_and_nothing_e
                 answer = await http.request(method, mount + path)
                 assert answer.status_code == status, (method, path)
                 if status >= 400:
-                    assert answer.json()["error"].endswith(".")
+                    assert answer.json()["detail"].endswith(".")
                 if status == 405:
-                    assert answer.headers["Allow"] in answer.json()["error"]
+                    assert answer.headers["Allow"] in answer.json()["detail"]
 
 
 async def test_what_fails_inside_is_not_told(
@@ -274,11 +274,13 @@ async def test_what_fails_inside_is_not_told(
 
     async with opened(sqlite_url) as rt:
         monkeypatch.setattr(rt, "tick", fail)
-        transport = httpx.ASGITransport(app=rt.asgi(secret=SECRET), raise_app_exceptions=False)
+        transport = httpx.ASGITransport(
+            app=rt.asgi(secret=SECRET, worker=False), raise_app_exceptions=False
+        )
         async with httpx.AsyncClient(transport=transport, base_url="http://perdure") as http:
             answer = await http.post("/cron/tick", headers=KNOWN)
     assert answer.status_code == 500
-    assert answer.json() == {"error": "The server failed; its log says why."}
+    assert answer.json() == {"detail": "The server failed; its log says why."}
 
 
 async def test_a_tick_drives_25_and_says_what_it_did(url: str) -> None:
@@ -360,10 +362,13 @@ async def test_runs_that_a_tick_drives_are_those_of_a_cron(url: str) -> None:
 
 
 async def test_a_runtime_without_a_graph_says_so(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as rt, asking(rt.asgi(secret=SECRET), headers=KNOWN) as http:
+    async with (
+        opened(sqlite_url) as rt,
+        asking(rt.asgi(secret=SECRET, worker=False), headers=KNOWN) as http,
+    ):
         answer = await http.post("/cron/tick")
     assert answer.status_code == 500
-    assert "register()" in answer.json()["error"]
+    assert "register()" in answer.json()["detail"]
 
 
 # -- callers that leave, servers that stop
@@ -411,7 +416,7 @@ async def test_what_was_open_before_stays_open(sqlite_url: str) -> None:
 def test_an_application_can_be_started_again_in_the_same_process(url: str) -> None:
     rt = perdure.Runtime(url)
     rt.register(chain(Calls().node("a")), name="g")
-    app = rt.asgi(secret=SECRET)
+    app = rt.asgi(secret=SECRET, worker=False)
     with rt:  # opened outside, and closed there
         rt.blocking.start("g", {})
     for _ in range(3):
@@ -428,7 +433,7 @@ def test_an_application_can_be_started_again_in_the_same_process(url: str) -> No
 def test_of_lifespans_that_overlap_the_last_closes_the_runtime(sqlite_url: str) -> None:
     rt = perdure.Runtime(sqlite_url)
     rt.register(chain(Calls().node("a")), name="g")
-    app = rt.asgi(secret=SECRET)
+    app = rt.asgi(secret=SECRET, worker=False)
     first, second = (TestClient(app, headers=KNOWN) for _ in range(2))
     with second:
         with first:
@@ -465,7 +470,7 @@ async def test_a_server_that_stops_drains_its_ticks(url: str) -> None:
         async with opened(url) as rt:
             rt.register(chain(("a", door.wait), calls.node("b")), name="g")
             run = await rt.start("g", {})
-            app = rt.asgi(secret=SECRET)
+            app = rt.asgi(secret=SECRET, worker=False)
             asked: list[asyncio.Task[Any]] = []
 
             async def leave() -> None:
@@ -489,7 +494,7 @@ async def test_a_server_that_stops_drains_its_ticks(url: str) -> None:
 async def test_mounted_into_another_application_it_works_without_its_lifespan(url: str) -> None:
     rt = perdure.Runtime(url)
     rt.register(chain(Calls().node("a")), name="g")
-    app = Starlette(routes=[Mount("/agents", app=rt.asgi(secret=SECRET))])
+    app = Starlette(routes=[Mount("/agents", app=rt.asgi(secret=SECRET, worker=False))])
 
     async def use() -> None:
         async with asking(app, headers=KNOWN) as http:
@@ -539,7 +544,7 @@ def third(state):
 
 rt = perdure.Runtime(os.environ["JOURNAL"], lease=timedelta(minutes=10))
 rt.register(StateGraph(Log).add_sequence([first, second, third]).add_edge(START, "first"), name="g")
-app = rt.asgi()
+app = rt.asgi(worker=False)
 mounted = Starlette(routes=[Mount("/agents", app=app)])
 
 @asynccontextmanager
@@ -684,20 +689,6 @@ def test_a_tick_of_a_mounted_application_drains_at_sigterm_and_answers(
         assert [run.attempts for run in ended[3:]] == [0, 0, 0]
 
 
-@contextmanager
-def listening(app: Any) -> Iterator[tuple[str, int]]:
-    """Serve an application by uvicorn in a thread of this process; its address."""
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        until(lambda: server.started, "the server")
-        yield server.servers[0].sockets[0].getsockname()
-    finally:
-        server.should_exit = True
-        thread.join(60)
-
-
 def test_what_a_caller_cuts_off_is_no_error_of_the_server(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -710,7 +701,7 @@ def test_what_a_caller_cuts_off_is_no_error_of_the_server(
     ]
     rt = perdure.Runtime(sqlite_url)
     rt.register(chain(Calls().node("a")), name="g")
-    with listening(rt.asgi(secret=SECRET)) as address:
+    with listening(rt.asgi(secret=SECRET, worker=False)) as address:
         for body in bodies:
             for how in (socket.SHUT_WR, socket.SHUT_RDWR):
                 with socket.create_connection(address) as line:

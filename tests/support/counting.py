@@ -54,7 +54,7 @@ class Counting:
         self._note(False, statements)
         return self._backend.read(statements)
 
-    def hints(self) -> Any:
+    def hints(self) -> object:
         return self._backend.hints()
 
     def reopen(self) -> None:

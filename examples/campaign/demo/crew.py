@@ -182,7 +182,7 @@ def host(settings: dict[str, Any], clock: str, port: int, secret: str, spent: st
 
     with App(Settings(**settings), clock=SharedClock(clock)) as app:
         threading.Thread(target=count, daemon=True).start()
-        uvicorn.run(app.runtime.asgi(secret=secret), port=port, log_level="warning")
+        uvicorn.run(app.runtime.asgi(secret=secret, worker=False), port=port, log_level="warning")
 
 
 def cron(path: str, smtp_port: int, clock: str) -> None:

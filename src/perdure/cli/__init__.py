@@ -47,8 +47,10 @@ from perdure.cli import (
     runs,
     saved,
     schedules,
+    serve,
     start,
     thread_import,
+    tokens,
     worker,
 )
 from perdure.cli.command_group import Command, CommandGroup
@@ -74,7 +76,7 @@ def _add(section: str, *commands: Any) -> None:
         app.command(command.__name__.rstrip("_"), cls=Command, rich_help_panel=section)(command)
 
 
-_add("Drive", demo.demo, dev.dev, worker.worker, worker.tick)
+_add("Drive", demo.demo, dev.dev, serve.serve, worker.worker, worker.tick)
 _add("Start and look", start.start, runs.runs, runs.show, saved.saved)
 _add("People and messages", inbox.inbox, inbox.answer, inbox.withdraw, inbox.signal)
 _add("Change the course of a run", control.pause, control.resume)
@@ -95,6 +97,12 @@ evaluating.command("import", cls=Command)(evals.import_)
 evaluating.command("export", cls=Command)(evals.export)
 evaluating.command("from-runs", cls=Command)(evals.from_runs)
 app.add_typer(evaluating, rich_help_panel="Evaluate an agent")
+
+token = typer.Typer(name="tokens", cls=CommandGroup, help="Tokens of the HTTP API.")
+token.command("create", cls=Command)(tokens.create)
+token.command("list", cls=Command)(tokens.list_)
+token.command("revoke", cls=Command)(tokens.revoke)
+app.add_typer(token, rich_help_panel="Serve")
 
 d1 = typer.Typer(name="d1", cls=CommandGroup, help="Set up and check a journal on Cloudflare D1.")
 d1.command("init", cls=Command)(d1_commands.init)

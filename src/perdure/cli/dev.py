@@ -1,10 +1,10 @@
-"""`perdure dev`: drive a LangGraph project durably while it is being written.
+"""`perdure dev`: drive and serve a LangGraph project durably while it is being written.
 
-Two processes. This one watches the project's files; its child (`dev_worker`) loads the graphs,
-drives them, and shows what happens. When a file changes, or the child is killed, a new child
-starts: runs are in the journal, so they go on, with the new code. Code that cannot be loaded is
-reported, and the next change is waited for. If this process dies, even by SIGKILL, the child
-notices and stops too.
+Two processes. This one listens, and watches the project's files; its child (`dev_worker`) loads the
+graphs, drives and serves them, and shows what happens. When a file changes, or the child is killed,
+a new child starts: runs are in the journal, so they go on, with the new code. Code that cannot be
+loaded is reported, and the next change is waited for. If this process dies, even by SIGKILL, the
+child notices and stops too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,8 +23,10 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
-from perdure.cli.options import Concurrency, LogJson
+from perdure.cli.dev_options import DevOptions
+from perdure.cli.options import LogJson
 from perdure.cli.output import print_status
+from perdure.cli.serve import PORT, AllowHost, Cors, Host, import_server
 from perdure.cli.target import one_place
 from perdure.errors import BadArgument, Error
 
@@ -45,18 +48,33 @@ def dev(
     at: Annotated[
         str | None, Option("--at", "-a", metavar="FOLDER", help="The same; default: here.")
     ] = None,
+    config: Annotated[
+        str | None, Option("--config", "-c", metavar="FILE", help="The same, as a langgraph.json.")
+    ] = None,
+    host: Host = "127.0.0.1",
+    port: Annotated[
+        int, Option(metavar="N", help="Serve the API here, or at the next free port.")
+    ] = PORT,
     reload: Annotated[bool, Option(help="Restart when a file changes.")] = True,
-    concurrency: Concurrency = 50,
+    concurrency: Annotated[
+        int, Option("--concurrency", "--n-jobs-per-worker", metavar="N", help="Segments at once.")
+    ] = 50,
     grace: Annotated[
         float, Option(metavar="SECONDS", help="For steps to end before a restart.")
     ] = 10,
+    allow_host: AllowHost = None,
+    cors: Cors = None,
+    no_browser: Annotated[
+        bool, Option("--no-browser", help="Accepted for `langgraph dev`; none is opened.")
+    ] = False,
     as_json: LogJson = False,
 ) -> None:
-    """Drive a LangGraph project durably, and show what happens."""
+    """Drive and serve a LangGraph project durably, and show what happens."""
     from perdure.cli.dev_worker import drive_project
     from perdure.cli.langgraph_json import URL, absolute_url, find_project
 
-    folder, here = Path(one_place(place, at) or "."), find_project()
+    given = one_place(one_place(place, at), config)
+    folder, here = Path(given or "."), find_project()
     project = find_project(folder)
     if project is None:
         raise BadArgument(
@@ -66,20 +84,43 @@ def dev(
     if os.environ.get(URL):
         os.environ[URL] = absolute_url(os.environ[URL], Path.cwd())
     at = "" if here is not None and here.file == project.file else str(folder)
+    listening = _listen(host, port)
     os.chdir(project.folder)
-    if reload:
-        arguments = [at, str(concurrency), str(grace), "json" if as_json else ""]
-        code = Supervisor(project.file, arguments, grace).run()
-    else:
-        code = drive_project(project.file, at, concurrency, grace, as_json=as_json)
+    options = DevOptions(
+        file=str(project.file),
+        at=at,
+        concurrency=concurrency,
+        grace=grace,
+        as_json=as_json,
+        host=host,
+        socket=None if listening is None else listening.fileno(),
+        hosts=allow_host or [],
+        cors=cors or [],
+    )
+    code = Supervisor(options).run() if reload else drive_project(options)
     raise Exit(code)
+
+
+def _listen(host: str, port: int) -> socket.socket | None:
+    """A socket for all children: a connection that comes while one restarts waits for the next.
+    None without the packages for serving; the project is driven all the same."""
+    try:
+        http_server = import_server()
+    except Error as error:
+        print_status("dev", f"not served: {error}")
+        return None
+    listening: socket.socket = http_server.listen(host, port, search=True)
+    if port not in (0, found := listening.getsockname()[1]):
+        print_status("dev", f"port {port} is taken; using {found}")
+    return listening
 
 
 class Supervisor:
     """Keeps a child running that drives the project, until it is told to stop."""
 
-    def __init__(self, file: Path, arguments: list[str], grace: float) -> None:
-        self._file, self._arguments, self._grace = file, arguments, grace
+    def __init__(self, options: DevOptions) -> None:
+        self._options = options
+        self._file, self._grace = Path(options.file), options.grace
         self._child: subprocess.Popen[bytes] | None = None
         self._terminated: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
@@ -119,8 +160,9 @@ class Supervisor:
 
     def _spawn(self, pipe: int) -> subprocess.Popen[bytes]:
         self._children += 1
-        arguments = [str(self._file), *self._arguments, str(self._children), str(pipe)]
-        return subprocess.Popen([sys.executable, "-c", CHILD, *arguments], pass_fds=(pipe,))
+        arguments = [self._options.to_json(), str(self._children), str(pipe)]
+        inherited = [pipe] if self._options.socket is None else [pipe, self._options.socket]
+        return subprocess.Popen([sys.executable, "-c", CHILD, *arguments], pass_fds=inherited)
 
     def _watch(self, child: subprocess.Popen[bytes], before: Snapshot) -> None:
         """Return when the child is to be replaced, or to stop."""

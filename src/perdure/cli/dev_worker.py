@@ -7,54 +7,52 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perdure.cli.dev_options import DevOptions
 from perdure.cli.langgraph_json import Project, find_project
 from perdure.cli.log_output import EVENTS, log_json
 from perdure.cli.output import at_option, paint, print_error, print_status
-from perdure.cli.target import observed
+from perdure.cli.target import measured, observed
 from perdure.errors import BadArgument, Error
 
 if TYPE_CHECKING:
     from perdure.cli.event_feed import EventFeed
     from perdure.runtime import Runtime
+    from perdure.server.options import ServerSettings
 
 
-def main(file: str, at: str, concurrency: str, grace: str, log: str, number: str, pipe: str) -> int:
+def main(options: str, number: str, pipe: str) -> int:
     """The child's process. An interrupt from the terminal is left to the supervisor."""
     signal.signal(signal.SIGINT, lambda *_: None)
     _stop_with_parent(int(pipe))
-    options: Any = {"as_json": log == "json", "child": int(number)}
-    return drive_project(Path(file), at, int(concurrency), float(grace), **options)
+    return drive_project(DevOptions.of_json(options), child=int(number))
 
 
-def drive_project(
-    file: Path, at: str, concurrency: int, grace: float, *, as_json: bool = False, child: int = 0
-) -> int:
-    """Load a project and drive it until stopped. Returns the exit code. `as_json` logs its events
-    to stderr, beside the feed. `child` is the number of the supervisor's child, from 1; 0 without a
-    supervisor."""
+def drive_project(options: DevOptions, *, child: int = 0) -> int:
+    """Load a project and drive it until stopped. Returns the exit code. `child` is the number of
+    the supervisor's child, from 1; 0 without a supervisor."""
     from perdure.cli.event_feed import EventFeed
     from perdure.cli.graph_loading import load_project
 
     async def drive(project: Project, rt: Runtime) -> None:
         async with rt:
-            feed = EventFeed(rt, await rt.now(), at)
-            _introduce(project, rt, at, again=child > 1)
-            how: Any = {"supervised": child > 0, "as_json": as_json}
-            await _drive(rt, feed, concurrency, grace, **how)
+            served = None if options.socket is None else await _make_server(rt, options)
+            feed = EventFeed(rt, await rt.now(), options.at)
+            _introduce(project, rt, options, again=child > 1)
+            await _drive(rt, feed, served, options, supervised=child > 0)
 
     try:
-        project = find_project(file)
+        project = find_project(options.file)
         if project is None:
-            raise BadArgument(f"{file} is gone.")
+            raise BadArgument(f"{options.file} is gone.")
         # Loaded before the loop runs: a module of the project may run one of its own.
         rt = observed(load_project(project))
-        asyncio.run(drive(project, log_json(rt) if as_json else rt))
+        asyncio.run(drive(project, log_json(rt) if options.as_json else rt))
     except Error as error:
         print_error(error)
         return 2
@@ -63,32 +61,45 @@ def drive_project(
     return 0
 
 
+async def _make_server(rt: Runtime, options: DevOptions) -> Any:
+    """The HTTP server of the project; its runs are driven by the worker beside it."""
+    from perdure.cli.serve import check_exposure, import_server, make_app
+
+    settings: ServerSettings = {"worker": False, "hosts": options.hosts, "cors": options.cors}
+    measured(rt)
+    app = make_app(rt, settings)
+    await check_exposure(rt, settings, options.host)
+    return import_server().HttpServer(app, grace=options.grace, handle_signals=False)
+
+
 async def _drive(
-    rt: Runtime,
-    feed: EventFeed,
-    concurrency: int,
-    grace: float,
-    *,
-    supervised: bool,
-    as_json: bool,
+    rt: Runtime, feed: EventFeed, server: Any, options: DevOptions, *, supervised: bool
 ) -> None:
-    _log_warnings(as_json=as_json)
+    _log_warnings(as_json=options.as_json)
     showing = asyncio.create_task(feed.follow())
     showing.add_done_callback(_report_end)
     signals = not supervised  # a terminal signals both processes; the supervisor sends SIGTERM once
-    working = asyncio.create_task(
-        rt.work(concurrency=concurrency, grace=timedelta(seconds=grace), handle_signals=signals)
-    )
+    limits: Any = {"grace": timedelta(seconds=options.grace), "handle_signals": signals}
+    working = asyncio.create_task(rt.work(concurrency=options.concurrency, **limits))
     if supervised:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.cancel)
     try:
         with contextlib.suppress(asyncio.CancelledError):
-            await working
+            await (working if server is None else _serve(server, options, working))
     finally:
         showing.cancel()
         await asyncio.gather(showing, return_exceptions=True)
         with contextlib.suppress(Error):
             await feed.look()
+
+
+async def _serve(server: Any, options: DevOptions, working: asyncio.Task[Any]) -> None:
+    """Serve until the worker has stopped."""
+    working.add_done_callback(lambda _: server.stop())
+    with socket.socket(fileno=options.socket) as listening:
+        await server.serve(sockets=[listening])
+    working.cancel()  # if the server could not start
+    await working
 
 
 def _log_warnings(*, as_json: bool) -> None:
@@ -108,7 +119,7 @@ def _report_end(showing: asyncio.Task[None]) -> None:
         print(f"perdure dev: nothing more is shown: {error!r}", file=sys.stderr, flush=True)
 
 
-def _introduce(project: Project, rt: Runtime, at: str, *, again: bool) -> None:
+def _introduce(project: Project, rt: Runtime, options: DevOptions, *, again: bool) -> None:
     """Print what was found; after a restart only the graphs."""
     graphs = ", ".join(project.graphs)
     if again:
@@ -117,11 +128,21 @@ def _introduce(project: Project, rt: Runtime, at: str, *, again: bool) -> None:
         "graphs": graphs,
         "journal": rt.url,
         "worker": f"pid {os.getpid()}; you may kill it",
-        "start": f"perdure start {next(iter(project.graphs))} --input JSON{at_option(at)}",
+        "start": f"perdure start {next(iter(project.graphs))} --input JSON{at_option(options.at)}",
     }
+    if options.socket is not None:
+        facts["api"] = _address(options.socket)
     print_status("dev", str(project.file))
     for name, value in [*facts.items(), *(("note", note) for note in project.notes)]:
         print(f"  {paint(f'{name:8}', 'dim')} {value}", flush=True)
+
+
+def _address(descriptor: int) -> str:
+    from perdure.cli.serve import import_server
+
+    with socket.socket(fileno=os.dup(descriptor)) as listening:
+        address: str = import_server().address(listening)
+        return address
 
 
 def _stop_with_parent(pipe: int) -> None:

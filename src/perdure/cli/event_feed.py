@@ -1,9 +1,4 @@
-"""The feed of `perdure dev`: events as they happen, a line each, read from the journal.
-
-Each poll reads running runs, those that were running at the last poll, and the newest ones, then
-the new events of those that changed. A segment of an older run that starts and ends between two
-polls is not shown. Events from before the feed began are left out.
-"""
+"""The feed of `perdure dev`: events as they happen, a line each, read from the journal."""
 
 from __future__ import annotations
 
@@ -14,17 +9,16 @@ from datetime import datetime
 
 from perdure.cli.output import command_for, display_width, one_line, paint, printable, truncate
 from perdure.client import Client
-from perdure.errors import Error, NotFound
+from perdure.errors import Error
 from perdure.journal import Poll
+from perdure.service import event_feed
 from perdure.service.views.attention import answer_action
 from perdure.service.views.event_wording import EventView, Verb, view_event
 from perdure.service.views.formatting import duration
-from perdure.types import Event, EventKind, Run, State
+from perdure.types import Event, EventKind, Run
 
 INTERVAL = 0.25
 """Seconds between two looks, if the database is not to be asked less often."""
-NEWEST = 100
-"""How many of the newest runs are followed."""
 MARGIN = " " * 10
 WIDEST_NAME = 28
 """Columns for the graph and its thread."""
@@ -34,11 +28,8 @@ class EventFeed:
     """The events of a journal from a moment on. `at` is the target for commands to paste."""
 
     def __init__(self, client: Client, since: datetime, at: str | None = None) -> None:
-        self._client, self._since, self._at = client, since, at
-        self._seen: dict[str, tuple[datetime, int, bool]] = {}
-        """Per run: its last change, the last event read, and whether two polls agreed; a second
-        event may share the millisecond."""
-        self._driven: set[str] = set()
+        self._client, self._at = client, at
+        self._feed = event_feed.EventFeed(client.engine.serializer, since)
         self._named: set[str] = set()
         self._columns = 0
 
@@ -52,28 +43,12 @@ class EventFeed:
 
     async def look(self) -> None:
         """Print what is new."""
-        driven = await self._client.runs(state=State.RUNNING, output=False)
-        newest = await self._client.runs(limit=NEWEST, output=False)
-        found = {run.id: run for run in reversed([*driven, *newest])}
-        for run_id in self._driven - found.keys():
-            try:
-                found[run_id] = await self._client.get(run_id, output=False)
-            except NotFound:  # pruned
-                continue
-        self._driven = {run.id for run in driven}
-        for run in found.values():
-            await self._print_new(run)
-
-    async def _print_new(self, run: Run) -> None:
-        changed, seen, settled = self._seen.get(run.id, (self._since, 0, False))
-        unchanged = run.updated_at == changed
-        if run.updated_at < changed or (unchanged and settled):
-            return
-        for event in await self._client.events(run.id, after=seen):
-            seen = event.n
-            if event.at >= self._since:
-                await self._print_event(run, event)
-        self._seen[run.id] = run.updated_at, seen, unchanged
+        shown: dict[str, Run] = {}
+        for row, event in await self._client.journal.arun(self._feed.look()):
+            if row.id not in shown:
+                plan = self._client.services.runs.show(row, output=False)
+                shown[row.id] = await self._client.journal.arun(plan)
+            await self._print_event(shown[row.id], event)
 
     async def _print_event(self, run: Run, event: Event) -> None:
         view = view_event(event, run.id, run.thread_id, format_time=local_time)

@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, Self
 
 from perdure.cli.langgraph_json import FOLDER, URL, Project
+from perdure.cli.project_store import project_store
 from perdure.errors import BadArgument, Error
 from perdure.operations.error_text import one_line
 from perdure.runtime import Runtime
@@ -43,7 +44,7 @@ def load_project(project: Project) -> ProjectRuntime:
     rt = ProjectRuntime(url, project)
     try:
         for name, place in project.graphs.items():
-            with _named_errors(project, name):
+            with _named_errors(project, _graph_key(project, name)):
                 rt.add(name, import_graph(project, place))
     except BaseException:
         rt.close()
@@ -66,6 +67,8 @@ class ProjectRuntime(Runtime):
     def __init__(self, url: str, project: Project) -> None:
         super().__init__(url)
         self.project = project
+        if (store := project_store(project, url, import_part)) is not None:
+            self.use_store(store)
         self._exits = contextlib.ExitStack()
         self._async_exits = contextlib.AsyncExitStack()
         self._factories: dict[str, Callable[[], Any]] = {}
@@ -79,11 +82,11 @@ class ProjectRuntime(Runtime):
             value = contextlib.contextmanager(value)
         plain = inspect.unwrap(value) if callable(value) else value
         if inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain):
-            arguments = _arguments(value)
+            arguments = _arguments(value, self.store)
             self._factories[name] = lambda: value(**arguments)
             self.engine.expect(self._factories)
             return
-        made = value(**_arguments(value)) if _is_factory(value) else value
+        made = value(**_arguments(value, self.store)) if _is_factory(value) else value
         if inspect.isawaitable(made) or hasattr(made, "__aenter__"):
             self._factories[name] = lambda: made
             self.engine.expect(self._factories)
@@ -104,7 +107,7 @@ class ProjectRuntime(Runtime):
         await super().__aenter__()
         try:
             for name, make in self._factories.items():
-                with _named_errors(self.project, name):
+                with _named_errors(self.project, _graph_key(self.project, name)):
                     made = make()
                     if inspect.isawaitable(made):
                         made = await made
@@ -129,6 +132,12 @@ class ProjectRuntime(Runtime):
             self._exits.close()
         finally:
             super().close()
+
+
+def import_part(project: Project, key: str, place: str) -> Any:
+    """Another object that a langgraph.json names, such as its `auth.path`."""
+    with _named_errors(project, f'"{key}" ({place})'):
+        return import_graph(project, place)
 
 
 def import_graph(project: Project, place: str) -> Any:
@@ -209,7 +218,7 @@ def _is_factory(value: Any) -> bool:
     return callable(value) and not _is_graph(value)
 
 
-def _arguments(function: Callable[..., Any]) -> dict[str, Any]:
+def _arguments(function: Callable[..., Any], store: Any) -> dict[str, Any]:
     """The arguments for a function that makes a graph."""
     required = [
         one
@@ -219,11 +228,11 @@ def _arguments(function: Callable[..., Any]) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for parameter in required:
         if "Runtime" in str(parameter.annotation) or parameter.name == "runtime":
-            # The runtime that the Agent Server passes, here without a user and a store.
+            # The runtime that the Agent Server passes, here without a user.
             from langgraph_sdk import runtime
 
             made: Any = runtime._ExecutionRuntime  # noqa: SLF001  the SDK has no public one
-            arguments[parameter.name] = made(access_context="threads.create_run", store=None)
+            arguments[parameter.name] = made(access_context="threads.create_run", store=store)
         elif "config" in parameter.name or len(required) == 1:
             arguments[parameter.name] = {"configurable": {}}
         else:
@@ -234,10 +243,14 @@ def _arguments(function: Callable[..., Any]) -> dict[str, Any]:
     return arguments
 
 
+def _graph_key(project: Project, name: str) -> str:
+    return f'graph "{name}" ({project.graphs[name]})'
+
+
 @contextlib.contextmanager
-def _named_errors(project: Project, name: str) -> Iterator[None]:
-    """Add the file and the graph to errors."""
-    key = f'{project.file}: graph "{name}" ({project.graphs[name]})'
+def _named_errors(project: Project, part: str) -> Iterator[None]:
+    """Add the file and the part of it to errors."""
+    key = f"{project.file}: {part}"
     try:
         yield
     except Error as error:

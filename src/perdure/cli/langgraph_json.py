@@ -21,7 +21,8 @@ FILE = "langgraph.json"
 FOLDER = ".perdure"
 URL = "PERDURE_URL"
 JAVASCRIPT = (".ts", ".tsx", ".mts", ".cts", ".js", ".jsx", ".mjs", ".cjs")
-USED_KEYS = {"graphs", "dependencies", "env"}
+USED_KEYS = {"graphs", "dependencies", "env", "store", "auth", "http"}
+HTTP_KEYS = {"app", "configurable_headers", "cors"}
 IMAGE_KEYS = {
     "$schema",
     "api_version",
@@ -49,6 +50,16 @@ class Project:
     paths: list[Path] = field(default_factory=list)
     """Folders that its modules are imported from, in order."""
     env: dict[str, str] = field(default_factory=dict)
+    auth: str | None = None
+    """Where its `langgraph_sdk.Auth` is."""
+    app: str | None = None
+    """Where its own web application is, to which the routes are added."""
+    configurable_headers: list[str] = field(default_factory=list)
+    """Patterns of headers that runs have in `configurable`; one with `!` excludes."""
+    cors: list[str] = field(default_factory=list)
+    """Origins of pages that may call."""
+    store: dict[str, Any] | None = None
+    """The settings of its store, such as `index`."""
     notes: list[str] = field(default_factory=list)
     """What is ignored, and why; not errors."""
 
@@ -91,8 +102,18 @@ def _read_project(file: Path) -> Project:
     notes: list[str] = []
     if unused := sorted(content.keys() - USED_KEYS - IMAGE_KEYS):
         notes.append(f"not used here: {', '.join(unused)}")
+    http = _read_object(file, "http", content.get("http"))
+    if ignored := sorted(http.keys() - HTTP_KEYS):
+        notes.append(f"not used here: {', '.join(f'http.{key}' for key in ignored)}")
+    auth = _read_object(file, "auth", content.get("auth"))
+    store = content.get("store")
     return Project(
         file,
+        auth=_read_place(file, "auth.path", auth.get("path")),
+        app=_read_place(file, "http.app", http.get("app")),
+        configurable_headers=_read_headers(file, http.get("configurable_headers")),
+        cors=_read_cors(file, http.get("cors"), notes),
+        store=None if store is None else _read_object(file, "store", store),
         graphs=_read_graphs(file, content.get("graphs")),
         paths=_read_paths(file, content.get("dependencies")),
         env=_read_env(file, content.get("env"), notes),
@@ -125,6 +146,43 @@ def _read_graphs(file: Path, value: Any) -> dict[str, str]:
             )
         found[name] = place
     return found
+
+
+def _read_object(file: Path, key: str, value: Any) -> dict[str, Any]:
+    if value is not None and not isinstance(value, dict):
+        raise BadArgument(f'{file}: "{key}" is {json.dumps(value)}; it must be an object.')
+    return value or {}
+
+
+def _read_texts(file: Path, key: str, value: Any) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise BadArgument(f'{file}: "{key}" must be a list of texts.')
+    return value
+
+
+def _read_place(file: Path, key: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or ":" not in value:
+        raise BadArgument(f'{file}: "{key}" must be a place, such as "./{key[:4]}.py:{key[:4]}".')
+    return value
+
+
+def _read_headers(file: Path, value: Any) -> list[str]:
+    key = "http.configurable_headers"
+    given = _read_object(file, key, value)
+    includes = _read_texts(file, f"{key}.includes", given.get("includes", given.get("include")))
+    excludes = _read_texts(file, f"{key}.excludes", given.get("excludes", given.get("exclude")))
+    return [*includes, *(f"!{one}" for one in excludes)]
+
+
+def _read_cors(file: Path, value: Any, notes: list[str]) -> list[str]:
+    given = _read_object(file, "http.cors", value)
+    if ignored := sorted(given.keys() - {"allow_origins"}):
+        notes.append(f"not used here: {', '.join(f'http.cors.{key}' for key in ignored)}")
+    return _read_texts(file, "http.cors.allow_origins", given.get("allow_origins"))
 
 
 def _read_paths(file: Path, value: Any) -> list[Path]:

@@ -11,7 +11,9 @@ from perdure.engine.node_outputs import redacted_output
 from perdure.engine.segment_drive import BREAKPOINTS, Drive
 from perdure.errors import BadArgument
 from perdure.langgraph_port import call_config
+from perdure.operations.streams import MODES
 from perdure.serde.serializer import Serializer
+from perdure.service.streams import kept_modes
 
 
 class BoundCall:
@@ -44,6 +46,18 @@ class BoundCall:
         self.place = call_config.place_of(self.configurable)
         """Where the run begins, if not at the thread's last checkpoint."""
         self.arguments: dict[str, Any] = {}
+        self._kept: dict[str, Any] | None = None
+
+    def keep_stream(self) -> None:
+        """Have what the run produces in the modes of this call kept, if the caller names modes."""
+        named, subgraphs = self._kwargs.get("stream_mode"), bool(self._kwargs.get("subgraphs"))
+        modes = [named] if isinstance(named, str) else list(named or ())
+        self._kept = kept_modes([mode for mode in modes if mode in MODES], subgraphs)
+
+    @property
+    def stream_arguments(self) -> tuple[Any, bool]:
+        """The stream mode and whether subgraphs are streamed, as LangGraph is called with them."""
+        return self.arguments.get("stream_mode"), bool(self.arguments.get("subgraphs"))
 
     def redact(self, serializer: Serializer) -> None:
         """Keep of the arguments what will be stored of them: the call sees no more than a worker
@@ -75,6 +89,8 @@ class BoundCall:
         own = {"input": self.input, "context": self._context, "durability": self._durability}
         setup |= {name: value for name, value in own.items() if value is not None}
         setup |= {name: self._kwargs[name] for name in BREAKPOINTS if self._kwargs.get(name)}
+        if self._kept:
+            setup["stream"] = self._kept
         if self.place:
             setup["place"] = self.place
         keep = {k: self._config[k] for k in ("recursion_limit", "tags") if k in self._config}

@@ -18,6 +18,7 @@ import contextlib
 import copy
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,6 +32,7 @@ from perdure.engine.bound_runs import BoundRuns, taken_over
 from perdure.engine.engine import Engine
 from perdure.engine.graphs import Graph, check_saver
 from perdure.engine.segment_drive import Drive, Outcome, Raised, Returned
+from perdure.engine.stream_capture import recorded
 from perdure.errors import LeaseLost, ThreadBusy
 from perdure.journal import Journal, Refused
 from perdure.langgraph_port import call_config
@@ -102,6 +104,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             """`invoke` without blocking the event loop."""
             if calls_in_nodes.starts_own_run(self, input, config, kwargs):
                 return await calls_in_nodes.ainvoke(self, input, config, kwargs)
+            _INVOKING.set(True)
             return await super().ainvoke(input, config, **kwargs)
 
         def stream(self, input, config=None, **kwargs):
@@ -109,8 +112,11 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             return self._stream(input, config, kwargs)
 
         def astream(self, input, config=None, **kwargs):
-            """`stream` without blocking the event loop."""
-            return self._astream(input, config, kwargs)
+            """`stream` without blocking the event loop. What it yields in the modes that its
+            caller names is kept, too, for readers in other processes: `Client.stream`."""
+            is_invoked = _INVOKING.get()
+            _INVOKING.set(False)  # a node may call another graph
+            return self._astream(input, config, kwargs, keep=not is_invoked)
 
         def bulk_update_state(self, config, supersteps):
             """Change the state of a thread. A run that waits on it is driven again on the new
@@ -169,10 +175,12 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
                 journal.run(self._runs.close(drive, outcome))
 
     async def _astream(
-        self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
+        self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any], *, keep: bool
     ) -> AsyncIterator[Any]:
         journal, pregel = self._journal, self._graph.pregel
         call = self._call(input, config, kwargs)
+        if call is not None and keep:
+            call.keep_stream()
         if call is None:
             inner = cast(AsyncGenerator[Any], pregel.astream(input, config, **kwargs))
             async with contextlib.aclosing(inner):
@@ -186,6 +194,8 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         with self._leased(drive):
             try:
                 chunks = pregel.astream(call.input, drive.config, **call.arguments)
+                if (recorder := drive.segment.stream) is not None:
+                    chunks = recorded(chunks, recorder, *call.stream_arguments)
                 async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)):
                     async for chunk in chunks:
                         yield chunk
@@ -227,6 +237,10 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
                 return await pregel.abulk_update_state(call.with_lease(drive), supersteps)
             finally:
                 await journal.arun(self._runs.after_update(drive, waiting))
+
+
+_INVOKING: ContextVar[bool] = ContextVar("perdure_invoking", default=False)
+"""Whether `ainvoke`, which LangGraph makes of `astream`, is about to call it."""
 
 
 @functools.cache

@@ -5,20 +5,15 @@ The first lines of `bound_graph` say which run a call drives.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from typing import Any
-
-from langgraph.types import Command
-
 from perdure.effects.client_calls import parent_of_call
 from perdure.engine import calls_in_nodes
 from perdure.engine.bound_call import BoundCall
 from perdure.engine.breakpoints import stop_at_breakpoint
+from perdure.engine.command_answers import answer_with_command
 from perdure.engine.driver import Driver
 from perdure.engine.engine import Engine
 from perdure.engine.graphs import Graph
-from perdure.engine.pending_command import note_command, with_command
+from perdure.engine.pending_command import note_command
 from perdure.engine.segment_drive import (
     Drive,
     Ended,
@@ -27,7 +22,7 @@ from perdure.engine.segment_drive import (
     is_resume,
     latest_checkpoint,
 )
-from perdure.errors import AmbiguousAnswer, Error, ThreadBusy
+from perdure.errors import Error, ThreadBusy
 from perdure.journal import Plan, Poll
 from perdure.langgraph_port import call_config, task_interrupts
 from perdure.operations import claims, runs, waits
@@ -36,7 +31,6 @@ from perdure.operations.events import change
 from perdure.operations.run_payload import load_setup
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import WaitRow
-from perdure.service.waits import WaitService
 from perdure.types import ENDED, Control, EventKind, State, WaitState
 
 POLL = 0.05
@@ -195,18 +189,7 @@ class BoundRuns:
             return
         pending = {wait.interrupt_id for wait in open}
         task_interrupts.check_strict_resume(call.configurable, call.input.resume, pending)
-        answers = _answers(row.id, call.input.resume, open)
-        # If a send replaces the task that asked, LangGraph gives the answer to whichever asks now,
-        # unless the answer says whom it is for.
-        command = Command(update=call.input.update, goto=call.input.goto)
-        if task_interrupts.replaces_tasks(call.input) and not _names_waits(call.input.resume):
-            command = call.input
-        setup = None
-        if task_interrupts.writes_more_than_answer(call.input):
-            ids, now = [id for id, _ in answers], self._driver.clock.now()
-            setup = yield from with_command(self._engine.saver, row, command, ids, found, now)
-        service = WaitService(self._driver.serializer, self._driver.clock)
-        yield from service.answer_all(answers, None, setup=setup)
+        yield from answer_with_command(self._engine, row, found, open, call.input)
         call.input, call.follows = None, True  # the next driver reads both from the journal
 
     def close(self, drive: Drive, outcome: Outcome) -> Plan[None]:
@@ -258,26 +241,6 @@ class BoundRuns:
         now = self._driver.clock.now()
         again = SegmentEnd(State.PENDING, EventKind.UPDATED, {}, due_at=now, reason=UPDATED)
         yield from self._driver.end(drive.row, end or again)
-
-
-def _answers(run_id: str, resume: Any, open: Sequence[WaitRow]) -> list[tuple[str, Any]]:
-    """The answers of a command, each with the id of its wait: the one it names by its interrupt id,
-    or the only one that is open. Raises `AmbiguousAnswer`."""
-    by_id = {wait.interrupt_id: wait for wait in open}
-    named = _names_waits(resume)
-    if named and resume.keys() <= by_id.keys():
-        return [(by_id[id].id, value) for id, value in resume.items()]
-    if len(open) == 1 and not named:
-        return [(open[0].id, resume)]
-    raise AmbiguousAnswer(run_id, sorted(by_id))
-
-
-def _names_waits(resume: Any) -> bool:
-    return isinstance(resume, dict) and bool(resume) and all(map(_is_interrupt_id, resume))
-
-
-def _is_interrupt_id(key: Any) -> bool:
-    return isinstance(key, str) and re.fullmatch("(breakpoint:.*|[0-9a-f]{32})", key) is not None
 
 
 def taken_over(drive: Drive) -> ThreadBusy:

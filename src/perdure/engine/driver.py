@@ -14,13 +14,14 @@ Crash points and what each leaves behind for the next claim:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from perdure.engine.segment_drive import SegmentPlans
 from perdure.engine.segment_end import SegmentFinish
 from perdure.engine.segment_start import SegmentStart
 from perdure.journal.clock import Clock
 from perdure.observe.observers import Observers
+from perdure.operations.messages import Endpoint
 from perdure.saver import Saver
 
 
@@ -28,10 +29,14 @@ class Driver(SegmentPlans):
     """The plans before and after LangGraph, for workers and bound graphs."""
 
     def __init__(
-        self, saver: Saver, clock: Clock, observers: Observers, announced: Callable[[], bool]
+        self,
+        saver: Saver,
+        clock: Clock,
+        observers: Observers,
+        endpoints: Callable[[], Sequence[Endpoint]],
     ) -> None:
         super().__init__(saver, clock)
         self.observers = observers
-        finish = SegmentFinish(saver, clock, observers)
-        self.begin = SegmentStart(saver, clock, announced).begin
+        finish = SegmentFinish(saver, clock, observers, endpoints)
+        self.begin = SegmentStart(saver, clock, endpoints).begin
         self.finish, self.failed, self.end = finish.finish, finish.failed, finish.end

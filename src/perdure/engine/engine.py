@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph, GraphRegistry
+from perdure.engine.journal_store import JournalStore
 from perdure.engine.lease_keeper import LeaseKeeper
-from perdure.engine.outbox_delivery import OutboxDelivery
+from perdure.engine.outbox_delivery import Receiver
 from perdure.engine.retention import RetentionSweep
 from perdure.engine.schedule_firing import fire_schedules
+from perdure.engine.thread_expiry import ThreadExpiry
 from perdure.engine.worker import Worker
 from perdure.errors import BadArgument, Closed
 from perdure.journal import Blocking, Journal, Plan
 from perdure.journal.names import check_text
 from perdure.observe.observers import Observers
-from perdure.operations.messages import QUESTION
+from perdure.operations.messages import QUESTION, Endpoint
 from perdure.operations.run_payload import load_output
 from perdure.operations.runs import Parent, RunRow
 from perdure.operations.schedules import ScheduleRow
 from perdure.saver import Saver
 from perdure.service.local_engine import LocalEngine
 from perdure.service.services import Services
+from perdure.service.webhooks import RunWebhooks, topic_of_url
 from perdure.types import Control, Counts, DrivenBy, Retention, State
 
 
@@ -42,9 +46,17 @@ class Engine(LocalEngine):
         super().__init__(None, saver.serializer, observers, lambda: services().clock)
         self.saver, self._lease, self._get_services = saver, lease, services
         self.graphs = GraphRegistry()
-        self.delivery = OutboxDelivery()
+        self.receivers: dict[str, Receiver] = {}
+        """What takes the messages of the outbox, by topic."""
+        self.webhook_receivers: dict[str, Receiver] = {}
+        """The same of perdure's own."""
+        self.webhook_endpoints: tuple[Endpoint, ...] = ()
+        self.run_webhooks = RunWebhooks()
         self.retention = retention
         self._sweep = None if retention is None else RetentionSweep(retention)
+        self._expiry = ThreadExpiry(lambda thread_id: services().runs.erase(thread_id))
+        self.store: Any = None
+        """The store of graphs that have none of their own: a LangGraph `BaseStore`, or None."""
         self._expected: set[str] = set()
         self._workers: set[Worker] = set()
         self._driver: Driver | None = None
@@ -62,11 +74,15 @@ class Engine(LocalEngine):
     def driver(self) -> Driver:
         with self._opening:
             if self._driver is None:
-                clock, handlers = self._get_services().clock, self.delivery.handlers
-                self._driver = Driver(
-                    self.saver, clock, self.observers, lambda: QUESTION in handlers
-                )
+                clock = self._get_services().clock
+                self._driver = Driver(self.saver, clock, self.observers, self._endpoints)
             return self._driver
+
+    def _endpoints(self) -> Sequence[Endpoint]:
+        """Who is told of new questions, and of the states of runs."""
+        if QUESTION in self.receivers:
+            return (Endpoint(QUESTION, "", (), questions=True), *self.webhook_endpoints)
+        return self.webhook_endpoints
 
     @property
     def keeper(self) -> LeaseKeeper:
@@ -91,6 +107,13 @@ class Engine(LocalEngine):
         if (name in self._expected and not version) or not self.graphs:
             return given
         return self.graphs.resolve(name, version)
+
+    def webhook_topic(self, url: str) -> str:
+        return topic_of_url(url, allow_private=self.run_webhooks.allow_private)
+
+    @property
+    def graph_names(self) -> list[str]:
+        return sorted({*self.graphs.names, *self._expected})
 
     def accept_inline(
         self,
@@ -132,7 +155,7 @@ class Engine(LocalEngine):
                 f"{', '.join(sorted(self._expected))}: made by a coroutine. Open this runtime "
                 "with `async with` before it drives."
             )
-        if not self.graphs and not self.delivery.handlers:
+        if not (self.graphs or self.receivers or self.webhook_endpoints):
             raise BadArgument("This runtime has no graph to drive: call register() first.")
         if limits["concurrency"] < 1:
             raise BadArgument("concurrency must be at least 1.")
@@ -140,8 +163,10 @@ class Engine(LocalEngine):
         driver, keeper = await asyncio.to_thread(lambda: (self.driver, self.keeper))
         if graphs is None:
             chosen = self.graphs.chosen()
-            limits |= {"schedules": self._fire_schedules, "delivery": self.delivery}
+            limits["schedules"] = self._fire_schedules
+            limits["receivers"] = ChainMap(self.receivers, self.webhook_receivers)
             limits["sweep"] = self._sweep
+            limits["expiry"] = self._expiry
         else:
             chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
         self.observers.nudge()  # other processes may have left something to export
@@ -196,3 +221,5 @@ class Engine(LocalEngine):
             self._keeper = None
         self.observers.close()
         self.saver.close()
+        if isinstance(self.store, JournalStore):
+            self.store.close()

@@ -69,6 +69,7 @@ async def fork(
             origin["tasks"] = await _same_tasks(used.pregel, row.thread_id, target)
     setup = load_setup(saver.serializer, row)
     setup.pop("input", None)
+    setup.pop("webhook", None)
     plan = services.runs.accept(
         (graph.name, graph.version),
         target,

@@ -17,6 +17,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
+from langgraph.store.base import BaseStore
 
 from perdure.engine.graph_changes import Topology, old_names, resolve, topology_of
 from perdure.errors import BadArgument, NotDurable, UnknownGraph, forgot_await
@@ -141,8 +142,11 @@ def _check_types(graph: Pregel[Any, Any, Any, Any], saver: Saver, name: str) -> 
             saver.with_allowlist(compiled_graphs.types_in([kind]))
 
 
-def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, Any, Any, Any]]:
-    """A copy of `graph` on the runtime's saver, and its name. The argument is not changed."""
+def bind(
+    graph: Any, saver: Saver, name: str | None, store: BaseStore | None = None
+) -> tuple[str, Pregel[Any, Any, Any, Any]]:
+    """A copy of `graph` on the runtime's saver, and its name. The argument is not changed. It gets
+    the store if it has none."""
     if isinstance(graph, StateGraph):
         pregel: Pregel[Any, Any, Any, Any] = graph.compile(checkpointer=saver, name=name)
         name = name or pregel.name
@@ -158,6 +162,8 @@ def bind(graph: Any, saver: Saver, name: str | None) -> tuple[str, Pregel[Any, A
             f"register() takes a StateGraph, a compiled graph or an @entrypoint, not {graph!r}."
             f"{forgot_await(graph)}"
         )
+    if pregel.store is None:
+        pregel.store = store
     if not name or name == "LangGraph":
         raise BadArgument("register() needs a name for this graph: register(graph, name='...').")
     if isinstance(context := pregel.context_schema, type):
@@ -204,6 +210,16 @@ class GraphRegistry:
                 "version."
             )
         self._by_key[graph.key] = self.newest[graph.name] = graph
+
+    def give_store(self, store: BaseStore) -> None:
+        """Give a store to the graphs that have none."""
+        for key, graph in list(self._by_key.items()):
+            if graph.pregel.store is None:
+                pregel = copy.copy(graph.pregel)
+                pregel.store = store
+                self._by_key[key] = made = replace(graph, pregel=pregel, _with_old_names={})
+                if self.newest.get(graph.name) is graph:
+                    self.newest[graph.name] = made
 
     def remove(self, name: str) -> None:
         """Remove every version of a graph."""

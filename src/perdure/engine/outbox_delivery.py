@@ -1,11 +1,18 @@
-"""Deliver the messages of the outbox to the handlers of this process."""
+"""Deliver the messages of the outbox to the receivers of this process.
+
+Each topic has a number of slots: so many of its messages are delivered at once, and a topic whose
+slots are taken is not looked for. So a slow receiver holds back its own messages only.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from perdure.engine.driver import Driver
@@ -18,41 +25,120 @@ log = logging.getLogger("perdure")
 
 HANDLER_TIME = 60_000
 """Milliseconds a handler may take before another worker may deliver the same message."""
-PAGE = 20
 
 
-class OutboxDelivery:
-    """Handlers by topic, and the deliveries to them."""
+class Undelivered(Exception):
+    """A delivery that failed for a reason that can be shown: it has nothing of the message.
 
-    def __init__(self) -> None:
-        self.handlers: dict[str, Callable[[Message], Any]] = {}
+    `final`: it is not tried again.
+    """
 
-    async def deliver(self, driver: Driver) -> int:
-        """Deliver the due messages concurrently. Returns how many were delivered."""
-        now = driver.clock.now()
-        change, op = messages.take(self.handlers, now, now + HANDLER_TIME, PAGE)
-        taken = await driver.journal.ado(op)
-        return sum(await asyncio.gather(*(self._one(driver, change, row) for row in taken)))
+    def __init__(self, reason: str, *, final: bool = False) -> None:
+        super().__init__(reason)
+        self.final = final
 
-    async def _one(self, driver: Driver, change: int, row: MessageRow) -> bool:
-        handler = self.handlers[row.topic]
-        try:
-            message = messages.to_message(driver.serializer, row)
-            if inspect.iscoroutinefunction(handler):
-                await handler(message)
+
+@dataclass(frozen=True)
+class Receiver:
+    """What takes the messages of a topic."""
+
+    handler: Callable[[Message], Any]
+    slots: int = 20
+    """How many messages of the topic a worker delivers at once."""
+    pause: Callable[[int], timedelta | None] = messages.REDELIVERY.pause
+    """How long to wait after so many failed deliveries. None: the message is given up."""
+
+
+class Deliveries:
+    """The deliveries of one worker. Created in its event loop."""
+
+    def __init__(
+        self, driver: Driver, receivers: Mapping[str, Receiver], on_end: Callable[[bool], None]
+    ) -> None:
+        """`on_end` is called after each delivery, with whether the message arrived."""
+        self._driver, self._receivers, self._on_end = driver, receivers, on_end
+        self._busy: Counter[str] = Counter()
+        self._taking: asyncio.Task[None] | None = None
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """Those under way, and the taking of more."""
+
+    @property
+    def free(self) -> dict[str, int]:
+        """Topics with free slots, and how many."""
+        known = self._receivers.items()
+        free = {topic: one.slots - self._busy[topic] for topic, one in known}
+        return {topic: slots for topic, slots in free.items() if slots > 0}
+
+    def begin(self) -> None:
+        """Take due messages and deliver them, beside everything else."""
+        if self._taking is None:
+            self._taking = self._start(self._take_all())
+
+    def _start(self, work: Any) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        if task is self._taking:
+            self._taking = None
+        arrived = False
+        if not task.cancelled():
+            if (error := task.exception()) is not None:
+                log.error("Delivering messages failed", exc_info=error)
             else:
-                returned = await asyncio.to_thread(handler, message)
-                if inspect.isawaitable(returned):  # an object, or a lambda around a coroutine
-                    await returned
+                arrived = task.result() is True
+        self._on_end(arrived)
+
+    async def _take_all(self) -> None:
+        while free := self.free:
+            # No topic can get more than it has slots for, whichever the messages are of.
+            count, now = min(free.values()), self._driver.clock.now()
+            change, op = messages.take(free, now, now + HANDLER_TIME, count)
+            taken = await self._driver.journal.ado(op)
+            for row in taken:
+                self._busy[row.topic] += 1
+                self._start(self._one(change, row))
+            if len(taken) < count:
+                return
+
+    async def _one(self, change: int, row: MessageRow) -> bool:
+        try:
+            return await self._deliver(change, row, self._receivers[row.topic])
+        finally:
+            self._busy[row.topic] -= 1
+
+    async def _deliver(self, change: int, row: MessageRow, to: Receiver) -> bool:
+        driver = self._driver
+        try:
+            await _hand_over(to.handler, messages.to_message(driver.serializer, row))
         except Exception as error:
             kind = type(error).__name__  # its message may contain the payload
+            known = isinstance(error, Undelivered)
             text = redact(driver.serializer.redacted_text(f"{kind}: {error}"))
             told = {"without_content": f"message {row.id} was not delivered: {kind}"}
             said = "message %s of topic %r was not delivered: %s"
-            log.warning(said, row.id, row.topic, text, extra=told)
-            pause = round(messages.REDELIVERY.pause(row.attempts).total_seconds() * 1000)
-            until = driver.clock.now() + pause
-            await driver.journal.ado(messages.delay(row, change, until, kind))
+            log.warning(said, row.id, row.topic, str(error) if known else text, extra=told)
+            stored = str(error) if known else kind
+            final = isinstance(error, Undelivered) and error.final
+            pause = None if final else to.pause(row.attempts)
+            if pause is None:
+                log.error("message %s of topic %r is given up", row.id, row.topic)
+                await driver.journal.ado(messages.give_up(row, change, stored))
+            else:
+                until = driver.clock.now() + round(pause.total_seconds() * 1000)
+                await driver.journal.ado(messages.delay(row, change, until, stored))
             return False
         await driver.journal.ado(messages.delete(row))
         return True
+
+
+async def _hand_over(handler: Callable[[Message], Any], message: Message) -> None:
+    if inspect.iscoroutinefunction(handler):
+        await handler(message)
+    else:
+        returned = await asyncio.to_thread(handler, message)
+        if inspect.isawaitable(returned):  # an object, or a lambda around a coroutine
+            await returned

@@ -40,9 +40,11 @@ def with_command(
     answered: Collection[str],
     found: list[WaitRow],
     now: int,
+    changes: Mapping[str, Any] | None = None,
 ) -> Plan[NewSetup]:
     """The setup of a run that is continued with a command. `answered` are the waits, of those
-    `found`, whose answers come with it. Raises `ThreadBusy` if another command is not applied yet.
+    `found`, whose answers come with it; `changes` are other parts of the setup that change. Raises
+    `ThreadBusy` if another command is not applied yet.
     """
     setup = load_setup(saver.serializer, row)
     at = yield from _checkpoint_and_writes(saver, row, setup)
@@ -56,7 +58,7 @@ def with_command(
         "answered_at": now,
         "at": at,
     }
-    after = dump_setup(saver.serializer, row, {**setup, "command": stored})
+    after = dump_setup(saver.serializer, row, {**setup, **(changes or {}), "command": stored})
     return NewSetup(row.setup, after, now)
 
 

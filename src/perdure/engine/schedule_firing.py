@@ -1,18 +1,33 @@
-"""Firing schedules: a run for each cron slot that is due. The key of a slot makes it one run."""
+"""Firing schedules: a run for each cron slot that is due. The key of a slot makes it one run.
+
+A schedule that was made over HTTP has more to say about its runs, in the part `cron` of its setup:
+
+    thread_id          the thread of its runs; without, each has one of its own
+    strategy           what happens if a run of that thread is under way
+    assistant_id       whose runs they are
+    keep               whether the threads of their own are kept
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NoReturn
 
-from perdure.errors import UNREADABLE
+from perdure.errors import UNREADABLE, NotFound, ThreadBusy
 from perdure.journal import Plan
-from perdure.operations import schedules
-from perdure.operations.schedules import ScheduleRow
+from perdure.operations import schedules, threads
+from perdure.operations.runs import Beside, RunRow
+from perdure.operations.schedules import CRON, ScheduleRow
+from perdure.operations.threads import ThreadContent
 from perdure.serde.serializer import Serializer
 from perdure.service.services import Services
 
 log = logging.getLogger("perdure")
+
+KEPT_FOR = 1.0
+"""Minutes from its start after which the thread of a cron's run is erased, once it has ended."""
 
 
 def fire_schedules(
@@ -32,11 +47,52 @@ def fire_schedules(
         except UNREADABLE as error:
             log.warning("the schedule %r cannot be read, so it starts no run: %s", row.name, error)
             continue
-        graph = (row.graph, str(setup.pop("version", "")))
         due, following = schedules.due_slots(row, now)
         for slot in due:
-            key = schedules.key(row.name, slot)
-            yield from services.runs.accept(graph, f"schedule:{key}", setup, "enqueue", key=key)
-            started += 1
+            try:
+                yield from _start(services, serializer, row, setup, slot)
+                started += 1
+            except (NotFound, ThreadBusy) as error:
+                log.warning("the schedule %r starts no run: %s", row.name, error)
         yield schedules.move(row, following)
     return started
+
+
+def _start(
+    services: Services,
+    serializer: Serializer,
+    row: ScheduleRow,
+    setup: Mapping[str, Any],
+    slot: int,
+) -> Plan[RunRow]:
+    """Start the run of a slot, or find it."""
+    key = schedules.key(row.name, slot)
+    graph = (row.graph, str(setup.get("version", "")))
+    own = {name: value for name, value in setup.items() if name not in ("version", CRON)}
+    cron: Mapping[str, Any] | None = setup.get(CRON)
+    if cron is None:
+        return (yield from services.runs.accept(graph, f"schedule:{key}", own, "enqueue", key=key))
+    now, thread_id = services.clock.now(), cron["thread_id"]
+    owner: Any = {"graph": row.graph, "assistant": cron["assistant_id"]}
+    if thread_id is None:
+        thread_id = str(uuid.uuid5(uuid.NAMESPACE_OID, key))
+        content = ThreadContent(ttl=None if cron["keep"] else KEPT_FOR)
+        record = threads.ensure(serializer, thread_id, content, now, **owner)
+    else:
+        record = threads.require(thread_id, now, **owner)
+
+    def refuse() -> NoReturn:
+        raise NotFound("thread", thread_id)
+
+    strategy = cron["strategy"]
+    return (
+        yield from services.runs.accept(
+            graph,
+            thread_id,
+            own,
+            strategy,
+            key=key,
+            only="asking" if strategy in ("enqueue", "reject") else None,
+            beside=Beside(record, refuse),
+        )
+    )

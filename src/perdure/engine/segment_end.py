@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langgraph.errors import EmptyInputError, GraphDrained, GraphRecursionError, InvalidUpdateError
@@ -48,10 +50,12 @@ from perdure.operations import claims, effects
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow, Mark, Owner, report
 from perdure.operations.events import change, redacted_data
-from perdure.operations.run_payload import dump_error, dump_output
+from perdure.operations.messages import Endpoint
+from perdure.operations.run_payload import dump_error, dump_output, load_setup
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import Question
 from perdure.saver import Saver
+from perdure.segments.evaluation_policy import evaluation_of
 from perdure.times import moment
 from perdure.types import EffectState, EventKind, Kind, State
 
@@ -79,9 +83,16 @@ FINAL = (
 class SegmentFinish(SegmentPlans):
     """Plans for the end of a segment."""
 
-    def __init__(self, saver: Saver, clock: Clock, observers: Observers) -> None:
+    def __init__(
+        self,
+        saver: Saver,
+        clock: Clock,
+        observers: Observers,
+        endpoints: Callable[[], Sequence[Endpoint]],
+    ) -> None:
+        """`endpoints` are those that are told of the states of runs, among others."""
         super().__init__(saver, clock)
-        self._observers = observers
+        self._observers, self._endpoints = observers, endpoints
 
     def finish(self, drive: Drive, outcome: Outcome) -> Plan[Ended]:
         """End a segment after LangGraph returned or raised."""
@@ -90,6 +101,8 @@ class SegmentFinish(SegmentPlans):
         while segment.is_busy and not segment.is_lost:
             yield 0.01  # an effect of a node that was cancelled: its outcome is worth waiting for
         segment.closing = True
+        if segment.stream is not None:
+            segment.stream.close()  # before the end, which is what readers wait for
         if segment.signal is not None and not segment.is_lost:
             outcome = Raised(segment.signal)  # also if the agent's code swallowed it
         error = outcome.error if isinstance(outcome, Raised) else None
@@ -119,11 +132,29 @@ class SegmentFinish(SegmentPlans):
             data, reason = redacted_data(self.serializer, end.data), end.reason
             end = end._replace(data=data, reason=self.serializer.redacted_text(reason))
         sinks = self._observers.sinks
-        if not (yield claims.end_segment(self.serializer, made, row.token, end, sinks)):
+        op = claims.end_segment(
+            self.serializer,
+            made,
+            row.token,
+            end,
+            sinks,
+            has_webhook=row.webhook is not None,
+            endpoints=self._told(row, end.state),
+        )
+        if not (yield op):
             return Ended.LOST
         self._observers.nudge()
         _log_end(row, end)
         return Ended.RELEASED if end.state is State.PENDING else Ended(end.state.value)
+
+    def _told(self, row: RunRow, state: State) -> list[Endpoint]:
+        """The endpoints that are told of this state of a run. A run of an evaluation tells none."""
+        told = [one for one in self._endpoints() if state in one.states]
+        if told:
+            with contextlib.suppress(*UNREADABLE):
+                if evaluation_of(load_setup(self.serializer, row)) is not None:
+                    return []
+        return told
 
     # -- LangGraph returned
 

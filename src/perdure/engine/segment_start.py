@@ -7,7 +7,7 @@ changed under it ends its segment here. Any other gets the command that continue
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 from uuid import UUID
 
@@ -33,6 +33,7 @@ from perdure.langgraph_port import task_interrupts
 from perdure.operations import effects, events, runs
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow
+from perdure.operations.messages import Endpoint
 from perdure.operations.run_payload import check_state, dump_error, load_setup, tags_of
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
@@ -45,10 +46,12 @@ from perdure.types import Control, EffectState, EventKind, State
 class SegmentStart(SegmentPlans):
     """Plans for the start of a segment."""
 
-    def __init__(self, saver: Saver, clock: Clock, announced: Callable[[], bool]) -> None:
-        """`announced` says whether new questions are messages of the outbox, too."""
+    def __init__(
+        self, saver: Saver, clock: Clock, endpoints: Callable[[], Sequence[Endpoint]]
+    ) -> None:
+        """`endpoints` are those that are told of new questions, among others."""
         super().__init__(saver, clock)
-        self._announced = announced
+        self._endpoints = endpoints
         self._handover = AnswerHandover(saver, clock)
         self._compensations = Compensations(saver, clock)
         self._stored_topologies: set[str] = set()
@@ -149,7 +152,7 @@ class SegmentStart(SegmentPlans):
             unstored=graph.unstored,
             fingerprint=fingerprint,
             origin=setup.get("fork"),
-            announced=self._announced(),
+            announced=[one for one in self._endpoints() if one.questions],
             evaluation=evaluation_of(setup),
         )
         if segment.evaluation is not None:

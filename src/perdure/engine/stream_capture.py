@@ -1,7 +1,7 @@
 """What LangGraph streams while a segment is driven, given to the recorder of the segment.
 
     begin_stream    where the numbers go on, and which chunks of the segment before are void
-    stream_through  LangGraph's own stream, recorded in its order
+    stream_through  LangGraph's own stream, recorded in its order; `recorded` for bound graphs
 
 A process that dies leaves chunks on disk behind the last checkpoint. Their nodes run again, so the
 next segment says that it replaces them from there. Some do not run again: parallel nodes that had
@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from functools import partial
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -22,10 +21,9 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 
 from perdure.engine.segment_drive import Drive, latest_checkpoint
 from perdure.journal import Plan
-from perdure.langgraph_port.output_stream import take_waiting, task_chain
+from perdure.langgraph_port.output_stream import is_whole_message, tapped
 from perdure.operations import streams
 from perdure.operations.runs import RunRow
-from perdure.operations.streams import SEGMENT
 from perdure.saver import Saver
 from perdure.segments.segment import Segment
 from perdure.segments.stream_recorder import StreamRecorder
@@ -55,65 +53,83 @@ def begin_stream(saver: Saver, segment: Segment, setup: Mapping[str, Any]) -> Pl
     )
     if last > marks.get("", 0):
         final = yield from _final_chunks(saver, row, marks)
-        recorder.begin(marks.get("", 0) + 1)
-        for chunk in final:
-            recorder.add(chunk.namespace, chunk.mode, chunk.data)
+        recorder.begin(marks.get("", 0) + 1, final)
     segment.stream = segment.progress.stream = recorder
 
 
-def _final_chunks(saver: Saver, row: RunRow, marks: Mapping[str, int]) -> Plan[list[Chunk]]:
+def _final_chunks(
+    saver: Saver, row: RunRow, marks: Mapping[str, int]
+) -> Plan[list[tuple[Chunk, str]]]:
     """Chunks behind the last checkpoint whose nodes do not run again."""
-    tail: list[Chunk] = []
+    tail: list[tuple[Chunk, str]] = []
+    final: list[tuple[Chunk, str]] = []
     after = marks.get("", 0)
     while rows := (yield streams.between(row.thread_id, row.id, after, PAGE)):
         for one in rows:
-            tail += streams.load(saver.serializer, row.thread_id, row.id, one)
+            found = streams.load_with_tasks(saver.serializer, row.thread_id, row.id, one)
+            if one.replaces is None:
+                tail += found
+            else:  # what was before it is void; what it gives again was final then, and still is
+                final, tail = found[1:], []
         after = rows[-1].last
-    begun = [at for at, chunk in enumerate(tail) if chunk.mode == SEGMENT]
-    tail = tail[begun[-1] + 1 :] if begun else tail  # what was before that is void, or came again
     done: set[str] = set()
     for ns in marks or {"": 0}:
         at = yield from latest_checkpoint(saver, row.thread_id, ns)
         writes = (at.pending_writes if at is not None else None) or ()
         done |= {task for task, channel, _ in writes if channel not in WRITES_IDX_MAP}
-    return [chunk for chunk in tail if _is_final(chunk, marks, done)]
+    return final + [one for one in tail if _is_final(*one, marks, done)]
 
 
-def _is_final(chunk: Chunk, marks: Mapping[str, int], done: set[str]) -> bool:
-    chain = task_chain(chunk.namespace, chunk.mode, chunk.data)
+def _is_final(chunk: Chunk, tasks: str, marks: Mapping[str, int], done: set[str]) -> bool:
+    """Whether the task of a chunk, or one around it, has finished, or its subgraph has stored a
+    checkpoint since."""
+    if not tasks or chunk.mode == "updates":  # LangGraph gives those of finished tasks again
+        return False
+    chain = tasks.split("|")
     if any(part.rpartition(":")[2] in done for part in chain):
         return True
-    spaces = ("|".join(chain[: depth + 1]) for depth in range(len(chain)))
-    return any(chunk.n <= marks.get(space, 0) for space in spaces)
+    around = ("|".join(chain[: depth + 1]) for depth in range(len(chain)))
+    return any(chunk.n <= marks.get(space, 0) for space in around)
 
 
 async def stream_through(drive: Drive, recorder: StreamRecorder) -> None:
     """Run LangGraph to the end of the segment, and record what it streams."""
-    modes = sorted(recorder.modes - {EVENTS})
-    run = _Recorded(drive, recorder, modes)
-    try:
-        if EVENTS in recorder.modes:
-            events = cast(
-                AsyncGenerator[Any],
-                run.astream_events(drive.input, drive.config, version="v2"),
-            )
-            async with contextlib.aclosing(events):
-                async for event in events:
-                    recorder.add((), EVENTS, event)
-        else:
-            chunks = cast(AsyncGenerator[Any], run.astream(drive.input, drive.config))
-            async with contextlib.aclosing(chunks):
-                async for _ in chunks:
-                    pass
-    finally:
-        recorder.close()
+    run = _Recorded(drive, recorder)
+    if EVENTS not in recorder.modes:
+        async for _ in run.astream(drive.input, drive.config):
+            pass
+        return
+    found = run.astream_events(drive.input, drive.config, version="v2")
+    async with contextlib.aclosing(cast(AsyncGenerator[Any], found)) as events:
+        async for event in events:
+            if not (recorder.hides_pieces and event["event"].endswith("_stream")):
+                recorder.add((), EVENTS, event)
+
+
+async def recorded(
+    chunks: AsyncIterator[Any], recorder: StreamRecorder, stream_mode: Any, subgraphs: bool
+) -> AsyncIterator[Any]:
+    """A stream of LangGraph's, called with these arguments, that is recorded."""
+
+    def tap(namespace: tuple[str, ...], mode: str, data: Any, tasks: str) -> None:
+        if mode == "messages":
+            if not is_whole_message(data):
+                if recorder.hides_pieces:
+                    return
+            elif data[0].id in recorder.messages:
+                return  # a finished subgraph that is entered again gives its messages once more
+        recorder.add(namespace, mode, data, tasks)
+
+    async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)) as found:
+        async for chunk in tapped(found, tap, stream_mode, subgraphs):
+            yield chunk
 
 
 class _Recorded(Runnable[Any, Any]):
-    """A graph whose stream is recorded where it comes out."""
+    """The graph of a segment, whose stream is recorded."""
 
-    def __init__(self, drive: Drive, recorder: StreamRecorder, modes: Iterable[str]) -> None:
-        self._drive, self._recorder, self._modes = drive, recorder, list(modes)
+    def __init__(self, drive: Drive, recorder: StreamRecorder) -> None:
+        self._drive, self._recorder = drive, recorder
         self.name = drive.graph.name
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
@@ -122,20 +138,9 @@ class _Recorded(Runnable[Any, Any]):
     async def astream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[Any]:
-        recorder, subgraphs = self._recorder, self._recorder.subgraphs
-        chunks = cast(
-            AsyncGenerator[Any],
-            self._drive.graph.pregel.astream(
-                input,
-                config,
-                stream_mode=cast(Any, self._modes or ["values"]),
-                subgraphs=subgraphs,
-                **self._drive.arguments,
-            ),
-        )
-        recorder.follow(partial(take_waiting, chunks, lambda item: recorder.add(*item)))
-        async with contextlib.aclosing(chunks):
-            async for chunk in chunks:
-                namespace, mode, data = chunk if subgraphs else ((), *chunk)
-                recorder.add(namespace, mode, data)
-                yield chunk
+        drive, recorder = self._drive, self._recorder
+        modes: Any = sorted(recorder.modes - {EVENTS}) or ["values"]
+        how: Any = {"stream_mode": modes, "subgraphs": recorder.subgraphs}
+        chunks = drive.graph.pregel.astream(input, config, **how, **drive.arguments)
+        async for chunk in recorded(chunks, recorder, **how):
+            yield chunk

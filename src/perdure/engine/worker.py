@@ -14,16 +14,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph
 from perdure.engine.lease_keeper import LeaseKeeper
-from perdure.engine.outbox_delivery import OutboxDelivery
+from perdure.engine.outbox_delivery import Deliveries, Receiver
 from perdure.engine.retention import RetentionSweep
 from perdure.engine.segment_drive import Drive, Ended, Outcome, Raised, Returned, StopReason
 from perdure.engine.segment_start import held_by_error
 from perdure.engine.shutdown import drain_on_signals
 from perdure.engine.stream_capture import stream_through
+from perdure.engine.thread_expiry import ThreadExpiry
 from perdure.engine.thread_pool import NodeThreadPool
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
 from perdure.journal import Refused
@@ -76,8 +78,9 @@ class Worker:
         until_idle: bool = False,
         grace: float = 10.0,
         schedules: Callable[[Sequence[ScheduleRow]], Awaitable[int]] | None = None,
-        delivery: OutboxDelivery | None = None,
+        receivers: Mapping[str, Receiver] | None = None,
         sweep: RetentionSweep | None = None,
+        expiry: ThreadExpiry | None = None,
         driven_by: DrivenBy = DrivenBy.WORKER,
     ) -> None:
         """Create it in the event loop that drives. Without `schedules` it drives only some of the
@@ -89,11 +92,13 @@ class Worker:
         self._concurrency, self._limit, self._grace = concurrency, limit, grace
         self._until_idle, self.driven_by = until_idle, driven_by
         self._schedules = schedules
-        self._delivery = delivery or OutboxDelivery()
-        self._delivering: asyncio.Task[int] | None = None
+        self._deliveries = Deliveries(driver, receivers or {}, self._delivered)
         self._sweep = sweep
         self._sweeping: asyncio.Task[int] | None = None
         self._has_swept = False
+        self._expiry = expiry
+        self._expiring: asyncio.Task[int] | None = None
+        self._has_expired = False
         self._end = None if budget is None else time.monotonic() + budget
         self._counts: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -161,6 +166,7 @@ class Worker:
                 claimed = await self._claim(found)
                 self._deliver(found)
                 self._prune()
+                self._expire_threads()
             except (Unavailable, WriteLost) as error:
                 if not self._has_looked:
                     raise  # it has not begun
@@ -176,7 +182,8 @@ class Worker:
         if self._limit is not None and self._counts["claimed"] >= self._limit:
             return not self._tasks
         # A segment that ended since the claim may have made something due.
-        busy = self._tasks or self._delivering is not None or self._sweeping is not None
+        beside = (self._sweeping, self._expiring)
+        busy = self._tasks or self._deliveries.tasks or any(one is not None for one in beside)
         idle = not claimed and not busy and not self._woken.is_set()
         return self._until_idle and idle
 
@@ -203,7 +210,7 @@ class Worker:
             until=times.now + round(self._poll * 1000),
             suspects=suspects,
             slots=slots,
-            topics=self._delivery.handlers,
+            topics=self._deliveries.free,
         )
         if isinstance(self._clock, JournalClock):
             op = self._clock.agree_by(op)
@@ -300,18 +307,12 @@ class Worker:
     def _deliver(self, found: Found) -> None:
         """Deliver messages of the outbox, beside the runs."""
         at = found.message_at
-        if self._delivering is None and at is not None and at <= self._clock.now():
-            self._delivering = asyncio.create_task(self._delivery.deliver(self._driver))
-            self._delivering.add_done_callback(self._delivered)
+        if at is not None and at <= self._clock.now():
+            self._deliveries.begin()
 
-    def _delivered(self, task: asyncio.Task[int]) -> None:
-        self._delivering = None
+    def _delivered(self, arrived: bool) -> None:
+        self._counts["delivered"] += arrived
         self._woken.set()
-        if not task.cancelled():
-            if (error := task.exception()) is not None:
-                log.error("Delivering messages failed", exc_info=error)
-            else:
-                self._counts["delivered"] += task.result()
 
     def _prune(self) -> None:
         """Delete runs that are kept no longer, beside the others: a piece of a sweep; of one that
@@ -335,12 +336,32 @@ class Worker:
             else:
                 self._counts["pruned"] += task.result()
 
+    def _expire_threads(self) -> None:
+        """Erase threads whose time is over, beside the runs: a piece, and only one if the worker
+        stops when it is idle."""
+        expiry = self._expiry
+        if expiry is None or self._expiring is not None:
+            return
+        if self._has_expired if self._until_idle else not expiry.is_due:
+            return
+        self._has_expired = True
+        work = expiry.piece(self._driver.journal, self._clock.now())
+        self._expiring = asyncio.create_task(work)
+        self._expiring.add_done_callback(self._expired)
+
+    def _expired(self, task: asyncio.Task[int]) -> None:
+        self._expiring = None
+        self._woken.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("Erasing expired threads failed; it is tried again: %s", error)
+
     async def _drain(self) -> None:
         """Stop each segment at its next step; give back those that do not stop in time."""
         for drive in list(self._driven):
             drive.ask_to_stop(StopReason.SHUTDOWN)
         self._draining = True
-        beside = {one for one in (self._delivering, self._sweeping) if one is not None}
+        beside: set[asyncio.Task[Any]] = {*self._deliveries.tasks}
+        beside |= {one for one in (self._sweeping, self._expiring) if one is not None}
         if under_way := self._tasks | beside:
             await asyncio.wait(under_way, timeout=self._grace)
         for drive in list(self._driven):

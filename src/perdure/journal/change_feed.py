@@ -1,6 +1,7 @@
 """Wake those who wait for a run, in whichever process it changes.
 
-Readers of a stream and callers of `join` watch a run. Three sources wake them:
+Readers of a stream and callers of `join` watch a run; readers of all runs of a thread watch that by
+its own id, for its next run. Three sources wake them:
 
     a commit of this process       at once; what was streamed is handed over in memory
     a hint of the database         PostgreSQL's NOTIFY, a write to SQLite's WAL
@@ -27,6 +28,8 @@ from perdure.journal.operation import Row, Statement
 CHANGES = frozenset({"insert_stream", "let_go", "stop_run"})
 """Statements after which a reader or a caller of `join` may have something to do. Each has the id
 of its run as `:id`."""
+NEW_RUN = "insert_run"
+"""The statement that gives the thread `:thread_id` a further run."""
 KEPT = 1 << 20
 """Bytes of what a watched run streamed that are kept in memory."""
 GATHER = 0.01
@@ -227,5 +230,7 @@ class ChangeFeed:
 
 
 def changed_runs(statements: Sequence[Statement]) -> set[str]:
-    """The runs that these statements change, as far as their watchers are concerned."""
-    return {params["id"] for name, params in statements if name in CHANGES}
+    """The runs that these statements change, as far as their watchers are concerned, and the
+    threads that have a further run."""
+    changed = {params["id"] for name, params in statements if name in CHANGES}
+    return changed | {params["thread_id"] for name, params in statements if name == NEW_RUN}

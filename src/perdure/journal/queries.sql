@@ -234,7 +234,8 @@ SELECT state FROM perdure_runs WHERE thread_id = :thread_id AND id = :id {lock};
 -- cancelled is to be cancelled too.
 INSERT INTO perdure_runs
   (thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, poked,
-   undo, events, change, created_at, updated_at, fingerprint, setup, parent_id, depth, ignores_parent_cancel, streams,
+   undo, events, change, created_at, updated_at, fingerprint, setup, webhook, parent_id, depth, ignores_parent_cancel,
+   streams,
    control, reason)
 SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:version AS TEXT),
        CAST(:key AS TEXT), 'pending',
@@ -243,8 +244,8 @@ SELECT t.thread_id, CAST(:id AS TEXT), t.runs, CAST(:graph AS TEXT), CAST(:versi
             THEN CAST(:due_at AS BIGINT) END,
        CAST(:ready_at AS BIGINT), 0, 0, CAST(:begun AS INTEGER), 0, 0, 1, CAST(:change AS BIGINT),
        CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:fingerprint AS TEXT), CAST(:setup AS {blob}),
-       CAST(:parent_id AS TEXT), CAST(:depth AS BIGINT), CAST(:ignores_parent_cancel AS BIGINT),
-       CAST(:streams AS INTEGER),
+       CAST(:webhook AS TEXT), CAST(:parent_id AS TEXT), CAST(:depth AS BIGINT),
+       CAST(:ignores_parent_cancel AS BIGINT), CAST(:streams AS INTEGER),
        (SELECT 'cancel' FROM perdure_runs AS p
         WHERE p.id = CAST(:parent_id AS TEXT) AND p.control = 'cancel' AND :ignores_parent_cancel = 0),
        (SELECT CAST(:parent_reason AS TEXT) FROM perdure_runs AS p
@@ -340,7 +341,8 @@ ORDER BY id LIMIT :count;
 -- A new run takes the thread over, unless it is one that was accepted before: the driven run
 -- is asked to stop, the others end, and those with effects to undo as soon as that is done. With
 -- :only, just the runs in that state; `idle` are all that are held, or neither driven nor in the
--- middle of their effects.
+-- middle of their effects; `asking` those that rest until a person answers. With :alone, none if
+-- others are under way too.
 UPDATE perdure_runs
 SET due_at = CASE WHEN state = 'running' THEN due_at WHEN {undo} THEN CAST(:now AS BIGINT) END,
     control = 'cancel', control_at = COALESCE(control_at, :control_at), undo = :undo,
@@ -351,7 +353,13 @@ WHERE thread_id = :thread_id AND state NOT IN {ended}
   AND (CAST(:only AS TEXT) IS NULL OR state = :only AND COALESCE(due_at, :now + 1) > :now
        OR :only = 'idle' AND (state = 'held' OR state <> 'running' AND NOT EXISTS (
          SELECT 1 FROM perdure_effects AS e
-         WHERE e.run_id = perdure_runs.id AND e.run_id <> '')))
+         WHERE e.run_id = perdure_runs.id AND e.run_id <> ''))
+       OR :only = 'asking' AND state = 'waiting' AND COALESCE(due_at, :now + 1) > :now AND EXISTS (
+         SELECT 1 FROM perdure_waits AS w
+         WHERE w.run_id = perdure_runs.id AND w.state = 'open' AND w.kind = 'human'))
+  AND (:alone = 0 OR NOT EXISTS (SELECT 1 FROM perdure_runs AS r
+                                 WHERE r.thread_id = :thread_id AND r.state NOT IN {ended}
+                                   AND r.id <> perdure_runs.id))
   AND NOT EXISTS (SELECT 1 FROM perdure_runs AS r
                   WHERE r.thread_id = :thread_id AND r.key = CAST(:key AS TEXT));
 
@@ -365,6 +373,7 @@ SET due_at = CASE WHEN state = 'running' THEN due_at
               THEN CAST(:control AS TEXT) END,
     control_at = CASE WHEN state = 'running' THEN CAST(:control_at AS BIGINT) END,
     reason = COALESCE(CAST(:reason AS TEXT), reason),
+    undo = CASE WHEN :undo = 1 THEN 1 ELSE undo END,
     state = CASE WHEN state = 'running' THEN state
                  WHEN :control = 'cancel' AND {undo} THEN 'pending'
                  ELSE CAST(:state AS TEXT) END,
@@ -897,7 +906,7 @@ RETURNING id;
 -- A message about a question, if it is a new one.
 INSERT INTO perdure_outbox
   (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
-SELECT thread_id, CAST(:wait_id AS TEXT), id, CAST(:topic AS TEXT), CAST(:now AS BIGINT), 0, 0,
+SELECT thread_id, CAST(:message_id AS TEXT), id, CAST(:topic AS TEXT), CAST(:now AS BIGINT), 0, 0,
        CAST(:now AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs
 WHERE thread_id = :thread_id AND id = :id
@@ -1323,6 +1332,31 @@ INSERT INTO perdure_outbox
   (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
 VALUES (:thread_id, :id, :run_id, :topic, :now, 0, 0, :now, :body) ON CONFLICT DO NOTHING;
 
+-- name: announce_ends
+-- A message for the webhook of each run that this change ended, held, or left waiting for a person. Its id is
+-- that of the run and the number of the event; what it says is read from the journal when it is delivered.
+INSERT INTO perdure_outbox
+  (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
+SELECT thread_id, id || '-' || CAST(events AS TEXT), id, webhook, CAST(:now AS BIGINT), 0, 0,
+       CAST(:now AS BIGINT), CAST(:empty AS {blob})
+FROM perdure_runs
+WHERE thread_id = :thread_id AND change = :change AND webhook IS NOT NULL
+  AND (state IN {ended} OR state = 'held'
+       OR state = 'waiting' AND COALESCE(due_at, :now + 1) > :now AND EXISTS (
+         SELECT 1 FROM perdure_waits AS w
+         WHERE w.run_id = perdure_runs.id AND w.state = 'open' AND w.kind = 'human'))
+ON CONFLICT DO NOTHING;
+
+-- name: announce_state
+-- The same for an endpoint (:topic) that is told of runs in one of these states.
+INSERT INTO perdure_outbox
+  (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
+SELECT thread_id, id || '-' || CAST(events AS TEXT) || '-' || CAST(:endpoint AS TEXT), id,
+       CAST(:topic AS TEXT), CAST(:now AS BIGINT), 0, 0, CAST(:now AS BIGINT), CAST(:empty AS {blob})
+FROM perdure_runs
+WHERE thread_id = :thread_id AND id = :id AND change = :change AND state IN ({names})
+ON CONFLICT DO NOTHING;
+
 -- name: next_message
 -- When the next message of one of these topics is due.
 SELECT due_at FROM perdure_outbox WHERE topic IN ({names}) ORDER BY due_at LIMIT 1;
@@ -1349,6 +1383,13 @@ DELETE FROM perdure_outbox WHERE thread_id = :thread_id AND id = :id;
 -- It was not: tried again later.
 UPDATE perdure_outbox SET due_at = :due_at, error = :error
 WHERE thread_id = :thread_id AND id = :id AND change = :change;
+
+-- name: redeliver_message
+-- Delivers again what was given up, or is to be tried later.
+UPDATE perdure_outbox SET due_at = :now, attempts = 0 WHERE id = :id RETURNING id;
+
+-- name: find_message
+SELECT id FROM perdure_outbox WHERE id = :id;
 
 -- name: messages
 -- What is not delivered yet, oldest first.
@@ -1403,21 +1444,27 @@ WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND ABS(chang
 
 -- name: put_schedule
 -- Stores a schedule. An unchanged cron line keeps its next slot.
-INSERT INTO perdure_schedules (name, graph, cron, timezone, catch_up, next_at, body)
-VALUES (:name, :graph, :cron, :timezone, :catch_up, :next_at, :body)
+INSERT INTO perdure_schedules
+  (name, graph, cron, timezone, catch_up, next_at, body, enabled, end_at, created_at, updated_at)
+VALUES (:name, :graph, :cron, :timezone, :catch_up, :next_at, :body, :enabled, :end_at,
+        :created_at, :updated_at)
 ON CONFLICT (name) DO UPDATE
 SET next_at = CASE WHEN perdure_schedules.cron = excluded.cron
                     AND perdure_schedules.timezone = excluded.timezone
               THEN perdure_schedules.next_at ELSE excluded.next_at END,
     graph = excluded.graph, cron = excluded.cron, timezone = excluded.timezone,
-    catch_up = excluded.catch_up, body = excluded.body;
+    catch_up = excluded.catch_up, body = excluded.body, enabled = excluded.enabled,
+    end_at = excluded.end_at, updated_at = excluded.updated_at;
+
+-- name: schedule
+SELECT {schedule} FROM perdure_schedules WHERE name = :name;
 
 -- name: schedules
-SELECT name, graph, cron, timezone, catch_up, next_at, body FROM perdure_schedules ORDER BY name;
+SELECT {schedule} FROM perdure_schedules ORDER BY name;
 
 -- name: due_schedules
-SELECT name, graph, cron, timezone, catch_up, next_at, body FROM perdure_schedules
-WHERE next_at <= :now ORDER BY next_at;
+SELECT {schedule} FROM perdure_schedules
+WHERE next_at <= :now AND enabled = 1 AND (end_at IS NULL OR next_at <= end_at) ORDER BY next_at;
 
 -- name: move_schedule
 -- A slot was started, or passed over.
@@ -1555,7 +1602,8 @@ WHERE thread_id = :thread_id AND id = :id AND state IN {ended}
   AND NOT EXISTS (SELECT 1 FROM perdure_score_prompts
                   WHERE thread_id = :thread_id AND run_id = :id)
   AND NOT EXISTS (SELECT 1 FROM perdure_prompt_uses WHERE thread_id = :thread_id AND run_id = :id)
-  AND (EXISTS (SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)
+  AND (:keeps_state = 1
+       OR EXISTS (SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)
        OR NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id)
           AND NOT EXISTS (SELECT 1 FROM perdure_writes WHERE thread_id = :thread_id)
           AND NOT EXISTS (SELECT 1 FROM perdure_values WHERE thread_id = :thread_id));
@@ -1593,7 +1641,8 @@ SELECT (SELECT COUNT(*) FROM perdure_runs WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_prompt_uses WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_traces WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_stream WHERE thread_id = :thread_id),
-       (SELECT COUNT(*) FROM perdure_threads WHERE thread_id = :thread_id);
+       (SELECT COUNT(*) FROM perdure_threads WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_thread_records WHERE thread_id = :thread_id);
 
 -- name: newest_of_thread
 -- A run of a thread; first one that has not ended.
@@ -1755,6 +1804,161 @@ WHERE r.state = 'waiting' AND (r.due_at IS NULL OR r.due_at > r.updated_at AND N
     ON e.thread_id = j.joined_thread AND e.id = j.joined_id
   WHERE j.thread_id = w.thread_id AND j.wait_id = w.id AND r.due_at <= e.updated_at));
 
+-- name: insert_assistant
+-- An assistant with its first version, unless it is there.
+INSERT INTO perdure_assistants (id, version, versions, created_at, updated_at)
+VALUES (:id, 1, 1, :now, :now) ON CONFLICT DO NOTHING;
+
+-- name: insert_assistant_version
+-- A version of an assistant, unless another change was faster.
+INSERT INTO perdure_assistant_versions (assistant_id, version, graph, name, created_at, change, body)
+VALUES (:id, :version, :graph, :name, :now, :change, :body) ON CONFLICT DO NOTHING;
+
+-- name: use_new_version
+-- Runs use the version that this change made.
+UPDATE perdure_assistants SET version = :version, versions = :version, updated_at = :now
+WHERE id = :id AND versions < :version AND EXISTS (
+  SELECT 1 FROM perdure_assistant_versions AS v
+  WHERE v.assistant_id = :id AND v.version = :version AND v.change = :change);
+
+-- name: use_version
+-- Runs use this version, if there is such a one.
+UPDATE perdure_assistants SET version = :version, updated_at = :now
+WHERE id = :id AND EXISTS (
+  SELECT 1 FROM perdure_assistant_versions AS v WHERE v.assistant_id = :id AND v.version = :version);
+
+-- name: find_assistant_version
+-- Our own key: did this change make the version?
+SELECT 1 FROM perdure_assistant_versions
+WHERE assistant_id = :id AND version = :version AND change = :change;
+
+-- name: assistant
+SELECT {assistant} FROM perdure_assistants AS a JOIN perdure_assistant_versions AS v
+  ON v.assistant_id = a.id AND v.version = a.version
+WHERE a.id = :id;
+
+-- name: assistants
+SELECT {assistant} FROM perdure_assistants AS a JOIN perdure_assistant_versions AS v
+  ON v.assistant_id = a.id AND v.version = a.version
+ORDER BY a.created_at DESC, a.id;
+
+-- name: assistant_versions
+-- Newest first.
+SELECT {assistant} FROM perdure_assistant_versions AS v JOIN perdure_assistants AS a
+  ON a.id = v.assistant_id
+WHERE v.assistant_id = :id ORDER BY v.version DESC;
+
+-- name: delete_assistant
+DELETE FROM perdure_assistants WHERE id = :id;
+
+-- name: delete_assistant_versions
+DELETE FROM perdure_assistant_versions WHERE assistant_id = :id;
+
+-- name: touch_thread
+-- A run is started: its thread has a record, with the graph of its first run.
+INSERT INTO perdure_thread_records (thread_id, graph, created_at, updated_at, change)
+VALUES (:thread_id, :graph, :now, :now, 0)
+ON CONFLICT (thread_id) DO UPDATE
+SET graph = COALESCE(perdure_thread_records.graph, excluded.graph), updated_at = excluded.updated_at,
+    has_next = 0;
+
+-- name: require_thread
+-- Refuses the batch unless the thread has a record.
+INSERT INTO perdure_fence (refused)
+SELECT NULL WHERE NOT EXISTS (SELECT 1 FROM perdure_thread_records WHERE thread_id = :thread_id);
+
+-- name: insert_thread
+-- Makes the record of a thread, unless it has one.
+INSERT INTO perdure_thread_records
+  (thread_id, graph, assistant, created_at, updated_at, expires_at, change, body)
+VALUES (:thread_id, :graph, :assistant, :now, :now, :expires_at, :change, :body)
+ON CONFLICT DO NOTHING;
+
+-- name: assign_thread
+-- The graph and assistant of a thread's first run.
+UPDATE perdure_thread_records
+SET graph = COALESCE(graph, CAST(:graph AS TEXT)),
+    assistant = COALESCE(assistant, CAST(:assistant AS TEXT)), updated_at = :now
+WHERE thread_id = :thread_id;
+
+-- name: change_thread
+-- Stores what a caller says about a thread, if it is still as the caller saw it.
+UPDATE perdure_thread_records
+SET graph = COALESCE(CAST(:graph AS TEXT), graph),
+    assistant = COALESCE(CAST(:assistant AS TEXT), assistant), updated_at = :now, expires_at = :expires_at,
+    change = :change, body = :body
+WHERE thread_id = :thread_id AND change = :seen;
+
+-- name: note_next
+-- A caller changed the state of a thread: whether it left nodes to run.
+UPDATE perdure_thread_records SET has_next = :has_next WHERE thread_id = :thread_id;
+
+-- name: thread
+SELECT {thread} FROM {thread_rows} WHERE t.thread_id = :thread_id;
+
+-- name: threads_by_ids
+SELECT {thread} FROM {thread_rows} WHERE t.thread_id IN ({names}) AND {has_status};
+
+-- name: threads_by_created
+-- This and the next: a page of threads, newest first. Each order has an index, alone and by graph.
+SELECT {thread} FROM {thread_rows} WHERE {has_status}
+ORDER BY t.created_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
+
+-- name: threads_by_updated
+SELECT {thread} FROM {thread_rows} WHERE {has_status}
+ORDER BY t.updated_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
+
+-- name: threads_of_graph_by_created
+SELECT {thread} FROM {thread_rows} WHERE t.graph = :graph AND {has_status}
+ORDER BY t.created_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
+
+-- name: threads_of_graph_by_updated
+SELECT {thread} FROM {thread_rows} WHERE t.graph = :graph AND {has_status}
+ORDER BY t.updated_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
+
+-- name: threads_of_assistant
+SELECT {thread} FROM {thread_rows}
+WHERE t.assistant = :assistant AND t.assistant IS NOT NULL AND {has_status}
+ORDER BY {thread_order} LIMIT :count OFFSET :offset;
+
+-- name: threads_not_idle
+-- Threads that are busy, interrupted or failed, by the runs that may make them so.
+SELECT {thread} FROM (
+  SELECT thread_id FROM perdure_runs WHERE state NOT IN {ended}
+  UNION
+  SELECT thread_id FROM perdure_runs WHERE state IN ('failed', 'cancelled') AND :status <> 'busy'
+  UNION
+  SELECT thread_id FROM perdure_thread_records WHERE has_next = 1 AND :status = 'interrupted'
+) AS c JOIN perdure_thread_records AS t ON t.thread_id = c.thread_id {last_run}
+WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status}
+ORDER BY {thread_order} LIMIT :count OFFSET :offset;
+
+-- name: threads_sorted
+-- The same in any other order: it reads all threads.
+SELECT {thread} FROM {thread_rows}
+WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status}
+ORDER BY {thread_order} LIMIT :count OFFSET :offset;
+
+-- name: count_threads
+SELECT COUNT(*) FROM {thread_rows}
+WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status};
+
+-- name: questions_of_threads
+-- The open questions of these threads to people.
+SELECT thread_id, interrupt_id FROM perdure_waits
+WHERE thread_id IN ({names}) AND state = 'open' AND kind = 'human';
+
+-- name: expired_threads
+-- Threads whose time is over, and that no run is on, nor was until :recent.
+SELECT thread_id FROM perdure_thread_records AS t
+WHERE expires_at <= :now AND expires_at IS NOT NULL AND NOT EXISTS (
+  SELECT 1 FROM perdure_runs AS r
+  WHERE r.thread_id = t.thread_id AND (r.state NOT IN {ended} OR r.updated_at > :recent))
+ORDER BY expires_at LIMIT :count;
+
+-- name: erase_thread_record
+DELETE FROM perdure_thread_records WHERE thread_id = :thread_id AND {no_runs};
+
 -- name: insert_stream
 -- Stores chunks of a segment, unless its lease is lost: then they are not, and none after them.
 INSERT INTO perdure_stream (thread_id, run_id, n, last, token, at, replaces, body)
@@ -1805,10 +2009,13 @@ WHERE thread_id = :thread_id AND run_id = :id
            WHERE l.thread_id = :thread_id AND l.run_id = :id);
 
 -- name: versions_of_runs
--- What differs when one of these runs changed, or produced something.
+-- What differs when one of these runs changed, or produced something, or one of these threads has a
+-- further run.
 SELECT r.id, r.change, COALESCE((SELECT max(s.n) FROM perdure_stream AS s
                                  WHERE s.thread_id = r.thread_id AND s.run_id = r.id), 0)
-FROM perdure_runs AS r WHERE r.id IN ({names});
+FROM perdure_runs AS r WHERE r.id IN ({names})
+UNION ALL
+SELECT t.thread_id, t.runs, 0 FROM perdure_threads AS t WHERE t.thread_id IN ({names});
 
 -- name: runs_with_streams
 -- The oldest runs behind a position whose chunks are kept.
@@ -1827,3 +2034,28 @@ SELECT CASE WHEN EXISTS (
     ON s.thread_id = r.thread_id AND s.run_id = r.id
   WHERE r.thread_id = :thread_id AND r.id = :id AND r.state IN {ended})
 THEN 1 ELSE 0 END;
+
+-- name: insert_token
+-- Stores the hash of a new token, unless a token of that name can still be used.
+INSERT INTO perdure_tokens (hash, name, scopes, created_at, expires_at)
+VALUES (:hash, :name, :scopes, :now, :expires_at)
+ON CONFLICT DO NOTHING;
+
+-- name: find_token
+SELECT hash, name, scopes, created_at, expires_at, used_at, revoked_at FROM perdure_tokens
+WHERE hash = :hash;
+
+-- name: tokens
+SELECT hash, name, scopes, created_at, expires_at, used_at, revoked_at FROM perdure_tokens
+ORDER BY created_at, name;
+
+-- name: use_token
+UPDATE perdure_tokens SET used_at = :now
+WHERE hash = :hash AND (used_at IS NULL OR used_at < :before);
+
+-- name: revoke_token
+UPDATE perdure_tokens SET revoked_at = :now WHERE name = :name AND revoked_at IS NULL;
+
+-- name: runs_after
+-- The runs of a thread behind a number, in their order.
+SELECT {run} FROM perdure_runs WHERE thread_id = :thread_id AND n > :after ORDER BY n LIMIT :count;

@@ -19,7 +19,7 @@ COMMON = {
         "thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, "
         "was, control, undo, events, created_at, updated_at, fingerprint, reason, setup, output, "
         "error, saved_effects, saved_calls, saved_tokens, labels, driven, parent_id, depth, "
-        "streams, streamed, "
+        "streams, streamed, webhook, "
         "EXISTS (SELECT 1 FROM "
         "perdure_checkpoints AS c WHERE c.thread_id = perdure_runs.thread_id)"
     ),
@@ -27,6 +27,10 @@ COMMON = {
         "scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, "
         "digest, undo, mark, settled, due_at, created_at, updated_at, arguments, outcome, "
         "min_equal, provisional_digests, unconfirmed"
+    ),
+    "schedule": (
+        "name, graph, cron, timezone, catch_up, next_at, body, enabled, end_at, created_at, "
+        "updated_at"
     ),
     "event": EVENT,
     "ended": "('done', 'failed', 'cancelled')",
@@ -136,6 +140,50 @@ COMMON["trace_due"] = (
     "THEN perdure_traces.due_at ELSE CAST(:now AS BIGINT) END, change = -ABS(perdure_traces.change)"
 )
 """A trace is due: now, or when the process that exports it has noted what it gave."""
+
+COMMON["assistant"] = (
+    "a.id, a.version, a.versions, a.created_at, a.updated_at, "
+    "v.version, v.graph, v.name, v.created_at, v.change, v.body"
+)
+COMMON["last_run"] = (
+    "LEFT JOIN perdure_runs AS l ON l.thread_id = t.thread_id AND l.n = (SELECT o.n "
+    "FROM perdure_runs AS o WHERE o.thread_id = t.thread_id AND o.undo = 0 "
+    "ORDER BY o.n DESC LIMIT 1)"
+)
+"""The last run of each thread `t`, without those that were rolled back."""
+COMMON["thread_rows"] = f"perdure_thread_records AS t {COMMON['last_run']}"
+COMMON["thread_status"] = (
+    "COALESCE((SELECT CASE WHEN h.state IN ('pending', 'running') THEN 'busy' "
+    "WHEN h.state = 'paused' THEN 'interrupted' WHEN h.state <> 'waiting' THEN 'error' "
+    "WHEN COALESCE(h.due_at, CAST(:now AS BIGINT) + 1) > :now AND EXISTS (SELECT 1 "
+    "FROM perdure_waits AS w WHERE w.run_id = h.id AND w.state = 'open' "
+    "AND w.kind = 'human') THEN 'interrupted' ELSE 'busy' END "
+    "FROM perdure_runs AS h WHERE h.thread_id = t.thread_id "
+    "AND h.state NOT IN ('done', 'failed', 'cancelled') ORDER BY h.n LIMIT 1), "
+    "CASE WHEN l.state = 'failed' THEN 'error' "
+    "WHEN l.state = 'cancelled' AND l.begun = 1 OR t.has_next = 1 THEN 'interrupted' "
+    "ELSE 'idle' END)"
+)
+"""The status of a thread: by the run that is under way, else by the last one."""
+COMMON["has_status"] = (
+    f"(CAST(:status AS TEXT) IS NULL OR {COMMON['thread_status']} = CAST(:status AS TEXT))"
+)
+COMMON["thread"] = (
+    "t.thread_id, t.graph, t.assistant, t.created_at, t.updated_at, t.expires_at, t.change, "
+    f"t.body, {COMMON['thread_status']}, l.id, l.graph, l.version, l.updated_at"
+)
+_TEXT_KEY = (
+    f"CASE WHEN :direction = {{}} THEN CASE CAST(:sort AS TEXT) WHEN 'thread_id' THEN t.thread_id "
+    f"WHEN 'status' THEN {COMMON['thread_status']} END END"
+)
+COMMON["thread_order"] = (
+    "CAST(:direction AS BIGINT) * CASE CAST(:sort AS TEXT) WHEN 'created_at' THEN t.created_at "
+    "WHEN 'updated_at' THEN t.updated_at "
+    "WHEN 'state_updated_at' THEN COALESCE(l.updated_at, t.updated_at) END, "
+    f"{_TEXT_KEY.format(1)}, {_TEXT_KEY.format(-1)} DESC, "
+    "CASE WHEN :direction = 1 THEN t.thread_id END, t.thread_id DESC"
+)
+"""By the column that :sort names: upwards if :direction is 1, downwards if it is -1."""
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 

@@ -9,6 +9,7 @@
     renamed_nodes      a compiled graph that has nodes under old names as well
     langchain_agents   what LangChain's agents, middleware and models hold
     stores             loops, statements and cursors of LangGraph's stores
+    sdk_auth           where langgraph_sdk keeps the handlers of an Auth
     closures           variables that a function closes over, for the modules above
 
 No other module of perdure uses a private name of theirs. For each fact `tests/langgraph_port/` has

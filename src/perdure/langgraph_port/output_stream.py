@@ -1,41 +1,91 @@
-"""The queue between a running graph and the caller that iterates over its stream.
+"""What a running graph streams, where it comes from.
 
-`Pregel.stream` and `astream` keep what nodes and steps emit in a queue, the local variable `stream`
-of the generator. The saver is called while the generator is suspended, so the last chunks of a step
-are still in there when its checkpoint is stored.
+`Pregel.astream` keeps what nodes and steps emit in a queue, the local variable `stream` of the
+generator, from which its caller is served when it is resumed. The saver is called in between: the
+last chunks of a step are still in the queue then. And a chunk that a node writes does not say which
+task wrote it; but it is put into the queue in the context of that task.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import queue
-from asyncio import QueueEmpty
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
-Item = tuple[tuple[str, ...], str, Any]
-"""Namespace, mode and data of a chunk."""
+Tap = Callable[[tuple[str, ...], str, Any, str], None]
+"""Takes the namespace, mode and data of a chunk, and the tasks it comes from: `tasks_of`."""
 
 
-def take_waiting(
-    chunks: AsyncGenerator[Any] | Generator[Any, Any, Any], take: Callable[[Item], None]
-) -> None:
-    """Take what is in the queue of a stream that has begun. Its caller is not given it any more."""
-    frame = getattr(chunks, "ag_frame", None) or getattr(chunks, "gi_frame", None)
-    waiting = None if frame is None else frame.f_locals.get("stream")
-    if waiting is None:
+async def tapped(
+    chunks: AsyncGenerator[Any], tap: Tap, stream_mode: Any, subgraphs: bool
+) -> AsyncIterator[Any]:
+    """The stream of a graph, called with these arguments. `tap` gets each chunk when it is emitted:
+    before a checkpoint that follows it is stored."""
+    first = asyncio.ensure_future(anext(chunks))
+    try:
+        await asyncio.sleep(0)  # the queue is made now, and no node has run yet
+        if (queue := _queue(chunks)) is not None:
+            if first.done() and not first.cancelled() and first.exception() is None:
+                _tap(tap, _as_item(first.result(), stream_mode or "updates", subgraphs))
+            for item in list(queue._queue):
+                _tap(tap, item)
+            put = queue._put
+
+            def tap_and_put(item: Any) -> None:
+                _tap(tap, item)
+                put(item)
+
+            queue._put = tap_and_put
+        yield await first
+    except StopAsyncIteration:
         return
-    with contextlib.suppress(QueueEmpty, queue.Empty):
-        while True:
-            item = waiting.get_nowait() if hasattr(waiting, "get_nowait") else waiting.get(False)
-            take(item)
+    finally:
+        if not first.done():
+            first.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
+                await first
+    async for chunk in chunks:
+        yield chunk
 
 
-def task_chain(namespace: tuple[str, ...], mode: str, data: Any) -> tuple[str, ...]:
-    """The tasks, as `node:task id`, that a chunk comes from, outermost first. Of `messages` the
-    last one is the task that called the model; of other modes at most that of its subgraph."""
+def _queue(chunks: Any) -> Any:
+    return None if chunks.ag_frame is None else chunks.ag_frame.f_locals.get("stream")
+
+
+def _tap(tap: Tap, item: tuple[tuple[str, ...], str, Any]) -> None:
+    tap(*item, tasks_of(*item))
+
+
+def _as_item(chunk: Any, stream_mode: Any, subgraphs: bool) -> tuple[tuple[str, ...], str, Any]:
+    """A chunk as the caller of a stream gets it, as it was in the queue."""
+    if isinstance(chunk, dict) and chunk.keys() >= {"type", "ns", "data"}:  # version="v2"
+        return chunk["ns"], chunk["type"], chunk["data"]
+    if isinstance(stream_mode, str):
+        namespace, data = chunk if subgraphs else ((), chunk)
+        return namespace, stream_mode, data
+    return chunk if subgraphs else ((), *chunk)
+
+
+def is_whole_message(data: Any) -> bool:
+    """Whether a chunk of mode `messages` is a message that a node returned, not a piece of one that
+    a model streams. LangGraph gives it unless it has streamed its pieces in this process."""
+    from langchain_core.messages import BaseMessageChunk
+
+    return not isinstance(data[0], BaseMessageChunk)
+
+
+def tasks_of(namespace: tuple[str, ...], mode: str, data: Any) -> str:
+    """The tasks that a chunk comes from, as a namespace: `outer:task id|inner:task id`. Without the
+    innermost one where that is not known. To be called where the chunk is emitted."""
     if mode == "messages" and isinstance(data, tuple) and isinstance(data[-1], dict):
-        ns = data[-1].get("langgraph_checkpoint_ns")
-        if isinstance(ns, str) and ns:
-            return tuple(ns.split("|"))
-    return namespace
+        return str(data[-1].get("langgraph_checkpoint_ns") or "")
+    if mode == "custom":
+        from langchain_core.runnables.config import var_child_runnable_config
+
+        config = var_child_runnable_config.get() or {}
+        return str(config.get("configurable", {}).get("checkpoint_ns") or "")
+    result = data.get("payload") if mode == "debug" and isinstance(data, dict) else data
+    if mode in ("tasks", "debug") and isinstance(result, dict) and "result" in result:
+        return "|".join([*namespace, f"{result.get('name')}:{result.get('id')}"])
+    return "|".join(namespace)

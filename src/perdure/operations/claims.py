@@ -21,10 +21,12 @@ from typing import Any, NamedTuple, TypeVar
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.clock import LONGEST_LEASE, HostTime
 from perdure.journal.ids import random_number
-from perdure.operations import stored_rows, traces
+from perdure.operations import messages, stored_rows, traces
 from perdure.operations.effects import NOTHING_SAVED, Owner, Saved, count_saved
 from perdure.operations.events import Change, dump_event, redacted_data
+from perdure.operations.messages import Endpoint
 from perdure.operations.runs import RunRow, names_in_pieces, stop_children, wake_joiners
+from perdure.operations.stored_rows import as_time
 from perdure.serde.serializer import Serializer
 from perdure.types import DrivenBy, EventKind, State
 
@@ -145,12 +147,6 @@ def _claim(
     )
 
 
-def as_time(rows: Sequence[Sequence[Row]]) -> int | None:
-    """The time in the only column of the only row; None if it is not a time."""
-    at = rows[0][0][0] if rows[0] else None
-    return int(at) if isinstance(at, (int, float)) else None
-
-
 def next_due() -> Op[int | None]:
     """When the first run is due, of any graph."""
     return read_op("next_due", {}, as_time)
@@ -211,9 +207,13 @@ def end_segment(
     token: int,
     end: SegmentEnd,
     sinks: Iterable[str] = (),
+    *,
+    has_webhook: bool = False,
+    endpoints: Iterable[Endpoint] = (),
 ) -> Op[bool]:
     """End a segment and its lease. False if the lease was lost; then nothing is changed. `sinks`
-    are given the run's trace."""
+    are given the run's trace. The run's own webhook, if it has one, and these endpoints are told of
+    the state it is in then."""
     data = {**redacted_data(serializer, end.data), **end.saved.data}
     params = {
         **made.params,
@@ -241,6 +241,8 @@ def end_segment(
         *traces.mark(made, sinks),
         *with_params(params, "close_waits", "next_of_thread"),
         *wake_joiners(params),
+        *([messages.announce_ends(made)] if has_webhook else []),
+        *messages.announce_states(made, endpoints),
     ]
     if end.state is State.CANCELLED:
         statements += stop_children(serializer, made, 0)

@@ -11,6 +11,7 @@ from perdure.journal import Op, is_left, read_op, with_params
 TABLES = (
     *("runs", "checkpoints", "values", "writes", "events", "effects", "waits", "joins", "signals"),
     *("reads", "outbox", "scores", "score_prompts", "prompt_uses", "traces", "stream", "threads"),
+    "thread_records",
 )
 """The tables with rows of threads, in the order in which `rows_of_thread` counts them."""
 
@@ -36,6 +37,15 @@ def newest_of_thread(thread_id: str) -> Op[tuple[str, str] | None]:
 def erase(thread_id: str, count: int) -> Op[bool]:
     """Erase up to `count` rows of a table of a thread without runs. True: rows are left."""
     params = {"thread_id": thread_id, "count": count}
-    tables = ("checkpoints", "writes", "values", "effects", "signals", "outbox", "thread")
+    tables = (
+        "checkpoints",
+        "writes",
+        "values",
+        "effects",
+        "signals",
+        "outbox",
+        "thread_record",
+        "thread",
+    )
     names = ("keep_thread", *(f"erase_{one}" for one in tables), "is_erasure_left")
     return Op("erase_thread", with_params(params, *names), is_left, write=True)

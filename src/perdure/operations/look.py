@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from perdure.journal import Op, Row, Statement
 from perdure.operations import claims, messages, schedules
-from perdure.operations.claims import LeaseTimes, WorkerLeases, as_time
+from perdure.operations.claims import LeaseTimes, WorkerLeases
 from perdure.operations.schedules import ScheduleRow
+from perdure.operations.stored_rows import as_time
 
 BEGINNING = -1
 """Before every time."""

@@ -2,11 +2,17 @@
 
 taken, not delivered     reserved for one worker for a while; then it is due again
 delivered, not deleted   it is delivered again, with the same id
+given up                 kept with the last error, and never due
+
+The message of a webhook has no body: it names an event of a run, and what is sent is read from the
+journal when it is delivered. So the statement that changes a run can store it, whatever the change
+turns out to be.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,17 +20,74 @@ from typing import Any, NamedTuple
 from perdure.errors import UNREADABLE
 from perdure.journal import Op, Row, Statement
 from perdure.journal.ids import random_number
-from perdure.operations.claims import as_time
-from perdure.operations.stored_rows import stored
+from perdure.operations.events import Change
+from perdure.operations.stored_rows import as_time, stored
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
-from perdure.times import moment
-from perdure.types import Message, Retry
+from perdure.times import LAST_MS, moment
+from perdure.types import Message, Retry, State
 
 QUESTION = "perdure.question"
 """Topic of the message that a new question for a person is announced with."""
+WEBHOOK = "perdure.webhook"
+"""How the topics of webhooks begin."""
+LANES = 8
+"""Topics that the webhooks of runs are spread over, by host: a slow receiver holds back its own."""
 REDELIVERY = Retry(attempts=2**31)
 """How long to wait after a failed delivery."""
+NEVER = LAST_MS
+"""When a message is due that was given up."""
+
+
+class Endpoint(NamedTuple):
+    """A topic that is told of runs in some states, and of new questions for people."""
+
+    topic: str
+    name: str
+    states: tuple[State, ...]
+    questions: bool
+
+
+def lane_topic(lane: int) -> str:
+    """The topic of the webhooks of some runs."""
+    return f"{WEBHOOK}.{lane}"
+
+
+def topic_of_host(host: str) -> str:
+    """The topic of the webhooks of runs that go to this host."""
+    return lane_topic(zlib.crc32(host.lower().encode()) % LANES)
+
+
+def topic_of_endpoint(name: str) -> str:
+    """The topic of an endpoint of the runtime."""
+    return f"{WEBHOOK}:{name}"
+
+
+def is_webhook(topic: str) -> bool:
+    return topic.startswith((f"{WEBHOOK}.", f"{WEBHOOK}:"))
+
+
+def announce_ends(made: Change) -> Statement:
+    """Store messages for the webhooks of the runs that a change ended, held or left waiting."""
+    return Statement("announce_ends", {**made.params, "empty": b""})
+
+
+def announce_states(made: Change, endpoints: Iterable[Endpoint]) -> list[Statement]:
+    """Store messages for the endpoints that are told of the state a change leaves a run in."""
+    return [
+        Statement(
+            "announce_state",
+            {
+                **made.params,
+                "topic": one.topic,
+                "endpoint": one.name,
+                "names": json.dumps([state.value for state in one.states]),
+                "empty": b"",
+            },
+        )
+        for one in endpoints
+        if one.states
+    ]
 
 
 class MessageRow(NamedTuple):
@@ -75,6 +138,23 @@ def delay(row: MessageRow, change: int, due_at: int, error: str) -> Op[None]:
     return Op("delay_message", [Statement("delay_message", params)], lambda _: None, write=True)
 
 
+def give_up(row: MessageRow, change: int, error: str) -> Op[None]:
+    """Keep a message with its last error, and do not deliver it again."""
+    return delay(row, change, NEVER, error)
+
+
+def redeliver(message_id: str, now: int) -> Op[bool]:
+    """Make an undelivered message due now, and count its attempts from the start."""
+    params = {"id": message_id, "now": now}
+    return Op(
+        "redeliver_message",
+        [Statement("redeliver_message", params)],
+        lambda rows: bool(rows[0]),
+        write=True,
+        key=Statement("find_message", params),
+    )
+
+
 def pending(serializer: Serializer, count: int) -> Op[list[Message]]:
     """Messages that are not delivered yet, oldest first."""
     return Op(
@@ -93,11 +173,13 @@ def _listed(serializer: Serializer, row: MessageRow, due_at: Any, error: Any) ->
         message = to_message(serializer, row)
     except UNREADABLE as found:
         message = replace(_to_bare_message(row), damaged=str(found))
-    at = moment(due_at) if isinstance(due_at, int) else None
+    at = moment(due_at) if isinstance(due_at, int) and due_at < NEVER else None
     return replace(message, due_at=at, error=None if error is None else str(error))
 
 
 def to_message(serializer: Serializer, row: MessageRow) -> Message:
+    if is_webhook(row.topic) and not row.body:
+        return _to_bare_message(row)
     place = places.of_message(row.thread_id, row.id, row.run_id, row.topic, row.sent_at)
     return replace(_to_bare_message(row), payload=serializer.loads(row.body, place))
 

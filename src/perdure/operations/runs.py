@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from perdure.journal import EventStatement, Op, Row, Statement, is_left, read_op, with_params
 from perdure.journal.ids import random_number
-from perdure.operations import stored_rows
+from perdure.operations import messages, stored_rows
 from perdure.operations.events import Change, change, dump_event
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, LAST_MS
@@ -72,6 +72,8 @@ class RunRow(NamedTuple):
     depth: int
     streams: int
     streamed: str | None
+    webhook: str | None
+    """Topic of the messages that tell the run's own webhook about it."""
     has_checkpoints: bool
     """Whether its thread has checkpoints."""
 
@@ -138,6 +140,14 @@ class Parent(NamedTuple):
     """Called if the lease is lost."""
 
 
+class Beside(NamedTuple):
+    """What is stored in the batch that accepts a run, before the run."""
+
+    statements: Sequence[Statement]
+    refuse: Callable[[], NoReturn]
+    """Called if one of them refuses the batch."""
+
+
 _runs = partial(stored_rows.every, RunRow)
 
 
@@ -162,11 +172,15 @@ def start(
     parent: Parent | None = None,
     traceparent: str | None = None,
     streams: bool = False,
+    beside: Beside | None = None,
+    webhook: str | None = None,
 ) -> Op[RunRow | None]:
     """Accept a run, or find the one accepted before with this key. None if the thread is busy.
+    With `only`, the run takes the thread over from the runs in that state, whatever the strategy.
     A fork has `begun`, with a graph of this fingerprint. A child is refused if its parent has lost
     its lease. `traceparent` is the span of the caller, as W3C's trace context writes it. `streams`:
-    what it produces is kept."""
+    what it produces is kept. What is `beside` is stored in the same batch. `webhook` is the topic
+    of the messages for its own webhook."""
     params = {
         **made.params,
         "graph": graph,
@@ -175,6 +189,7 @@ def start(
         "ready_at": ready_at,
         "due_at": ready_at,
         "setup": setup,
+        "webhook": webhook,
         "fingerprint": fingerprint,
         "begun": int(begun),
         "streams": int(streams),
@@ -184,14 +199,17 @@ def start(
         "ignores_parent_cancel": int(parent is not None and parent.ignores_parent_cancel),
         "parent_reason": None if parent is None else parent_cancelled(parent.id),
     }
-    statements = with_params(params, "count_run")
+    statements = with_params(params, "count_run", "touch_thread")
     if parent is not None:
         held = {"thread_id": parent.thread_id, "id": parent.id, "token": parent.token}
         statements.insert(0, Statement("fence", held))
-    takes_over = strategy in ("interrupt", "rollback", "replace")
+    if beside is not None:
+        statements[:0] = beside.statements
+    takes_over = strategy in ("interrupt", "rollback", "replace") or only is not None
     if takes_over:
         only = "idle" if strategy == "replace" else only
-        statements += stop_thread(serializer, made, key, only, strategy == "rollback", grace)
+        alone, undo = strategy == "reject", strategy == "rollback"
+        statements += stop_thread(serializer, made, key, only, undo, grace, alone=alone)
     data = {"graph": graph, "version": version, "key": key, "parent": params["parent_id"]}
     data["traceparent"] = traceparent
     statements += [
@@ -203,22 +221,33 @@ def start(
         statements.append(Statement("next_of_thread", params))
     statements.append(Statement("find_run", params))
     key_found = Statement("find_run", params)
-    refuse = None if parent is None else parent.refuse
+    refuse: Callable[[], Any] | None = None if parent is None else parent.refuse
+    if beside is not None:
+        refuse = beside.refuse
     return Op(
         "start", statements, _first, write=True, key=key_found, proof=made.key, otherwise=refuse
     )
 
 
 def stop_thread(
-    serializer: Serializer, by: Change, key: str | None, only: str | None, undo: bool, grace: int
+    serializer: Serializer,
+    by: Change,
+    key: str | None,
+    only: str | None,
+    undo: bool,
+    grace: int,
+    *,
+    alone: bool = False,
 ) -> list[Statement]:
-    """Cancel the earlier runs of a thread, for the batch of the run that takes it over."""
+    """Cancel the earlier runs of a thread, for the batch of the run that takes it over. If it is to
+    be `alone`, one run is cancelled at most, and none if others are under way too."""
     number, data = random_number(), {"by": by.run_id}
     params = {
         **by.params,
         "change": number,
         "key": key,
         "only": only,
+        "alone": int(alone),
         "undo": int(undo),
         "control_at": by.now + grace,
         "reason": f"run {by.run_id} took the thread over",
@@ -238,6 +267,7 @@ def stop_thread(
         EventStatement("insert_takeover_events", params, data),
         *with_params(params, "trace_stopped", "close_waits"),
         *wake_joiners(by.params),
+        messages.announce_ends(by._replace(number=number)),
         *stop_children(serializer, by._replace(run_id="", number=number), grace),
     ]
 
@@ -354,6 +384,12 @@ def find_with_head(thread_id: str, run_id: str) -> Op[tuple[RunRow | None, RunRo
     )
 
 
+def after(thread_id: str, number: int, count: int) -> Op[list[RunRow]]:
+    """The runs of a thread behind a number, in their order."""
+    params = {"thread_id": thread_id, "after": number, "count": count}
+    return read_op("runs_after", params, _runs)
+
+
 def page(
     *,
     thread_id: str | None = None,
@@ -389,8 +425,10 @@ def stop(
     reason: str | None = None,
     by: str | None = None,
     effects: Mapping[str, Any] | None = None,
+    undo: bool = False,
 ) -> Op[bool]:
-    """Cancel or pause a run. False if its state does not allow that."""
+    """Cancel or pause a run. False if its state does not allow that. With `undo` its checkpoints
+    are to be deleted once it has ended."""
     is_cancel = control is Control.CANCEL
     reason = serializer.redacted_text(reason)
     given = {"reason": reason, "by": by, **(effects or {})}
@@ -402,6 +440,7 @@ def stop(
         "control": control.value,
         "control_at": made.now + grace,
         "state": stopped_state(control).value,
+        "undo": int(undo),
         "reason": reason,
         "asked": asked.value,
         "kind": kind.value,
@@ -413,12 +452,18 @@ def stop(
             *with_params(params, "lock_thread", "stop_run"),
             EventStatement("insert_stop_events", params, data),
             *with_params(params, "trace_changed", "close_waits", "next_of_thread"),
-            *(wake_joiners(params) + stop_children(serializer, made, grace) if is_cancel else ()),
+            *(_after_cancel(serializer, made, grace) if is_cancel else ()),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
         write=True,
         key=made.key,
     )
+
+
+def _after_cancel(serializer: Serializer, made: Change, grace: int) -> list[Statement]:
+    """Tell those that a cancelled run concerns, for its batch."""
+    told = [*wake_joiners(made.params), messages.announce_ends(made)]
+    return told + stop_children(serializer, made, grace)
 
 
 def stopped_state(control: Control) -> State:
@@ -554,16 +599,19 @@ def oldest(after: tuple[int, str], before: int, count: int) -> Op[list[OldRun]]:
     return read_op("oldest_runs", params, lambda rows: [OldRun(*row) for row in rows[0]])
 
 
-def delete(thread_id: str, run_id: str, count: int) -> Op[bool]:
-    """Delete an ended run with all its rows, and the checkpoints of a thread left without runs: up
-    to `count` rows of a table. True: rows are left, so it has to be done again.
+def delete(thread_id: str, run_id: str, count: int, *, keeps_state: bool = False) -> Op[bool]:
+    """Delete an ended run with all its rows, and, unless it `keeps_state`, the checkpoints of a
+    thread left without runs: up to `count` rows of a table. True: rows are left, so it has to be
+    done again.
 
     The state of the thread goes first and at once, the run's own row last. A crash between two such
     operations leaves a cancelled run whose reason is `DELETING`; pruning again finds it.
     """
     params = {"thread_id": thread_id, "id": run_id, "count": count, "deleting": DELETING}
+    params["keeps_state"] = int(keeps_state)
     names = ["lock_thread"]
-    names += [f"delete_idle_{what}" for what in ("checkpoints", "writes", "values")]
+    if not keeps_state:
+        names += [f"delete_idle_{what}" for what in ("checkpoints", "writes", "values")]
     names += [f"delete_run_{what}" for what in ROWS_OF_RUN]
     names += ["delete_run", "retire_run", "is_run_left"]
     return Op("delete_run", with_params(params, *names), is_left, write=True)

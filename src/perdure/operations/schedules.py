@@ -24,6 +24,8 @@ from perdure.serde.serializer import Serializer
 from perdure.times import milliseconds, moment
 from perdure.types import Schedule
 
+CRON = "cron"
+"""The part of a schedule's setup that one made over HTTP has; the rest is that of its runs."""
 LATE = 60_000
 """Milliseconds a slot may be late before it counts as missed."""
 MAX_CATCH_UP = 1000
@@ -40,6 +42,11 @@ class ScheduleRow(NamedTuple):
     catch_up: int | None
     next_at: int
     body: bytes
+    enabled: int = 1
+    end_at: int | None = None
+    """The last time at which it starts a run."""
+    created_at: int = 0
+    updated_at: int = 0
 
     @property
     def place(self) -> Place:
@@ -95,7 +102,7 @@ def due_slots(row: ScheduleRow, now: int) -> tuple[list[int], int]:
         if slot > now:
             following = slot
             break
-        if slot >= now - late:
+        if slot >= now - late and (row.end_at is None or slot <= row.end_at):
             due.append(slot)
     return due[-MAX_CATCH_UP:], following
 
@@ -119,6 +126,10 @@ def put(row: ScheduleRow) -> Op[None]:
 
 
 _rows = partial(stored_rows.every, ScheduleRow)
+
+
+def find(name: str) -> Op[ScheduleRow | None]:
+    return read_op("schedule", {"name": name}, partial(stored_rows.first, ScheduleRow))
 
 
 def every() -> Op[list[ScheduleRow]]:

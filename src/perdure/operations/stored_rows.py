@@ -68,6 +68,12 @@ def every(kind: type[R], rows: Sequence[Sequence[Row]]) -> list[R]:
     return [stored(kind, row) for row in rows[0]]
 
 
+def as_time(rows: Sequence[Sequence[Row]]) -> int | None:
+    """The time in the only column of the only row; None if it is not a time."""
+    at = rows[0][0][0] if rows[0] else None
+    return int(at) if isinstance(at, (int, float)) else None
+
+
 def first(kind: type[R], rows: Sequence[Sequence[Row]]) -> R | None:
     """The first row of an operation's first statement, if it has one."""
     return stored(kind, rows[0][0]) if rows[0] else None

@@ -42,13 +42,15 @@ class StreamRow(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One chunk inside a row: its data is encoded. `extra` is the metadata of a message, of which
-    many chunks have the same; its position in the row."""
+    """One chunk inside a row."""
 
     mode: str
     namespace: tuple[str, ...]
     data: bytes
     extra: int | None = None
+    """Which of the row's extras is the metadata of this message. Many chunks have the same."""
+    tasks: str = ""
+    """The tasks it comes from, as far as that is known: `outer:task id|inner:task id`."""
 
 
 class StreamPage(NamedTuple):
@@ -88,24 +90,31 @@ def dump(
     extras: Sequence[bytes],
 ) -> StreamRow:
     """A row with its body."""
-    stored = [[[one.mode, list(one.namespace), one.data, one.extra] for one in entries], *extras]
+    stored = [[[*one] for one in entries], *extras]
     body = serializer.dumps(stored, place(thread_id, run_id, row), "the stream", own=True)
     return row._replace(body=body)
 
 
 def load(serializer: Serializer, thread_id: str, run_id: str, row: StreamRow) -> list[Chunk]:
     """The chunks of a row. Raises `Damaged`, `WrongKey` or `TypeNotAllowed`."""
+    return [chunk for chunk, _ in load_with_tasks(serializer, thread_id, run_id, row)]
+
+
+def load_with_tasks(
+    serializer: Serializer, thread_id: str, run_id: str, row: StreamRow
+) -> list[tuple[Chunk, str]]:
+    """The chunks of a row, each with the tasks it comes from."""
     where = place(thread_id, run_id, row)
     stored = serializer.loads(row.body, where, list)
     decode, name, at = serializer.codec.decode, where.name, moment(row.at)
     extras = [decode(extra, name) for extra in stored[1:]]
     chunks = []
-    for n, (mode, namespace, blob, extra) in enumerate(stored[0], row.n):
+    for n, (mode, namespace, blob, extra, tasks) in enumerate(stored[0], row.n):
         data = decode(blob, name)
         if extra is not None:
             data = (data, dict(extras[extra]))
         replaces = row.replaces if mode == SEGMENT else None
-        chunks.append(Chunk(n, mode, tuple(namespace), data, at, replaces))
+        chunks.append((Chunk(n, mode, tuple(namespace), data, at, replaces), tasks))
     return chunks
 
 

@@ -28,7 +28,7 @@ from perdure.journal.names import check_text
 from perdure.operations import scores, stored_rows
 from perdure.operations.answer_decisions import Decision, decisions_in
 from perdure.operations.events import Change, change
-from perdure.operations.messages import QUESTION
+from perdure.operations.messages import Endpoint
 from perdure.operations.runs import RunRow, release
 from perdure.serde import places
 from perdure.serde.encryption import is_bound_to_place
@@ -229,12 +229,12 @@ def ask(
     place: dict[str, Any],
     fingerprint: str | None = None,
     *,
-    announced: bool = False,
+    announced: Iterable[Endpoint] = (),
     reopened: Collection[str] = (),
 ) -> list[Statement]:
     """The statements that store a wait, for the batch of its interrupt write. `fingerprint` is that
-    of the graph, if the run does not have it yet. If it is `announced`, a new one is a message of
-    the outbox, too. Of the waits to be `reopened` another task took the answer."""
+    of the graph, if the run does not have it yet. A new one is also `announced`: a message of the
+    outbox for each of these. Of the waits to be `reopened` another task took the answer."""
     id = wait_id(serializer, made.run_id, question, body, interrupt_id)
     params = {
         **made.params,
@@ -279,7 +279,7 @@ def ask(
     return [
         Statement("count_wait", params),
         made.event(serializer, EventKind.WAIT, {k: v for k, v in data.items() if v is not None}),
-        *([_announcement(serializer, made, id, question, body)] if announced else []),
+        *(_announcement(serializer, made, id, question, body, to) for to in announced),
         Statement("insert_wait", params),
         Statement("close_replaced", params),
         *(Statement("insert_join", {**params, "joined": run_id}) for run_id in question.runs),
@@ -287,9 +287,11 @@ def ask(
 
 
 def _announcement(
-    serializer: Serializer, made: Change, id: str, question: Question, body: Body
+    serializer: Serializer, made: Change, id: str, question: Question, body: Body, to: Endpoint
 ) -> Statement:
-    """The message about a new question, with the wait's id as its own."""
+    """The message about a new question, with the wait's id as its own; of an endpoint with a name,
+    with that name too."""
+    message_id = f"{id}-{to.name}" if to.name else id
     payload = {
         "wait_id": id,
         "run_id": made.run_id,
@@ -298,9 +300,10 @@ def _announcement(
         "response_schema": body.schema,
         "expires_at": maybe_moment(question.expires_at),
     }
-    place = places.of_message(made.thread_id, id, made.run_id, QUESTION, made.now)
+    place = places.of_message(made.thread_id, message_id, made.run_id, to.topic, made.now)
     message = serializer.dumps(payload, place, "the value of an interrupt", own=True)
-    params = {**made.params, "wait_id": id, "topic": QUESTION, "body": message}
+    params = {**made.params, "wait_id": id, "message_id": message_id, "topic": to.topic}
+    params["body"] = message
     return Statement("announce_wait", params)
 
 

@@ -11,6 +11,7 @@ from perdure.journal import Op, Statement
 from perdure.journal.clock import Clock
 from perdure.operations import waits
 from perdure.operations.events import change
+from perdure.operations.messages import Endpoint
 from perdure.operations.prompts import QUESTION
 from perdure.operations.waits import Body, Question
 from perdure.segments.lease import Lease
@@ -46,10 +47,10 @@ class Questions:
         progress: Progress,
         clock: Clock,
         *,
-        announced: bool = False,
+        announced: Sequence[Endpoint] = (),
         at_once: bool = False,
     ) -> None:
-        """`announced`: whether each new question for a person is also a message in the outbox.
+        """`announced`: who gets a message of the outbox about each new question for a person.
         `at_once`: whether every wait is due now, as in an evaluation."""
         self._lease, self._progress, self._clock = lease, progress, clock
         self._announced, self._at_once = announced, at_once
@@ -156,7 +157,7 @@ class Questions:
             interrupt_id,
             place,
             progress.fingerprint,
-            announced=self._announced and question.kind is Kind.HUMAN,
+            announced=self._announced if question.kind is Kind.HUMAN else (),
             reopened=self.in_command,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -19,6 +19,7 @@ from perdure.errors import LeaseLost, NotDurable
 from perdure.journal import Journal
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import call_config, checkpoint_names
+from perdure.operations.messages import Endpoint
 from perdure.segments.evaluation_policy import EvaluationPolicy
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
@@ -106,7 +107,7 @@ class Segment:
         unstored: frozenset[tuple[str, ...]] = frozenset(),
         fingerprint: str | None = None,
         origin: Mapping[str, Any] | None = None,
-        announced: bool = False,
+        announced: Sequence[Endpoint] = (),
         evaluation: EvaluationPolicy | None = None,
     ) -> None:
         self.evaluation = evaluation
@@ -120,7 +121,7 @@ class Segment:
             lease,
             self.progress,
             clock,
-            announced=announced and evaluation is None,
+            announced=announced if evaluation is None else (),
             at_once=evaluation is not None,
         )
         self.stream: StreamRecorder | None = None

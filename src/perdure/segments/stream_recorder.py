@@ -16,7 +16,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from perdure.operations import streams
 from perdure.operations.streams import SEGMENT, Entry, StreamRow
 from perdure.segments.lease import Lease
 from perdure.serde.serializer import Serializer
+from perdure.types import Chunk
 
 log = logging.getLogger("perdure")
 
@@ -70,61 +71,65 @@ class StreamRecorder:
         self._lease, self._journal, self._serializer = lease, journal, serializer
         self._clock, self.modes, self.subgraphs, self._count = clock, modes, subgraphs, last
         self._bounded = journal.capabilities.bounded
+        self.messages: set[str | None] = set()
+        """Ids of messages that were given in an earlier segment, and are not void."""
+        redactor = serializer.codec.redactor
+        self.hides_pieces = redactor is not None and bool(redactor.policy.patterns)
+        """Whether pieces of messages are left out: a pattern does not find a secret in pieces."""
         self._lock = threading.Lock()
         self._row: _Row | None = None
-        self._source: Callable[[], None] | None = None
         self._marks: dict[str, int] = dict(marks or {})
         self._warned: set[str] = set()
 
-    def begin(self, replaces_from: int) -> None:
-        """Say that chunks from this number on are void."""
+    def begin(self, replaces_from: int, again: Iterable[tuple[Chunk, str]]) -> None:
+        """Say that chunks from this number on are void, except these, which are queued again: in
+        one row, so that another crash leaves all of them or none."""
         with self._lock:
             self._count += 1
             row = _Row(self._count, replaces_from)
             row.entries.append(Entry(SEGMENT, (), self._encode(SEGMENT, None)))
+            for chunk, tasks in again:
+                if chunk.mode == "messages" and isinstance(chunk.data, tuple):
+                    self.messages.add(getattr(chunk.data[0], "id", None))
+                self._append(row, chunk.namespace, chunk.mode, chunk.data, tasks)
+            self._marks = {ns: self._count if ns else n for ns, n in self._marks.items()}
             self._form(row)
             self._queue(row)
 
-    def add(self, namespace: tuple[str, ...], mode: str, data: Any) -> None:
-        """Queue a chunk, if its mode is kept."""
+    def add(self, namespace: tuple[str, ...], mode: str, data: Any, tasks: str = "") -> None:
+        """Queue a chunk, if its mode is kept. `tasks` are those it comes from."""
         if mode not in self.modes:
             return
-        extra = None
-        if mode == "messages" and isinstance(data, tuple) and len(data) == 2:
-            data, extra = data
-        blob = self._encode(mode, data)
         with self._lock:
             row = self._open_row()
-            self._count += 1
-            at = None if extra is None else self._position(row, extra)
-            row.entries.append(Entry(mode, namespace, blob, at))
-            row.size += len(blob)
+            self._append(row, namespace, mode, data, tasks)
             if self._bounded and self._is_ripe(row):
                 self._end_row()
+
+    def _append(
+        self, row: _Row, namespace: tuple[str, ...], mode: str, data: Any, tasks: str
+    ) -> None:
+        at = None
+        if mode == "messages" and isinstance(data, tuple) and len(data) == 2:
+            data, extra = data
+            at = self._position(row, extra)
+        blob = self._encode(mode, data)
+        row.entries.append(Entry(mode, namespace, blob, at, tasks))
+        row.size += len(blob)
+        self._count += 1
 
     def mark(self, ns: str) -> str:
         """End the row: a checkpoint of this namespace follows. Gives how many chunks came before
         it, and before the checkpoints of subgraphs since the last one at the top."""
-        self._take_waiting()
         with self._lock:
             self._end_row()
             self._marks = {**({} if not ns else self._marks), ns: self._count}
             return json.dumps(self._marks)
 
     def close(self) -> None:
-        """Queue what is left. Nothing more is added."""
-        self._take_waiting()
-        self._source = None
+        """Queue what is left: the segment ends."""
         with self._lock:
             self._end_row()
-
-    def follow(self, take_waiting: Callable[[], None]) -> None:
-        """Call this before each checkpoint: it adds the chunks that are still on their way."""
-        self._source = take_waiting
-
-    def _take_waiting(self) -> None:
-        if self._source is not None:
-            self._source()
 
     def _end_row(self) -> None:
         row, self._row = self._row, None

@@ -160,3 +160,15 @@ def of_example(dataset: str, change: int, n: int, id: str) -> Place:
 
 def of_experiment(name: str, dataset: str, version: int, created_at: int) -> Place:
     return Place(f"experiment {name!r}", (dataset, version, created_at))
+
+
+def of_assistant_version(
+    assistant_id: str, version: int, graph: str, name: str, created_at: int
+) -> Place:
+    columns = (graph, name, created_at)
+    return Place(f"version {version} of assistant {assistant_id}", columns)
+
+
+def of_thread(thread_id: str, created_at: int) -> Place:
+    """What callers say about a thread. SQL decides its graph and its assistant."""
+    return Place(f"record of thread {thread_id}", (created_at,))

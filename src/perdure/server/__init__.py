@@ -1,10 +1,16 @@
-"""The runtime over HTTP: `Runtime.asgi()`.
+"""The runtime over HTTP: `Runtime.asgi()` and `Runtime.router()`.
 
-app             the application: its routes
-lifespan        opens the runtime, drains its ticks, closes it
-tick_endpoint   POST /cron/tick
-health          GET /ok
-secret          who may tick
+app             puts the routes together
+options         everything that can be set
+route           the class of every route: limits, errors
+gate            whether a request may pass; caller, context: what its endpoint gets
+lifespan        opens the runtime, runs a worker, drains, closes it
+open_streams    at most so many streams, which end when the server stops
+json_values     any value as JSON
 json_body       a body as JSON, read strictly
-json_errors     every error as {"error": "..."}
+json_errors     every error as {"detail": "..."}
+health          GET /ok
+tick_endpoint   POST /cron/tick; secret: who may tick
+agent_api       LangGraph's Agent Server
+own_api         /perdure/...
 """

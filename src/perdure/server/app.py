@@ -1,77 +1,135 @@
-"""The application that `Runtime.asgi()` returns: its routes.
+"""The router and the application that `Runtime.router()` and `Runtime.asgi()` return.
 
-    GET  /ok          whether the journal answers
-    GET  /metrics     what `Metrics` measures, for Prometheus; off without it
-    POST /cron/tick   drives what is due; off until it has a secret
+    GET  /ok            whether the journal answers
+    GET  /info          versions, and what this server can do
+    GET  /metrics       what `Metrics` measures, for Prometheus; off without it
+    GET  /openapi.json  every operation; /docs lists them
+    POST /cron/tick     drives what is due; off until it has a secret
+    agent_api/          LangGraph's Agent Server: assistants, threads, runs, crons, store
+    own_api/            /perdure/...: what only perdure has
 
-A slash at the end changes nothing: a redirect, which `curl -f` takes for success, would drive
-nothing. Every error is JSON. Responses never contain the journal's password.
-
-The lifespan of a mounted application does not run: then the runtime opens on first use, and the
-outer application closes it.
+The routes are flat and bound to their runtime (`route.py`), so the router works in FastAPI by
+`include_router` and in Starlette by `Starlette(routes=router.routes,
+lifespan=router.lifespan_context)`. The lifespan of a mounted application does not run: then the
+runtime opens on first use, and what needs a worker is refused with a sentence that says so.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
-from perdure.client import Client
+from perdure.engine.shutdown import has_signal_handlers
 from perdure.observe import prometheus
 from perdure.observe.metrics import Metrics
+from perdure.server import agent_api, own_api
+from perdure.server.gate import Gate
 from perdure.server.health import Health
-from perdure.server.json_errors import (
-    BadRequest,
-    json_error,
-    on_bad_request,
-    on_failure,
-    on_http_error,
-)
+from perdure.server.info import Description
+from perdure.server.json_errors import json_error, on_failure, on_http_error
+from perdure.server.json_values import WireResponse
 from perdure.server.lifespan import SharedLifespan
+from perdure.server.options import ServerOptions
+from perdure.server.route import ApiRoute, add_routes, plain
 from perdure.server.secret import CronSecret
-from perdure.server.tick_endpoint import Tick, TickEndpoint
+from perdure.server.tick_endpoint import TickEndpoint
+
+if TYPE_CHECKING:
+    from perdure.runtime import Runtime
+
+A = TypeVar("A", bound=Starlette)
+
+PUBLIC: dict[str, Any] = {"security": []}
+"""In an operation's OpenAPI: it needs no credentials."""
+
+
+def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
+    """Every route of a runtime, and the lifespan that opens it and runs its worker."""
+    if options.store is not None:
+        runtime.use_store(options.store)
+    secret = CronSecret(options.secret)
+    tick = TickEndpoint(runtime, runtime.tick, secret)
+
+    async def work() -> None:
+        if runtime.graphs or runtime.engine.receivers or runtime.engine.webhook_endpoints:
+            await runtime.work(
+                concurrency=options.concurrency,
+                grace=timedelta(seconds=options.grace),
+                handle_signals=has_signal_handlers(),
+            )
+
+    lifespan = SharedLifespan(runtime, tick.drain, work if options.worker else None)
+    gate = Gate(runtime, options, lifespan)
+    router = APIRouter(
+        route_class=ApiRoute.bound_to(gate),
+        default_response_class=WireResponse,
+        lifespan=lifespan.run,
+        redirect_slashes=False,
+    )
+    for path, get in {
+        "/ok": Health(runtime, secret).get,
+        "/metrics": MetricsEndpoint(runtime).get,
+    }.items():
+        router.get(path, tags=["server"], openapi_extra=PUBLIC)(get)
+        router.head(path, include_in_schema=False, openapi_extra=PUBLIC)(get)
+    about = Description(router)
+    router.get("/info", tags=["server"], openapi_extra=PUBLIC)(plain(about.info))
+    for path, read in {"/openapi.json": about.openapi, "/docs": about.docs}.items():
+        router.get(path, include_in_schema=False, openapi_extra=PUBLIC)(read)
+    router.post("/cron/tick", tags=["server"], openapi_extra=PUBLIC)(tick.post)
+    for package in (agent_api, own_api):
+        for module in iter_modules(package.__path__, f"{package.__name__}."):
+            declared = getattr(import_module(module.name), "router", None)
+            if isinstance(declared, APIRouter):
+                add_routes(router, declared)
+    return router
+
+
+def make_app(runtime: Runtime, options: ServerOptions) -> FastAPI:
+    """An application with the routes of a runtime and nothing else."""
+    app = FastAPI(
+        title="perdure",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers={HTTPException: on_http_error, Exception: on_failure},
+    )
+    return add_to_app(app, make_router(runtime, options))
+
+
+def add_to_app(app: A, router: APIRouter) -> A:
+    """Add the routes of a router after those of the application, and its lifespan inside theirs."""
+    app.router.routes.extend(router.routes)
+    own = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def both(served: Any) -> AsyncIterator[Any]:
+        async with own(served) as state, router.lifespan_context(served):
+            yield state
+
+    app.router.lifespan_context = both
+    return app
 
 
 class MetricsEndpoint:
     """`GET /metrics`: the text that Prometheus reads. The journal is read in a thread."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     async def get(self, request: Request) -> Response:
-        metrics = self._client.engine.observers.find(Metrics)
+        metrics = self._runtime.engine.observers.find(Metrics)
         if metrics is None:
             return json_error(404, "Metrics are off. Pass Runtime(observe=Metrics()).")
         families = await asyncio.to_thread(metrics.collect)
         return Response(prometheus.render(families), media_type=prometheus.CONTENT_TYPE)
-
-
-def make_app(client: Client, tick: Tick, *, secret: str | None) -> Starlette:
-    """The application of a runtime; `tick` is that runtime's method."""
-    known = CronSecret(secret)
-    cron = TickEndpoint(client, tick, known)
-    routes = {
-        "/ok": (Health(client, known).get, "GET"),
-        "/metrics": (MetricsEndpoint(client).get, "GET"),
-        "/cron/tick": (cron.post, "POST"),
-    }
-    app = Starlette(
-        routes=[
-            Route(path + slash, endpoint, methods=[method])
-            for path, (endpoint, method) in routes.items()
-            for slash in ("", "/")
-        ],
-        exception_handlers={
-            BadRequest: on_bad_request,
-            HTTPException: on_http_error,
-            Exception: on_failure,
-        },
-        lifespan=SharedLifespan(client, cron.drain).run,
-    )
-    app.router.redirect_slashes = False
-    return app

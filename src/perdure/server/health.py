@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from fastapi import Request, Response
 
 from perdure.client import Client
 from perdure.errors import Error
+from perdure.server.json_values import WireResponse
 from perdure.server.secret import CronSecret
 
 log = logging.getLogger("perdure")
@@ -37,9 +37,9 @@ class Health:
             log.warning("GET /ok: %s", why or "the journal answers again.")
             self._logged = why
         if why is None:
-            return JSONResponse({"ok": True})
+            return WireResponse({"ok": True})
         known = self._secret.is_sent_by(request)
-        return JSONResponse({"ok": False, "error": why if known else NO_ANSWER}, 503)
+        return WireResponse({"ok": False, "detail": why if known else NO_ANSWER}, 503)
 
     async def _find_fault(self) -> str | None:
         """Why the journal does not answer, without its password. None: it does."""

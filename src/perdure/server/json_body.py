@@ -6,41 +6,59 @@ raises three kinds of errors. The result here can be printed, compared and store
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 
-from perdure.server.json_errors import BadRequest
+from perdure.server.json_errors import ApiError
 
 DEEPEST = 100
 """Maximum depth of nested lists and objects."""
+CLOSE = {"Connection": "close"}
+"""The rest of such a body is not read."""
 
 
-async def read_json(request: Request, *, largest: int) -> Any:
-    """The body, or None if it is empty. `largest` is in bytes. Raises `BadRequest`."""
+async def read_body(request: Request, *, largest: int, seconds: float) -> bytes:
+    """The bytes of a body. Raises `ApiError`: too large, cut off, or too slow."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared[:20]) > largest:
+        raise ApiError(413, f"The body is larger than {largest} bytes.", CLOSE)
     body = bytearray()
     try:
-        async for part in request.stream():
-            body += part
-            if len(body) > largest:
-                raise BadRequest(f"The body is larger than {largest} bytes.")
+        async with asyncio.timeout(seconds):
+            async for part in request.stream():
+                body += part
+                if len(body) > largest:
+                    raise ApiError(413, f"The body is larger than {largest} bytes.", CLOSE)
     except ClientDisconnect:
-        raise BadRequest("The body was cut off.", 400) from None
+        raise ApiError(400, "The body was cut off.") from None
+    except TimeoutError:
+        raise ApiError(408, f"The body did not arrive within {seconds:g} s.", CLOSE) from None
+    return bytes(body)
+
+
+def parse_json(body: bytes) -> Any:
+    """The value of a body, or None if it is empty. Raises `ApiError`."""
     if not body.strip():
         return None
     try:
         found = json.loads(body, parse_constant=_refuse_constant, object_pairs_hook=_object)
     except RecursionError:
-        raise BadRequest(f"The body is nested deeper than {DEEPEST} levels.") from None
+        raise _refused(f"The body is nested deeper than {DEEPEST} levels.") from None
     except ValueError as error:  # bytes that are not text, and numbers of 5,000 digits, among them
-        raise BadRequest(f"The body is not JSON: {ascii(str(error))[1:-1][:100]}.") from None
+        raise _refused(f"The body is not JSON: {ascii(str(error))[1:-1][:100]}.") from None
     _check(found)
     return found
 
 
+def _refused(message: str) -> ApiError:
+    return ApiError(422, message)
+
+
 def _refuse_constant(name: str) -> Any:
-    raise BadRequest(f"The body is not JSON: {name} is not a JSON number.")
+    raise _refused(f"The body is not JSON: {name} is not a JSON number.")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -48,7 +66,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise BadRequest(f"The body has the key {ascii(twice)[:60]} twice in one object.")
+        raise _refused(f"The body has the key {ascii(twice)[:60]} twice in one object.")
     return found
 
 
@@ -59,9 +77,9 @@ def _check(value: Any) -> None:
         one, depth = left.pop()
         if isinstance(one, str):
             if not one.isascii() and any("\ud800" <= letter <= "\udfff" for letter in one):
-                raise BadRequest(f"The body has half of a surrogate pair: {ascii(one)[:60]}.")
+                raise _refused(f"The body has half of a surrogate pair: {ascii(one)[:60]}.")
         elif isinstance(one, (list, dict)):
             if depth == DEEPEST:
-                raise BadRequest(f"The body is nested deeper than {DEEPEST} levels.")
+                raise _refused(f"The body is nested deeper than {DEEPEST} levels.")
             inner = [*one, *one.values()] if isinstance(one, dict) else one
             left.extend((part, depth + 1) for part in inner)

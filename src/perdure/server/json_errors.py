@@ -1,30 +1,98 @@
-"""Every error as JSON: `{"error": "..."}`, one sentence. Internal errors are only logged."""
+"""Every error as JSON: `{"detail": "..."}`, one sentence. Internal errors are only logged.
+
+An error of perdure keeps its message, without the journal's password. The log of any other has its
+type and where it was raised, not its message, which may quote what a person wrote.
+"""
 
 from __future__ import annotations
 
+import logging
+import traceback
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from fastapi.exceptions import HTTPException, RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import Response
+
+from perdure import errors
+from perdure.server.json_values import WireResponse
+
+log = logging.getLogger("perdure")
+
+FAILED = "The server failed; its log says why."
+
+STATUSES: tuple[tuple[type[errors.Error], int], ...] = (
+    (errors.NotFound, 404),
+    (errors.AlreadyExists, 409),
+    (errors.BadAnswer, 422),
+    (errors.AnswerRefused, 409),
+    (errors.NotWithdrawn, 409),
+    (errors.NotSettled, 409),
+    (errors.ThreadBusy, 409),
+    (errors.WrongState, 409),
+    (errors.GraphChanged, 409),
+    (errors.TooLarge, 413),
+    (errors.BadArgument, 422),
+    (errors.UnknownGraph, 422),
+    (errors.Unserializable, 422),
+    (errors.TypeNotAllowed, 422),
+    (errors.NotDurable, 422),
+    (errors.Unsupported, 501),
+    (errors.Unavailable, 503),
+    (errors.Closed, 503),
+)
+"""The status of each error of perdure; the first that fits. Any other is 500."""
 
 
-class BadRequest(Exception):
+class ApiError(HTTPException):
     """A request that cannot be served; the message is the response."""
 
-    def __init__(self, message: str, status: int = 422) -> None:
-        super().__init__(message)
-        self.status = status
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, message, dict(headers or {}))
+
+    def __str__(self) -> str:
+        return str(self.detail)
 
 
-def json_error(status: int, message: str) -> JSONResponse:
-    return JSONResponse({"error": message}, status)
+def json_error(status: int, message: str, headers: Mapping[str, str] | None = None) -> WireResponse:
+    return WireResponse({"detail": message}, status, dict(headers or {}))
 
 
-async def on_bad_request(request: Request, error: Any) -> JSONResponse:
-    return json_error(error.status, str(error))
+def error_response(error: Exception, redact: Callable[[str], str]) -> Response:
+    """The response to a request whose endpoint raised this."""
+    if isinstance(error, StarletteHTTPException):  # ours, or one of `langgraph_sdk.Auth`
+        return json_error(error.status_code, str(error.detail), error.headers)
+    if isinstance(error, RequestValidationError):
+        return json_error(422, _validation(error))
+    if isinstance(error, errors.Error):
+        status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+        if status == 500:
+            log_failure(error, redact)
+        headers = {"Retry-After": "1"} if status == 503 else None
+        return json_error(status, redact(str(error)), headers)
+    log_failure(error, redact)
+    return json_error(500, FAILED)
 
 
-async def on_http_error(request: Request, error: Any) -> JSONResponse:
+def log_failure(error: BaseException, redact: Callable[[str], str]) -> None:
+    """Log what failed, and where, without its message unless it is perdure's own."""
+    said = f": {redact(str(error))}" if isinstance(error, errors.Error) else ""
+    frames = "".join(traceback.format_tb(error.__traceback__)[-8:])
+    log.error("A request failed: %s%s\n%s", type(error).__qualname__, said, frames.rstrip())
+
+
+def _validation(error: RequestValidationError) -> str:
+    """The first thing that is wrong with a request, and how many more there are."""
+    found = error.errors()
+    first: Any = found[0] if found else {"loc": (), "msg": "invalid"}
+    place = ".".join(str(part) for part in first["loc"])[:100]
+    more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{ascii(place)[1:-1]}: {first['msg'].rstrip('.')[:200]}{more}."
+
+
+async def on_http_error(request: Request, error: Any) -> Response:
     """Starlette's own `HTTPException`: no such route, or the wrong method."""
     allowed = (error.headers or {}).get("Allow")
     if error.status_code == 404:
@@ -33,11 +101,9 @@ async def on_http_error(request: Request, error: Any) -> JSONResponse:
         message = f"This route takes {allowed}, not {request.method[:20]}."
     else:
         message = error.detail
-    answer = json_error(error.status_code, message)
-    answer.headers.update(error.headers or {})
-    return answer
+    return json_error(error.status_code, message, error.headers)
 
 
-async def on_failure(request: Request, error: Exception) -> JSONResponse:
+async def on_failure(request: Request, error: Exception) -> Response:
     """Starlette raises the error again, and the server logs it."""
-    return json_error(500, "The server failed; its log says why.")
+    return json_error(500, FAILED)

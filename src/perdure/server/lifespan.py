@@ -1,12 +1,13 @@
-"""The lifespan of the application: it opens the runtime, drains its ticks, and closes it.
+"""The lifespan of the application: it opens the runtime, runs a worker, drains, and closes it.
 
 A process may run it more than once, as tests and reloading servers do, and several at once. The
-first opens the runtime and the last closes it, unless it was open before.
+first opens the runtime and the last closes it, unless it was open before. Each runs its own worker.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,26 +15,54 @@ from typing import Any
 
 from perdure.client import Client
 
+log = logging.getLogger("perdure")
+
+RESTART_AFTER = 1.0
+"""Seconds until a worker that failed is started again."""
+
 
 class SharedLifespan:
-    """A client that is open while at least one lifespan runs."""
+    """A client that is open while at least one lifespan runs, with a worker beside."""
 
-    def __init__(self, client: Client, drain: Callable[[], Awaitable[None]]) -> None:
-        self._client, self._drain = client, drain
+    def __init__(
+        self,
+        client: Client,
+        drain: Callable[[], Awaitable[None]],
+        work: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        self._client, self._drain, self._work = client, drain, work
         self._changing = threading.Lock()  # lifespans may run in event loops of several threads
         self._running = 0
         self._opened_here = False
 
+    @property
+    def is_running(self) -> bool:
+        return self._running > 0
+
     @asynccontextmanager
     async def run(self, app: Any) -> AsyncIterator[None]:
         await asyncio.to_thread(self._begin)
+        worker = None if self._work is None else asyncio.create_task(self._keep_working(self._work))
         try:
             yield
         finally:
             try:
+                if worker is not None:
+                    worker.cancel()  # each run stops at its next step, or is given back
+                    await asyncio.wait([worker])
                 await self._drain()
             finally:  # also if the server does not wait for that
                 await asyncio.to_thread(self._end)
+
+    async def _keep_working(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Run a worker until it is drained or cancelled; one that fails is started again."""
+        while True:
+            try:
+                await work()
+                return
+            except Exception as error:
+                log.error("The worker failed: %s", self._client.redact(str(error)))
+            await asyncio.sleep(RESTART_AFTER)
 
     def _begin(self) -> None:
         with self._changing:

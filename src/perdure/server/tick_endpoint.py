@@ -19,14 +19,14 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from fastapi import Request, Response
 
 from perdure.client import Client
 from perdure.engine.shutdown import has_signal_handlers
 from perdure.errors import Error, Unavailable
-from perdure.server.json_body import read_json
-from perdure.server.json_errors import BadRequest, json_error
+from perdure.server.json_body import parse_json, read_body
+from perdure.server.json_errors import ApiError, json_error
+from perdure.server.json_values import WireResponse
 from perdure.server.secret import VARIABLE, CronSecret
 from perdure.types import Counts
 
@@ -36,6 +36,7 @@ Tick = Callable[..., Awaitable[Counts]]
 """`Runtime.tick`."""
 
 LARGEST_BODY = 64 * 1024
+BODY_TIMEOUT = 30.0
 PARAMETERS = {"limit": (25, 1, 1000), "concurrency": (1, 1, 1000), "budget": (50.0, 0.0, 3600.0)}
 """Default, minimum and maximum of each. By default one segment at a time."""
 
@@ -52,16 +53,15 @@ class TickEndpoint:
             message = f"Ticks over HTTP are off. Set {VARIABLE}, or pass asgi(secret=...)."
             return json_error(404, message)
         if not self._secret.is_sent_by(request):
-            answer = json_error(401, "Send the secret: Authorization: Bearer <secret>.")
-            answer.headers["WWW-Authenticate"] = "Bearer"
-            return answer
+            message = "Send the secret: Authorization: Bearer <secret>."
+            return json_error(401, message, {"WWW-Authenticate": "Bearer"})
         bounds = await _read_parameters(request)
         try:
             counts = await asyncio.shield(self._begin(bounds))
         except Error as error:
             status = 503 if isinstance(error, Unavailable) else 500
             return json_error(status, self._client.redact(str(error)))
-        return JSONResponse(asdict(counts))
+        return WireResponse(asdict(counts))
 
     async def drain(self) -> None:
         """Stop every tick of this event loop: its runs stop at their next step, or are released."""
@@ -85,19 +85,23 @@ class TickEndpoint:
 
 async def _read_parameters(request: Request) -> dict[str, Any]:
     """The arguments of `Runtime.tick`, from the query or a JSON body."""
-    body = await read_json(request, largest=LARGEST_BODY)
+    body = parse_json(await read_body(request, largest=LARGEST_BODY, seconds=BODY_TIMEOUT))
     if not isinstance(body, dict | None):
-        raise BadRequest('The body must be a JSON object, such as {"limit": 25}.')
+        raise _refused('The body must be a JSON object, such as {"limit": 25}.')
     passed: dict[str, Any] = {}
     for name, value in [*request.query_params.multi_items(), *(body or {}).items()]:
         if name not in PARAMETERS:
             known = ", ".join(PARAMETERS)
-            raise BadRequest(f"{ascii(name)[:60]} is not a parameter; use {known}.")
+            raise _refused(f"{ascii(name)[:60]} is not a parameter; use {known}.")
         if name in passed:
-            raise BadRequest(f"{name} is given twice.")
+            raise _refused(f"{name} is given twice.")
         passed[name] = value
     bounds: dict[str, Any] = {name: _number(name, passed.get(name)) for name in PARAMETERS}
     return bounds | {"budget": timedelta(seconds=bounds["budget"])}
+
+
+def _refused(message: str) -> ApiError:
+    return ApiError(422, message)
 
 
 def _number(name: str, passed: Any) -> float:
@@ -111,7 +115,7 @@ def _number(name: str, passed: Any) -> float:
         found = math.nan
     if not least <= found <= most or (whole and found % 1):
         kind = "a whole number" if whole else "a number of seconds"
-        raise BadRequest(
+        raise _refused(
             f"{name} must be {kind} from {least:g} to {most:g}, not {ascii(passed)[:40]}."
         )
     return int(found) if whole else found

@@ -11,6 +11,7 @@ from perdure.journal.clock import Clock
 from perdure.journal.names import check_text
 from perdure.observe.observers import Observers
 from perdure.serde.serializer import Serializer
+from perdure.service.webhooks import topic_of_url
 from perdure.types import Control
 
 
@@ -61,6 +62,16 @@ class LocalEngine:
     def resolve_graph(self, name: str, version: str | None) -> tuple[str, str]:
         """The name and version of the graph that a caller means. Raises `UnknownGraph`."""
         return check_text("graph", name), check_text("version", version or "")
+
+    def webhook_topic(self, url: str) -> str:
+        """The topic of the messages for a run's own webhook. Raises `BadArgument`. Workers decide
+        whether its address is allowed; a runtime knows that now."""
+        return topic_of_url(url, allow_private=True)
+
+    @property
+    def graph_names(self) -> list[str]:
+        """The names of the graphs that this process has."""
+        return []
 
     def wake(self, *, stopped: bool = False) -> None:
         """Look for due runs now, and with `stopped` for runs to be stopped."""

@@ -38,7 +38,15 @@ from perdure.operations.run_payload import (
     state_of,
     tags_of,
 )
-from perdure.operations.runs import ChildRow, Joined, LateGraph, Parent, RunRow, stopped_state
+from perdure.operations.runs import (
+    Beside,
+    ChildRow,
+    Joined,
+    LateGraph,
+    Parent,
+    RunRow,
+    stopped_state,
+)
 from perdure.serde import places
 from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_config, check_dict, check_tags
@@ -89,12 +97,16 @@ class RunService:
         fingerprint: str | None = None,
         begun: bool = False,
         parent: Parent | None = None,
+        run_id: str | None = None,
+        beside: Beside | None = None,
     ) -> Plan[RunRow]:
         """Accept a run of a graph, given as (name, version), or find the one of this key.
 
         For `reserve` seconds no worker claims it, only a caller that drives it itself. With `only`,
-        the strategies `interrupt` and `rollback` stop runs in that state alone. A node of a run of
-        an evaluation starts no other run: the effects of that one would not be simulated.
+        runs in that state alone are stopped, whatever the strategy. What is `beside` is stored in
+        the same batch. A node of a run of an evaluation starts no other run: the effects of that
+        one would not be simulated. The URL in `setup["webhook"]` is told when the run ends, is
+        held, or waits for a person.
         """
         if "perdure.saver" in sys.modules:  # else this is no node
             from perdure.effects.simulation import refuse_in_evaluation
@@ -106,8 +118,9 @@ class RunService:
                 "its runs start each other endlessly? Start it with detached=True to begin a tree "
                 "of its own."
             )
+        url = setup.get("webhook")
         now = self._clock.now()
-        made = change(thread_id, new_id(), now)
+        made = change(thread_id, run_id or new_id(), now)
         begin = deadline("after", after, lambda: moment(now))
         ready = (now if begin is None else begin) + round(reserve * 1000)
         place = places.of_setup(thread_id, made.run_id, *graph, key, now)
@@ -128,6 +141,8 @@ class RunService:
             begun=begun,
             parent=parent,
             traceparent=caller_span(),
+            beside=beside,
+            webhook=None if url is None else self._engine.webhook_topic(url),
             streams=bool(setup.get("stream")),
         )
         if row is None:
@@ -311,9 +326,10 @@ class RunService:
         reason: str | None = None,
         by: str | None = None,
         number: int | None = None,
+        undo: bool = False,
     ) -> Plan[None]:
         """Cancel or pause a run: at once, or by asking its driver. The same `number` does so
-        once."""
+        once. With `undo` its checkpoints are to be deleted once it has ended."""
         row = yield from self.find(run_id)
         if (yield from events.was_made(row.thread_id, row.id, number)):
             return
@@ -326,6 +342,7 @@ class RunService:
             effects=report(found),
             reason=reason,
             by=by,
+            undo=undo,
         )
         row = yield from self.find(run_id)
         state = stopped_state(control)
@@ -387,6 +404,16 @@ class RunService:
             if len(found) < size:
                 break
         return count
+
+    def delete(self, run_id: str) -> Plan[None]:
+        """Delete an ended run and its history. The state of its thread stays. Raises `WrongState`
+        if it has not ended."""
+        row = yield from self.find(run_id)
+        if State(row.state) not in ENDED:
+            why = "cancel it and wait until it has ended."
+            raise WrongState(row.id, row.state, "be deleted", why)
+        rows = self._engine.journal.capabilities.delete_count
+        yield from in_pieces(runs.delete(row.thread_id, row.id, rows, keeps_state=True))
 
     # -- erasing
 

@@ -32,15 +32,46 @@ class ScheduleService:
         catch_up: bool | timedelta,
     ) -> Plan[Schedule]:
         """Store a schedule of a graph, given as (name, version)."""
-        setup = {**setup, "version": graph[1]}
-        next_at = schedules.next_slot(cron, timezone, self._clock.now())
+        row = yield from self.store(
+            graph, setup, name=name, cron=cron, timezone=timezone, catch_up=catch_up
+        )
+        return row.to_schedule(self._serializer)
+
+    def store(
+        self,
+        graph: tuple[str, str],
+        setup: dict[str, Any],
+        *,
+        name: str,
+        cron: str,
+        timezone: str,
+        catch_up: bool | timedelta = False,
+        enabled: bool = True,
+        end_at: int | None = None,
+    ) -> Plan[ScheduleRow]:
+        """The same, as it is stored. One that is not `enabled` starts nothing; after `end_at`, in
+        milliseconds, neither does any."""
+        setup, now = {**setup, "version": graph[1]}, self._clock.now()
+        next_at = schedules.next_slot(cron, timezone, now)
         late = schedules.lateness(catch_up)
-        row = ScheduleRow(name, graph[0], cron, timezone, late, next_at, b"")
+        row = ScheduleRow(
+            name, graph[0], cron, timezone, late, next_at, b"", int(enabled), end_at, now, now
+        )
         redacted = redacted_setup(self._serializer, setup)
         body = self._serializer.dumps(redacted, row.place, "schedule", own=True)
         yield schedules.put(row._replace(body=body))
-        found = yield from self.all()
-        return next(one for one in found if one.name == name)
+        stored: ScheduleRow | None = yield schedules.find(name)
+        return stored or row
+
+    def rows(self) -> Plan[list[ScheduleRow]]:
+        """Every schedule, by name, as it is stored."""
+        found: list[ScheduleRow] = yield schedules.every()
+        return found
+
+    def find(self, name: str) -> Plan[ScheduleRow | None]:
+        """A schedule as it is stored, or None."""
+        found: ScheduleRow | None = yield schedules.find(name)
+        return found
 
     def all(self) -> Plan[list[Schedule]]:
         """Every schedule, by name."""

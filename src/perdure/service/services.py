@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perdure.journal.clock import Clock
+from perdure.service.assistants import AssistantService
 from perdure.service.datasets import DatasetService
 from perdure.service.effects import EffectService
 from perdure.service.local_engine import LocalEngine
@@ -12,6 +13,8 @@ from perdure.service.reflections import ReflectionService
 from perdure.service.runs import RunService
 from perdure.service.schedules import ScheduleService
 from perdure.service.scores import ScoreService
+from perdure.service.threads import ThreadService
+from perdure.service.tokens import TokenService
 from perdure.service.waits import WaitService
 
 
@@ -28,4 +31,7 @@ class Services:
         self.scores = ScoreService(serializer, clock)
         self.schedules = ScheduleService(serializer, clock)
         self.reflections = ReflectionService(serializer, clock)
+        self.tokens = TokenService(clock)
         self.datasets = DatasetService(serializer, clock)
+        self.assistants = AssistantService(serializer, clock, lambda: engine.graph_names)
+        self.threads = ThreadService(serializer, clock)

@@ -1,0 +1,145 @@
+"""`perdure serve`: a runtime, or a LangGraph project, over HTTP, with a worker beside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option
+
+from perdure.cli.options import Concurrency, LogJson, Place, RuntimeAt
+from perdure.cli.worker import Quiet
+from perdure.errors import BadArgument, Error, needs_extra
+
+if TYPE_CHECKING:
+    from perdure.runtime import Runtime
+    from perdure.server.options import ServerSettings
+
+PORT = 2024
+
+Host = Annotated[str, Option(metavar="ADDRESS", help="Listen here; 0.0.0.0 is every address.")]
+AllowHost = Annotated[
+    list[str] | None,
+    Option(metavar="NAME", help="A name this server is called by; repeatable. Loopback is."),
+]
+Cors = Annotated[
+    list[str] | None,
+    Option(metavar="ORIGIN", help="Pages of this origin may call; repeatable. *: any."),
+]
+
+
+def serve(
+    place: Place = None,
+    at: RuntimeAt = None,
+    host: Host = "127.0.0.1",
+    port: Annotated[int, Option(metavar="N", help="0 is any free port.")] = PORT,
+    worker: Annotated[bool, Option(help="Drive runs in this process too.")] = True,
+    concurrency: Concurrency = 50,
+    grace: Annotated[float, Option(metavar="SECONDS", help="Time for steps to end.")] = 10,
+    allow_host: AllowHost = None,
+    cors: Cors = None,
+    insecure: Annotated[
+        bool, Option("--insecure", help="Ask no caller for a token, wherever they are.")
+    ] = False,
+    max_body: Annotated[
+        int | None, Option(metavar="BYTES", help="Largest body of a request; default: 8 MiB.")
+    ] = None,
+    max_streams: Annotated[
+        int | None, Option(metavar="N", help="Streams open at once; default: 1000.")
+    ] = None,
+    access_log: Annotated[bool, Option(help="Log each request, without its query.")] = False,
+    quiet: Quiet = False,
+    as_json: LogJson = False,
+) -> None:
+    """Serve a Runtime or a LangGraph project over HTTP, and drive its runs."""
+    import asyncio
+    import logging
+
+    from perdure.cli.log_output import configure_logging, log_json
+    from perdure.cli.target import measured, observed, one_place, runtime_at
+
+    configure_logging(quiet=quiet)
+    for name, level in {"uvicorn.access": access_log, "uvicorn.error": False}.items():
+        logging.getLogger(name).setLevel(logging.INFO if level else logging.WARNING)
+    rt = observed(runtime_at(one_place(place, at)))
+    measured(rt)
+    if as_json:
+        log_json(rt, quiet=quiet)
+    settings: ServerSettings = {
+        "worker": worker,
+        "concurrency": concurrency,
+        "grace": grace,
+        "hosts": allow_host or (),
+        "cors": cors or (),
+        "insecure": insecure,
+    }
+    if max_body is not None:
+        settings["max_body"] = max_body
+    if max_streams is not None:
+        settings["max_streams"] = max_streams
+    asyncio.run(_serve(rt, settings, host, port))
+
+
+async def _serve(rt: Runtime, settings: ServerSettings, host: str, port: int) -> None:
+    import logging
+
+    app, http_server = make_app(rt, settings), import_server()
+    async with rt:
+        await check_exposure(rt, settings, host)
+        with http_server.listen(host, port) as listening:
+            log = logging.getLogger("perdure")
+            graphs = ", ".join(rt.graphs) or "nothing"
+            log.info("serving %s at %s", graphs, http_server.address(listening))
+            server = http_server.HttpServer(app, grace=settings["grace"])
+            await server.serve(sockets=[listening])
+            log.info("stopped")
+
+
+def import_server() -> Any:
+    """The module of the HTTP server, which needs more packages."""
+    try:
+        from perdure.server import http_server
+    except ImportError as error:
+        raise Error(needs_extra("Serving", "server")) from error
+    return http_server
+
+
+def make_app(rt: Runtime, settings: ServerSettings) -> Any:
+    """The application of a runtime, with what the langgraph.json of its project says about it."""
+    from perdure.cli.graph_loading import ProjectRuntime, import_part
+
+    if not isinstance(rt, ProjectRuntime):
+        return rt.asgi(**settings)
+    project = rt.project
+    if project.auth is not None:
+        settings["auth"] = import_part(project, "auth.path", project.auth)
+    settings["cors"] = [*settings.get("cors", ()), *project.cors]
+    settings["configurable_headers"] = project.configurable_headers
+    if project.app is None:
+        return rt.asgi(**settings)
+    import_server()
+    from starlette.applications import Starlette
+
+    from perdure.server.app import add_to_app
+
+    own = import_part(project, "http.app", project.app)
+    if not isinstance(own, Starlette):
+        kind = type(own).__name__
+        raise BadArgument(f'{project.file}: "http.app" is {kind}; use Starlette or FastAPI.')
+    return add_to_app(own, rt.router(**settings))
+
+
+async def check_exposure(rt: Runtime, settings: ServerSettings, host: str) -> None:
+    """Refuse to listen beyond this machine without credentials. Raises `BadArgument`."""
+    from perdure.langgraph_port import sdk_auth
+    from perdure.server.hosts import is_loopback
+
+    auth = settings.get("auth")
+    if is_loopback(host) or settings.get("insecure"):
+        return
+    if auth is not None and sdk_auth.authenticate_handler(auth) is not None:
+        return
+    if not await rt.journal.arun(rt.services.tokens.rows()):
+        raise BadArgument(
+            f"{host} can be reached from other machines, and there are no tokens. Make one first: "
+            "perdure tokens create NAME --scope admin. Or pass --insecure."
+        )

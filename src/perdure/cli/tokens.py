@@ -1,0 +1,73 @@
+"""`perdure tokens`: make, list and revoke the tokens of the HTTP API."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from perdure.cli.options import At, Json
+from perdure.cli.output import format_table, print_json, printable
+from perdure.cli.target import client_at
+
+HEADERS = ("NAME", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "REVOKED")
+
+Name = Annotated[str, Argument(metavar="NAME", help="Its name, such as the program that has it.")]
+
+
+def create(
+    name: Name,
+    at: At = None,
+    scope: Annotated[
+        list[str] | None,
+        Option(metavar="SCOPE", help="read, start, answer or admin; repeatable."),
+    ] = None,
+    expires: Annotated[
+        str | None, Option(metavar="90d", help="When it ends. Default: never.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a token and print it, this once."""
+    from perdure.cli.parsing import parse_duration
+
+    lasts = None if expires is None else parse_duration("--expires", expires)
+    with client_at(at, create=True) as client:
+        plan = client.services.tokens.create(name, scope or (), expires=lasts)
+        token = client.journal.run(plan)
+    if json:
+        print_json({"name": name, "token": token})
+    else:
+        print(token)
+
+
+def list_(at: At = None, json: Json = False) -> None:
+    """List the tokens; not the tokens themselves, which are not stored."""
+    from perdure.service.views.formatting import utc_time
+
+    with client_at(at) as client:
+        found = client.journal.run(client.services.tokens.all())
+    if json:
+        for one in found:
+            print_json(one)
+    elif found:
+        rows = [
+            (
+                printable(one.name),
+                " ".join(one.scopes),
+                *(
+                    "" if time is None else utc_time(time)
+                    for time in (one.created_at, one.expires_at, one.used_at, one.revoked_at)
+                ),
+            )
+            for one in found
+        ]
+        print(format_table(HEADERS, rows, shrinks=(0,)))
+    else:
+        print("There is no token. Make one: perdure tokens create NAME --scope read.")
+
+
+def revoke(name: Name, at: At = None) -> None:
+    """Revoke a token: servers refuse it within seconds."""
+    with client_at(at) as client:
+        client.journal.run(client.services.tokens.revoke(name))
+    print(f"{printable(name)} is revoked.")

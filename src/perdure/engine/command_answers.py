@@ -1,0 +1,71 @@
+"""Answers to a waiting run by LangGraph's `Command(resume=…)`, of a bound graph or over HTTP."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langgraph.types import Command
+
+from perdure.engine.engine import Engine
+from perdure.engine.pending_command import with_command
+from perdure.errors import AmbiguousAnswer
+from perdure.journal import Plan
+from perdure.langgraph_port import task_interrupts
+from perdure.operations.run_payload import dump_setup, load_setup
+from perdure.operations.runs import RunRow
+from perdure.operations.waits import NewSetup, WaitRow, answer_time
+from perdure.service.waits import WaitService
+
+
+def answer_with_command(
+    engine: Engine,
+    row: RunRow,
+    found: list[WaitRow],
+    open: Sequence[WaitRow],
+    command: Command[Any],
+    *,
+    by: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> Plan[None]:
+    """Answer the `open` waits of a run, of those `found`, in one batch with the rest of the command
+    and `changes` of its setup. The next driver reads both. Raises what `WaitService.answer_all`
+    does, and `AmbiguousAnswer`."""
+    answers = answers_of(row.id, command.resume, open)
+    # If a send replaces the task that asked, LangGraph gives the answer to whichever asks now,
+    # unless the answer says whom it is for.
+    rest = Command(update=command.update, goto=command.goto)
+    if task_interrupts.replaces_tasks(command) and not names_waits(command.resume):
+        rest = command
+    ids, now, setup = [id for id, _ in answers], engine.clock.now(), None
+    if task_interrupts.writes_more_than_answer(command):
+        setup = yield from with_command(engine.saver, row, rest, ids, found, now, changes)
+    elif changes:
+        after = {**load_setup(engine.serializer, row), **changes}
+        at = answer_time([wait for wait in found if wait.id in ids], now)
+        setup = NewSetup(row.setup, dump_setup(engine.serializer, row, after), at)
+    if setup is not None and changes and changes.get("stream"):
+        setup = setup._replace(streams=1)
+    yield from WaitService(engine.serializer, engine.clock).answer_all(answers, by, setup=setup)
+
+
+def answers_of(run_id: str, resume: Any, open: Sequence[WaitRow]) -> list[tuple[str, Any]]:
+    """The answers of a command, each with the id of its wait: the one it names by its interrupt id,
+    or the only one that is open. Raises `AmbiguousAnswer`."""
+    by_id = {wait.interrupt_id: wait for wait in open}
+    named = names_waits(resume)
+    if named and resume.keys() <= by_id.keys():
+        return [(by_id[id].id, value) for id, value in resume.items()]
+    if len(open) == 1 and not named:
+        return [(open[0].id, resume)]
+    raise AmbiguousAnswer(run_id, sorted(by_id))
+
+
+def names_waits(resume: Any) -> bool:
+    """Whether an answer says by interrupt ids what it is for."""
+    return isinstance(resume, dict) and bool(resume) and all(map(_is_interrupt_id, resume))
+
+
+def _is_interrupt_id(key: Any) -> bool:
+    return isinstance(key, str) and re.fullmatch("(breakpoint:.*|[0-9a-f]{32})", key) is not None

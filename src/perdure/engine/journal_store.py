@@ -1,0 +1,123 @@
+"""`JournalStore`: LangGraph's own store, beside the journal.
+
+A SQLite journal `agents.db` has it in the file `agents-store.db`, a PostgreSQL journal in tables of
+LangGraph's in the same database. It is opened by its first use, and works from any thread, event
+loop or forked process: the stores of LangGraph that are only awaited belong to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import unquote
+
+from langgraph.store.base import BaseStore, Op, Result, TTLConfig
+
+from perdure.errors import BadArgument, Error, needs_extra
+
+CONNECTIONS = 4
+"""Connections to PostgreSQL at most."""
+TTL: TTLConfig = {"refresh_on_read": True, "sweep_interval_minutes": 1}
+
+
+class JournalStore(BaseStore):
+    """A store in the database of a journal."""
+
+    supports_ttl = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        index: Mapping[str, Any] | None = None,
+        ttl: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`index` and `ttl` are those of LangGraph's stores. Raises `BadArgument` for a database
+        that LangGraph has no store on."""
+        self.ttl_config = cast(TTLConfig, {**TTL, **(ttl or {})})
+        options: dict[str, Any] = {"ttl": self.ttl_config}
+        if index:
+            options["index"] = dict(index)
+        self._open = _opener(url, options)
+        self._opening = threading.Lock()
+        self._store: Any = None
+        self._pid = 0
+        self._resources = contextlib.ExitStack()
+
+    def _opened(self) -> Any:
+        with self._opening:
+            if self._store is None or self._pid != os.getpid():
+                # After a fork the connections are the parent's: they are left, not closed.
+                self._resources = contextlib.ExitStack()
+                self._store = self._resources.enter_context(self._open())
+                self._pid = os.getpid()
+            return self._store
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        found: list[Result] = self._opened().batch(ops)
+        return found
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        return await asyncio.to_thread(self.batch, list(ops))
+
+    def close(self) -> None:
+        """Close its connections. The next use opens it again."""
+        with self._opening:
+            if self._store is not None and self._pid == os.getpid():
+                self._resources.close()
+            self._store = None
+
+
+def _opener(url: str, options: dict[str, Any]) -> Callable[[], Any]:
+    """A function that opens the store of the journal at `url`."""
+    scheme = url.partition(":")[0].lower()
+    if scheme == "sqlite":
+        path = unquote(url.removeprefix("sqlite:///").partition("?")[0])
+        if path != ":memory:":
+            path = str(Path(path).with_name(f"{Path(path).stem}-store{Path(path).suffix}"))
+        return lambda: _sqlite(path, options)
+    if scheme in ("postgresql", "postgres"):
+        return lambda: _postgres(url, options)
+    raise BadArgument(
+        f"LangGraph has no store on the database of this journal ({scheme}). Pass "
+        "Runtime(store=...) one of your own."
+    )
+
+
+@contextlib.contextmanager
+def _sqlite(path: str, options: dict[str, Any]) -> Iterator[Any]:
+    try:
+        from langgraph.store.sqlite import SqliteStore
+    except ImportError as error:
+        raise Error(needs_extra("A store on SQLite", "server")) from error
+    with SqliteStore.from_conn_string(path, **options) as store:
+        store.conn.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait
+        with _swept(store):
+            yield store
+
+
+@contextlib.contextmanager
+def _postgres(url: str, options: dict[str, Any]) -> Iterator[Any]:
+    try:
+        from langgraph.store.postgres import PostgresStore
+    except ImportError as error:
+        raise Error(needs_extra("A store on PostgreSQL", "server")) from error
+    pool: Any = {"min_size": 1, "max_size": CONNECTIONS}
+    with PostgresStore.from_conn_string(url, pool_config=pool, **options) as store, _swept(store):
+        yield store
+
+
+@contextlib.contextmanager
+def _swept(store: Any) -> Iterator[None]:
+    """Make the tables of a store, and delete what expires as long as it is open."""
+    store.setup()
+    store.start_ttl_sweeper()
+    try:
+        yield
+    finally:
+        store.stop_ttl_sweeper(timeout=5)

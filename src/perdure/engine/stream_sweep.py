@@ -1,0 +1,61 @@
+"""Delete what ended runs streamed, some time after their end, in small pieces beside other work.
+
+A sweep walks over the runs whose chunks are kept, oldest first, a page per piece; at the end it
+rests, then starts over. Its position is in memory only: a crash loses nothing but that.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from perdure.journal import Journal
+from perdure.operations import streams
+from perdure.times import FIRST_MS
+
+PAGE = 200
+"""Runs that are read at once."""
+ROWS = 500
+"""Rows that one transaction deletes."""
+DELETIONS = 20
+"""Transactions of one piece."""
+REST, PAUSE = 60.0, 0.2
+"""Seconds between two sweeps, and between two pieces of one."""
+
+
+class StreamSweep:
+    """One process's sweeps over a journal."""
+
+    def __init__(self, ttl: timedelta) -> None:
+        self._ttl = round(ttl.total_seconds() * 1000)
+        self._after: tuple[int, str] = (FIRST_MS, "")
+        self._next_at = float("-inf")
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a piece should be done now."""
+        return time.monotonic() >= self._next_at
+
+    async def piece(self, journal: Journal, now: int) -> int:
+        """Read a page, and delete what is too old. Gives how many transactions that took."""
+        page = await journal.ado(streams.kept(self._after, PAGE))
+        deletions = 0
+        count = min(ROWS, journal.capabilities.delete_count)
+        for run in page:
+            while streams.is_over(run) and run.updated_at <= now - self._ttl:
+                if deletions == DELETIONS:
+                    self._rest(PAUSE)
+                    return deletions
+                deletions += 1
+                if not await journal.ado(streams.forget(run, count)):
+                    break
+            self._after = (run.created_at, run.id)
+        if len(page) < PAGE:
+            self._after = (FIRST_MS, "")
+            self._rest(REST)
+        else:
+            self._rest(PAUSE)
+        return deletions
+
+    def _rest(self, seconds: float) -> None:
+        self._next_at = time.monotonic() + seconds

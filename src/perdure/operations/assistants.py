@@ -1,0 +1,163 @@
+"""Operations on assistants: a graph with the config, context and metadata that its runs start with.
+
+An assistant has versions, numbered from 1, of which runs use one. Which of two changes is the next
+version is decided by `insert_assistant_version`. Each graph has an assistant by itself, with an id
+made of its name; it has rows only once it was changed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from perdure.journal import Op, Statement, read_op, with_params
+from perdure.operations import stored_rows
+from perdure.serde import places
+from perdure.serde.serializer import Serializer
+from perdure.times import moment
+
+NAMESPACE = uuid.UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
+"""The namespace from which LangGraph's Agent Server makes the ids of graphs' own assistants."""
+SYSTEM = {"created_by": "system"}
+"""The metadata of a graph's own assistant."""
+
+
+@dataclass(frozen=True)
+class AssistantContent:
+    """What a version of an assistant says."""
+
+    graph_id: str
+    name: str
+    description: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    context: Any = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Assistant(AssistantContent):
+    """A version of an assistant: a graph, and what its runs start with."""
+
+    assistant_id: str = ""
+    version: int = 1
+    created_at: datetime = field(default_factory=lambda: moment(0))
+    updated_at: datetime = field(default_factory=lambda: moment(0))
+    versions: int = 0
+    """The number of its newest version; 0: it has no row."""
+
+
+class AssistantRow(NamedTuple):
+    """A version of an assistant as it is stored, and the row of the assistant."""
+
+    id: str
+    used: int
+    versions: int
+    created_at: int
+    updated_at: int
+    version: int
+    graph: str
+    name: str
+    made_at: int
+    change: int
+    body: bytes
+
+    def load(self, serializer: Serializer, *, as_version: bool = False) -> Assistant:
+        """The assistant; with `as_version`, when that version was made."""
+        place = places.of_assistant_version(
+            self.id, self.version, self.graph, self.name, self.made_at
+        )
+        content = serializer.loads(self.body, place, dict)
+        return Assistant(
+            graph_id=self.graph,
+            name=self.name,
+            description=content.get("description"),
+            config=content.get("config") or {},
+            context=content.get("context", {}),
+            metadata=content.get("metadata") or {},
+            assistant_id=self.id,
+            version=self.version,
+            created_at=moment(self.made_at if as_version else self.created_at),
+            updated_at=moment(self.updated_at),
+            versions=self.versions,
+        )
+
+
+def default_id(graph: str) -> str:
+    """The id of a graph's own assistant."""
+    return str(uuid.uuid5(NAMESPACE, graph))
+
+
+def of_graph(graph: str, at: datetime) -> Assistant:
+    """A graph's own assistant, before it is changed."""
+    return Assistant(
+        graph, graph, metadata=SYSTEM, assistant_id=default_id(graph), created_at=at, updated_at=at
+    )
+
+
+def add_version(
+    serializer: Serializer,
+    assistant_id: str,
+    version: int,
+    content: AssistantContent,
+    change: int,
+    now: int,
+    *,
+    before: Op[Any] | None = None,
+) -> Op[bool]:
+    """Store a version of an assistant, which its runs use from then on. Version 1 makes the
+    assistant. False: another change made that version. `before` goes into the same batch."""
+    stored = {
+        "description": serializer.redacted_text(content.description),
+        "config": dict(serializer.redacted_entries(content.config)),
+        "context": serializer.codec.redacted(content.context, "context"),
+        "metadata": dict(serializer.redacted_entries(content.metadata)),
+    }
+    name = f"version {version} of assistant {assistant_id}"
+    place = places.of_assistant_version(assistant_id, version, content.graph_id, content.name, now)
+    params = {
+        "id": assistant_id,
+        "version": version,
+        "graph": content.graph_id,
+        "name": content.name,
+        "now": now,
+        "change": change,
+        "body": serializer.dumps(stored, place, own=True),
+    }
+    ours = Statement("find_assistant_version", params)
+    statements = [] if before is None else list(before.render())
+    if version == 1:
+        statements.append(Statement("insert_assistant", params))
+    statements += with_params(params, "insert_assistant_version", "use_new_version")
+    return Op(name, [*statements, ours], lambda rows: bool(rows[-1]), write=True, key=ours)
+
+
+def use_version(assistant_id: str, version: int, now: int) -> Op[None]:
+    """Have runs of an assistant use an earlier or later version, if there is such a one."""
+    params = {"id": assistant_id, "version": version, "now": now}
+    return Op("use_version", [Statement("use_version", params)], lambda rows: None, write=True)
+
+
+def find(assistant_id: str) -> Op[AssistantRow | None]:
+    return read_op("assistant", {"id": assistant_id}, partial(stored_rows.first, AssistantRow))
+
+
+def every() -> Op[list[AssistantRow]]:
+    """All assistants that have rows, newest first."""
+    return read_op("assistants", {}, partial(stored_rows.every, AssistantRow))
+
+
+def versions(assistant_id: str) -> Op[list[AssistantRow]]:
+    """The versions of an assistant, newest first."""
+    params = {"id": assistant_id}
+    return read_op("assistant_versions", params, partial(stored_rows.every, AssistantRow))
+
+
+def delete(assistant_id: str) -> Op[None]:
+    """Delete an assistant with its versions."""
+    params = {"id": assistant_id}
+    statements = with_params(params, "delete_assistant", "delete_assistant_versions")
+    return Op("delete_assistant", statements, lambda rows: None, write=True)

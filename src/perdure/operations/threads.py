@@ -1,0 +1,264 @@
+"""Operations on the records of threads: metadata, how long they are kept, and their status.
+
+Every thread has a record, made by its first run (`touch_thread`) or before it (`insert_thread`).
+Its status is not stored: SQL derives it from the runs of the thread (`{thread_status}`), in the
+words of LangGraph's Agent Server. Which of two changes to a record wins is decided by
+`change_thread`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from perdure.errors import NotFound
+from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.operations import stored_rows
+from perdure.operations.assistants import default_id
+from perdure.operations.runs import names_in_pieces
+from perdure.serde import places
+from perdure.serde.serializer import Serializer
+
+JUST_ENDED = 60_000
+"""Milliseconds that a thread is kept at least after its last run has ended."""
+INDEXED = (("created_at", True), ("updated_at", True))
+"""Orders that lists of threads have an index for, each with whether it goes downwards."""
+
+
+@dataclass(frozen=True)
+class ThreadContent:
+    """What callers said about a thread."""
+
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    ttl: float | None = None
+    """Minutes from its last change until it is erased."""
+
+
+class ThreadRow(NamedTuple):
+    """The record of a thread, with its status and its last run."""
+
+    thread_id: str
+    graph: str | None
+    assistant: str | None
+    created_at: int
+    updated_at: int
+    expires_at: int | None
+    change: int
+    body: bytes | None
+    status: str
+    run_id: str | None
+    run_graph: str | None
+    run_version: str | None
+    run_updated_at: int | None
+
+    def load(self, serializer: Serializer) -> ThreadContent:
+        """What callers said about it. Its metadata names its graph and, once it has had a run, its
+        assistant."""
+        stored: dict[str, Any] = {}
+        if self.body is not None:
+            place = places.of_thread(self.thread_id, self.created_at)
+            stored = serializer.loads(self.body, place, dict)
+        own: dict[str, Any] = {}
+        if self.graph is not None:
+            own["graph_id"] = self.graph
+            if self.assistant is None and self.run_id is not None:
+                own["assistant_id"] = default_id(self.graph)
+        if self.assistant is not None:
+            own["assistant_id"] = self.assistant
+        metadata = {**(stored.get("metadata") or {}), **own}
+        return ThreadContent(metadata, stored.get("config") or {}, stored.get("ttl"))
+
+
+@dataclass(frozen=True)
+class ThreadFilter:
+    """Which threads a list has, as far as SQL decides it, and their order."""
+
+    status: str | None = None
+    graph: str | None = None
+    assistant: str | None = None
+    ids: tuple[str, ...] | None = None
+    sort: str = "created_at"
+    descending: bool = True
+
+
+def _params(
+    serializer: Serializer, thread_id: str, created_at: int, content: ThreadContent, change: int
+) -> dict[str, Any]:
+    """The parameters that store what a caller says. The graph and the assistant have columns."""
+    metadata = dict(content.metadata)
+    graph, assistant = (
+        metadata.pop(name) if isinstance(metadata.get(name), str) else None
+        for name in ("graph_id", "assistant_id")
+    )
+    stored = {
+        "metadata": dict(serializer.redacted_entries(metadata)),
+        "config": dict(serializer.redacted_entries(content.config)),
+        "ttl": content.ttl,
+    }
+    place = places.of_thread(thread_id, created_at)
+    return {
+        "thread_id": thread_id,
+        "graph": graph,
+        "assistant": assistant,
+        "change": change,
+        "body": serializer.dumps(stored, place, own=True),
+    }
+
+
+def _expiry(content: ThreadContent, now: int) -> int | None:
+    return None if content.ttl is None else now + round(content.ttl * 60_000)
+
+
+def create(
+    serializer: Serializer, thread_id: str, content: ThreadContent, change: int, now: int
+) -> Op[ThreadRow]:
+    """Make the record of a thread, or find the one it has: `change` says which."""
+    params = _params(serializer, thread_id, now, content, change)
+    params |= {"now": now, "expires_at": _expiry(content, now)}
+    found = Statement("thread", params)
+    return Op(
+        f"thread {thread_id}",
+        [Statement("insert_thread", params), found],
+        lambda rows: stored_rows.stored(ThreadRow, rows[-1][0]),
+        write=True,
+        key=found,
+    )
+
+
+def change(
+    serializer: Serializer,
+    seen: ThreadRow,
+    content: ThreadContent,
+    change: int,
+    now: int,
+    *,
+    renew: bool,
+) -> Op[ThreadRow | None]:
+    """Replace what is said about a thread, if its record is as it was seen; `change` of the result
+    says so. With `renew` the time that it is kept begins anew."""
+    params = _params(serializer, seen.thread_id, seen.created_at, content, change)
+    params |= {
+        "now": now,
+        "seen": seen.change,
+        "expires_at": _expiry(content, now) if renew else seen.expires_at,
+    }
+    found = Statement("thread", params)
+    return Op(
+        f"change of thread {seen.thread_id}",
+        [Statement("change_thread", params), found],
+        lambda rows: stored_rows.first(ThreadRow, rows[-1:]),
+        write=True,
+        key=found,
+    )
+
+
+def ensure(
+    serializer: Serializer,
+    thread_id: str,
+    content: ThreadContent,
+    now: int,
+    *,
+    graph: str,
+    assistant: str,
+) -> list[Statement]:
+    """The statements that make the record of a thread unless it has one, and give it the graph and
+    assistant of its first run, for the batch that starts the run."""
+    params = _params(serializer, thread_id, now, content, 0)
+    params |= {"now": now, "expires_at": _expiry(content, now)}
+    return [
+        Statement("insert_thread", params),
+        *with_params({**params, "graph": graph, "assistant": assistant}, "assign_thread"),
+    ]
+
+
+def assign(
+    serializer: Serializer,
+    thread_id: str,
+    content: ThreadContent,
+    now: int,
+    *,
+    graph: str,
+    assistant: str,
+) -> Op[None]:
+    """`ensure` in a batch of its own."""
+    statements = ensure(serializer, thread_id, content, now, graph=graph, assistant=assistant)
+    return Op(f"thread {thread_id}", statements, lambda rows: None, write=True)
+
+
+def require(thread_id: str, now: int, *, graph: str, assistant: str) -> list[Statement]:
+    """The same for a thread that must have a record: otherwise the batch is refused."""
+    params = {"thread_id": thread_id, "now": now, "graph": graph, "assistant": assistant}
+    return with_params(params, "require_thread", "assign_thread")
+
+
+def refuse_missing(thread_id: str) -> None:
+    """Raise `NotFound`: the `otherwise` of an operation that requires a thread."""
+    raise NotFound("thread", thread_id)
+
+
+def note_next(thread_id: str, *, has_next: bool) -> Op[None]:
+    """Note whether a caller that changed the state of a thread left nodes to run."""
+    params = {"thread_id": thread_id, "has_next": int(has_next)}
+    return Op("note_next", [Statement("note_next", params)], lambda rows: None, write=True)
+
+
+def find(thread_id: str, now: int) -> Op[ThreadRow | None]:
+    params = {"thread_id": thread_id, "now": now}
+    return read_op("thread", params, partial(stored_rows.first, ThreadRow))
+
+
+def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[ThreadRow]]:
+    """Threads in their order, `count` of them from `offset` on. Those named by ids are all there,
+    in no order."""
+    params: dict[str, Any] = {
+        "status": chosen.status,
+        "graph": chosen.graph,
+        "assistant": chosen.assistant,
+        "sort": chosen.sort,
+        "direction": -1 if chosen.descending else 1,
+        "count": count,
+        "offset": offset,
+        "now": now,
+    }
+    if chosen.ids is not None:
+        pieces = [params | names for names in names_in_pieces(chosen.ids)]
+        statements = [Statement("threads_by_ids", piece) for piece in pieces]
+        return Op("threads_by_ids", statements, _all_rows)
+    name = "threads_sorted"
+    if chosen.assistant is not None:
+        name = "threads_of_assistant"
+    elif chosen.status not in (None, "idle"):
+        name = "threads_not_idle"
+    elif (chosen.sort, chosen.descending) in INDEXED:
+        of_graph = "" if chosen.graph is None else "_of_graph"
+        name = f"threads{of_graph}_by_{chosen.sort.removesuffix('_at')}"
+    return read_op(name, params, partial(stored_rows.every, ThreadRow))
+
+
+def _all_rows(rows: Sequence[Sequence[Row]]) -> list[ThreadRow]:
+    return [stored_rows.stored(ThreadRow, row) for some in rows for row in some]
+
+
+def count(chosen: ThreadFilter, now: int) -> Op[int]:
+    """The number of threads of a status and a graph."""
+    params = {"status": chosen.status, "graph": chosen.graph, "now": now}
+    return read_op("count_threads", params, lambda rows: int(rows[0][0][0]))
+
+
+def questions(thread_ids: Iterable[str]) -> Op[set[tuple[str, str]]]:
+    """(thread, interrupt id) of the questions to people that are open in these threads."""
+    params = {"names": json.dumps(sorted(thread_ids))}
+    return read_op(
+        "questions_of_threads", params, lambda rows: {(one[0], one[1]) for one in rows[0]}
+    )
+
+
+def expired(now: int, count: int) -> Op[list[str]]:
+    """Threads whose time is over, and that no run is on, longest ago first. One whose run has just
+    ended is left a little longer: its callers may come back for it."""
+    params = {"now": now, "recent": now - JUST_ENDED, "count": count}
+    return read_op("expired_threads", params, lambda rows: [row[0] for row in rows[0]])

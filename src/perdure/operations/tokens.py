@@ -1,0 +1,128 @@
+"""Operations on the tokens of the HTTP API. Pure, no I/O.
+
+A token is 256 random bits, which cannot be found by trying, so SHA-256 is enough: a slow hash, as
+passwords need, would only make every request slow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+from typing import Any, NamedTuple
+
+from perdure.journal import Op, Row, Statement, read_op
+from perdure.operations import stored_rows
+from perdure.times import maybe_moment, moment
+
+PREFIX = "perdure_"
+"""Beginning of every token, by which tools that look for leaked secrets know it."""
+USED_INTERVAL = 10 * 60 * 1000
+"""Milliseconds between two notes that a token was used."""
+
+
+class Scope(StrEnum):
+    """What a caller may do. `admin` implies all; `start` and `answer` imply `read`."""
+
+    READ = "read"
+    START = "start"
+    ANSWER = "answer"
+    ADMIN = "admin"
+
+
+IMPLIED = {
+    Scope.READ: frozenset({Scope.READ}),
+    Scope.START: frozenset({Scope.START, Scope.READ}),
+    Scope.ANSWER: frozenset({Scope.ANSWER, Scope.READ}),
+    Scope.ADMIN: frozenset(Scope),
+}
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token as its owner sees it: never the token itself."""
+
+    name: str
+    scopes: tuple[Scope, ...]
+    created_at: datetime
+    expires_at: datetime | None
+    used_at: datetime | None
+    """When it was last used, to within some minutes."""
+    revoked_at: datetime | None
+
+
+class TokenRow(NamedTuple):
+    """A token as it is stored."""
+
+    hash: str
+    name: str
+    scopes: str
+    created_at: int
+    expires_at: int | None
+    used_at: int | None
+    revoked_at: int | None
+
+    def is_valid(self, now: int) -> bool:
+        """Whether it may be used."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+    @property
+    def allowed(self) -> frozenset[Scope]:
+        """The scopes it has, with those they imply. A scope of a newer perdure is left out."""
+        known = [scope for scope in Scope if scope.value in self.scopes.split()]
+        return frozenset[Scope]().union(*(IMPLIED[scope] for scope in known))
+
+    def to_token(self) -> Token:
+        return Token(
+            self.name,
+            tuple(scope for scope in Scope if scope.value in self.scopes.split()),
+            moment(self.created_at),
+            maybe_moment(self.expires_at),
+            maybe_moment(self.used_at),
+            maybe_moment(self.revoked_at),
+        )
+
+
+def make() -> str:
+    """A new token: 256 random bits."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def hash_of(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+_rows = partial(stored_rows.every, TokenRow)
+
+
+def insert(row: TokenRow) -> Op[bool]:
+    """Store a token. False if one of that name can still be used."""
+    params: dict[str, Any] = {"hash": row.hash, "name": row.name, "scopes": row.scopes}
+    params |= {"now": row.created_at, "expires_at": row.expires_at}
+    find = Statement("find_token", {"hash": row.hash})
+    statements = [Statement("insert_token", params), find]
+    return Op("create_token", statements, _was_stored, write=True, key=find)
+
+
+def _was_stored(rows: Sequence[Sequence[Row]]) -> bool:
+    return bool(rows[-1])
+
+
+def every() -> Op[list[TokenRow]]:
+    """Every token, revoked ones too, oldest first."""
+    return read_op("tokens", {}, _rows)
+
+
+def use(hash: str, now: int) -> Op[None]:
+    """Note that a token was used, unless that was noted some minutes ago."""
+    params = {"hash": hash, "now": now, "before": now - USED_INTERVAL}
+    return Op("use_token", [Statement("use_token", params)], lambda rows: None, write=True)
+
+
+def revoke(name: str, now: int) -> Op[None]:
+    statement = Statement("revoke_token", {"name": name, "now": now})
+    return Op("revoke_token", [statement], lambda rows: None, write=True)

@@ -1,0 +1,1 @@
+"""The wire of LangGraph's Agent Server: a module per resource, each with a `router`."""

@@ -1,0 +1,315 @@
+"""`/assistants`: a graph with the config, context and metadata that its runs start with.
+
+Each registered graph has an assistant by itself, with a well-known id. Wherever an assistant is
+named, the name of a graph means that one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+
+from perdure.journal.ids import new_id
+from perdure.operations.assistants import Assistant, AssistantContent
+from perdure.operations.threads import ThreadFilter
+from perdure.server.agent_api import graph_shapes
+from perdure.server.agent_api.search_pages import (
+    Page,
+    has_metadata,
+    page_response,
+    passes,
+    selected,
+)
+from perdure.server.agent_api.threads import erase_thread
+from perdure.server.auth_handlers import Filters
+from perdure.server.caller import Scope
+from perdure.server.context import Api, ApiDep
+from perdure.server.json_errors import ApiError
+
+router = APIRouter(tags=["assistants"])
+
+Json = dict[str, Any]
+Sort = Literal["assistant_id", "graph_id", "name", "created_at", "updated_at"]
+FIELDS = (
+    *("assistant_id", "graph_id", "name", "description", "config", "context", "metadata"),
+    *("version", "created_at", "updated_at"),
+)
+
+
+class AssistantBody(BaseModel):
+    """What an assistant can be made or changed with."""
+
+    config: Json | None = None
+    context: Any = None
+    metadata: Json | None = None
+    name: str | None = None
+    description: str | None = None
+
+
+class NewAssistant(AssistantBody):
+    """A new assistant."""
+
+    graph_id: str
+    assistant_id: uuid.UUID | None = None
+    if_exists: Literal["raise", "do_nothing"] | None = None
+
+
+class AssistantPatch(AssistantBody):
+    """The next version of an assistant."""
+
+    graph_id: str | None = None
+
+
+class AssistantFilter(BaseModel):
+    """Which assistants are meant."""
+
+    graph_id: str | None = None
+    name: str | None = None
+    metadata: Json | None = None
+
+
+class AssistantSearch(Page, AssistantFilter):
+    """A page of assistants."""
+
+    sort_by: Sort | None = None
+    select: list[str] | None = None
+
+
+class VersionSearch(Page):
+    """A page of an assistant's versions."""
+
+    metadata: Json | None = None
+
+
+class ChosenVersion(BaseModel):
+    """The version of an assistant that its runs are to use."""
+
+    version: int = Field(ge=1)
+
+
+async def resolve_assistant(api: Api, name: str) -> Assistant:
+    """The assistant of this id, or of the graph of this name, for a run: raises 404 for an unknown
+    id and 422 for an unknown name. Whether the caller may start the run is for `create_run`."""
+    found: Assistant = await api.runtime.journal.arun(api.runtime.services.assistants.find(name))
+    return found
+
+
+async def find_assistant(
+    api: Api, name: str, action: str, value: dict[str, Any] | None = None
+) -> Assistant:
+    """An assistant that the caller may read, update or delete. Another's looks like none."""
+    found = await resolve_assistant(api, name)
+    asked = {"assistant_id": uuid.UUID(found.assistant_id), "metadata": None, **(value or {})}
+    filters = await api.authorize("assistants", action, asked)
+    if value is not None:
+        value.update({key: asked.get(key, one) for key, one in value.items()})
+    if not passes(filters, found.metadata):
+        raise ApiError(404, f"There is no assistant {name[:100]!r}.")
+    return found
+
+
+def wire(assistant: Assistant) -> dict[str, Any]:
+    """An assistant as clients get it."""
+    return {name: getattr(assistant, name) for name in FIELDS}
+
+
+def compiled(api: Api, assistant: Assistant) -> Any:
+    """The graph of an assistant."""
+    graph = api.runtime.compiled(assistant.graph_id)
+    if graph is None:
+        raise ApiError(
+            404, f"The graph {assistant.graph_id!r} of this assistant is not registered here."
+        )
+    return graph
+
+
+@router.post("/assistants")
+async def create(body: NewAssistant, api: ApiDep) -> Json:
+    """Create an assistant."""
+    api.require(Scope.ADMIN)
+    id = str(body.assistant_id or new_id())
+    value: dict[str, Any] = {
+        **body.model_dump(),
+        "assistant_id": uuid.UUID(id),
+        "metadata": body.metadata or {},
+    }
+    filters = await api.authorize("assistants", "create", value)
+    _check_graph(api, body.graph_id)
+    content = AssistantContent(
+        graph_id=body.graph_id,
+        name=body.name or "Untitled",
+        description=body.description,
+        metadata=value.get("metadata") or {},
+        **mirrored(value.get("config"), value.get("context")),
+    )
+    made = await api.runtime.journal.arun(
+        api.runtime.services.assistants.create(
+            id, content, accept_existing=body.if_exists == "do_nothing"
+        )
+    )
+    if not passes(filters, made.metadata):
+        raise ApiError(409, f"There is assistant {id!r} already. Choose another id.")
+    return wire(made)
+
+
+@router.post("/assistants/search")
+async def search(body: AssistantSearch, api: ApiDep) -> Any:
+    """List assistants."""
+    found = await _matching(api, body, {"limit": body.limit, "offset": body.offset})
+    sort, order = body.sort_by or "created_at", body.sort_order or "desc"
+    found.sort(key=lambda one: (getattr(one, sort), one.assistant_id), reverse=order == "desc")
+    page = found[body.offset : body.offset + body.limit]
+    items = [selected(wire(one), body.select) for one in page]
+    return page_response(items, body.offset, has_more=len(found) > body.offset + body.limit)
+
+
+@router.post("/assistants/count")
+async def count(body: AssistantFilter, api: ApiDep) -> int:
+    """Count assistants."""
+    return len(await _matching(api, body, {}))
+
+
+async def _matching(api: Api, body: AssistantFilter, page: Mapping[str, int]) -> list[Assistant]:
+    api.require(Scope.READ)
+    value = {"graph_id": body.graph_id, "metadata": body.metadata or {}, **page}
+    filters = await api.authorize("assistants", "search", value)
+    every: list[Assistant] = await api.runtime.journal.arun(api.runtime.services.assistants.every())
+    return [one for one in every if _matches(one, body, value.get("metadata"), filters)]
+
+
+def _matches(one: Assistant, body: AssistantFilter, wanted: Any, filters: Filters | None) -> bool:
+    return (
+        (body.graph_id is None or one.graph_id == body.graph_id)
+        and (body.name is None or body.name.casefold() in one.name.casefold())
+        and has_metadata(one.metadata, wanted)
+        and passes(filters, one.metadata)
+    )
+
+
+@router.get("/assistants/{assistant_id}")
+async def get(assistant_id: str, api: ApiDep) -> Json:
+    """Get an assistant."""
+    api.require(Scope.READ)
+    return wire(await find_assistant(api, assistant_id, "read"))
+
+
+@router.patch("/assistants/{assistant_id}")
+async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
+    """Make the next version of an assistant. Metadata is merged."""
+    api.require(Scope.ADMIN)
+    value: dict[str, Any] = body.model_dump()
+    found = await find_assistant(api, assistant_id, "update", value)
+    changes = {name: one for name, one in value.items() if one is not None}
+    if "graph_id" in changes:
+        _check_graph(api, changes["graph_id"])
+    if "config" in changes or "context" in changes:
+        changes |= mirrored(changes.get("config"), changes.get("context"))
+    return wire(
+        await api.runtime.journal.arun(
+            api.runtime.services.assistants.change(found.assistant_id, changes)
+        )
+    )
+
+
+@router.delete("/assistants/{assistant_id}", status_code=204)
+async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -> Response:
+    """Delete an assistant, and with `delete_threads` the threads that were started with it."""
+    api.require(Scope.ADMIN)
+    found = await find_assistant(api, assistant_id, "delete")
+    services, journal = api.runtime.services, api.runtime.journal
+    if found.assistant_id in services.assistants.by_default_id():
+        raise ApiError(
+            409,
+            f"Assistant {found.assistant_id} is the graph's own, and is there as long as the graph "
+            f"{found.graph_id!r} is registered.",
+        )
+    chosen = ThreadFilter(assistant=found.assistant_id)
+    while delete_threads:
+        threads, delete_threads = await journal.arun(services.threads.page(chosen, 0, 100))
+        for thread in threads:
+            await erase_thread(api, thread)
+    await journal.arun(services.assistants.delete(found.assistant_id))
+    return Response(status_code=204)
+
+
+@router.get("/assistants/{assistant_id}/graph")
+async def get_graph(assistant_id: str, api: ApiDep, xray: bool | int = False) -> Json:
+    """Get the nodes and edges of an assistant's graph."""
+    api.require(Scope.READ)
+    graph = compiled(api, await find_assistant(api, assistant_id, "read"))
+    return graph_shapes.drawing(graph, xray)
+
+
+@router.get("/assistants/{assistant_id}/schemas")
+async def get_schemas(assistant_id: str, api: ApiDep) -> Json:
+    """Get the JSON schemas of an assistant's graph."""
+    api.require(Scope.READ)
+    found = await find_assistant(api, assistant_id, "read")
+    return graph_shapes.schemas(compiled(api, found), found.graph_id)
+
+
+@router.get("/assistants/{assistant_id}/subgraphs")
+async def get_subgraphs(assistant_id: str, api: ApiDep, recurse: bool = False) -> Json:
+    """Get the JSON schemas of the subgraphs of an assistant's graph."""
+    return await _subgraphs(api, assistant_id, None, recurse=recurse)
+
+
+@router.get("/assistants/{assistant_id}/subgraphs/{namespace}")
+async def get_subgraph(
+    assistant_id: str, namespace: str, api: ApiDep, recurse: bool = False
+) -> Json:
+    """Get the JSON schemas of the subgraphs in one namespace."""
+    return await _subgraphs(api, assistant_id, namespace, recurse=recurse)
+
+
+async def _subgraphs(api: Api, name: str, namespace: str | None, *, recurse: bool) -> Json:
+    api.require(Scope.READ)
+    found = await find_assistant(api, name, "read")
+    graph = compiled(api, found)
+    return graph_shapes.subgraph_schemas(graph, found.graph_id, namespace, recurse=recurse)
+
+
+@router.post("/assistants/{assistant_id}/versions")
+async def get_versions(assistant_id: str, body: VersionSearch, api: ApiDep) -> Any:
+    """List the versions of an assistant, newest first."""
+    api.require(Scope.READ)
+    found = await find_assistant(api, assistant_id, "read")
+    every = await api.runtime.journal.arun(
+        api.runtime.services.assistants.versions(found.assistant_id)
+    )
+    fields = [name for name in FIELDS if name != "updated_at"]
+    chosen = [
+        selected(wire(one), fields) for one in every if has_metadata(one.metadata, body.metadata)
+    ]
+    page = chosen[body.offset : body.offset + body.limit]
+    return page_response(page, body.offset, has_more=len(chosen) > body.offset + body.limit)
+
+
+@router.post("/assistants/{assistant_id}/latest")
+async def set_latest(assistant_id: str, body: ChosenVersion, api: ApiDep) -> Json:
+    """Have runs of an assistant use one of its versions."""
+    api.require(Scope.ADMIN)
+    found = await find_assistant(api, assistant_id, "update", {"version": body.version})
+    return wire(
+        await api.runtime.journal.arun(
+            api.runtime.services.assistants.use_version(found.assistant_id, body.version)
+        )
+    )
+
+
+def mirrored(config: Json | None, context: Any) -> dict[str, Any]:
+    """A config and a context in which what only one of them says is in both."""
+    config = dict(config or {})
+    if not context:
+        context = config.get("configurable") or {}
+    elif isinstance(context, Mapping) and not config.get("configurable"):
+        config["configurable"] = dict(context)
+    return {"config": config, "context": context}
+
+
+def _check_graph(api: Api, graph_id: str) -> None:
+    api.runtime.engine.resolve_graph(graph_id, None)

@@ -1,0 +1,240 @@
+"""The v2 protocol: commands to a thread, and the stream of its events.
+
+    POST /threads/{t}/commands        run.start, input.respond; an error is a response, not a status
+    POST /threads/{t}/stream/events   server-sent events of all runs of the thread, without end
+
+`meta.applied_through_seq` of a response is the number of the last frame from before the command:
+clients tell by it what is history. `run.start` makes the thread if it is not there, and a stream of
+a thread that is not there yet waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any
+from uuid import UUID
+
+import orjson
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field, ValidationError
+from starlette.responses import Response
+
+from perdure.operations import runs
+from perdure.operations.assistants import default_id
+from perdure.operations.run_payload import load_setup
+from perdure.operations.runs import RunRow
+from perdure.server.agent_api.protocol_events import MODES, RESTS, Frame, RunFrames, run_of, seq_of
+from perdure.server.agent_api.run_acceptance import accept_run
+from perdure.server.agent_api.run_bodies import RunBody
+from perdure.server.agent_api.run_reader import Begun, Rest, read_thread
+from perdure.server.agent_api.run_shapes import WIRE
+from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot, encode
+from perdure.server.agent_api.threads import find_thread
+from perdure.server.caller import Scope
+from perdure.server.context import Api, ApiDep
+from perdure.server.json_errors import ApiError, error_response
+from perdure.times import moment
+from perdure.types import Chunk
+
+router = APIRouter(tags=["threads"])
+
+CHANNELS = frozenset({*MODES, "tools", "lifecycle", "input"})
+CODES = {
+    400: "invalid_argument",
+    404: "no_such_run",
+    409: "no_such_interrupt",
+    422: "invalid_argument",
+    501: "not_supported",
+}
+"""Error codes of the protocol, by the status that the same error has elsewhere."""
+
+Json = dict[str, Any]
+
+
+class EventStreamBody(BaseModel):
+    """Which events of a thread are wanted."""
+
+    channels: list[str]
+    namespaces: list[list[str]] | None = None
+    depth: int | None = Field(None, ge=0)
+    since: int | None = Field(None, ge=0)
+
+    def check(self) -> None:
+        for name in self.channels:
+            if name not in CHANNELS and not name.startswith("custom:"):
+                known = ", ".join(sorted(CHANNELS))
+                raise ApiError(400, f"The channel {ascii(name)[:60]} is not one of {known}.")
+
+    def has(self, frame: Frame) -> bool:
+        """Whether a frame is wanted."""
+        channel = frame.channel
+        if channel not in self.channels and not (
+            channel.startswith("custom:") and "custom" in self.channels
+        ):
+            return False
+        return not self.namespaces or any(
+            _begins(frame.namespace, prefix)
+            and (self.depth is None or len(frame.namespace) - len(prefix) <= self.depth)
+            for prefix in self.namespaces
+        )
+
+
+def _begins(namespace: Sequence[str], prefix: Sequence[str]) -> bool:
+    """Whether a namespace begins with a prefix, whose parts may leave out the ids of tasks."""
+    return len(prefix) <= len(namespace) and all(
+        part in (found, found.partition(":")[0])
+        for part, found in zip(prefix, namespace, strict=False)
+    )
+
+
+# -- commands
+
+
+@router.post("/threads/{thread_id}/commands", response_model=None)
+async def run_command(thread_id: UUID, request: Request, api: ApiDep) -> Json:
+    """Start a run, or answer what a run asks, by a command of the v2 protocol."""
+    command = await request.json()
+    if not isinstance(command, dict):
+        raise ApiError(422, 'The body must be a command: {"id": 1, "method": ..., "params": ...}.')
+    id, method, params = command.get("id"), command.get("method"), command.get("params") or {}
+    handle = HANDLERS.get(method) if isinstance(method, str) else None
+    if handle is None:
+        known = ", ".join(HANDLERS)
+        return _error(id, "unknown_command", f"There is no command {ascii(method)[:60]}: {known}.")
+    try:
+        result, through = await handle(api, str(thread_id), params, request)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return _error(id, "invalid_argument", f"params.{where}: {first['msg']}")
+    except Exception as error:
+        response = error_response(error, api.runtime.redact)
+        if response.status_code not in CODES:
+            raise
+        return _error(id, CODES[response.status_code], orjson.loads(response.body)["detail"])
+    meta = {"applied_through_seq": through}
+    return {"type": "success", "id": id, "result": result, "meta": meta}
+
+
+def _error(id: Any, code: str, message: str) -> Json:
+    return {"type": "error", "id": id, "error": code, "message": message}
+
+
+class StartParams(BaseModel):
+    """Parameters of `run.start`."""
+
+    assistant_id: str = Field(min_length=1)
+    input: Any = None
+    config: Json | None = None
+    metadata: Json | None = None
+    context: Json | None = None
+    multitask_strategy: str | None = Field(None, alias="multitaskStrategy")
+
+
+async def _start(api: Api, thread_id: str, params: Any, request: Request) -> tuple[Json, int]:
+    """`run.start`. On an idle thread all that was there before the run is history. While another
+    run is under way, its frames are not: a client that has not seen them yet would miss them."""
+    asked = StartParams.model_validate(params).model_dump(exclude_none=True)
+    body = RunBody.model_validate({**asked, **KEPT, "if_not_exists": "create"})
+    accepted = await accept_run(api, thread_id, body)
+    head = await api.runtime.journal.ado(runs.head(thread_id))
+    is_next = head is None or head.n >= accepted.row.n
+    through = seq_of(accepted.row.n, 0, 0) - 1 if is_next else 0
+    if accepted.after:  # it rested at a breakpoint, and goes on
+        through = seq_of(accepted.row.n, accepted.after, RESTS)
+    return {"run_id": accepted.row.id}, through
+
+
+KEPT: Json = {"stream_mode": [*MODES], "stream_subgraphs": True}
+"""What is kept of a run, enough for every channel."""
+
+
+class OneAnswer(BaseModel):
+    """One answer of `input.respond`."""
+
+    interrupt_id: str
+    response: Any = None
+
+
+class RespondParams(BaseModel):
+    """Parameters of `input.respond`: one answer, or several in `responses`."""
+
+    interrupt_id: str | None = None
+    response: Any = None
+    responses: list[OneAnswer] | None = None
+    update: Any = None
+    goto: Any = None
+    config: Json | None = None
+    metadata: Json | None = None
+
+    def answers(self) -> Json:
+        found = {one.interrupt_id: one.response for one in self.responses or ()}
+        if self.interrupt_id is not None:
+            found[self.interrupt_id] = self.response
+        if not found:
+            raise ApiError(422, "input.respond needs an interrupt_id and a response.")
+        return found
+
+
+async def _respond(api: Api, thread_id: str, params: Any, request: Request) -> tuple[Json, int]:
+    """`input.respond`."""
+    asked = RespondParams.model_validate(params)
+    command = {"resume": asked.answers(), "update": asked.update, "goto": asked.goto}
+    head = await api.runtime.journal.ado(runs.head(thread_id))
+    if head is None:
+        await find_thread(api, thread_id)
+        raise ApiError(404, f"No run of thread {thread_id} waits for an answer.")
+    body = {"assistant_id": _assistant(api, head), "command": command, **KEPT}
+    more = {"config": asked.config, "metadata": asked.metadata}
+    body |= {name: value for name, value in more.items() if value is not None}
+    accepted = await accept_run(api, thread_id, RunBody.model_validate(body))
+    return {}, seq_of(accepted.row.n, accepted.after, RESTS)
+
+
+def _assistant(api: Api, row: RunRow) -> str:
+    setup = load_setup(api.runtime.engine.serializer, row)
+    found = (setup.get(WIRE) or {}).get("assistant_id") or default_id(row.graph)
+    return str(found)
+
+
+Handler = Callable[[Api, str, Any, Request], Coroutine[Any, Any, tuple[Json, int]]]
+HANDLERS: dict[str, Handler] = {"run.start": _start, "input.respond": _respond}
+
+
+# -- events
+
+
+@router.post("/threads/{thread_id}/stream/events", response_model=None)
+async def stream_events(thread_id: UUID, body: EventStreamBody, api: ApiDep) -> Response:
+    """Stream the events of all runs of a thread, by the v2 protocol: from the first that is kept,
+    or behind `since`."""
+    api.require(Scope.READ)
+    body.check()
+    slot = StreamSlot(api)
+    try:
+        await find_thread(api, str(thread_id))
+    except ApiError as error:
+        # With handlers it may be one that the caller must not know of.
+        if error.status_code != 404 or api.options.auth is not None:
+            raise
+    return EventStreamResponse(slot, _events(api, str(thread_id), body))
+
+
+async def _events(api: Api, thread_id: str, wanted: EventStreamBody) -> AsyncGenerator[bytes]:
+    since = wanted.since or 0
+    source: RunFrames | None = None
+    async with aclosing(read_thread(api.runtime, thread_id, max(run_of(since), 1))) as found:
+        async for reader, item in found:
+            frames: list[Frame] = []
+            if isinstance(item, Begun) or source is None:
+                source = RunFrames(reader.row.n, reader.row.graph)
+                frames.append(source.begin(moment(reader.row.created_at)))
+            if isinstance(item, Chunk):
+                frames += source.feed(item)
+            elif isinstance(item, Rest):
+                error = None if item.error is None else f"{item.error}"
+                frames += source.rest(item.outcome, item.at, error)
+            for frame in frames:
+                if frame.seq > since and wanted.has(frame):
+                    yield encode(frame.method, frame.wire(), str(frame.seq))

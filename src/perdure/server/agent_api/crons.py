@@ -1,0 +1,308 @@
+"""Crons: schedules as the Agent Server has them.
+
+A cron is a schedule whose name is its id; one that was made by `Runtime.schedule` is shown under an
+id made of its name. The config, context and metadata of its assistant are those of the time when
+the cron was created or changed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from perdure.errors import UNREADABLE, NotFound
+from perdure.journal.ids import new_id
+from perdure.operations import schedules
+from perdure.operations.assistants import Assistant, default_id
+from perdure.operations.schedules import CRON, ScheduleRow
+from perdure.serde.serializer import Serializer
+from perdure.server.agent_api.run_acceptance import (
+    check_filters,
+    find_assistant,
+    make_setup,
+    resolve_graph,
+)
+from perdure.server.agent_api.run_bodies import Json, PayloadBody, WireBody
+from perdure.server.agent_api.search_pages import (
+    Page,
+    has_metadata,
+    page_response,
+    passes,
+    selected,
+)
+from perdure.server.auth_handlers import Filters
+from perdure.server.caller import Scope
+from perdure.server.context import Api, ApiDep
+from perdure.server.json_errors import ApiError
+from perdure.times import milliseconds, moment
+
+router = APIRouter(tags=["Crons"])
+
+ORDERS = (
+    *("cron_id", "assistant_id", "thread_id", "created_at", "updated_at"),
+    *("next_run_date", "end_time"),
+)
+OnCompleted = Literal["delete", "keep"]
+
+
+def _with_zone(value: datetime) -> datetime:
+    """A time without a zone is one of UTC."""
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+Time = Annotated[datetime, AfterValidator(_with_zone)]
+
+
+class CronBody(PayloadBody):
+    """A new cron."""
+
+    schedule: str = Field(max_length=200)
+    timezone: str | None = Field(default=None, max_length=100)
+    end_time: Time | None = None
+    enabled: bool = True
+    on_run_completed: OnCompleted | None = None
+
+
+class CronPatch(BaseModel):
+    """A change of a cron. A null end takes its end away; any other null changes nothing."""
+
+    model_config = ConfigDict(extra="allow")
+    schedule: str | None = None
+    timezone: str | None = None
+    end_time: Time | None = None
+    enabled: bool | None = None
+    on_run_completed: OnCompleted | None = None
+    metadata: Json | None = None
+
+
+class CronQuery(WireBody):
+    """Which crons are meant."""
+
+    assistant_id: str | None = None
+    thread_id: UUID | None = None
+    enabled: bool | None = None
+    metadata: Json | None = None
+
+
+class CronSearch(CronQuery, Page):
+    """Which crons are wanted, and in which order."""
+
+    sort_by: Literal[ORDERS] = "created_at"  # type: ignore[valid-type]
+    select: list[str] | None = None
+
+
+@router.post("/runs/crons")
+async def create(body: CronBody, api: ApiDep) -> Any:
+    """Create a cron whose runs have threads of their own."""
+    return await _create(api, None, body)
+
+
+@router.post("/threads/{thread_id}/runs/crons")
+async def create_for_thread(thread_id: UUID, body: CronBody, api: ApiDep) -> Any:
+    """Create a cron whose runs are on one thread."""
+    runtime, on = api.runtime, str(thread_id)
+    if await runtime.journal.arun(runtime.services.threads.find(on)) is None:
+        raise NotFound("thread", on)
+    return await _create(api, on, body)
+
+
+async def _create(api: Api, thread_id: str | None, body: CronBody) -> Json:
+    api.require(Scope.START)
+    cron_id = new_id()
+    payload = body.model_dump(mode="json", exclude_unset=True)
+    if thread_id is None and body.on_run_completed is None:
+        body = body.model_copy(update={"on_run_completed": "delete"})
+    value: Json = {
+        "payload": payload,
+        "schedule": body.schedule,
+        "cron_id": UUID(cron_id),
+        "thread_id": None if thread_id is None else UUID(thread_id),
+        "user_id": api.caller.identity,
+        "end_time": body.end_time,
+        "metadata": dict(body.metadata),
+    }
+    filters = await api.authorize("crons", "create", value)
+    if thread_id is not None:
+        await check_filters(api, thread_id, filters)
+    body = body.model_copy(update={"metadata": dict(value.get("metadata") or {})})
+    user = value.get("user_id") or ""
+    return await _store(api, cron_id, thread_id, body, payload, user)
+
+
+async def _store(
+    api: Api, cron_id: str, thread_id: str | None, body: CronBody, payload: Json, user: str
+) -> Json:
+    """Store a cron under its id. Raises 422 for a line, a zone or an end that makes no sense."""
+    runtime = api.runtime
+    assistant = await find_assistant(api, body.assistant_id)
+    setup = make_setup(api, assistant, body)
+    setup["config"]["configurable"]["cron_id"] = cron_id
+    if "stream_mode" in body.model_fields_set and (stream := body.kept_stream()):
+        setup["stream"] = stream
+    setup[CRON] = {
+        "thread_id": thread_id,
+        "strategy": body.multitask_strategy,
+        "assistant_id": assistant.assistant_id,
+        "keep": body.on_run_completed == "keep",
+        "on_run_completed": body.on_run_completed,
+        "payload": _shown_payload(payload, assistant, cron_id),
+        "metadata": body.metadata,
+        "timezone": body.timezone,
+        "user_id": user,
+    }
+    end = None if body.end_time is None else milliseconds(body.end_time)
+    row: ScheduleRow = await runtime.journal.arun(
+        runtime.services.schedules.store(
+            resolve_graph(api, assistant),
+            setup,
+            name=cron_id,
+            cron=body.schedule,
+            timezone=body.timezone or "UTC",
+            enabled=body.enabled,
+            end_at=end,
+        )
+    )
+    return _shown(runtime.engine.serializer, row)
+
+
+def _shown_payload(payload: Json, assistant: Assistant, cron_id: str) -> Json:
+    config = payload.get("config") or {}
+    configurable = {**(config.get("configurable") or {}), "cron_id": cron_id}
+    config = {**config, "configurable": configurable}
+    return {**payload, "assistant_id": assistant.assistant_id, "config": config}
+
+
+@router.post("/runs/crons/search")
+async def search(body: CronSearch, api: ApiDep) -> Any:
+    """Crons that match, newest first by default."""
+    found = await _matching(api, body)
+    found.sort(key=lambda one: str(one[body.sort_by] or ""), reverse=body.sort_order != "asc")
+    page = found[body.offset : body.offset + body.limit]
+    shown = [selected(one, body.select) for one in page]
+    return page_response(shown, body.offset, has_more=len(found) > body.offset + body.limit)
+
+
+@router.post("/runs/crons/count")
+async def count(body: CronQuery, api: ApiDep) -> Any:
+    """The number of crons that match."""
+    return len(await _matching(api, body))
+
+
+async def _matching(api: Api, query: CronQuery) -> list[Json]:
+    api.require(Scope.READ)
+    value = query.model_dump(exclude_none=True)
+    filters = await api.authorize("crons", "search", value)
+    wanted = value.get("metadata")
+    runtime, assistant_id = api.runtime, query.assistant_id
+    if assistant_id is not None and assistant_id in runtime.graphs:
+        assistant_id = default_id(assistant_id)
+    rows = await runtime.journal.arun(runtime.services.schedules.rows())
+    found = [_shown(runtime.engine.serializer, row) for row in rows]
+    return [
+        one
+        for one in found
+        if assistant_id in (None, one["assistant_id"])
+        and (query.thread_id is None or one["thread_id"] == str(query.thread_id))
+        and query.enabled in (None, one["enabled"])
+        and has_metadata(one["metadata"], wanted)
+        and passes(filters, one["metadata"])
+    ]
+
+
+@router.patch("/runs/crons/{cron_id}")
+async def update(cron_id: UUID, body: CronPatch, api: ApiDep) -> Any:
+    """Change a cron. What is not given stays."""
+    api.require(Scope.START)
+    given = body.model_dump(exclude_unset=True)
+    changes = {name: value for name, value in given.items() if value is not None}
+    value: Json = {"cron_id": cron_id, "payload": changes, "schedule": body.schedule}
+    filters = await api.authorize("crons", "update", value)
+    row, shown = await _find(api, str(cron_id), filters)
+    if CRON not in row.load(api.runtime.engine.serializer):
+        raise ApiError(409, f"The schedule {row.name!r} is changed by Runtime.schedule, not here.")
+    before = {**shown["payload"], "enabled": shown["enabled"], "end_time": shown["end_time"]}
+    merged = {**before, **changes}
+    if "end_time" in given and given["end_time"] is None:
+        merged.pop("end_time")
+    if "metadata" in changes:
+        merged["metadata"] = {**shown["metadata"], **changes["metadata"]}
+    made = CronBody.model_validate(_without_null(merged))
+    if shown["thread_id"] is None and made.on_run_completed is None:
+        made = made.model_copy(update={"on_run_completed": shown["on_run_completed"]})
+    payload = made.model_dump(mode="json", exclude_unset=True)
+    return await _store(api, row.name, shown["thread_id"], made, payload, shown["user_id"])
+
+
+def _without_null(values: Json) -> Json:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@router.get("/runs/crons/{cron_id}")
+async def get(cron_id: UUID, api: ApiDep) -> Any:
+    """A cron."""
+    api.require(Scope.READ)
+    filters = await api.authorize("crons", "read", {"cron_id": cron_id})
+    return (await _find(api, str(cron_id), filters))[1]
+
+
+@router.delete("/runs/crons/{cron_id}", status_code=204)
+async def delete(cron_id: UUID, api: ApiDep) -> Response:
+    """Delete a cron. The runs it started stay."""
+    api.require(Scope.START)
+    filters = await api.authorize("crons", "delete", {"cron_id": cron_id})
+    row, _ = await _find(api, str(cron_id), filters)
+    await api.runtime.journal.ado(schedules.delete(row.name))
+    return Response(status_code=204)
+
+
+async def _find(api: Api, cron_id: str, filters: Filters | None) -> tuple[ScheduleRow, Json]:
+    runtime = api.runtime
+    row = await runtime.journal.arun(runtime.services.schedules.find(cron_id))
+    if row is None:
+        every = await runtime.journal.arun(runtime.services.schedules.rows())
+        row = next((one for one in every if _id_of(one.name) == cron_id), None)
+    if row is not None:
+        shown = _shown(runtime.engine.serializer, row)
+        if passes(filters, shown["metadata"]):
+            return row, shown
+    raise ApiError(404, f"There is no cron {cron_id}.")
+
+
+def _id_of(name: str) -> str:
+    """The id of a schedule: its name, or one made of it."""
+    try:
+        return str(UUID(name))
+    except ValueError:
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
+
+
+def _shown(serializer: Serializer, row: ScheduleRow) -> Json:
+    """A schedule as a cron. Of one that cannot be read, what its columns say."""
+    try:
+        setup = row.load(serializer)
+    except UNREADABLE:
+        setup = {}
+    cron: Json = setup.get(CRON) or {}
+    is_over = row.end_at is not None and row.next_at > row.end_at
+    return {
+        "cron_id": _id_of(row.name),
+        "assistant_id": cron.get("assistant_id") or default_id(row.graph),
+        "thread_id": cron.get("thread_id"),
+        "user_id": cron.get("user_id") or "",
+        "end_time": None if row.end_at is None else moment(row.end_at).isoformat(),
+        "schedule": row.cron,
+        "timezone": cron.get("timezone") if cron else row.timezone,
+        "payload": cron.get("payload") or {"input": setup.get("input"), "name": row.name},
+        "next_run_date": None if is_over else moment(row.next_at).isoformat(),
+        "metadata": cron.get("metadata") or {},
+        "on_run_completed": cron.get("on_run_completed"),
+        "enabled": bool(row.enabled),
+        "created_at": moment(row.created_at).isoformat(),
+        "updated_at": moment(row.updated_at).isoformat(),
+    }

@@ -1,0 +1,305 @@
+"""Chunks of a thread's runs as frames of the v2 protocol. Pure, no I/O.
+
+`seq` numbers the frames of a thread. It is made of what is stored, so that it is the same in every
+process and at any time:
+
+    bits 33 to 52   number of the run on its thread, from 1: it is never used again
+    bits 9 to 32    number of the chunk in the run; 0 is the beginning of the run
+    bits 0 to 8     number of the frame of that chunk
+
+Numbers have gaps, as protocol and clients expect: a stream is filtered by channels. A JavaScript
+number holds 53 bits. Frame 0 of a chunk is the `lifecycle` event that a run goes on, and 511 says
+how it stands after that chunk: completed, failed, interrupted. A chunk with more than 509 other
+frames, a message of 170 blocks, repeats 510 for the last ones.
+
+To give the frames behind a `seq`, a run is read from its beginning, and earlier frames are left
+out. What a segment replaces is left out for readers that come later. One that has seen it is told:
+messages that were cut off end in an `error`, and a second `running` begins the segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from langchain_core.messages import ToolMessage
+
+from perdure.server.agent_api.protocol_messages import Data, OpenMessage, is_last, is_sent
+from perdure.server.agent_api.run_events import INTERRUPT, SEGMENT, interrupts_in
+from perdure.types import Chunk
+
+MODES = ("values", "updates", "messages", "custom", "tasks", "checkpoints")
+"""What a run that is started by this protocol keeps."""
+CHUNK_BITS, FRAME_BITS = 24, 9
+GOES_ON, LAST_FRAME, RESTS = 0, 510, 511
+Namespace = tuple[str, ...]
+K = TypeVar("K")
+
+
+def seq_of(run: int, chunk: int, frame: int) -> int:
+    """The number of a frame; `run` is the run's number on its thread."""
+    chunk = min(chunk, (1 << CHUNK_BITS) - 1)
+    return (((run << CHUNK_BITS) + chunk) << FRAME_BITS) + frame
+
+
+def run_of(seq: int) -> int:
+    """The number of the run that a frame belongs to."""
+    return seq >> (CHUNK_BITS + FRAME_BITS)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One event of the protocol."""
+
+    seq: int
+    method: str
+    namespace: Namespace
+    data: Any
+    at: datetime
+    node: str | None = None
+
+    @property
+    def channel(self) -> str:
+        """The channel that it is on."""
+        if self.method == "input.requested":
+            return "input"
+        name = self.data.get("name") if self.method == "custom" else None
+        return f"custom:{name}" if isinstance(name, str) and name else self.method
+
+    def wire(self) -> Data:
+        params: Data = {"namespace": list(self.namespace)}
+        params["timestamp"] = int(self.at.timestamp() * 1000)
+        if self.node is not None:
+            params["node"] = self.node
+        params["data"] = self.data
+        event = {"type": "event", "event_id": str(self.seq), "seq": self.seq}
+        return {**event, "method": self.method, "params": params}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A frame without its number."""
+
+    method: str
+    namespace: Namespace
+    data: Any
+    node: str | None = None
+
+
+class RunFrames:
+    """Turns the chunks of one run, in order, into frames."""
+
+    def __init__(self, number: int, graph: str) -> None:
+        self._number, self._graph = number, graph
+        self._last, self._rests = 0, False
+        self._messages: dict[str, OpenMessage] = {}
+        self._subgraphs: dict[Namespace, int] = {}
+        """Subgraphs that have begun, and the chunk that said so."""
+        self._ended: dict[Namespace, int] = {}
+        self._tools: dict[str, int] = {}
+        self._asked: dict[str, int] = {}
+
+    def begin(self, at: datetime) -> Frame:
+        """The frame that begins the run."""
+        return self._frame(0, GOES_ON, self._lifecycle("running"), at)
+
+    def rest(self, event: str, at: datetime, error: str | None = None) -> list[Frame]:
+        """The frames that say how the run stands: completed, failed or interrupted."""
+        self._rests = True
+        ends = [part for one in list(self._messages.values()) for part in self._close(one)]
+        frames = self._numbered(ends, at, first=LAST_FRAME - min(len(ends), LAST_FRAME - 1))
+        more = {} if error is None else {"error": error}
+        last = self._frame(self._last, RESTS, self._lifecycle(event, **more), at)
+        return [*frames, last]
+
+    def feed(self, chunk: Chunk) -> list[Frame]:
+        """The frames of a chunk, on all channels."""
+        self._last, rested, self._rests = chunk.n, self._rests, False
+        frames = []
+        if rested or chunk.mode == SEGMENT:
+            frames.append(self._frame(chunk.n, GOES_ON, self._lifecycle("running"), chunk.at))
+        return frames + self._numbered(list(self._parts(chunk)), chunk.at)
+
+    def _numbered(self, parts: list[_Part], at: datetime, first: int = 1) -> list[Frame]:
+        return [
+            self._frame(self._last, min(first + k, LAST_FRAME), part, at)
+            for k, part in enumerate(parts)
+        ]
+
+    def _frame(self, chunk: int, k: int, part: _Part, at: datetime) -> Frame:
+        seq = seq_of(self._number, chunk, k)
+        return Frame(seq, part.method, part.namespace, part.data, at, part.node)
+
+    def _lifecycle(self, event: str, **more: Any) -> _Part:
+        return _Part("lifecycle", (), {"event": event, "graph_name": self._graph, **more})
+
+    def _parts(self, chunk: Chunk) -> Iterator[_Part]:
+        yield from self._subgraphs_begun(chunk)
+        match chunk.mode:
+            case "segment":
+                yield from self._replaced(chunk)
+            case "messages":
+                yield from self._message(chunk)
+            case "values":
+                yield from self._requests(chunk)
+                yield from self._values(chunk)
+            case "updates":
+                yield from self._requests(chunk)
+                yield from self._updates(chunk)
+            case "tasks":
+                yield from self._task(chunk)
+            case "custom":
+                is_named = isinstance(chunk.data, dict) and "name" in chunk.data
+                data = chunk.data if is_named else {"payload": chunk.data}
+                yield _Part("custom", chunk.namespace, data)
+            case "checkpoints":
+                yield from self._checkpoint(chunk)
+
+    # -- messages
+
+    def _message(self, chunk: Chunk) -> Iterator[_Part]:
+        message, metadata = chunk.data
+        if isinstance(message, ToolMessage):
+            yield from self._tool_result(chunk, message)
+        if not is_sent(message):
+            return
+        node = metadata.get("langgraph_node") if isinstance(metadata, dict) else None
+        found = self._messages.get(message.id)
+        if found is None:
+            found = OpenMessage(message.id or f"message-{chunk.n}", chunk.n, chunk.namespace, node)
+            self._messages[found.id] = found
+            yield _Part("messages", chunk.namespace, found.start(message), node)
+        for data in found.add(message):
+            yield _Part("messages", chunk.namespace, data, node)
+        if is_last(message):
+            yield from self._close(found)
+
+    def _close(self, message: OpenMessage) -> Iterator[_Part]:
+        del self._messages[message.id]
+        for data in message.finish():
+            yield _Part("messages", message.namespace, data, message.node)
+
+    def _replaced(self, chunk: Chunk) -> Iterator[_Part]:
+        first = chunk.replaces_from
+        if first is None:
+            return
+        for message in [one for one in self._messages.values() if one.first >= first]:
+            del self._messages[message.id]
+            yield _Part("messages", message.namespace, message.void(), message.node)
+        self._subgraphs = _before(first, self._subgraphs)
+        self._ended = _before(first, self._ended)
+        self._tools = _before(first, self._tools)
+        self._asked = _before(first, self._asked)
+
+    # -- state
+
+    def _values(self, chunk: Chunk) -> Iterator[_Part]:
+        data = chunk.data
+        if isinstance(data, dict) and INTERRUPT in data:
+            data = {name: value for name, value in data.items() if name != INTERRUPT}
+            if not data:
+                return
+        yield _Part("values", chunk.namespace, data)
+
+    def _updates(self, chunk: Chunk) -> Iterator[_Part]:
+        data = chunk.data if isinstance(chunk.data, dict) else {}
+        for node, values in data.items():
+            for message in list(self._messages.values()):
+                if (message.namespace, message.node) == (chunk.namespace, node):
+                    yield from self._close(message)  # its model does not mark the last piece
+            if node != INTERRUPT:
+                values = values if isinstance(values, dict) else {"value": values}
+                yield _Part("updates", chunk.namespace, {"node": node, "values": values}, node)
+
+    def _requests(self, chunk: Chunk) -> Iterator[_Part]:
+        for one in interrupts_in(chunk):
+            if one.id not in self._asked:  # a graph repeats the interrupts of its subgraphs
+                self._asked[one.id] = chunk.n
+                data = {"interrupt_id": one.id, "payload": one.value, "value": one.value}
+                if (schema := getattr(one, "response_schema", None)) is not None:
+                    data["response_schema"] = schema
+                yield _Part("input.requested", chunk.namespace, data)
+
+    def _checkpoint(self, chunk: Chunk) -> Iterator[_Part]:
+        config, parent = chunk.data.get("config"), chunk.data.get("parent_config")
+        metadata = chunk.data.get("metadata") or {}
+        data = {"id": _checkpoint_id(config), "parent_id": _checkpoint_id(parent)}
+        data |= {"step": metadata.get("step"), "source": metadata.get("source")}
+        found = {name: value for name, value in data.items() if value is not None}
+        yield _Part("checkpoints", chunk.namespace, found)
+
+    # -- tasks, subgraphs and tools
+
+    def _task(self, chunk: Chunk) -> Iterator[_Part]:
+        data = chunk.data
+        if "result" in data:
+            for namespace in self._subgraphs:
+                begun_here = namespace[:-1] == chunk.namespace and namespace not in self._ended
+                if begun_here and namespace[-1].partition(":")[2] == data.get("id"):
+                    self._ended[namespace] = chunk.n
+                    yield _Part("lifecycle", namespace, _outcome(namespace, data))
+        else:
+            for call in _tool_calls(data.get("input")):
+                if call["id"] not in self._tools:
+                    yield self._tool_start(chunk, call["id"], call["name"], call.get("args"))
+        yield _Part("tasks", chunk.namespace, data)
+
+    def _subgraphs_begun(self, chunk: Chunk) -> Iterator[_Part]:
+        for depth in range(1, len(chunk.namespace) + 1):
+            namespace = chunk.namespace[:depth]
+            if namespace not in self._subgraphs:
+                self._subgraphs[namespace] = chunk.n
+                data = {"event": "started", "graph_name": _graph_name(namespace)}
+                yield _Part("lifecycle", namespace, data)
+
+    def _tool_start(self, chunk: Chunk, id: str, name: str, args: Any) -> _Part:
+        self._tools[id] = chunk.n
+        data = {"event": "tool-started", "tool_call_id": id, "tool_name": name, "input": args}
+        return _Part("tools", chunk.namespace, data)
+
+    def _tool_result(self, chunk: Chunk, message: ToolMessage) -> Iterator[_Part]:
+        id = message.tool_call_id
+        if id not in self._tools:
+            yield self._tool_start(chunk, id, message.name or "", None)
+        data: Data = {"event": "tool-finished", "tool_call_id": id, "output": message}
+        if message.status == "error":
+            data = {"event": "tool-error", "tool_call_id": id, "message": str(message.text)}
+        yield _Part("tools", chunk.namespace, data)
+
+
+def _before(n: int, known: dict[K, int]) -> dict[K, int]:
+    """What chunks before this one said."""
+    return {key: said for key, said in known.items() if said < n}
+
+
+def _graph_name(namespace: Namespace) -> str:
+    return namespace[-1].partition(":")[0]
+
+
+def _outcome(namespace: Namespace, result: Data) -> Data:
+    data: Data = {"event": "completed", "graph_name": _graph_name(namespace)}
+    if result.get("interrupts"):
+        return {**data, "event": "interrupted"}
+    if result.get("error"):
+        return {**data, "event": "failed", "error": str(result["error"])}
+    return data
+
+
+def _checkpoint_id(config: Any) -> str | None:
+    found: str | None = ((config or {}).get("configurable") or {}).get("checkpoint_id")
+    return found
+
+
+def _tool_calls(given: Any) -> list[Data]:
+    """The calls that a task of LangGraph's `ToolNode` was given: one, or a list."""
+    if isinstance(given, dict) and given.get("__type") == "tool_call_with_context":
+        given = [given.get("tool_call")]
+    if not isinstance(given, list):
+        return []
+    return [
+        one
+        for one in given
+        if isinstance(one, dict) and one.get("type") == "tool_call" and isinstance(one["id"], str)
+    ]

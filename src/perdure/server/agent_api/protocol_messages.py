@@ -1,0 +1,179 @@
+"""LangGraph's message pieces as the v2 protocol's message events. Pure, no I/O.
+
+    message-start {role, id}              content-block-start {index, content}
+    content-block-delta {index, delta}    content-block-finish {index, content}
+    message-finish {usage}
+
+A message that was not streamed goes through the same events at once. The arguments of a tool call
+are sent as `block-delta` with all of them so far, which clients of every release understand; each
+is at least an eighth longer than the one before, so that long ones are not sent a thousand times.
+Every event has the id of its message, as several may be streamed at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import BaseMessage, BaseMessageChunk, RemoveMessage, ToolMessage
+
+ROLES = {"ai": "ai", "AIMessageChunk": "ai", "human": "human", "HumanMessageChunk": "human"}
+"""Roles by the type of a message; any other is `system`."""
+PARTS = {"text": "text", "reasoning": "reasoning"}
+"""Blocks that are streamed as text, and the field of it."""
+CALLS = {"tool_call_chunk": "tool_call", "server_tool_call_chunk": "server_tool_call"}
+"""Blocks of tool calls that are streamed, and what they are in the end."""
+HEAVY = frozenset({"args", "data", "base64", "output", "value"})
+"""Fields that are left out until a block is finished."""
+REPLACED = "replaced"
+"""The code of the error of a message that a later segment sends again."""
+
+Data = dict[str, Any]
+
+
+@dataclass
+class _Block:
+    index: int
+    content: Data
+    sent: int = 0
+    """Characters of the arguments that were sent."""
+
+
+@dataclass
+class OpenMessage:
+    """A message that is being streamed."""
+
+    id: str
+    first: int
+    """The chunk that began it."""
+    namespace: tuple[str, ...]
+    node: str | None
+    _blocks: dict[Any, _Block] = field(default_factory=dict)
+    _usage: Data = field(default_factory=dict)
+    _metadata: Data = field(default_factory=dict)
+
+    def start(self, message: BaseMessage) -> Data:
+        data: Data = {"event": "message-start", "role": ROLES.get(message.type, "system")}
+        data["id"] = self.id
+        told = message.response_metadata or {}
+        hints = {"provider": told.get("model_provider"), "model": told.get("model_name")}
+        hints = {name: value for name, value in hints.items() if value}
+        if self.node is not None:
+            hints["langgraph_node"] = self.node
+        return data | ({"metadata": hints} if hints else {})
+
+    def add(self, message: BaseMessage) -> Iterator[Data]:
+        """The events of a piece, or of a whole message."""
+        self._metadata.update(message.response_metadata or {})
+        _add_usage(self._usage, getattr(message, "usage_metadata", None) or {})
+        for position, block in enumerate(_blocks(message)):
+            key = block.get("index")
+            yield from self._add(("", block.get("type"), position) if key is None else key, block)
+
+    def _add(self, key: Any, block: Data) -> Iterator[Data]:
+        found = self._blocks.get(key)
+        if found is None:
+            found = self._blocks[key] = _Block(len(self._blocks), {})
+            yield self._event("content-block-start", found.index, content=_skeleton(block))
+        kind = block.get("type", "")
+        _merge(found.content, block)
+        if kind in PARTS and block.get(PARTS[kind]):
+            delta = {"type": f"{kind}-delta", PARTS[kind]: block[PARTS[kind]]}
+            yield self._event("content-block-delta", found.index, delta=delta)
+        elif kind in CALLS:
+            length = len(found.content.get("args") or "")
+            if length > found.sent * 9 // 8:
+                found.sent = length
+                delta = {"type": "block-delta", "fields": dict(found.content)}
+                yield self._event("content-block-delta", found.index, delta=delta)
+
+    def finish(self) -> Iterator[Data]:
+        for block in self._blocks.values():
+            content = _finished(block.content)
+            yield self._event("content-block-finish", block.index, content=content)
+        data: Data = {"event": "message-finish", "message_id": self.id}
+        if self._usage:
+            data["usage"] = self._usage
+        if self._metadata:
+            data["metadata"] = self._metadata
+        yield data
+
+    def void(self) -> Data:
+        """The event of a message that was cut off, and comes again."""
+        message = "This message was cut off, and comes again."
+        return {"event": "error", "message_id": self.id, "message": message, "code": REPLACED}
+
+    def _event(self, name: str, index: int, **parts: Any) -> Data:
+        return {"event": name, "message_id": self.id, "index": index, **parts}
+
+
+def is_sent(message: Any) -> bool:
+    """Whether a message belongs on the channel `messages`: results of tools are on `tools`."""
+    return isinstance(message, BaseMessage) and not isinstance(
+        message, (ToolMessage, RemoveMessage)
+    )
+
+
+def is_last(message: BaseMessage) -> bool:
+    """Whether nothing follows of a message."""
+    if not isinstance(message, BaseMessageChunk):
+        return True
+    return getattr(message, "chunk_position", None) == "last"
+
+
+def _blocks(message: BaseMessage) -> list[Data]:
+    try:
+        found: list[Any] = list(message.content_blocks)
+    except Exception:  # content that no provider's translator understands
+        found = [{"type": "text", "text": str(message.text)}]
+    invalid = getattr(message, "invalid_tool_calls", ())
+    if not isinstance(message, BaseMessageChunk):
+        found += [dict(one, type="invalid_tool_call") for one in invalid or ()]
+    return [dict(one) for one in found if isinstance(one, dict)]
+
+
+def _skeleton(block: Data) -> Data:
+    """A block as it begins: what is streamed of it is empty."""
+    kind = block.get("type", "")
+    if kind in PARTS:
+        return {**_without(block, {"index", "annotations"}), PARTS[kind]: ""}
+    if kind in CALLS:
+        return {**block, "args": ""}
+    empty: Data = {"args": {}} if kind in CALLS.values() else {}
+    return {**_without(block, HEAVY), **empty}
+
+
+def _merge(content: Data, block: Data) -> None:
+    """Add a piece of a block to what is there of it."""
+    streamed = PARTS.get(block.get("type", "")) or ("args" if block.get("type") in CALLS else "")
+    for name, value in block.items():
+        if name == streamed:
+            content[name] = (content.get(name) or "") + (value or "")
+        elif value is not None or name not in content:
+            content[name] = value
+
+
+def _finished(content: Data) -> Data:
+    kind = content.get("type", "")
+    if kind not in CALLS:
+        return content
+    try:
+        args = json.loads(content.get("args") or "{}")
+    except ValueError:
+        error = "The arguments of the tool call are not JSON."
+        return {**_without(content, {"index"}), "type": "invalid_tool_call", "error": error}
+    return {**_without(content, {"index"}), "type": CALLS[kind], "args": args}
+
+
+def _without(block: Data, names: frozenset[str] | set[str]) -> Data:
+    return {name: value for name, value in block.items() if name not in names}
+
+
+def _add_usage(total: Data, more: Any) -> None:
+    for name, value in more.items():
+        if isinstance(value, dict):
+            _add_usage(total.setdefault(name, {}), value)
+        elif isinstance(value, int):
+            total[name] = total.get(name, 0) + value

@@ -1,0 +1,364 @@
+"""Accepting a run over HTTP: a new one, or the one that waits for the answer in the request.
+
+    an input                       a new run; one that asks a person is superseded, as in LangGraph
+    a command with `resume`        answers the run that asks, which goes on under its id
+    a command without `resume`     a new run that begins with the command
+    a jump to the end              ends the run that asks: LangGraph itself would ask again
+    neither, at a breakpoint       lets the run that rests there go on
+    with an old checkpoint         a new run from there
+
+What was accepted is on disk: the thread's record and the run in one batch, or the answers with the
+rest of their command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NoReturn
+from uuid import UUID
+
+from perdure.engine.bound_graph import BoundGraph
+from perdure.engine.command_answers import answer_with_command, names_waits
+from perdure.engine.graphs import Graph
+from perdure.engine.segment_drive import latest_checkpoint
+from perdure.errors import AlreadyAnswered, NotFound, WaitClosed
+from perdure.journal import Plan
+from perdure.journal.ids import new_id
+from perdure.langgraph_port import call_config
+from perdure.operations import runs, streams, threads, waits
+from perdure.operations.assistants import Assistant
+from perdure.operations.run_payload import load_setup
+from perdure.operations.runs import Beside, RunRow
+from perdure.operations.threads import ThreadContent
+from perdure.operations.waits import WaitRow
+from perdure.server.agent_api.run_answers import translated
+from perdure.server.agent_api.run_bodies import (
+    END,
+    PayloadBody,
+    RunBody,
+    merged_config,
+    merged_context,
+)
+from perdure.server.agent_api.run_shapes import WIRE
+from perdure.server.agent_api.statuses import asks_person
+from perdure.server.auth_handlers import Filters
+from perdure.server.caller import Scope
+from perdure.server.context import Api
+from perdure.server.json_errors import ApiError
+from perdure.types import Kind, WaitState
+
+ASKING = "asking"
+"""The runs that a new one supersedes whatever its strategy: those that rest until a person
+answers."""
+STATELESS_TTL = 1.0
+"""Minutes from the start of a stateless run after which its thread is erased, once it has ended."""
+BREAKPOINT = "breakpoint:"
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A run that was accepted, or goes on."""
+
+    row: RunRow
+    is_stateless: bool = False
+    after: int = 0
+    """The number of the last chunk from before it went on."""
+
+    @property
+    def location(self) -> str:
+        """Where the run is found."""
+        if self.is_stateless:
+            return f"/runs/{self.row.id}"
+        return f"/threads/{self.row.thread_id}/runs/{self.row.id}"
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A request that creates a run, with what it refers to."""
+
+    thread_id: str
+    run_id: str
+    is_stateless: bool
+    body: RunBody
+    assistant: Assistant
+    graph: tuple[str, str]
+    setup: dict[str, Any]
+    thread_metadata: Mapping[str, Any]
+    """The metadata of the thread, if the run makes it."""
+
+
+async def accept_run(api: Api, thread_id: str | None, body: RunBody) -> Accepted:
+    """Accept a run on a thread, or with None on one of its own. Raises 404, 409, 422."""
+    api.require(Scope.ANSWER if body.resumes else Scope.START)
+    api.require_worker()
+    body.check_thread(thread_id)
+    assistant = await find_assistant(api, body.assistant_id)
+    request = await _authorized(api, thread_id, body, assistant)
+    journal = api.runtime.journal
+    accepted = None
+    if request.is_stateless:
+        if body.resumes:
+            raise ApiError(422, "A stateless run has nothing to resume: name its thread.")
+    elif body.jumps_to_end:
+        accepted = await _end_asking(api, request)
+    elif body.resumes or body.run_input is None:
+        accepted = await journal.arun(_continue(api, request))
+    if accepted is None:
+        row = await journal.arun(_start(api, request))
+        accepted = Accepted(row, request.is_stateless)
+    stops = body.multitask_strategy in ("interrupt", "rollback")
+    if stops or not body.after_seconds:
+        api.runtime.engine.wake(stopped=stops)
+    return accepted
+
+
+async def find_assistant(api: Api, name: str) -> Assistant:
+    """The assistant of an id or of a graph's name."""
+    runtime = api.runtime
+    return await runtime.journal.arun(runtime.services.assistants.find(name), flush=False)
+
+
+def resolve_graph(api: Api, assistant: Assistant) -> tuple[str, str]:
+    """The name and version of an assistant's graph."""
+    return api.runtime.engine.resolve_graph(assistant.graph_id, None)
+
+
+async def _authorized(
+    api: Api, thread_id: str | None, body: RunBody, assistant: Assistant
+) -> RunRequest:
+    """The request as the handlers of `langgraph_sdk.Auth` leave it."""
+    graph, run_id, on = resolve_graph(api, assistant), new_id(), thread_id or new_id()
+    given = body.metadata
+    setup = make_setup(api, assistant, body) | _of_run(body)
+    value: dict[str, Any] = {
+        "thread_id": UUID(on),
+        "assistant_id": UUID(assistant.assistant_id),
+        "run_id": UUID(run_id),
+        "status": "pending",
+        "metadata": dict(given),
+        "multitask_strategy": body.multitask_strategy,
+        "prevent_insert_if_inflight": body.multitask_strategy == "reject",
+        "if_not_exists": body.if_not_exists,
+        "after_seconds": body.after_seconds or 0,
+        "kwargs": {
+            "input": setup.get("input"),
+            "config": setup["config"],
+            "context": setup.get("context"),
+        },
+    }
+    filters = await api.authorize("threads", "create_run", value)
+    if thread_id is not None:
+        await check_filters(api, thread_id, filters, may_be_missing=body.if_not_exists == "create")
+    given, kwargs = dict(value.get("metadata") or {}), value.get("kwargs") or {}
+    setup["metadata"] = {**assistant.metadata, "assistant_id": assistant.assistant_id, **given}
+    setup |= {name: kwargs[name] for name in ("input", "config", "context") if kwargs.get(name)}
+    return RunRequest(on, run_id, thread_id is None, body, assistant, graph, setup, given)
+
+
+async def check_filters(
+    api: Api, thread_id: str, filters: Filters | None, *, may_be_missing: bool = False
+) -> None:
+    """Raise 404 if the metadata of a thread does not match."""
+    if filters is None:
+        return
+    runtime = api.runtime
+    found = await runtime.journal.arun(runtime.services.threads.find(thread_id))
+    if found is None and may_be_missing:
+        return
+    if found is None or not filters.match(dict(found.metadata)):
+        raise NotFound("thread", thread_id)
+
+
+def make_setup(api: Api, assistant: Assistant, body: PayloadBody) -> dict[str, Any]:
+    """What each segment of a run is started with, besides what only one request has."""
+    ids = {"graph_id": assistant.graph_id, "assistant_id": assistant.assistant_id}
+    config = merged_config(assistant.config, body.config, {**api.caller.configurable, **ids})
+    fields = context_fields(api.runtime.engine.graphs.newest.get(assistant.graph_id))
+    configurable = config["configurable"]
+    context = merged_context(assistant.context, body.context, configurable, fields)
+    if context:
+        config["configurable"] = {**context, **configurable}
+    setup: dict[str, Any] = {
+        "config": config,
+        "metadata": {**assistant.metadata, **body.metadata},
+        **body.breakpoints(),
+        WIRE: {
+            "assistant_id": assistant.assistant_id,
+            "multitask_strategy": body.multitask_strategy,
+        },
+    }
+    own = {
+        "input": body.input,
+        "context": context,
+        "durability": body.durability,
+        "webhook": body.webhook,
+    }
+    return setup | {name: value for name, value in own.items() if value is not None}
+
+
+def _of_run(body: RunBody) -> dict[str, Any]:
+    """The parts of a setup that come from one request: its command, place and stream."""
+    found: dict[str, Any] = {}
+    if (input := body.run_input) is not body.input:
+        found["input"] = input
+    if place := body.place():
+        found["place"] = place
+    if "stream_mode" in body.model_fields_set and (stream := body.kept_stream()):
+        found["stream"] = stream
+    return found
+
+
+def context_fields(graph: Graph | None) -> list[str]:
+    """The names of the fields of a graph's context."""
+    schema = None if graph is None else graph.pregel.context_schema
+    return [*getattr(schema, "model_fields", getattr(schema, "__annotations__", {}))]
+
+
+# -- a new run
+
+
+def _start(api: Api, request: RunRequest) -> Plan[RunRow]:
+    """Accept a new run, with the record of its thread, in one batch."""
+    body, engine, services = request.body, api.runtime.engine, api.runtime.services
+    setup = _with_wire(request)
+    owner: Any = {"graph": request.graph[0], "assistant": request.assistant.assistant_id}
+    now = services.clock.now()
+    if request.is_stateless or body.if_not_exists == "create":
+        ttl = STATELESS_TTL if request.is_stateless and body.on_completion == "delete" else None
+        content = ThreadContent(request.thread_metadata, ttl=ttl)
+        record = threads.ensure(engine.serializer, request.thread_id, content, now, **owner)
+    else:
+        record = threads.require(request.thread_id, now, **owner)
+
+    def refuse() -> NoReturn:
+        raise NotFound("thread", request.thread_id)
+
+    strategy = body.multitask_strategy
+    return services.runs.accept(
+        request.graph,
+        request.thread_id,
+        setup,
+        strategy,
+        only=ASKING if strategy in ("enqueue", "reject") else None,
+        after=timedelta(seconds=body.after_seconds) if body.after_seconds else None,
+        run_id=request.run_id,
+        beside=Beside(record, refuse),
+    )
+
+
+def _with_wire(request: RunRequest) -> dict[str, Any]:
+    body, setup = request.body, request.setup
+    wire: dict[str, Any] = {**setup[WIRE]}
+    if request.is_stateless:
+        wire["stateless"] = True
+    if body.command is not None and not body.command.is_empty:
+        wire |= {"command": body.command.model_dump(), "input": body.input}
+    return {**setup, WIRE: wire}
+
+
+# -- a run that goes on
+
+
+def _continue(api: Api, request: RunRequest) -> Plan[Accepted | None]:
+    """Let the run that rests on a thread go on, with the answers of the request. None: the request
+    asks for a new run instead."""
+    runtime, body = api.runtime, request.body
+    engine, place = runtime.engine, body.place()
+    if place and not (yield from _is_latest(api, request.thread_id, place)):
+        return None
+    row: RunRow | None = yield runs.head(request.thread_id)
+    found: list[WaitRow] = [] if row is None else (yield waits.of_run(row.id))
+    open = [one for one in found if one.state == WaitState.OPEN and one.kind == Kind.HUMAN]
+    command = body.run_input
+    if not body.resumes:
+        stops = [one for one in open if one.interrupt_id.startswith(BREAKPOINT)]
+        if row is None or not stops or place:
+            return None
+        open, command = stops, _let_go(stops)
+    elif row is None or not open:
+        if (yield threads.find(request.thread_id, runtime.services.clock.now())) is None:
+            raise NotFound("thread", request.thread_id)
+        raise ApiError(
+            409,
+            f"Nothing on thread {request.thread_id} waits for an answer: it was answered already, "
+            "or its run has not asked yet.",
+        )
+    else:
+        _check_named(command.resume, found)
+        command = type(command)(
+            resume=translated(engine.serializer, open, command.resume),
+            update=command.update,
+            goto=command.goto,
+        )
+    after = yield streams.last(row)
+    changes = _changes(load_setup(engine.serializer, row), request)
+    by = api.caller.identity
+    yield from answer_with_command(engine, row, found, open, command, by=by, changes=changes)
+    row = (yield runs.find(row.id)) or row
+    return Accepted(row, False, after)
+
+
+async def _end_asking(api: Api, request: RunRequest) -> Accepted | None:
+    """End the run that asks, as if its graph were at its end. None: there is no such run."""
+    runtime = api.runtime
+    row = await runtime.journal.ado(runs.head(request.thread_id))
+    if row is None:
+        return None
+    found = await runtime.journal.ado(waits.of_run(row.id))
+    graph = runtime.engine.graphs.find(row.graph, row.version)
+    if graph is None or not asks_person(row, found, runtime.services.clock.now()):
+        return None
+    after = await runtime.journal.ado(streams.last(row))
+    bound = BoundGraph.of(graph, runtime.engine)
+    config: Any = {"configurable": {"thread_id": request.thread_id}}
+    update = None if request.body.command is None else request.body.command.update
+    if update:
+        await bound.aupdate_state(config, update)
+    await bound.aupdate_state(config, None, as_node=END)
+    row = await runtime.journal.ado(runs.find(row.id)) or row
+    return Accepted(row, False, after)
+
+
+def _is_latest(api: Api, thread_id: str, place: Mapping[str, Any]) -> Plan[bool]:
+    """Whether a place is the last checkpoint of its thread."""
+    at = yield from latest_checkpoint(api.runtime.engine.saver, thread_id)
+    return at is not None and at.checkpoint["id"] == call_config.root_checkpoint(place)
+
+
+def _let_go(stops: list[WaitRow]) -> Any:
+    from langgraph.types import Command
+
+    return Command(resume={one.interrupt_id: True for one in stops})
+
+
+def _check_named(resume: Any, found: list[WaitRow]) -> None:
+    """Raise if an answer names a question that is not open any more."""
+    if not names_waits(resume):
+        return
+    open = {one.interrupt_id for one in found if one.state == WaitState.OPEN}
+    for one in found:
+        if one.interrupt_id in resume and one.interrupt_id not in open:
+            if one.state == WaitState.CLOSED:
+                raise WaitClosed(one.id, "its run asks something else now.")
+            raise AlreadyAnswered(one.id, f"{one.answered_by or 'someone'} answered it.")
+
+
+def _changes(before: Mapping[str, Any], request: RunRequest) -> dict[str, Any]:
+    """The parts of a run's setup that a request which continues it changes."""
+    body, setup = request.body, request.setup
+    sent = body.model_fields_set
+    changes: dict[str, Any] = {}
+    for name in ("stream", "durability", "webhook", "interrupt_before", "interrupt_after"):
+        if setup.get(name) is not None:
+            changes[name] = setup[name]
+    if sent & {"context", "config"} and setup.get("context") is not None:
+        changes["context"] = setup["context"]
+    if body.config is not None:
+        old = before.get("config") or {}
+        configurable = {**(old.get("configurable") or {}), **setup["config"]["configurable"]}
+        changes["config"] = {**old, **setup["config"], "configurable": configurable}
+    if "metadata" in sent and body.metadata:
+        changes["metadata"] = {**(before.get("metadata") or {}), **body.metadata}
+    return {name: value for name, value in changes.items() if value != before.get(name)}

@@ -1,0 +1,227 @@
+"""The body of a request that creates a run, as LangGraph's clients send it, and what it means.
+
+Only `assistant_id` is required, and unknown keys are accepted. A key that is null is as if it were
+not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from perdure.operations.streams import MODES
+from perdure.server.json_errors import ApiError
+from perdure.service.streams import kept_modes
+
+StreamMode = Literal[
+    "values",
+    "updates",
+    "messages",
+    "messages-tuple",
+    "custom",
+    "tasks",
+    "checkpoints",
+    "debug",
+    "events",
+]
+Nodes = list[str] | Literal["*"]
+Json = dict[str, Any]
+
+SET_BY_SERVER = ("thread_id", "run_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map")
+"""Keys of `configurable` that say where a run begins. `CreateRun.place` reads them."""
+OF_USER = ("langgraph_auth_", "__")
+"""Keys of `configurable` that begin so are the server's: a caller cannot pass them."""
+LONGEST_DELAY = timedelta(days=366 * 10).total_seconds()
+END = "__end__"
+"""LangGraph's name for the end of a graph."""
+PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
+
+
+class WireBody(BaseModel):
+    """A JSON object that may have more keys than we know. Null is the same as absent."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            return {key: value for key, value in given.items() if value is not None}
+        return given
+
+
+class SendBody(WireBody):
+    """A task for a node: `goto` of a command."""
+
+    node: str
+    input: Any = None
+
+
+class CommandBody(WireBody):
+    """LangGraph's `Command`."""
+
+    resume: Any = None
+    update: Json | list[tuple[str, Any]] | None = None
+    goto: str | SendBody | list[str | SendBody] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.resume is None and self.update is None and not self.goto
+
+    def to_command(self) -> Any:
+        """The same as LangGraph has it."""
+        from langgraph.types import Command, Send
+
+        goto = self.goto if isinstance(self.goto, list) else [self.goto] if self.goto else []
+        targets = [one if isinstance(one, str) else Send(one.node, one.input) for one in goto]
+        return Command(resume=self.resume, update=self.update, goto=targets)
+
+
+class ConfigBody(WireBody):
+    """A LangChain `RunnableConfig`, as far as it can be sent."""
+
+    tags: list[str] = Field(default_factory=list)
+    recursion_limit: int | None = Field(default=None, ge=1)
+    max_concurrency: int | None = Field(default=None, ge=1)
+    run_name: str | None = None
+    metadata: Json = Field(default_factory=dict)
+    configurable: Json = Field(default_factory=dict)
+
+
+class CheckpointBody(WireBody):
+    """Which checkpoint a run begins at."""
+
+    thread_id: str | None = None
+    checkpoint_id: str | None = None
+    checkpoint_ns: str | None = None
+    checkpoint_map: dict[str, str] | None = None
+
+
+class PayloadBody(WireBody):
+    """What a run is started with, now or by a cron."""
+
+    assistant_id: str = Field(min_length=1)
+    input: Any = None
+    config: ConfigBody | None = None
+    context: Json | None = None
+    metadata: Json = Field(default_factory=dict)
+    interrupt_before: Nodes | None = None
+    interrupt_after: Nodes | None = None
+    webhook: str | None = None
+    multitask_strategy: Literal["enqueue", "reject", "interrupt", "rollback"] = "enqueue"
+    stream_mode: StreamMode | list[StreamMode] | None = None
+    stream_subgraphs: bool = False
+    stream_resumable: bool = False
+    durability: Literal["sync", "async", "exit"] | None = None
+
+    def stream_modes(self) -> tuple[str, ...]:
+        """What is to be kept of the run's output, in LangGraph's words."""
+        given = self.stream_mode
+        modes: Sequence[str] = [given] if isinstance(given, str) else given or ["values"]
+        kept = {"messages" if mode == "messages-tuple" else mode for mode in modes}
+        return tuple(mode for mode in MODES if mode in kept)
+
+    def kept_stream(self) -> Json | None:
+        """The part of a run's setup that says what is kept of its output, with the modes as they
+        were sent: a client that comes back expects its messages in the same shape."""
+        kept = kept_modes(self.stream_modes(), self.stream_subgraphs)
+        given = [self.stream_mode] if isinstance(self.stream_mode, str) else self.stream_mode
+        return None if kept is None else {**kept, "wire": given or ["values"]}
+
+    def breakpoints(self) -> Json:
+        given = {
+            "interrupt_before": self.interrupt_before,
+            "interrupt_after": self.interrupt_after,
+        }
+        return {name: nodes for name, nodes in given.items() if nodes}
+
+
+class RunBody(PayloadBody):
+    """The body of `runs.create`, `stream` and `wait`."""
+
+    command: CommandBody | None = None
+    checkpoint: CheckpointBody | None = None
+    checkpoint_id: str | None = None
+    on_disconnect: Literal["cancel", "continue"] = "continue"
+    on_completion: Literal["delete", "keep"] = "delete"
+    if_not_exists: Literal["create", "reject"] = "reject"
+    after_seconds: float | None = Field(default=None, ge=0, le=LONGEST_DELAY)
+    strict_resume: bool = False
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it answers what a run of the thread asks."""
+        return self.command is not None and self.command.resume is not None
+
+    @property
+    def jumps_to_end(self) -> bool:
+        """Whether it wants no more of the graph: people mark a question as resolved so."""
+        command = self.command
+        return command is not None and command.resume is None and command.goto in (END, [END])
+
+    @property
+    def run_input(self) -> Any:
+        """The input of the run: the command, unless that is empty."""
+        if self.command is None or self.command.is_empty:
+            return self.input
+        return self.command.to_command()
+
+    def place(self) -> Json:
+        """Where the run begins, if not at the last checkpoint of its thread."""
+        given = dict((self.config or ConfigBody()).configurable)
+        if self.checkpoint is not None:
+            given |= self.checkpoint.model_dump(exclude_none=True)
+        if self.checkpoint_id is not None:
+            given["checkpoint_id"] = self.checkpoint_id
+        place = {name: given[name] for name in PLACE if given.get(name)}
+        return {} if [*place] == ["checkpoint_ns"] else place
+
+    def check_thread(self, thread_id: str | None) -> None:
+        """Raise 422 if the checkpoint is one of another thread."""
+        named = None if self.checkpoint is None else self.checkpoint.thread_id
+        if named is not None and named != thread_id:
+            raise ApiError(422, f"checkpoint.thread_id is {named!r}: that is another thread.")
+
+
+def merged_config(
+    own: Mapping[str, Any], given: ConfigBody | None, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The config of a run: what its assistant has, then what the request says, then `more`, which
+    the server puts into `configurable`."""
+    asked = given or ConfigBody()
+    base = ConfigBody.model_validate(dict(own))
+    config: dict[str, Any] = {}
+    if tags := [*dict.fromkeys([*base.tags, *asked.tags])]:
+        config["tags"] = tags
+    for name in ("recursion_limit", "max_concurrency", "run_name"):
+        value = getattr(asked, name)
+        value = getattr(base, name) if value is None else value
+        if value is not None:
+            config[name] = value
+    if metadata := {**base.metadata, **asked.metadata}:
+        config["metadata"] = metadata
+    passed = {**base.configurable, **asked.configurable}
+    config["configurable"] = {**_passed_on(passed), **more}
+    return config
+
+
+def _passed_on(configurable: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in configurable.items()
+        if name not in SET_BY_SERVER and not name.startswith(OF_USER)
+    }
+
+
+def merged_context(
+    own: Any, given: Json | None, configurable: Mapping[str, Any], fields: Iterable[str]
+) -> Any:
+    """The context of a run: what its assistant has, then what the request says. Without either, the
+    keys of `configurable` that the graph's context has (`fields`): clients may use both names."""
+    base = dict(own) if isinstance(own, Mapping) else {}
+    if context := {**base, **(given or {})}:
+        return context
+    return {name: configurable[name] for name in fields if name in configurable} or None

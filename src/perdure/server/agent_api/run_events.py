@@ -1,0 +1,144 @@
+"""Chunks of a run as the wire's v1 events, with their ids. Pure, no I/O.
+
+The id of an event is the number of its chunk. A chunk that causes several events, such as
+`messages/metadata` and `messages/partial`, has `<n>` for the first and `<n>-1`, `<n>-2` for the
+others. So ids rise strictly, and the events behind any id are the same in every process and at any
+time: what chunk <n> causes after that one, and all later chunks.
+
+    id 0            the `metadata` that begins a stream
+    id <n>, <n>-<k> an event of chunk n
+    no id           `error` and `end`, which end a stream
+
+Where a segment replaces output of the one before it, because a process died or a node runs again,
+`metadata {run_id, attempt, replaces_from}` says so. A client that drops the events it has with ids
+from `replaces_from` on has what a run without that crash would have sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from perdure.server.agent_api.message_events import MessageEvents
+from perdure.server.agent_api.stream_modes import ACCUMULATED, PIECES
+from perdure.types import Chunk
+
+SEGMENT = "segment"
+INTERRUPT = "__interrupt__"
+
+
+class Position(NamedTuple):
+    """A place in the stream of a run: behind event `k` of chunk `n`."""
+
+    n: int
+    k: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.n}-{self.k}" if self.k else str(self.n)
+
+
+START = Position(0)
+
+
+def parse_position(text: str | None) -> Position | None:
+    """The place a client names by `Last-Event-ID`. None: it names none that is ours."""
+    if text is None:
+        return None
+    text = text.strip()
+    if text in ("-1", "-"):
+        return Position(-1)
+    n, dash, k = text.partition("-")
+    numbers = [n, k] if dash else [n]
+    if not all(one.isascii() and one.isdigit() and len(one) <= 18 for one in numbers):
+        return None
+    return Position(*map(int, numbers))
+
+
+@dataclass(frozen=True)
+class WireEvent:
+    """One event. `data` is not JSON yet."""
+
+    name: str
+    data: Any
+    position: Position
+
+
+class RunEvents:
+    """Turns the chunks of one run, in order, into events of some modes."""
+
+    def __init__(self, run_id: str, modes: Collection[str], *, subgraphs: bool = False) -> None:
+        self._run_id, self._modes, self._subgraphs = run_id, frozenset(modes), subgraphs
+        self._messages = MessageEvents()
+        self._attempt = 1
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether the events of a chunk depend on the chunks before it."""
+        return ACCUMULATED in self._modes
+
+    def begin(self, at: Position = START) -> WireEvent:
+        """The first event of a stream."""
+        data = {"run_id": self._run_id, "attempt": self._attempt}
+        return WireEvent("metadata", data, at)
+
+    def feed(self, chunk: Chunk) -> list[WireEvent]:
+        """The events of a chunk; none if its mode was not asked for."""
+        return [
+            WireEvent(name, data, Position(chunk.n, k))
+            for k, (name, data) in enumerate(self._events(chunk))
+        ]
+
+    def _events(self, chunk: Chunk) -> Iterable[tuple[str, Any]]:
+        if chunk.mode == SEGMENT:
+            return self._segment(chunk)
+        if chunk.namespace and not self._subgraphs:
+            return ()
+        if chunk.mode == "messages":
+            return self._message(chunk)
+        if chunk.mode not in self._modes:
+            return ()
+        return ((self._name(chunk.mode, chunk.namespace), chunk.data),)
+
+    def _segment(self, chunk: Chunk) -> Iterable[tuple[str, Any]]:
+        self._attempt += 1
+        if chunk.replaces_from is None:
+            return ()
+        self._messages.forget_from(chunk.replaces_from)
+        data = {
+            "run_id": self._run_id,
+            "attempt": self._attempt,
+            "replaces_from": chunk.replaces_from,
+        }
+        return (("metadata", data),)
+
+    def _message(self, chunk: Chunk) -> Iterable[tuple[str, Any]]:
+        message, metadata = chunk.data
+        if PIECES in self._modes:
+            yield self._name("messages", chunk.namespace), [message, metadata]
+        if ACCUMULATED in self._modes:
+            yield from self._messages.feed(chunk.n, message, metadata)
+
+    def _name(self, mode: str, namespace: tuple[str, ...]) -> str:
+        return "|".join((mode, *namespace))
+
+
+def interrupts_in(chunk: Chunk) -> tuple[Any, ...]:
+    """The interrupts that a chunk of `values` or `updates` reports."""
+    if chunk.mode not in ("values", "updates") or not isinstance(chunk.data, dict):
+        return ()
+    found = chunk.data.get(INTERRUPT)
+    return tuple(found) if isinstance(found, (list, tuple)) else ()
+
+
+def without_interrupts(chunk: Chunk, ids: Collection[str]) -> Chunk | None:
+    """A chunk without these interrupts. None: it reported nothing else.
+
+    A run that sleeps, or waits for a signal or another run, is interrupted too, in LangGraph's
+    words. On the wire it goes on running.
+    """
+    left = tuple(one for one in interrupts_in(chunk) if one.id not in ids)
+    if left:
+        data = {**chunk.data, INTERRUPT: left}
+        return Chunk(chunk.n, chunk.mode, chunk.namespace, data, chunk.at, chunk.replaces_from)
+    return None

@@ -1,0 +1,185 @@
+"""Reads the chunks of runs for the wire, and how a run stands when they stop.
+
+LangGraph reports an interrupt for every wait, also for those that no person ends: `sleep`,
+`wait_for` and `join`. On the wire such a run goes on running, so these are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from perdure.errors import NotFound
+from perdure.operations import runs, streams, waits
+from perdure.operations.run_payload import load_setup
+from perdure.operations.runs import RunRow
+from perdure.serde.serializer import Serializer
+from perdure.server.agent_api.run_events import interrupts_in, without_interrupts
+from perdure.server.agent_api.run_shapes import is_update
+from perdure.server.agent_api.statuses import is_gone
+from perdure.service.streams import StreamReader
+from perdure.times import moment
+from perdure.types import ENDED, Chunk, Kind, Run, RunError, State
+
+if TYPE_CHECKING:
+    from perdure.runtime import Runtime
+
+TRIES, PAUSE = 50, 0.02
+"""How often, and after how many seconds, a wait is looked for that is not stored yet."""
+PAGE = 20
+"""Runs of a thread that are read at once."""
+
+
+class Outcome(StrEnum):
+    """How a run stands when its stream stops."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    """It asks a person, is paused, or was cancelled."""
+
+
+@dataclass(frozen=True)
+class Rest:
+    """How a run stands."""
+
+    outcome: Outcome
+    is_over: bool
+    """Whether it cannot go on. One that asks a person can."""
+    at: datetime
+    error: RunError | None = None
+
+    @classmethod
+    def of(cls, run: Run) -> Rest:
+        at = run.updated_at
+        if run.state is State.DONE:
+            return cls(Outcome.COMPLETED, True, at)
+        if run.state is State.FAILED:
+            error = run.error or RunError("Error", "The run failed.", "")
+            return cls(Outcome.FAILED, True, at, error)
+        if run.state is State.HELD:
+            message = f"The run is held until a person decides: {run.reason}"
+            return cls(Outcome.FAILED, False, at, RunError("Held", message, ""))
+        return cls(Outcome.INTERRUPTED, run.ended, at)
+
+
+class RunReader:
+    """Reads one run."""
+
+    def __init__(self, runtime: Runtime, row: RunRow) -> None:
+        self._runtime, self.row = runtime, row
+        self._kinds: dict[str, str] = {}
+
+    async def last(self) -> int:
+        """The number of the last chunk that is there."""
+        return await self._runtime.journal.aread_committed(streams.last(self.row))
+
+    async def chunks(self, after: int, *, until_waiting: bool = True) -> AsyncGenerator[Chunk]:
+        """What the run produces after a chunk, until it rests."""
+        runtime = self._runtime
+        serializer, clock = runtime.engine.serializer, runtime.services.clock
+        reader = StreamReader(runtime.journal, serializer, clock, self.row)
+        async with aclosing(reader.read(after, (), until_waiting)) as chunks:
+            async for chunk in chunks:
+                if not interrupts_in(chunk):
+                    yield chunk
+                elif (shown := await self._without_waits(chunk)) is not None:
+                    yield shown
+
+    async def rest(self) -> Rest:
+        """How the run stands. One that was deleted is over."""
+        try:
+            return Rest.of(await self._runtime.get(self.row.id, output=False))
+        except NotFound:
+            return Rest(Outcome.INTERRUPTED, True, moment(self._runtime.services.clock.now()))
+
+    async def _without_waits(self, chunk: Chunk) -> Chunk | None:
+        ids = {one.id for one in interrupts_in(chunk)}
+        for _ in range(TRIES):
+            if ids <= self._kinds.keys():
+                break
+            rows = await self._runtime.journal.aread_committed(waits.of_run(self.row.id))
+            self._kinds = {row.interrupt_id: row.kind for row in rows}
+            if not ids <= self._kinds.keys():  # stored right after the chunk
+                await asyncio.sleep(PAUSE)
+        hidden = {id for id in ids if self._kinds.get(id, Kind.HUMAN) != Kind.HUMAN}
+        return without_interrupts(chunk, hidden) if hidden else chunk
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run of a thread begins, or is read from its beginning."""
+
+
+Item = Begun | Chunk | Rest
+
+
+async def read_thread(
+    runtime: Runtime, thread_id: str, first: int
+) -> AsyncGenerator[tuple[RunReader, Item]]:
+    """What the runs of a thread produce, one after the other from their beginning, and how each
+    then stands. Without end: it waits for the next run.
+
+    `first` is the number of the first run on its thread. A run whose chunks are deleted already is
+    left out, unless it is the last one.
+    """
+    number, serializer = first - 1, runtime.engine.serializer
+    with runtime.journal.feed.watch(thread_id) as watch:
+        while True:
+            seen = watch.count
+            await runtime.journal.aopen()
+            found = await runtime.journal.aread_committed(runs.after(thread_id, number, PAGE))
+            for row in found:
+                number = row.n
+                if is_shown(serializer, row) and (not _is_empty(row) or row is found[-1]):
+                    reader = RunReader(runtime, row)
+                    async with aclosing(_read_run(reader)) as items:
+                        async for item in items:
+                            yield reader, item
+            if not found:
+                await watch.wait(seen)
+
+
+def is_shown(serializer: Serializer, row: RunRow) -> bool:
+    """Whether the wire has such a run."""
+    return not is_gone(row) and not is_update(load_setup(serializer, row))
+
+
+def _is_empty(row: RunRow) -> bool:
+    return row.state in ENDED and not row.streams
+
+
+async def _read_run(reader: RunReader) -> AsyncGenerator[Item]:
+    yield Begun()
+    after = 0
+    while True:
+        async with aclosing(reader.chunks(after)) as chunks:
+            async for chunk in chunks:
+                after = chunk.n
+                yield chunk
+        rest = await reader.rest()
+        yield rest
+        if rest.is_over:
+            return
+        # Wait until it is answered, resumed or retried, and goes on, or ends.
+        async with aclosing(reader.chunks(after, until_waiting=False)) as chunks:
+            first = [chunk async for chunk in _one(chunks)]
+        for chunk in first:
+            after = chunk.n
+            yield chunk
+        if not first and (rest := await reader.rest()).is_over:
+            if rest.outcome is not Outcome.INTERRUPTED:
+                yield rest
+            return
+
+
+async def _one(chunks: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
+    """The first of these, if there is one."""
+    async for chunk in chunks:
+        yield chunk
+        return

@@ -1,0 +1,163 @@
+"""Runs that others wait for: found, watched until they are over, and what they returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from perdure.engine.graphs import Graph
+from perdure.errors import UNREADABLE, NotFound
+from perdure.journal import Op, Row
+from perdure.operations import runs, waits
+from perdure.operations.run_payload import load_error, load_output
+from perdure.operations.runs import RunRow
+from perdure.operations.waits import WaitRow
+from perdure.server.agent_api import statuses
+from perdure.server.agent_api.run_acceptance import BREAKPOINT, check_filters
+from perdure.server.agent_api.statuses import RunStatus
+from perdure.server.context import Api
+from perdure.types import ENDED, Kind, State, WaitState
+
+LOOK = 5.0
+"""Seconds between two looks at a run that did not change."""
+
+
+class SeenRun(NamedTuple):
+    """A run and its waits, on one snapshot."""
+
+    row: RunRow
+    waits: Sequence[WaitRow]
+    asks: bool
+    """Whether it rests until a person answers."""
+
+    @property
+    def status(self) -> RunStatus:
+        return statuses.run_status(self.row, asks=self.asks)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether clients take it for finished."""
+        return statuses.is_over(self.row, asks=self.asks)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.row.state in ENDED
+
+    @property
+    def questions(self) -> list[WaitRow]:
+        """The open questions to people. A stop at a breakpoint is none."""
+        return [
+            one
+            for one in self.waits
+            if one.state == WaitState.OPEN
+            and one.kind == Kind.HUMAN
+            and not one.interrupt_id.startswith(BREAKPOINT)
+        ]
+
+
+def see(run_id: str, now: int) -> Op[SeenRun | None]:
+    """A run as it is now."""
+    row, asked = runs.find(run_id), waits.of_run(run_id)
+
+    def result(rows: Sequence[Sequence[Row]]) -> SeenRun | None:
+        found = row.result(rows[:1])
+        if found is None:
+            return None
+        every = asked.result(rows[1:])
+        return SeenRun(found, every, statuses.asks_person(found, every, now))
+
+    return Op("see_run", [*row.render(), *asked.render()], result)
+
+
+async def look(api: Api, run_id: str, *, flush: bool = True) -> SeenRun | None:
+    """A run as it is now; without `flush`, as far as it is on disk."""
+    runtime = api.runtime
+    await runtime.journal.aopen()
+    op = see(run_id, runtime.services.clock.now())
+    return await (runtime.journal.ado(op) if flush else runtime.journal.aread_committed(op))
+
+
+async def find_run(
+    api: Api, thread_id: str | None, run_id: str, *, action: str = "read"
+) -> SeenRun:
+    """A run that the caller may read, or whatever the `action` is. Raises 404. Without a thread it
+    is a stateless one."""
+    found = await look(api, run_id)
+    gone = found is None or statuses.is_gone(found.row)
+    if found is None or gone or thread_id not in (None, found.row.thread_id):
+        raise NotFound("run", run_id)
+    on = found.row.thread_id
+    filters = await api.authorize("threads", action, {"thread_id": on, "run_id": run_id})
+    await check_filters(api, on, filters)
+    return found
+
+
+async def until(api: Api, run_id: str, is_done: Callable[[SeenRun], bool]) -> SeenRun | None:
+    """Wait until a run is as wanted, whichever process drives it. None: it was deleted."""
+    with api.runtime.journal.feed.watch(run_id) as watch:
+        while True:
+            seen = watch.count
+            found = await look(api, run_id, flush=False)
+            if found is None or is_done(found):
+                return found
+            await watch.wait(seen, LOOK)
+
+
+async def until_over(api: Api, run_id: str) -> SeenRun | None:
+    """Wait until clients take a run for finished. None: it was deleted."""
+    return await until(api, run_id, lambda found: found.is_over)
+
+
+async def result_of(api: Api, run_id: str, found: SeenRun | None) -> Any:
+    """What `wait` and `join` return for a run that is over."""
+    if found is None or statuses.is_gone(found.row):
+        return as_error("NotFound", f"Run {run_id} was deleted.")
+    row, serializer = found.row, api.runtime.engine.serializer
+    if row.state in (State.FAILED, State.HELD):
+        try:
+            error = load_error(serializer, row)
+        except UNREADABLE as unreadable:
+            return as_error(type(unreadable).__name__, str(unreadable))
+        if error is not None and row.state == State.FAILED:
+            return as_error(error.kind, error.message)
+        return as_error("Held", f"Run {row.id} is held until a person decides: {row.reason}")
+    graph = api.runtime.engine.graphs.newest.get(row.graph)
+    if row.state == State.DONE and (graph is None or _returns_state(graph)):
+        plan = load_output(serializer, row, api.runtime.engine.state_at)
+        return await api.runtime.journal.arun(plan, flush=False)
+    values = await state_values(graph, row.thread_id)
+    if not found.asks or not isinstance(values, dict):
+        return values
+    asked = [as_interrupt(api, one) for one in found.questions]
+    return {**values, "__interrupt__": asked} if asked else values
+
+
+def as_error(kind: str, message: str) -> dict[str, Any]:
+    """A run that failed, as `wait` and `join` return it: it is no error of HTTP."""
+    return {"__error__": {"error": kind, "message": message}}
+
+
+def as_interrupt(api: Api, wait: WaitRow) -> dict[str, Any]:
+    """An open question as LangGraph's `Interrupt`."""
+    shown = waits.to_wait(api.runtime.engine.serializer, wait)
+    return {
+        "value": shown.value,
+        "id": wait.interrupt_id,
+        "response_schema": shown.response_schema,
+    }
+
+
+async def state_values(graph: Graph | None, thread_id: str) -> Any:
+    """The state of a thread, as its graph shows it."""
+    if graph is None:
+        return {}
+    state = await graph.pregel.aget_state({"configurable": {"thread_id": thread_id}})
+    return state.values
+
+
+def _returns_state(graph: Graph) -> bool:
+    """Whether a graph returns its whole state, so that the output of a run is that."""
+    output, state = graph.pregel.output_channels, graph.pregel.stream_channels_asis
+    if isinstance(output, str) or isinstance(state, str):
+        return output == state
+    return {*output} == {*state}

@@ -1,0 +1,157 @@
+"""The streams of single runs: `runs.stream` and `runs.join_stream`.
+
+    POST /threads/{t}/runs/stream, /runs/stream    accept a run, and stream it
+    GET  /threads/{t}/runs/{r}/stream              join the stream of a run, or come back to it
+    GET  /runs/{r}/stream                          the same for a run without a thread
+
+`Last-Event-ID` names the last event that a client has, and the stream goes on behind it, also after
+the run has ended, and in another process. `-1` and `-` are the beginning. A join without it, or
+with one that is not ours, is live only: it begins with what is produced from now on.
+
+A stream ends with `end` when the run has ended, or asks a person; before that there is an `error`
+if it has failed. Our ids are always sent, so every stream can be resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from perdure.operations.run_payload import load_setup
+from perdure.server.agent_api.run_acceptance import accept_run
+from perdure.server.agent_api.run_bodies import RunBody
+from perdure.server.agent_api.run_endings import cancel
+from perdure.server.agent_api.run_events import (
+    START,
+    Position,
+    RunEvents,
+    WireEvent,
+    parse_position,
+)
+from perdure.server.agent_api.run_reader import RunReader
+from perdure.server.agent_api.run_results import find_run
+from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot, encode
+from perdure.server.agent_api.stream_modes import parse_filter, parse_modes, run_modes
+from perdure.server.caller import Scope
+from perdure.server.context import Api, ApiDep
+from perdure.types import RunError
+
+router = APIRouter(tags=["runs"])
+
+
+@router.post("/threads/{thread_id}/runs/stream", response_model=None)
+async def stream_run(thread_id: str, body: RunBody, request: Request, api: ApiDep) -> Response:
+    """Create a run on a thread, and stream its output as server-sent events."""
+    return await _accept_and_stream(api, str(thread_id), body, request)
+
+
+@router.post("/runs/stream", response_model=None)
+async def stream_stateless_run(body: RunBody, request: Request, api: ApiDep) -> Response:
+    """Create a run without a thread, and stream its output as server-sent events."""
+    return await _accept_and_stream(api, None, body, request)
+
+
+@router.get("/threads/{thread_id}/runs/{run_id}/stream", response_model=None)
+async def join_run_stream(
+    thread_id: UUID, run_id: UUID, request: Request, api: ApiDep, cancel_on_disconnect: bool = False
+) -> Response:
+    """Stream the output of a run as server-sent events, from `Last-Event-ID` on or from now."""
+    return await _join(api, str(thread_id), str(run_id), request, cancel_on_disconnect)
+
+
+@router.get("/runs/{run_id}/stream", response_model=None)
+async def join_stateless_run_stream(
+    run_id: UUID, request: Request, api: ApiDep, cancel_on_disconnect: bool = False
+) -> Response:
+    """Stream the output of a run without a thread as server-sent events."""
+    return await _join(api, None, str(run_id), request, cancel_on_disconnect)
+
+
+async def _accept_and_stream(
+    api: Api, thread_id: str | None, body: RunBody, request: Request
+) -> Response:
+    modes = parse_modes(body.stream_mode)
+    slot = StreamSlot(api)
+    asked = body.model_copy(update={"stream_mode": [*modes]})
+    accepted = await accept_run(api, thread_id, asked)
+    source = RunEvents(accepted.row.id, modes, subgraphs=body.stream_subgraphs)
+    reader = RunReader(api.runtime, accepted.row)
+    stream = RunStream(reader, source, Position(accepted.after), is_new=True)
+    headers = {"location": f"{accepted.location}/stream", "content-location": accepted.location}
+    return _respond(api, slot, stream, headers, cancels=body.on_disconnect == "cancel")
+
+
+async def _join(
+    api: Api, thread_id: str | None, run_id: str, request: Request, cancels: bool
+) -> Response:
+    api.require(Scope.START if cancels else Scope.READ)
+    wanted = parse_filter(request.query_params.getlist("stream_mode"))
+    slot = StreamSlot(api)
+    row = (await find_run(api, thread_id, run_id)).row
+    modes, subgraphs = run_modes(load_setup(api.runtime.engine.serializer, row))
+    source = RunEvents(row.id, wanted or modes, subgraphs=subgraphs)
+    reader = RunReader(api.runtime, row)
+    position = parse_position(request.headers.get("last-event-id"))
+    if position is None:
+        stream = RunStream(reader, source, Position(await reader.last()), is_new=True)
+    else:
+        stream = RunStream(reader, source, position, is_new=position < START)
+    path = f"/threads/{thread_id}/runs/{run_id}" if thread_id else f"/runs/{run_id}"
+    return _respond(api, slot, stream, {"location": f"{path}/stream"}, cancels=cancels)
+
+
+def _respond(
+    api: Api, slot: StreamSlot, stream: RunStream, headers: dict[str, str], *, cancels: bool
+) -> Response:
+    async def cancel_run() -> None:
+        row = stream.reader.row
+        found = await find_run(api, row.thread_id, row.id)
+        if not found.is_over:
+            await cancel(api, found, action="interrupt", wait=False)
+
+    on_leave = cancel_run if cancels else None
+    return EventStreamResponse(slot, stream.events(), headers, on_leave=on_leave)
+
+
+@dataclass(frozen=True)
+class RunStream:
+    """The stream of one run for one client."""
+
+    reader: RunReader
+    source: RunEvents
+    behind: Position
+    is_new: bool
+    """Whether it begins with `metadata`, and behind the whole chunk that is named."""
+
+    async def events(self) -> AsyncGenerator[bytes]:
+        """Encoded events, until the run has ended or rests."""
+        behind = max(self.behind, START)
+        after = behind.n if self.is_new else max(behind.n - 1, 0)
+        if self.is_new:
+            yield _encoded(self.source.begin(behind))
+        async with aclosing(self.reader.chunks(self._first(after))) as chunks:
+            async for chunk in chunks:
+                for event in self.source.feed(chunk):
+                    if event.position > behind and event.position.n > after:
+                        yield _encoded(event)
+        rest = await self.reader.rest()
+        if rest.error is not None:
+            yield encode("error", error_data(rest.error))
+        yield encode("end", None)
+
+    def _first(self, after: int) -> int:
+        return 0 if self.source.needs_history else after
+
+
+def error_data(error: RunError) -> dict[str, Any]:
+    return {"error": error.kind, "message": error.message}
+
+
+def _encoded(event: WireEvent) -> bytes:
+    return encode(event.name, event.data, str(event.position))

@@ -1,0 +1,334 @@
+"""Runs: create, wait, join, batch, list, get, cancel, delete.
+
+Runs of a thread are at `/threads/{thread_id}/runs`, stateless ones at `/runs`: those have a thread
+of their own, which is erased some time after they ended, unless it is to be kept. Until then they
+can be joined and cancelled by their id alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.responses import Response
+
+from perdure.errors import NotFound
+from perdure.operations import runs as run_operations
+from perdure.operations import waits as wait_operations
+from perdure.operations.run_payload import load_setup
+from perdure.operations.runs import RunRow
+from perdure.server.agent_api import run_endings, statuses
+from perdure.server.agent_api.run_acceptance import Accepted, accept_run, check_filters
+from perdure.server.agent_api.run_bodies import RunBody, WireBody
+from perdure.server.agent_api.run_results import (
+    SeenRun,
+    as_error,
+    find_run,
+    look,
+    result_of,
+    until_over,
+)
+from perdure.server.agent_api.run_shapes import is_update, selected, wire_run
+from perdure.server.agent_api.statuses import STATES_OF, RunStatus
+from perdure.server.agent_api.waiting_response import WaitingResponse
+from perdure.server.caller import Scope
+from perdure.server.context import Api, ApiDep
+from perdure.server.json_errors import ApiError
+from perdure.server.json_values import WireResponse
+from perdure.types import ENDED
+
+router = APIRouter(tags=["Runs"])
+
+PAGE = 200
+"""Runs that are read at once."""
+THREAD = "/threads/{thread_id}/runs"
+RUN = THREAD + "/{run_id}"
+Json = dict[str, Any]
+Action = Literal["interrupt", "rollback"]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Offset = Annotated[int, Query(ge=0, le=2**31)]
+
+
+class BatchBody(RunBody):
+    """One run of a batch."""
+
+    thread_id: UUID | None = None
+
+
+class CancelBody(WireBody):
+    """Which runs to cancel."""
+
+    thread_id: UUID | None = None
+    run_ids: list[UUID] | None = Field(default=None, max_length=1000)
+    status: Literal["pending", "running", "all"] | None = None
+
+
+# -- creating
+
+
+@router.post(THREAD)
+async def create(thread_id: UUID, body: RunBody, api: ApiDep) -> Any:
+    """Create a run on a thread. It is on disk when this returns."""
+    return _created(api, await accept_run(api, str(thread_id), body))
+
+
+@router.post("/runs")
+async def create_stateless(body: RunBody, api: ApiDep) -> Any:
+    """Create a run on a thread of its own."""
+    return _created(api, await accept_run(api, None, body))
+
+
+@router.post("/runs/batch")
+async def create_batch(
+    body: Annotated[list[BatchBody], Field(max_length=1000)], api: ApiDep
+) -> Any:
+    """Create several runs, each on its thread or on one of its own."""
+
+    async def accept(one: BatchBody) -> Json:
+        thread_id = None if one.thread_id is None else str(one.thread_id)
+        return _shown(api, await accept_run(api, thread_id, one))
+
+    made = await asyncio.gather(*map(accept, body), return_exceptions=True)
+    for one in made:
+        if isinstance(one, BaseException):
+            raise one
+    return list(made)
+
+
+def _created(api: Api, accepted: Accepted) -> WireResponse:
+    headers = {"Content-Location": accepted.location}
+    return WireResponse(_shown(api, accepted), headers=headers)
+
+
+def _shown(api: Api, accepted: Accepted) -> Json:
+    status = statuses.run_status(accepted.row, asks=False)
+    return wire_run(api.runtime.engine.serializer, accepted.row, status)
+
+
+# -- waiting
+
+
+@router.post(THREAD + "/wait")
+async def create_and_wait(thread_id: UUID, body: RunBody, api: ApiDep) -> Any:
+    """Create a run on a thread, and return its values when it is over."""
+    accepted = await accept_run(api, str(thread_id), body)
+    return _waited(api, accepted, body)
+
+
+@router.post("/runs/wait")
+async def create_stateless_and_wait(body: RunBody, api: ApiDep) -> Any:
+    """Create a run on a thread of its own, and return its values when it is over."""
+    accepted = await accept_run(api, None, body)
+    return _waited(api, accepted, body)
+
+
+def _waited(api: Api, accepted: Accepted, body: RunBody) -> WaitingResponse:
+    run_id, location = accepted.row.id, accepted.location
+    headers = {"Content-Location": location, "Location": f"{location}/join"}
+    leaving = body.on_disconnect == "cancel"
+    return _result(api, run_id, headers=headers, cancels=leaving)
+
+
+def _result(
+    api: Api, run_id: str, *, headers: dict[str, str], cancels: bool = False
+) -> WaitingResponse:
+    async def value() -> Any:
+        return await result_of(api, run_id, await until_over(api, run_id))
+
+    async def left() -> None:
+        found = await look(api, run_id)
+        if found is not None and not found.is_over:
+            await run_endings.cancel(api, found, action="interrupt", wait=False)
+
+    return WaitingResponse(api, value, headers=headers, left=left if cancels else None)
+
+
+@router.get(RUN + "/join")
+async def join(
+    thread_id: UUID, run_id: UUID, api: ApiDep, cancel_on_disconnect: bool = False
+) -> Any:
+    """Wait until a run is over, and return its values."""
+    return await _join(api, str(thread_id), str(run_id), cancel_on_disconnect)
+
+
+@router.get("/runs/{run_id}/join")
+async def join_stateless(run_id: UUID, api: ApiDep, cancel_on_disconnect: bool = False) -> Any:
+    """Wait until a stateless run is over, and return its values."""
+    return await _join(api, None, str(run_id), cancel_on_disconnect)
+
+
+async def _join(api: Api, thread_id: str | None, run_id: str, cancels: bool) -> Any:
+    api.require(Scope.START if cancels else Scope.READ)
+    try:
+        found = await find_run(api, thread_id, run_id)
+    except NotFound as missing:  # clients of the Agent Server expect no error of HTTP
+        return as_error("NotFound", str(missing))
+    location = Accepted(found.row, thread_id is None).location
+    headers = {"Content-Location": location, "Location": f"{location}/join"}
+    return _result(api, run_id, headers=headers, cancels=cancels)
+
+
+# -- looking
+
+
+@router.get(THREAD)
+async def list_runs(
+    thread_id: UUID,
+    api: ApiDep,
+    limit: Limit = 10,
+    offset: Offset = 0,
+    status: RunStatus | None = None,
+    select: Annotated[list[str] | None, Query()] = None,
+) -> Any:
+    """The runs of a thread, newest first."""
+    api.require(Scope.READ)
+    on = str(thread_id)
+    for action in ("read", "search"):
+        filters = await api.authorize("threads", action, {"thread_id": on})
+        await check_filters(api, on, filters)
+    runtime = api.runtime
+    if await runtime.journal.arun(runtime.services.threads.find(on)) is None:
+        raise NotFound("thread", on)
+    found = await _page(api, on, status, offset + limit + 1)
+    serializer = runtime.engine.serializer
+    shown = [
+        selected(wire_run(serializer, one.row, one.status), select or ())
+        for one in found[offset : offset + limit]
+    ]
+    more = len(found) > offset + limit
+    headers = {"X-Pagination-Total": str(offset + len(shown) + more)}
+    if more:
+        headers["X-Pagination-Next"] = str(offset + limit)
+    return WireResponse(shown, headers=headers)
+
+
+async def _page(api: Api, thread_id: str, status: RunStatus | None, count: int) -> list[SeenRun]:
+    """The newest runs of a thread that the wire has, and that have a status."""
+    runtime = api.runtime
+    page = wait_operations.page(kind="human", thread_id=thread_id, after=None, count=PAGE)
+    open = await runtime.journal.ado(page)
+    now, serializer = runtime.services.clock.now(), runtime.engine.serializer
+    found: list[SeenRun] = []
+    before: tuple[int, str] | None = None
+    states = None if status is None else [state.value for state in STATES_OF[status]]
+    while len(found) < count:
+        rows: list[RunRow] = await runtime.journal.ado(
+            run_operations.page(thread_id=thread_id, states=states, before=before, count=PAGE)
+        )
+        for row in rows:
+            seen = SeenRun(row, open, statuses.asks_person(row, open, now))
+            is_shown = status in (None, seen.status) and not statuses.is_gone(row)
+            if is_shown and not is_update(load_setup(serializer, row)):
+                found.append(seen)
+        if len(rows) < PAGE:
+            break
+        before = (rows[-1].created_at, rows[-1].id)
+    return found[:count]
+
+
+@router.get(RUN)
+async def get(thread_id: UUID, run_id: UUID, api: ApiDep) -> Any:
+    """A run."""
+    return await _get(api, str(thread_id), str(run_id))
+
+
+@router.get("/runs/{run_id}")
+async def get_stateless(run_id: UUID, api: ApiDep) -> Any:
+    """A stateless run, until its thread is erased."""
+    return await _get(api, None, str(run_id))
+
+
+async def _get(api: Api, thread_id: str | None, run_id: str) -> Json:
+    api.require(Scope.READ)
+    found = await find_run(api, thread_id, run_id)
+    return wire_run(api.runtime.engine.serializer, found.row, found.status)
+
+
+# -- ending
+
+
+@router.delete(RUN, status_code=204)
+async def delete(thread_id: UUID, run_id: UUID, api: ApiDep) -> Response:
+    """Delete a run; the state of its thread stays. One that is driven has to be cancelled first."""
+    api.require(Scope.START)
+    found = await find_run(api, str(thread_id), str(run_id), action="delete")
+    await run_endings.delete(api, found)
+    return Response(status_code=204)
+
+
+@router.post(RUN + "/cancel")
+async def cancel(
+    thread_id: UUID,
+    run_id: UUID,
+    api: ApiDep,
+    wait: bool = False,
+    action: Action = "interrupt",
+) -> Any:
+    """Cancel a run. By `rollback`, it and its checkpoints are deleted."""
+    return await _cancel(api, str(thread_id), str(run_id), action, wait)
+
+
+@router.post("/runs/{run_id}/cancel")
+async def cancel_stateless(
+    run_id: UUID, api: ApiDep, wait: bool = False, action: Action = "interrupt"
+) -> Any:
+    """Cancel a stateless run."""
+    return await _cancel(api, None, str(run_id), action, wait)
+
+
+async def _cancel(
+    api: Api, thread_id: str | None, run_id: str, action: str, wait: bool
+) -> Response:
+    api.require(Scope.START)
+    found = await find_run(api, thread_id, run_id, action="update")
+    await run_endings.cancel(api, found, action=action, wait=wait)
+    return WireResponse({}) if wait else Response(status_code=202)
+
+
+@router.post("/runs/cancel", status_code=204)
+async def cancel_many(body: CancelBody, api: ApiDep, action: Action = "interrupt") -> Response:
+    """Cancel runs of a thread by their ids, or all that are pending, running, or either."""
+    api.require(Scope.START)
+    chosen = await _chosen(api, body)
+    if not chosen:
+        raise ApiError(404, "No run that can be cancelled matches.")
+    for one in chosen:
+        await run_endings.cancel(api, one, action=action, wait=False)
+    return Response(status_code=204)
+
+
+async def _chosen(api: Api, body: CancelBody) -> list[SeenRun]:
+    """The runs that a request names, as far as they are under way."""
+    on = None if body.thread_id is None else str(body.thread_id)
+    if body.run_ids:
+        ids = [str(one) for one in body.run_ids]
+    elif body.status is not None:
+        runtime, before, ids = api.runtime, None, []
+        states = {
+            state.value
+            for status in statuses.UNDER_WAY
+            if body.status in ("all", status.value)
+            for state in STATES_OF[status]
+        }
+        while True:
+            rows = await runtime.journal.ado(
+                run_operations.page(thread_id=on, states=states, before=before, count=PAGE)
+            )
+            ids += [row.id for row in rows]
+            if len(rows) < PAGE:
+                break
+            before = (rows[-1].created_at, rows[-1].id)
+    else:
+        raise ApiError(422, "Name the runs by run_ids and thread_id, or by status.")
+    found = []
+    for run_id in ids:
+        try:
+            one = await find_run(api, on, run_id, action="update")
+        except NotFound:
+            continue
+        if one.row.state not in ENDED and (body.run_ids or not one.is_over):
+            found.append(one)
+    return found

@@ -1,0 +1,65 @@
+"""What the searches of the Agent Server share: limits, filters, fields, headers of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from perdure.server.auth_handlers import Filters
+from perdure.server.json_values import WireResponse
+
+Limit = Annotated[int, Field(ge=1, le=1000)]
+Offset = Annotated[int, Field(ge=0, le=2**31)]
+
+
+class Page(BaseModel):
+    """The part of every search that says which page is wanted."""
+
+    limit: Limit = 10
+    offset: Offset = 0
+    sort_order: Literal["asc", "desc"] | None = None
+
+
+def has_metadata(metadata: Mapping[str, Any], wanted: Mapping[str, Any] | None) -> bool:
+    """Whether metadata, or a state, contains all that is wanted; objects in it as well."""
+    return all(
+        key in metadata and _holds(metadata[key], one) for key, one in (wanted or {}).items()
+    )
+
+
+def _holds(value: Any, wanted: Any) -> bool:
+    if isinstance(value, Mapping) and isinstance(wanted, Mapping):
+        return has_metadata(value, wanted)
+    return bool(value == wanted)
+
+
+def passes(filters: Filters | None, metadata: Mapping[str, Any]) -> bool:
+    """Whether the conditions of an authorization handler, if it has any, are met."""
+    return filters is None or filters.match(dict(metadata))
+
+
+def selected(item: Mapping[str, Any], select: Iterable[str] | None) -> dict[str, Any]:
+    """The chosen fields of an item, all by default; `values.name` is one key of its values."""
+    if select is None:
+        return dict(item)
+    found: dict[str, Any] = {}
+    for name in select:
+        field, _, key = name.partition(".")
+        if field not in item:
+            continue
+        if not key:
+            found[field] = item[field]
+        elif isinstance(item[field], Mapping) and key in item[field]:
+            found.setdefault(field, {})[key] = item[field][key]
+    return found
+
+
+def page_response(items: Sequence[Any], offset: int, *, has_more: bool) -> WireResponse:
+    """A page of a search. Its total counts what is known: this page, and one if there are more."""
+    end = offset + len(items)
+    headers = {"x-pagination-total": str(end + has_more)}
+    if has_more:
+        headers["x-pagination-next"] = str(end)
+    return WireResponse(list(items), headers=headers)

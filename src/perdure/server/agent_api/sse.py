@@ -1,0 +1,154 @@
+"""Server-sent events: how an event is written, and the response that streams them.
+
+A stream ends in one of four ways.
+
+    its events end       the response ends
+    the client leaves    noticed at once, also while nothing is sent
+    the server stops     the connection is cut, as by a crash: clients come back by `Last-Event-ID`
+                         to the next server, and would take a clean end for the end of the run
+    the journal is gone  the same
+
+Nothing is buffered here: the next event is asked for when the last one has been taken by the
+connection. A client that reads slowly slows only its own reader of the journal. Every 5 seconds a
+comment is sent, whatever else is: JavaScript clients drop a connection whose comments are late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from perdure.errors import Unavailable
+from perdure.server.context import Api
+from perdure.server.json_values import dump
+
+log = logging.getLogger("perdure")
+
+HEARTBEAT = 5.0
+"""Seconds between two comments."""
+STALLED = 900.0
+"""Seconds after which a client that takes nothing is given up."""
+HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+COMMENT = b": heartbeat\r\n\r\n"
+
+
+def encode(name: str, data: Any, id: str | None = None) -> bytes:
+    """One event. JSON has no line breaks, so its data is one line."""
+    event = b"event: " + _line(name) + b"\r\ndata: " + dump(data) + b"\r\n"
+    return event + (b"" if id is None else b"id: " + _line(id) + b"\r\n") + b"\r\n"
+
+
+def _line(text: str) -> bytes:
+    """A text that may come from a user, such as the name of a node, as one line."""
+    return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "replace")
+
+
+class StreamSlot:
+    """A stream that counts as open from now on: take it before a run is accepted for it."""
+
+    def __init__(self, api: Api) -> None:
+        """Raises 503 if too many are open."""
+        self._open = contextlib.ExitStack()
+        self.stopping = self._open.enter_context(api.open_stream()).stopping
+        """Set when the server stops."""
+
+    def close(self) -> None:
+        self._open.close()
+
+    __del__ = close  # a response that is never sent
+
+
+class EventStreamResponse(Response):
+    """Streams encoded events. `on_leave` is awaited if the client leaves before their end."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        slot: StreamSlot,
+        events: AsyncGenerator[bytes],
+        headers: dict[str, str] | None = None,
+        *,
+        on_leave: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        self._slot, self._events, self._on_leave = slot, events, on_leave
+        super().__init__(headers={**HEADERS, **(headers or {})})
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        status = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **status})
+        connection = _Connection(send)
+        writing = asyncio.ensure_future(self._write(connection))
+        leaving = asyncio.ensure_future(_until_left(receive))
+        others = (
+            asyncio.ensure_future(connection.beat()),
+            asyncio.ensure_future(self._slot.stopping.wait()),
+        )
+        tasks: set[asyncio.Future[Any]] = {writing, leaving, *others}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            has_left = leaving.done()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._slot.close()
+            is_whole = not writing.cancelled() and writing.exception() is None
+            if has_left and not is_whole and self._on_leave is not None:
+                await self._on_leave()
+        if is_whole and not has_left:
+            await connection.write(b"", more=False)
+
+    async def _write(self, connection: _Connection) -> None:
+        try:
+            async with contextlib.aclosing(self._events) as events:
+                async for event in events:
+                    await connection.write(event)
+        except Unavailable:
+            raise
+        except Exception as error:
+            log.error("A stream failed.", exc_info=error)
+            data = {"error": "InternalError", "message": "The stream failed; the log says why."}
+            await connection.write(encode("error", data))
+
+
+class _Connection:
+    """The sending side of a connection: events and comments, one at a time."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self._free = send, asyncio.Lock()
+
+    async def write(self, body: bytes, *, more: bool = True) -> None:
+        message: Message = {"type": "http.response.body", "body": body, "more_body": more}
+        async with self._free:
+            await self._send(message)
+
+    async def beat(self) -> None:
+        """Send comments until the client has taken nothing for too long."""
+        loop = asyncio.get_running_loop()
+        next_at, taken_at = loop.time() + HEARTBEAT, loop.time()
+        while loop.time() < taken_at + STALLED:
+            await asyncio.sleep(next_at - loop.time())
+            next_at = max(next_at + HEARTBEAT, loop.time())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT):
+                    await self._free.acquire()
+                try:
+                    await self._send(
+                        {"type": "http.response.body", "body": COMMENT, "more_body": True}
+                    )
+                    taken_at = loop.time()
+                finally:
+                    self._free.release()
+
+
+async def _until_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,234 @@
+"""`/store`: items of LangGraph's store, by namespace and key.
+
+The store is that of the runtime (`Runtime(store=...)`), or the one that its graphs were compiled
+with. Authorization handlers have no conditions here: they rewrite `value["namespace"]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import APIRouter, Response
+from langgraph.store.base import BaseStore, InvalidNamespaceError, Item
+from pydantic import BaseModel, Field
+
+from perdure.langgraph_port.stores import loop_of
+from perdure.server.agent_api.search_pages import Limit, Offset
+from perdure.server.caller import Scope
+from perdure.server.context import Api, ApiDep
+from perdure.server.json_errors import ApiError
+from perdure.server.json_values import dump
+
+router = APIRouter(tags=["store"])
+
+T = TypeVar("T")
+Json = dict[str, Any]
+Labels = list[str]
+Minutes = Annotated[float, Field(gt=0, le=5_000_000)]
+
+
+class NewItem(BaseModel):
+    """An item to be stored."""
+
+    namespace: Labels
+    key: str
+    value: Json
+    index: Literal[False] | list[str] | None = None
+    ttl: Minutes | None = None
+
+
+class ItemKey(BaseModel):
+    """An item to be deleted."""
+
+    namespace: Labels = Field(default_factory=list)
+    key: str
+
+
+class ItemSearch(BaseModel):
+    """A search for items below a namespace."""
+
+    namespace_prefix: Labels = Field(default_factory=list)
+    filter: Json | None = None
+    limit: Limit = 10
+    offset: Offset = 0
+    query: str | None = None
+    refresh_ttl: bool | None = None
+
+
+class NamespaceSearch(BaseModel):
+    """A search for namespaces."""
+
+    prefix: Labels | None = None
+    suffix: Labels | None = None
+    max_depth: Annotated[int, Field(ge=1, le=100)] | None = None
+    limit: Limit = 100
+    offset: Offset = 0
+
+
+@router.put("/store/items", status_code=204)
+async def put_item(body: NewItem, api: ApiDep) -> Response:
+    """Store an item, or replace the one of this key."""
+    api.require(Scope.START)
+    value: dict[str, Any] = {
+        "namespace": _namespace(body.namespace),
+        "key": _text("key", body.key),
+        "value": body.value,
+        "index": body.index,
+    }
+    await api.authorize("store", "put", value)
+    if b"\\u0000" in dump(value["value"]):
+        raise ApiError(422, "value: it contains a character U+0000, which cannot be stored.")
+    options: dict[str, Any] = {} if body.ttl is None else {"ttl": body.ttl}
+    if body.index is not None:
+        options["index"] = body.index
+    await _ask(
+        api,
+        lambda store: store.aput(
+            tuple(value["namespace"]), value["key"], value["value"], **options
+        ),
+    )
+    return Response(status_code=204)
+
+
+@router.get("/store/items")
+async def get_item(
+    key: str, api: ApiDep, namespace: str = "", refresh_ttl: bool | None = None
+) -> Json | None:
+    """Get an item; null if there is none. The labels of the namespace are joined by dots."""
+    api.require(Scope.READ)
+    labels = _namespace(namespace.split(".") if namespace else [])
+    value: dict[str, Any] = {"namespace": labels, "key": _text("key", key)}
+    await api.authorize("store", "get", value)
+    found = await _ask(
+        api,
+        lambda store: store.aget(tuple(value["namespace"]), value["key"], refresh_ttl=refresh_ttl),
+    )
+    return None if found is None else _wire(found)
+
+
+@router.delete("/store/items", status_code=204)
+async def delete_item(body: ItemKey, api: ApiDep) -> Response:
+    """Delete an item, if it is there."""
+    api.require(Scope.START)
+    value: dict[str, Any] = {
+        "namespace": _namespace(body.namespace),
+        "key": _text("key", body.key),
+    }
+    await api.authorize("store", "delete", value)
+    await _ask(api, lambda store: store.adelete(tuple(value["namespace"]), value["key"]))
+    return Response(status_code=204)
+
+
+@router.post("/store/items/search")
+async def search_items(body: ItemSearch, api: ApiDep) -> Json:
+    """Search items below a namespace, by their values or, if the store has an index, by meaning."""
+    api.require(Scope.READ)
+    value: dict[str, Any] = {
+        "namespace": _labels(body.namespace_prefix),
+        "filter": body.filter,
+        "limit": body.limit,
+        "offset": body.offset,
+        "query": body.query,
+    }
+    await api.authorize("store", "search", value)
+    found = await _ask(
+        api,
+        lambda store: store.asearch(
+            tuple(value["namespace"]),
+            filter=value["filter"],
+            query=value["query"],
+            limit=body.limit,
+            offset=body.offset,
+            refresh_ttl=body.refresh_ttl,
+        ),
+    )
+    return {"items": [{**_wire(one), "score": one.score} for one in found]}
+
+
+@router.post("/store/namespaces")
+async def list_namespaces(body: NamespaceSearch, api: ApiDep) -> Json:
+    """List the namespaces that have items."""
+    api.require(Scope.READ)
+    value: dict[str, Any] = {
+        "namespace": _labels(body.prefix or []),
+        "suffix": _labels(body.suffix or []),
+        "max_depth": body.max_depth,
+        "limit": body.limit,
+        "offset": body.offset,
+    }
+    await api.authorize("store", "list_namespaces", value)
+    found = await _ask(
+        api,
+        lambda store: store.alist_namespaces(
+            prefix=tuple(value["namespace"] or ()) or None,
+            suffix=tuple(value["suffix"] or ()) or None,
+            max_depth=body.max_depth,
+            limit=body.limit,
+            offset=body.offset,
+        ),
+    )
+    return {"namespaces": [list(one) for one in found]}
+
+
+def _store(api: Api) -> BaseStore:
+    if api.runtime.store is not None:
+        return api.runtime.store
+    graphs = api.runtime.engine.graphs.newest.values()
+    own = {id(one.pregel.store): one.pregel.store for one in graphs if one.pregel.store is not None}
+    if len(own) == 1:
+        [found] = own.values()
+        return found
+    raise ApiError(501, "This server has no store: pass Runtime(store=True), or one of your own.")
+
+
+async def _ask(api: Api, ask: Callable[[BaseStore], Awaitable[T]]) -> T:
+    """Ask the store, in the event loop it belongs to if it belongs to one."""
+    store = _store(api)
+    loop = loop_of(store)
+
+    async def there() -> T:
+        return await ask(store)
+
+    try:
+        if loop is None or loop is asyncio.get_running_loop():
+            return await there()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there(), loop))
+    except (InvalidNamespaceError, ValueError) as error:
+        raise ApiError(400, f"The store refused this: {error!s:.300}") from error
+    except NotImplementedError as error:
+        raise ApiError(501, f"The store does not support this: {error!s:.300}") from error
+
+
+def _namespace(labels: list[str]) -> tuple[str, ...]:
+    """The namespace of an item. Raises 400."""
+    if not labels:
+        raise ApiError(400, "The namespace must not be empty.")
+    return _labels(labels)
+
+
+def _labels(labels: list[str]) -> tuple[str, ...]:
+    for label in labels:
+        if not label or "." in label:
+            raise ApiError(
+                400, f"A label of a namespace must not be empty or contain a dot: {label[:100]!a}."
+            )
+        _text("namespace", label)
+    return tuple(labels)
+
+
+def _text(name: str, text: str) -> str:
+    if "\0" in text:
+        raise ApiError(422, f"{name}: it contains a character U+0000, which cannot be stored.")
+    return text
+
+
+def _wire(item: Item) -> Json:
+    return {
+        "namespace": list(item.namespace),
+        "key": item.key,
+        "value": item.value,
+        "created_at": item.created_at,
+        "updated_at": item.updated_at,
+    }

@@ -1,0 +1,192 @@
+"""`/threads/{id}/state` and `/history`: the states of a thread, now and before, and changing them.
+
+A state is read and changed by the graph of the thread's last run, or the one that its metadata
+names. A change is made under a lease: while a run is driven it is 409.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import StateSnapshot
+from pydantic import BaseModel
+
+from perdure.engine.bound_graph import BoundGraph
+from perdure.errors import Error
+from perdure.server.agent_api.search_pages import Limit, selected
+from perdure.server.agent_api.state_shapes import checkpoint as wire_checkpoint
+from perdure.server.agent_api.state_shapes import thread_state
+from perdure.server.agent_api.thread_views import (
+    apply_supersteps,
+    graph_of,
+    place,
+    snapshot_at,
+    stored_state,
+)
+from perdure.server.agent_api.threads import find_thread
+from perdure.server.caller import Scope
+from perdure.server.context import Api, ApiDep
+from perdure.server.json_errors import ApiError
+from perdure.service.threads import Thread
+
+router = APIRouter(tags=["threads"])
+
+Json = dict[str, Any]
+Select = Annotated[list[str] | None, Query()]
+END = "__end__"
+
+
+class Checkpoint(BaseModel):
+    """A place in the history of a thread."""
+
+    thread_id: str | None = None
+    checkpoint_ns: str | None = None
+    checkpoint_id: str | None = None
+    checkpoint_map: Json | None = None
+
+
+class StateQuery(BaseModel):
+    """Which state is meant."""
+
+    checkpoint: Checkpoint
+    subgraphs: bool = False
+    select: list[str] | None = None
+
+
+class StateChange(BaseModel):
+    """A change of a state."""
+
+    values: Json | list[Any] | None = None
+    as_node: str | None = None
+    checkpoint: Checkpoint | None = None
+    checkpoint_id: str | None = None
+
+
+class HistoryQuery(BaseModel):
+    """Which states of a thread are meant. `before` is a checkpoint, its id, or a config."""
+
+    limit: Limit = 10
+    before: str | Json | None = None
+    metadata: Json | None = None
+    checkpoint: Checkpoint | None = None
+    select: list[str] | None = None
+
+
+@router.get("/threads/{thread_id}/state")
+async def get_state(
+    thread_id: str, api: ApiDep, subgraphs: bool = False, select: Select = None
+) -> Json:
+    """Get the latest state of a thread."""
+    return await _state(api, thread_id, None, subgraphs, select)
+
+
+@router.get("/threads/{thread_id}/state/{checkpoint_id}")
+async def get_state_at(
+    thread_id: str, checkpoint_id: str, api: ApiDep, subgraphs: bool = False, select: Select = None
+) -> Json:
+    """Get a state of a thread by its checkpoint id."""
+    return await _state(api, thread_id, {"checkpoint_id": checkpoint_id}, subgraphs, select)
+
+
+@router.post("/threads/{thread_id}/state/checkpoint")
+async def get_state_of(thread_id: str, body: StateQuery, api: ApiDep) -> Json:
+    """Get a state of a thread by its checkpoint."""
+    return await _state(api, thread_id, body.checkpoint.model_dump(), body.subgraphs, body.select)
+
+
+async def _state(
+    api: Api, thread_id: str, at: Json | None, subgraphs: bool, select: list[str] | None
+) -> Json:
+    api.require(Scope.READ)
+    thread = await find_thread(api, thread_id)
+    found = await snapshot_at(api, thread, place(thread.thread_id, at), subgraphs=subgraphs)
+    return selected(thread_state(found), select)
+
+
+@router.post("/threads/{thread_id}/state")
+async def update_state(thread_id: str, body: StateChange, api: ApiDep) -> Json:
+    """Change the state of a thread as if a node had returned the values. Values of null as
+    `__end__` leave nothing to do: a run that waits on the thread ends."""
+    api.require(Scope.START)
+    value: dict[str, Any] = {"values": body.values, "as_node": body.as_node}
+    thread = await find_thread(api, thread_id, "update", value)
+    graph = graph_of(api, thread)
+    if graph is None:
+        raise ApiError(
+            400,
+            f"Thread {thread.thread_id!r} has no graph that is registered here: start a run on it, "
+            "or set metadata.graph_id.",
+        )
+    at = {} if body.checkpoint is None else body.checkpoint.model_dump()
+    if body.checkpoint_id is not None:
+        at["checkpoint_id"] = body.checkpoint_id
+    change = {"values": body.values, "as_node": body.as_node}
+    config = await apply_supersteps(api, graph, place(thread.thread_id, at), [[change]])
+    if body.as_node == END:
+        await _finish(api, thread)
+    where = wire_checkpoint(config) or {}
+    return {
+        "checkpoint": where,
+        "configurable": where,
+        "checkpoint_id": where.get("checkpoint_id"),
+    }
+
+
+async def _finish(api: Api, thread: Thread) -> None:
+    """Let the run that waited on a thread end now, not when a worker comes to it."""
+    graph = graph_of(api, thread)
+    if graph is None or thread.status != "interrupted":
+        return
+    try:
+        await BoundGraph.of(graph, api.runtime.engine).ainvoke(None, place(thread.thread_id))
+    except Error:  # a worker was faster
+        return
+
+
+@router.post("/threads/{thread_id}/history")
+async def search_history(thread_id: str, body: HistoryQuery, api: ApiDep) -> list[Json]:
+    """List the states of a thread, newest first."""
+    return await _history(api, thread_id, body)
+
+
+@router.get("/threads/{thread_id}/history")
+async def get_history(
+    thread_id: str, api: ApiDep, limit: Limit = 10, before: str | None = None
+) -> list[Json]:
+    """List the states of a thread, newest first."""
+    return await _history(api, thread_id, HistoryQuery(limit=limit, before=before))
+
+
+async def _history(api: Api, thread_id: str, body: HistoryQuery) -> list[Json]:
+    api.require(Scope.READ)
+    thread = await find_thread(api, thread_id)
+    at = None if body.checkpoint is None else body.checkpoint.model_dump()
+    if at is not None:
+        at.pop("checkpoint_id")  # the history goes back from `before`, or from the latest
+    config = place(thread.thread_id, at)
+    before = _before(thread.thread_id, config, body.before)
+    graph = graph_of(api, thread)
+    limits: Any = {"limit": body.limit, "filter": body.metadata}
+    found: list[StateSnapshot]
+    if graph is not None:
+        history = graph.pregel.aget_state_history(config, before=before, **limits)
+        found = [one async for one in history]
+    else:
+        every = api.runtime.saver.alist(config, before=before, **limits)
+        found = [stored_state(one, config) async for one in every]
+    return [selected(thread_state(one), body.select) for one in found]
+
+
+def _before(
+    thread_id: str, config: RunnableConfig, given: str | Json | None
+) -> RunnableConfig | None:
+    if given is None:
+        return None
+    if isinstance(given, dict):
+        given = (given.get("configurable") or given).get("checkpoint_id")
+    if not isinstance(given, str) or not given:
+        raise ApiError(422, "before: give a checkpoint, its id, or a config with one.")
+    ns = config["configurable"]["checkpoint_ns"]
+    return place(thread_id, {"checkpoint_ns": ns, "checkpoint_id": given})

@@ -1,0 +1,161 @@
+"""A thread on the wire: its values, questions and error, and the graph that reads its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.errors import InvalidUpdateError
+from langgraph.types import Command, StateSnapshot, StateUpdate
+
+from perdure.engine.bound_graph import BoundGraph
+from perdure.engine.graphs import Graph
+from perdure.errors import UNREADABLE, Error
+from perdure.operations import threads
+from perdure.server.agent_api.state_shapes import interrupts_by_task
+from perdure.server.context import Api
+from perdure.server.json_errors import ApiError
+from perdure.service.threads import Thread
+from perdure.types import State
+
+FIELDS = (
+    *("thread_id", "created_at", "updated_at", "state_updated_at", "metadata", "status", "config"),
+)
+OF_STATE = frozenset({"values", "interrupts", "error"})
+"""Fields that need the state of the thread, or its last run."""
+
+
+async def wire_thread(
+    api: Api, thread: Thread, *, questions: Iterable[str] | None = None, state: bool = True
+) -> dict[str, Any]:
+    """A thread as clients get it. `questions` are its open interrupt ids, if they are known; with
+    `state=False` it has no values."""
+    shown = {name: getattr(thread, name) for name in FIELDS}
+    if not state:
+        return shown
+    snapshot = await _readable_snapshot(api, thread)
+    exists = snapshot is not None and snapshot.created_at is not None
+    shown["values"] = snapshot.values if snapshot is not None and exists else None
+    if thread.run_id is None:
+        return shown
+    shown["interrupts"] = {}
+    if thread.status == "interrupted" and snapshot is not None:
+        if questions is None:
+            questions = await open_questions(api, thread.thread_id)
+        shown["interrupts"] = interrupts_by_task(snapshot, {*questions})
+    shown["error"] = await _error(api, thread)
+    return shown
+
+
+async def open_questions(api: Api, thread_id: str) -> set[str]:
+    """The interrupt ids of the questions to people that are open in a thread."""
+    found = await api.runtime.journal.arun(api.runtime.services.threads.questions([thread_id]))
+    return {id for _, id in found}
+
+
+async def _readable_snapshot(api: Api, thread: Thread) -> StateSnapshot | None:
+    try:
+        return await snapshot_at(api, thread, place(thread.thread_id))
+    except UNREADABLE:  # a list of threads can still be seen
+        return None
+
+
+async def _error(api: Api, thread: Thread) -> dict[str, Any] | None:
+    """Why a thread has failed, or was interrupted by something else than a question."""
+    if thread.run_id is None or thread.status not in ("error", "interrupted"):
+        return None
+    run = await api.runtime.get(thread.run_id)
+    if run.state is State.CANCELLED:
+        return {"error": "UserInterrupt", "message": run.reason or "The run was cancelled."}
+    if run.error is not None and run.state in (State.FAILED, State.HELD):
+        return {"error": run.error.kind, "message": run.error.message}
+    return None if run.reason is None else {"error": run.state.value, "message": run.reason}
+
+
+def wire_ttl(thread: Thread) -> dict[str, Any] | None:
+    """How long a thread is kept."""
+    if thread.ttl is None:
+        return None
+    return {"strategy": "delete", "ttl_minutes": thread.ttl, "expires_at": thread.expires_at}
+
+
+# -- the state of a thread
+
+
+def place(thread_id: str, checkpoint: dict[str, Any] | None = None) -> RunnableConfig:
+    """The config that names a state of a thread: by default the latest of its top graph."""
+    given = {name: one for name, one in (checkpoint or {}).items() if one is not None}
+    return {"configurable": {"checkpoint_ns": "", **given, "thread_id": thread_id}}
+
+
+def graph_of(api: Api, thread: Thread) -> Graph | None:
+    """The graph of a thread's last run, or the one that its metadata names."""
+    graphs, name = api.runtime.engine.graphs, thread.graph
+    if name is None:
+        return None
+    return graphs.find(name, thread.version or "") or graphs.newest.get(name)
+
+
+def graph_named(api: Api, name: Any) -> Graph:
+    """The graph of this name. Raises 422."""
+    graph = api.runtime.engine.graphs.newest.get(name) if isinstance(name, str) else None
+    if graph is None:
+        raise ApiError(422, f"metadata.graph_id must name a registered graph, not {name!a:.100}.")
+    return graph
+
+
+async def snapshot_at(
+    api: Api, thread: Thread, config: RunnableConfig, *, subgraphs: bool = False
+) -> StateSnapshot:
+    """The state of a thread at a place. Without its graph only what is stored can be shown."""
+    graph = graph_of(api, thread)
+    if graph is not None:
+        return await graph.pregel.aget_state(config, subgraphs=subgraphs)
+    found = await api.runtime.saver.aget_tuple(config)
+    return stored_state(found, config)
+
+
+def stored_state(found: CheckpointTuple | None, config: RunnableConfig) -> StateSnapshot:
+    """A checkpoint as a state, without the tasks that only its graph knows."""
+    if found is None:
+        return StateSnapshot({}, (), config, None, None, None, (), ())
+    values = found.checkpoint["channel_values"]
+    shown = {name: values[name] for name in values if not name.startswith(("__", "branch:"))}
+    metadata, at, parent = found.metadata, found.checkpoint["ts"], found.parent_config
+    return StateSnapshot(shown, (), found.config, metadata, at, parent, (), ())
+
+
+async def apply_supersteps(
+    api: Api,
+    graph: Graph,
+    config: RunnableConfig,
+    supersteps: Sequence[Sequence[dict[str, Any]]],
+) -> RunnableConfig:
+    """Change the state of a thread under a lease. Raises 400 for an update that the graph does not
+    take, such as one as an unknown node."""
+    bound = BoundGraph.of(graph, api.runtime.engine)
+    steps = [[_state_update(one) for one in step] for step in supersteps]
+    try:
+        made = await bound.abulk_update_state(config, steps)
+        state = await graph.pregel.aget_state(place(config["configurable"]["thread_id"]))
+        await api.runtime.journal.ado(
+            threads.note_next(config["configurable"]["thread_id"], has_next=bool(state.next))
+        )
+        return made
+    except (Error, ApiError):
+        raise
+    except (InvalidUpdateError, ValueError) as error:
+        raise ApiError(400, f"The state was not updated: {error!s:.300}") from error
+    except Exception as error:  # a reducer, or a condition, of the user's
+        kind = type(error).__name__
+        raise ApiError(422, f"The state was not updated: the graph raised {kind}.") from error
+
+
+def _state_update(update: dict[str, Any]) -> StateUpdate:
+    values = update.get("values")
+    if command := update.get("command"):
+        known = {"update", "goto", "resume"}
+        values = Command(**{name: one for name, one in command.items() if name in known})
+    return StateUpdate(values, update.get("as_node"))

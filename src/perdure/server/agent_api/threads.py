@@ -1,0 +1,269 @@
+"""`/threads`: create, read, change, list, copy and delete threads.
+
+Every thread of the journal is listed, whoever started its runs. A thread's id is a UUID, or that of
+a thread which is there. A thread that the caller may not see looks like none.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Response
+from pydantic import BaseModel, Field
+
+from perdure.journal.ids import new_id
+from perdure.operations import runs
+from perdure.operations.assistants import Assistant
+from perdure.operations.threads import ThreadContent
+from perdure.server.agent_api import thread_views
+from perdure.server.agent_api.search_pages import passes
+from perdure.server.agent_api.thread_views import wire_thread
+from perdure.server.caller import Scope
+from perdure.server.context import Api, ApiDep
+from perdure.server.json_errors import ApiError
+from perdure.service.threads import Thread
+
+router = APIRouter(tags=["threads"])
+
+Json = dict[str, Any]
+Minutes = Annotated[float, Field(gt=0, le=5_000_000)]
+
+
+class Ttl(BaseModel):
+    """How long a thread is kept."""
+
+    ttl: Minutes
+    strategy: str = "delete"
+
+
+class Update(BaseModel):
+    """One update of a superstep."""
+
+    values: Any = None
+    command: Json | None = None
+    as_node: str | None = None
+
+
+class Superstep(BaseModel):
+    """Updates that are applied at once."""
+
+    updates: list[Update]
+
+
+class NewThread(BaseModel):
+    """A new thread."""
+
+    thread_id: uuid.UUID | None = None
+    metadata: Json | None = None
+    if_exists: Literal["raise", "do_nothing"] | None = None
+    ttl: Ttl | Minutes | None = None
+    supersteps: list[Superstep] | None = None
+
+
+class ThreadPatch(BaseModel):
+    """A change of a thread."""
+
+    metadata: Json | None = None
+    ttl: Ttl | Minutes | None = None
+
+
+class Pruning(BaseModel):
+    """Which threads are to be deleted, or cut down to their latest state."""
+
+    thread_ids: Annotated[list[str], Field(max_length=1000)]
+    strategy: Literal["delete", "keep_latest"] = "delete"
+
+
+async def find_thread(
+    api: Api, thread_id: str, action: str = "read", value: dict[str, Any] | None = None
+) -> Thread:
+    """A thread that the caller may read, update, delete or run. Raises 404, or 422 if there is none
+    and the id is no UUID. `value` is what the authorization handlers are given, and may change."""
+    id, found = await _look_up(api, thread_id)
+    asked = {} if value is None else value
+    asked["thread_id"] = _as_uuid(id)
+    filters = await api.authorize("threads", action, asked)
+    if found is None or not passes(filters, found.metadata):
+        raise ApiError(404, f"There is no thread {id[:100]!r}.")
+    return found
+
+
+async def ensure_thread(
+    api: Api,
+    thread_id: str,
+    if_not_exists: str | None,
+    assistant: Assistant,
+    metadata: Mapping[str, Any] | None = None,
+) -> Thread:
+    """The thread of a run that is about to be started; with `create` it is made if it is missing.
+
+    Its metadata gets the graph and assistant of its first run. Whether the caller may start the run
+    was asked before.
+    """
+    id, found = await _look_up(api, thread_id)
+    if found is None and if_not_exists != "create":
+        raise ApiError(404, f"There is no thread {id[:100]!r}.")
+    services, journal = api.runtime.services, api.runtime.journal
+    if found is None or not found.is_assigned:
+        content = ThreadContent(metadata or {})
+        await journal.arun(services.threads.assign(id, content, assistant))
+        found = await journal.arun(services.threads.get(id))
+    return found
+
+
+async def _look_up(api: Api, thread_id: str) -> tuple[str, Thread | None]:
+    id = canonical(thread_id)
+    found: Thread | None = await api.runtime.journal.arun(
+        api.runtime.services.threads.find(id or thread_id)
+    )
+    if id is None and found is None:
+        raise ApiError(422, f"The thread id {thread_id[:100]!a} is not a UUID.")
+    return id or thread_id, found
+
+
+def canonical(id: str) -> str | None:
+    """A UUID as text, or None for anything else."""
+    try:
+        return str(uuid.UUID(id))
+    except ValueError:
+        return None
+
+
+def _as_uuid(id: str) -> uuid.UUID | str:
+    return id if canonical(id) is None else uuid.UUID(id)
+
+
+def minutes(ttl: Ttl | float | None) -> float | None:
+    """How many minutes a thread is to be kept."""
+    if not isinstance(ttl, Ttl):
+        return ttl
+    if ttl.strategy != "delete":
+        raise ApiError(501, f"The ttl strategy {ttl.strategy[:50]!a} is not supported.")
+    return ttl.ttl
+
+
+@router.post("/threads")
+async def create(body: NewThread, api: ApiDep) -> Json:
+    """Create a thread."""
+    api.require(Scope.START)
+    id = str(body.thread_id or new_id())
+    value: dict[str, Any] = {
+        "thread_id": uuid.UUID(id),
+        "metadata": body.metadata or {},
+        "if_exists": body.if_exists or "raise",
+        "ttl": body.ttl.model_dump() if isinstance(body.ttl, Ttl) else body.ttl,
+    }
+    filters = await api.authorize("threads", "create", value)
+    content = ThreadContent(value.get("metadata") or {}, ttl=minutes(body.ttl))
+    graph = None
+    if body.supersteps:
+        graph = thread_views.graph_named(api, content.metadata.get("graph_id"))
+    made = await api.runtime.journal.arun(
+        api.runtime.services.threads.create(
+            id, content, accept_existing=body.if_exists == "do_nothing"
+        )
+    )
+    if not passes(filters, made.metadata):
+        raise ApiError(409, f"There is thread {id!r} already. Choose another id.")
+    if graph is not None and body.supersteps and made.run_id is None:
+        await thread_views.apply_supersteps(
+            api,
+            graph,
+            thread_views.place(id),
+            [[one.model_dump() for one in step.updates] for step in body.supersteps],
+        )
+        made = await api.runtime.journal.arun(api.runtime.services.threads.get(id))
+    return await wire_thread(api, made)
+
+
+@router.post("/threads/prune")
+async def prune(body: Pruning, api: ApiDep) -> Json:
+    """Delete threads, or all their checkpoints but the latest. Threads that are not there, and
+    those with a run under way, are passed over."""
+    api.require(Scope.START)
+    pruned = 0
+    for id in dict.fromkeys(body.thread_ids):
+        try:
+            found = await find_thread(api, id, "delete")
+            if body.strategy == "delete":
+                await erase_thread(api, found)
+            elif found.status == "busy":
+                continue
+            else:
+                await api.runtime.saver.aprune([found.thread_id], strategy="keep_latest")
+        except ApiError as error:
+            if error.status_code in (404, 409, 422):
+                continue
+            raise
+        pruned += 1
+    return {"pruned_count": pruned}
+
+
+@router.get("/threads/{thread_id}")
+async def get(thread_id: str, api: ApiDep, include: str = "") -> Json:
+    """Get a thread with the values of its state; with `include=ttl` also how long it is kept."""
+    api.require(Scope.READ)
+    found = await find_thread(api, thread_id)
+    shown = await wire_thread(api, found)
+    if "ttl" in include.split(","):
+        shown["ttl"] = thread_views.wire_ttl(found)
+    return shown
+
+
+@router.patch("/threads/{thread_id}")
+async def update(
+    thread_id: str,
+    body: ThreadPatch,
+    api: ApiDep,
+    prefer: Annotated[str, Header()] = "",
+) -> Any:
+    """Merge metadata into that of a thread, and set how long it is kept."""
+    api.require(Scope.START)
+    value: dict[str, Any] = {"metadata": body.metadata or {}}
+    found = await find_thread(api, thread_id, "update", value)
+    changed = await api.runtime.journal.arun(
+        api.runtime.services.threads.change(
+            found.thread_id, value.get("metadata") or {}, ttl=minutes(body.ttl)
+        )
+    )
+    if "return=minimal" in prefer.replace(" ", "").lower():
+        return Response(status_code=204)
+    return await wire_thread(api, changed)
+
+
+@router.delete("/threads/{thread_id}", status_code=204)
+async def delete(thread_id: str, api: ApiDep) -> Response:
+    """Delete a thread with its runs and its state. 409 while a run is under way."""
+    api.require(Scope.START)
+    await erase_thread(api, await find_thread(api, thread_id, "delete"))
+    return Response(status_code=204)
+
+
+async def erase_thread(api: Api, thread: Thread) -> None:
+    """Erase a thread. A run that rests on it is cancelled; one that is driven is an error."""
+    if thread.status == "busy":
+        raise ApiError(
+            409,
+            f"Thread {thread.thread_id!r} has a run under way. Cancel it, or wait until it ended.",
+        )
+    if thread.status in ("interrupted", "error"):
+        head = await api.runtime.journal.ado(runs.head(thread.thread_id))
+        if head is not None:
+            await api.runtime.cancel(head.id, reason="its thread is deleted")
+    await api.runtime.erase(thread.thread_id)
+
+
+@router.post("/threads/{thread_id}/copy")
+async def copy(thread_id: str, api: ApiDep) -> Json:
+    """Copy a thread with its state and history, without its runs."""
+    api.require(Scope.START)
+    found = await find_thread(api, thread_id)
+    id = new_id()
+    value: dict[str, Any] = {"thread_id": uuid.UUID(id), "metadata": dict(found.metadata)}
+    await api.authorize("threads", "create", value)
+    await api.runtime.saver.acopy_thread(found.thread_id, id)
+    content = ThreadContent(value.get("metadata") or {}, found.config)
+    made = await api.runtime.journal.arun(api.runtime.services.threads.create(id, content))
+    return await wire_thread(api, made)

@@ -1,0 +1,97 @@
+"""The response of `wait` and `join`: JSON that comes when a run is over.
+
+Until then a line feed is sent every few seconds, which JSON ignores and which keeps proxies from
+closing the connection. The caller may go away before that; then `left` is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from perdure.server.context import Api
+from perdure.server.json_errors import json_error
+from perdure.server.json_values import dump
+
+PULSE = 5.0
+"""Seconds between two line feeds."""
+STOPPING = "This server stops; ask again."
+
+
+class WaitingResponse(Response):
+    """A response whose value is waited for."""
+
+    def __init__(
+        self,
+        api: Api,
+        value: Callable[[], Awaitable[Any]],
+        *,
+        headers: Mapping[str, str] | None = None,
+        left: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        super().__init__(None, 200, dict(headers or {}), "application/json")
+        del self.headers["content-length"]
+        self._api, self._value, self._left = api, value, left
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.ExitStack() as counted:
+            try:
+                stream = counted.enter_context(self._api.open_stream())
+            except Exception as refused:
+                status = getattr(refused, "status_code", 503)
+                await json_error(status, str(refused))(scope, receive, send)
+                return
+            value = asyncio.ensure_future(self._value())
+            gone = asyncio.ensure_future(_disconnected(receive))
+            stopping = asyncio.ensure_future(stream.stopping.wait())
+            try:
+                await self._send(scope, receive, send, value, gone, stopping)
+            finally:
+                for task in (value, gone, stopping):
+                    task.cancel()
+                await asyncio.gather(value, gone, stopping, return_exceptions=True)
+
+    async def _send(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        value: asyncio.Future[Any],
+        gone: asyncio.Future[None],
+        stopping: asyncio.Future[Any],
+    ) -> None:
+        has_begun = False
+        while True:
+            await asyncio.wait(
+                {value, gone, stopping}, timeout=PULSE, return_when=asyncio.FIRST_COMPLETED
+            )
+            if gone.done() and not value.done():
+                if self._left is not None:
+                    await self._left()
+                return
+            if stopping.done() and not value.done():
+                if not has_begun:
+                    await json_error(503, STOPPING, {"Retry-After": "1"})(scope, receive, send)
+                    return
+                raise ConnectionAbortedError(STOPPING)  # the caller sees that it is not complete
+            body = dump(value.result()) if value.done() else b"\n"
+            if not has_begun:
+                await send(
+                    {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                )
+                has_begun = True
+            more = not value.done()
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+            if not more:
+                return
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Return when the caller is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,237 @@
+"""The handlers of a `langgraph_sdk.Auth`: who a caller is, and what of each resource they may have.
+
+The `authenticate` handler is called with the parameters it names. Of the `@auth.on` handlers only
+the most specific one is asked: that of the resource and action, of the resource, of the action, or
+the global one. None and True allow, False is 403, a dict is `Filters` on metadata. A handler may
+change `value`: what it adds to the metadata of a new thread is stored.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+
+from perdure.errors import BadArgument, Error
+from perdure.langgraph_port import sdk_auth
+from perdure.server.caller import Caller, Scope
+from perdure.server.json_errors import ApiError
+
+USER_SCOPES = frozenset({Scope.READ, Scope.START, Scope.ANSWER})
+"""What an authenticated user may do, as far as the `@auth.on` handlers allow it."""
+ADMIN_PERMISSION = "perdure:admin"
+"""The permission of a user who may use the operators' part of the API."""
+PARAMETERS = frozenset(
+    ["request", "body", "path", "method", "path_params", "query_params", "headers", "authorization"]
+)
+
+
+class User(Mapping[str, Any]):
+    """A user that a handler described by a text or a mapping, whose keys are attributes too."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        identity = fields["identity"]
+        defaults = {"is_authenticated": True, "display_name": identity, "permissions": []}
+        self._fields = {**defaults, **fields}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._fields[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_fields"][name]
+        except KeyError:
+            raise AttributeError(f"The user has no {name!r}.") from None
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Conditions on metadata, all of which hold: `{"owner": "ada"}`, `{"owner": {"$eq": "ada"}}`,
+    `{"team": {"$contains": "ada"}}`, `{"$or": [...]}`."""
+
+    conditions: Mapping[str, Any]
+
+    def match(self, metadata: Mapping[str, Any] | None) -> bool:
+        return _holds(self.conditions, metadata or {})
+
+
+def _holds(conditions: Any, metadata: Mapping[str, Any]) -> bool:
+    if not isinstance(conditions, Mapping):
+        raise _bad_filter(f"a {type(conditions).__name__}")
+    for key, wanted in conditions.items():
+        if key == "$or":
+            if not any(_holds(one, metadata) for one in _list(wanted)):
+                return False
+        elif key == "$and":
+            if not all(_holds(one, metadata) for one in _list(wanted)):
+                return False
+        elif not _fits(metadata.get(key), wanted):
+            return False
+    return True
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    if not isinstance(wanted, Mapping):
+        return bool(value == wanted)
+    for operator, operand in wanted.items():
+        if operator == "$eq":
+            fits = value == operand
+        elif operator == "$contains":
+            held = value if isinstance(value, list | tuple | set) else ()
+            several = isinstance(operand, list | tuple | set)
+            fits = all(one in held for one in (operand if several else [operand]))
+        else:
+            raise _bad_filter(str(operator))
+        if not fits:
+            return False
+    return True
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple) or not value:
+        raise _bad_filter("$or or $and of no list")
+    return list(value)
+
+
+def _bad_filter(part: str) -> Error:
+    return Error(
+        f"An @auth.on handler returned a filter with {part}; use values, $eq, $contains, $or, $and."
+    )
+
+
+class AuthHandlers:
+    """The handlers of one `langgraph_sdk.Auth`."""
+
+    def __init__(self, auth: Any) -> None:
+        """Raises `BadArgument` if it is not an `Auth`, or asks for an unknown parameter."""
+        if not sdk_auth.is_auth(auth):
+            raise BadArgument(f"auth must be a langgraph_sdk.Auth, not {type(auth).__name__}.")
+        self._auth = auth
+        self._authenticate = sdk_auth.authenticate_handler(auth)
+        self._wanted = frozenset() if self._authenticate is None else _wanted(self._authenticate)
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether there is an `authenticate` handler."""
+        return self._authenticate is not None
+
+    async def authenticate(self, request: Request) -> Caller:
+        """The caller that the `authenticate` handler says this is. Raises `ApiError`."""
+        if self._authenticate is None:
+            raise ApiError(401, "No authenticate handler is registered.")
+        given: dict[str, Any] = {}
+        for name in self._wanted:
+            given[name] = await _parameter(name, request)
+        found = await self._call(lambda handler: handler(**given), self._authenticate)
+        user, fields = _as_user(found)
+        permissions = tuple(str(one) for one in _get(user, "permissions") or ())
+        identity = str(_get(user, "identity"))
+        scopes = frozenset(Scope) if ADMIN_PERMISSION in permissions else USER_SCOPES
+        configurable = {
+            "langgraph_auth_user": fields,
+            "langgraph_auth_user_id": identity,
+            "langgraph_auth_permissions": list(permissions),
+            "user_id": identity,
+        }
+        return Caller(identity, scopes, user, permissions, configurable=configurable)
+
+    async def authorize(
+        self, caller: Caller, resource: str, action: str, value: dict[str, Any]
+    ) -> Filters | None:
+        """What the most specific handler says. Raises 403 if that is no."""
+        from langgraph_sdk import Auth
+
+        handler = sdk_auth.on_handler(self._auth, resource, action)
+        if handler is None:
+            return None
+        user = caller.user or User({"identity": caller.identity or "", "is_authenticated": False})
+        context: Any = Auth.types.AuthContext
+        ctx = context(
+            permissions=list(caller.permissions), user=user, resource=resource, action=action
+        )
+        answer = await self._call(lambda one: one(ctx=ctx, value=value), handler)
+        if answer is None or answer is True:
+            return None
+        if answer is False:
+            raise ApiError(403, "Forbidden.")
+        if isinstance(answer, Mapping):
+            return Filters(answer) if answer else None
+        raise Error(f"An @auth.on handler returned {type(answer).__name__}; use a dict.")
+
+    async def _call(self, call: Callable[[Any], Any], handler: Callable[..., Any]) -> Any:
+        from langgraph_sdk import Auth
+
+        try:
+            found = call(handler)
+            return await found if inspect.isawaitable(found) else found
+        except Auth.exceptions.HTTPException as error:
+            raise ApiError(error.status_code, str(error.detail), error.headers) from None
+
+
+def _wanted(handler: Callable[..., Any]) -> frozenset[str]:
+    wanted = set()
+    for name, parameter in inspect.signature(handler).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            return PARAMETERS
+        if name in PARAMETERS:
+            wanted.add(name)
+        elif parameter.default is parameter.empty:
+            known = ", ".join(sorted(PARAMETERS))
+            raise BadArgument(
+                f"The authenticate handler takes {name!r}, which is not one of {known}."
+            )
+    return frozenset(wanted)
+
+
+async def _parameter(name: str, request: Request) -> Any:
+    match name:
+        case "request":
+            return request
+        case "body":
+            return await request.json()
+        case "path":
+            return request.scope["path"]
+        case "method":
+            return request.method
+        case "path_params":
+            return dict(request.path_params)
+        case "query_params":
+            return dict(request.query_params)
+        case "headers":
+            return dict(request.scope["headers"])
+        case _:
+            return request.headers.get("authorization")
+
+
+def _as_user(found: Any) -> tuple[Any, dict[str, Any]]:
+    """The user object for handlers, and its fields for a run's `configurable`."""
+    if isinstance(found, str) and found:
+        user = User({"identity": found})
+        return user, dict(user)
+    if isinstance(found, Mapping) and found.get("identity"):
+        user = User(found)
+        return user, dict(user)
+    if getattr(found, "identity", None):
+        return found, _fields(found)
+    raise ApiError(401, "The authenticate handler named no identity.")
+
+
+def _fields(user: Any) -> dict[str, Any]:
+    dumped = getattr(user, "model_dump", None) or getattr(user, "to_dict", None)
+    own = dumped() if dumped is not None else dict(getattr(user, "__dict__", {}))
+    fields = {name: value for name, value in own.items() if not name.startswith("_")}
+    names = ("identity", "display_name", "is_authenticated", "permissions")
+    return {**{name: getattr(user, name) for name in names if hasattr(user, name)}, **fields}
+
+
+def _get(user: Any, name: str) -> Any:
+    return user.get(name) if isinstance(user, Mapping) else getattr(user, name, None)

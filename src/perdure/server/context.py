@@ -1,0 +1,80 @@
+"""`Api`: what an endpoint gets by `Depends(api)`.
+
+The route (`route.py`) makes it once the caller may pass. Endpoints are functions of it and of their
+parameters; they keep nothing.
+
+    @router.get("/threads/{thread_id}")
+    async def get(thread_id: str, api: ApiDep) -> dict[str, Any]:
+        api.require(Scope.READ)
+        ...
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Depends, Request
+
+from perdure.server.auth_handlers import AuthHandlers, Filters
+from perdure.server.caller import Caller, Scope
+from perdure.server.json_errors import ApiError
+from perdure.server.lifespan import SharedLifespan
+from perdure.server.open_streams import OpenStream, OpenStreams
+from perdure.server.options import ServerOptions
+
+if TYPE_CHECKING:
+    from perdure.runtime import Runtime
+
+KEY = "perdure.api"
+NO_WORKER = (
+    "No worker runs in this process, because the lifespan of perdure's routes did not run: a "
+    "mounted application's does not. Use app.include_router(runtime.router()) in FastAPI, or "
+    "Starlette(routes=router.routes, lifespan=router.lifespan_context); or pass worker=False and "
+    "run `perdure worker` beside it."
+)
+
+
+@dataclass(frozen=True)
+class Api:
+    """The runtime, the options and the caller of one request."""
+
+    runtime: Runtime
+    options: ServerOptions
+    caller: Caller
+    lifespan: SharedLifespan
+    streams: OpenStreams
+    handlers: AuthHandlers | None
+
+    def require(self, scope: Scope) -> None:
+        """Raise 403 unless the caller has this scope."""
+        if scope not in self.caller.scopes:
+            raise ApiError(403, f"This token does not have the scope {scope.value!r}.")
+
+    async def authorize(self, resource: str, action: str, value: dict[str, Any]) -> Filters | None:
+        """Ask the `langgraph_sdk.Auth` handlers. They may change `value`; what they return are
+        conditions on the metadata of what is read or changed. Raises 403."""
+        if self.handlers is None or self.caller.is_token:
+            return None
+        return await self.handlers.authorize(self.caller, resource, action, value)
+
+    def require_worker(self) -> None:
+        """Raise 503 if runs would wait for ever, because the lifespan did not run."""
+        driven = self.lifespan.is_running or self.runtime.engine.is_driving
+        if self.options.worker and not driven:
+            raise ApiError(503, NO_WORKER)
+
+    def open_stream(self) -> AbstractContextManager[OpenStream]:
+        """Count a stream while it is open. Raises 503 if too many are. The stream ends when its
+        `stopping` is set: the server waits for it before it exits."""
+        return self.streams.open()
+
+
+def api(request: Request) -> Api:
+    """The `Api` of a request, as a dependency."""
+    found: Api = request.scope[KEY]
+    return found
+
+
+ApiDep = Annotated[Api, Depends(api)]

@@ -1,0 +1,100 @@
+"""Whether a request may pass, and the `Api` that its endpoint gets.
+
+A token is asked for as soon as one was ever made in the journal, an `Auth` has an `authenticate`
+handler, or the caller is not on this machine. Otherwise the server is open, to this machine only:
+under a loopback name, an address or one of `hosts`, and not to web pages of other origins.
+`insecure` opens it to every address, still under those names. Named `hosts` are checked always.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from fastapi import Request
+
+from perdure.operations.tokens import PREFIX
+from perdure.server.auth_handlers import AuthHandlers
+from perdure.server.caller import ANYONE, Caller, Scope
+from perdure.server.context import Api
+from perdure.server.cors import Origins
+from perdure.server.hosts import host_name, is_allowed, is_local_client, is_same_origin
+from perdure.server.json_errors import ApiError
+from perdure.server.lifespan import SharedLifespan
+from perdure.server.open_streams import OpenStreams
+from perdure.server.options import ServerOptions
+from perdure.server.passed_headers import PassedHeaders
+from perdure.server.tokens import Tokens, sent_token
+
+if TYPE_CHECKING:
+    from perdure.runtime import Runtime
+
+CHALLENGE = {"WWW-Authenticate": "Bearer"}
+
+
+class Gate:
+    """The entrance of one runtime's routes."""
+
+    def __init__(self, runtime: Runtime, options: ServerOptions, lifespan: SharedLifespan) -> None:
+        self.runtime, self.options, self.lifespan = runtime, options, lifespan
+        self.streams = OpenStreams(options.max_streams)
+        self._headers = PassedHeaders(options.configurable_headers)
+        self.origins = Origins(options.cors)
+        self.tokens = Tokens(runtime)
+        self.handlers = None if options.auth is None else AuthHandlers(options.auth)
+
+    async def admit(self, request: Request, *, public: bool) -> Api:
+        """The `Api` for this request. Raises `ApiError`. `public`: it needs no credentials."""
+        caller = ANYONE if public else await self._identify(request)
+        if self._headers and (passed := self._headers.of(request)):
+            configurable = {**passed, **caller.configurable}
+            caller = dataclasses.replace(caller, configurable=configurable)
+        return Api(self.runtime, self.options, caller, self.lifespan, self.streams, self.handlers)
+
+    async def _identify(self, request: Request) -> Caller:
+        if self.options.hosts:
+            self._check_host(request)
+        token = sent_token(request)
+        if token is not None and token.startswith(PREFIX):
+            return await self._check_token(token)
+        if self.handlers is not None and self.handlers.authenticates:
+            return await self.handlers.authenticate(request)
+        if self.options.insecure:
+            return self._open(request)
+        if await self.tokens.exist():
+            message = "Send a token: x-api-key: <token>, or Authorization: Bearer <token>."
+            raise ApiError(401, message, CHALLENGE)
+        if not is_local_client(request):
+            message = "This server has no tokens, and is open to its own machine only. Make one: "
+            raise ApiError(401, f"{message}perdure tokens create NAME --scope admin.", CHALLENGE)
+        return self._open(request)
+
+    async def _check_token(self, token: str) -> Caller:
+        row = await self.tokens.find(token)
+        if row is None:
+            raise ApiError(401, "This token is not valid; it may have expired.", CHALLENGE)
+        scopes = row.allowed
+        if Scope.READ not in scopes:
+            raise ApiError(403, "This token has no scope that this server knows.")
+        return Caller(row.name, scopes, is_token=True)
+
+    def _check_host(self, request: Request) -> None:
+        host, names = request.headers.get("host", ""), self.options.hosts
+        if not is_allowed(host, names):
+            shown = ascii(host_name(host) or host)[1:-1][:100]
+            raise ApiError(
+                403,
+                f"This server is not known as {shown!r}. If it is, allow the name: "
+                f"--allow-host {shown}, or asgi(hosts=[...]).",
+            )
+
+    def _open(self, request: Request) -> Caller:
+        """Let in without credentials, except web pages of other origins or under other names,
+        which could use what is open to this machine."""
+        self._check_host(request)
+        origin, host = request.headers.get("origin"), request.headers.get("host", "")
+        if origin is None or self.origins.allow(origin) or is_same_origin(origin, host):
+            return ANYONE
+        shown = ascii(origin)[1:-1][:100]
+        message = f"Pages of {shown} may not call this server. If they may, name the origin"
+        raise ApiError(403, f"{message}: --cors {shown}, or asgi(cors=[...]).")

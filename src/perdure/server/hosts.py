@@ -1,0 +1,79 @@
+"""Which names and addresses an open server answers to.
+
+A server that asks for no credentials is open to this machine only. A web page can make a browser
+call a server on loopback: under a name of the page's own that resolves to 127.0.0.1 (DNS
+rebinding), or from another origin. Such requests carry the page's name in `Host` or `Origin`.
+"""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from fastapi import Request
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+FORWARDED = ("x-forwarded-for", "x-real-ip", "forwarded")
+"""Headers of a proxy: the caller may be anywhere."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is this machine's own."""
+    name = host.strip("[]").rstrip(".").lower()
+    if name in LOOPBACK_NAMES or name.endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def host_name(header: str) -> str:
+    """The name in a `Host` header, without its port. Empty if it is not a name."""
+    try:
+        return (urlsplit(f"//{header}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def is_allowed(header: str, allowed: tuple[str, ...]) -> bool:
+    """Whether a `Host` header may name this server: a loopback name, an address, or one of
+    `allowed`. A page that rebinds a name has its own name there, never an address."""
+    name = host_name(header)
+    if not name:
+        return False
+    return is_loopback(name) or _is_address(name) or any(_fits(name, one) for one in allowed)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _fits(name: str, allowed: str) -> bool:
+    """`*` allows all, `*.example.com` every name below it."""
+    wanted = host_name(allowed) or allowed.lower()
+    return wanted in ("*", name) or (wanted.startswith("*.") and name.endswith(wanted[1:]))
+
+
+def is_same_origin(origin: str, host: str) -> bool:
+    """Whether an `Origin` header is of the server that the `Host` header names."""
+    return urlsplit(origin).netloc.lower() == host.lower()
+
+
+def is_local_client(request: Request) -> bool:
+    """Whether a request comes from this machine, and not through a proxy on it. A socket file has
+    no address."""
+    if any(name in request.headers for name in FORWARDED):
+        return False
+    return (
+        request.client is None
+        or is_loopback(request.client.host)
+        or not _is_address(
+            request.client.host  # of a test client
+        )
+    )

@@ -1,0 +1,148 @@
+"""uvicorn with the limits of an exposed server, for `perdure serve` and `perdure dev`.
+
+A connection that does not send the head of a request in time is closed: uvicorn itself would keep
+it. The access log has no query strings. The signals that stop the server are handled here, so that
+what was opened around it is closed before the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from perdure.engine.shutdown import SIGNALS
+from perdure.errors import BadArgument
+
+HEAD_TIMEOUT = 10.0
+"""Seconds that a connection has to send the head of a request."""
+SEARCHED = 100
+"""Ports that are tried, one after the other, when the first is taken."""
+BACKLOG = 2048
+
+
+class HeadTimeout(asyncio.Protocol):
+    """A connection of uvicorn that is closed if the head of a request takes too long."""
+
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    cycle: Any
+    _head: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            self._watch()
+        elif self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._head is not None:
+            self._head.cancel()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if self._head is None:
+            self._head = self.loop.call_later(HEAD_TIMEOUT, self._on_slow_head)
+
+    def _on_slow_head(self) -> None:
+        self._head = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+
+GUARDED: Any = type("GuardedProtocol", (HeadTimeout, AutoHTTPProtocol), {})
+"""uvicorn's protocol, with h11 or httptools as it is installed."""
+
+
+class HttpServer(uvicorn.Server):
+    """A server that ends at SIGTERM or SIGINT, or when `stop` is called."""
+
+    def __init__(self, app: Any, *, grace: float, handle_signals: bool = True) -> None:
+        logging.getLogger("uvicorn.access").addFilter(without_query)
+        raise_file_limit()
+        config = uvicorn.Config(
+            app,
+            http=GUARDED,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=round(grace) + 5,
+        )
+        super().__init__(config)
+        self._handle_signals = handle_signals
+
+    def stop(self) -> None:
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Like uvicorn's, without raising the signal again: the caller still has to close."""
+        numbers = SIGNALS if self._handle_signals else ()
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def without_query(record: logging.LogRecord) -> bool:
+    """Cut the query string out of a line of uvicorn's access log."""
+    if isinstance(record.args, tuple) and len(record.args) == 5:
+        client, method, path, *rest = record.args
+        record.args = (client, method, str(path).partition("?")[0], *rest)
+    return True
+
+
+def listen(host: str, port: int, *, search: bool = False) -> socket.socket:
+    """A socket that listens; with `search` on the next free port if this one is taken. Raises
+    `BadArgument`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for candidate in range(port, port + (SEARCHED if search and port else 1)):
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((host, candidate))
+            found.listen(BACKLOG)
+            return found
+        except OSError as error:
+            found.close()
+            if error.errno != errno.EADDRINUSE:
+                raise BadArgument(f"Cannot listen on {host}:{port}: {error.strerror}.") from error
+        except OverflowError:
+            found.close()
+            raise BadArgument(f"{candidate} is not a port: use 0 to 65535.") from None
+    raise BadArgument(f"Port {port} of {host} is taken. Name another with --port; 0 is any.")
+
+
+def address(listening: socket.socket) -> str:
+    """The URL of a listening socket."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def raise_file_limit() -> None:
+    """Let this process have as many open connections as the system allows it."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

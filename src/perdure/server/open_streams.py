@@ -1,0 +1,63 @@
+"""The streams that are open, at most so many, each told when the server stops.
+
+A server waits for its open responses before it runs the end of its lifespan. A stream that lasts as
+long as a run would keep it from stopping, so streams end at the signal that stops the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from perdure.engine.shutdown import drain_on_signals, has_signal_handlers
+from perdure.server.json_errors import ApiError
+
+
+@dataclass(frozen=True, eq=False)
+class OpenStream:
+    """One open stream."""
+
+    loop: asyncio.AbstractEventLoop
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server stops; the stream is then to end."""
+
+
+class OpenStreams:
+    """The open streams of one application."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: set[OpenStream] = set()
+        self._signals = contextlib.ExitStack()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[OpenStream]:
+        """Count one. Raises 503 if as many as may be are open."""
+        if len(self._open) >= self._most:
+            raise ApiError(
+                503,
+                f"{self._most} streams are open, as many as this server serves. Try again later.",
+                {"Retry-After": "5"},
+            )
+        loop = asyncio.get_running_loop()
+        stream = OpenStream(loop)
+        if not self._open and has_signal_handlers():
+            self._signals.enter_context(drain_on_signals(loop, self.stop))
+        self._open.add(stream)
+        try:
+            yield stream
+        finally:
+            self._open.discard(stream)
+            if not self._open:
+                self._signals.close()
+
+    def stop(self) -> None:
+        """Tell every stream to end."""
+        for stream in list(self._open):
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                stream.loop.call_soon_threadsafe(stream.stopping.set)

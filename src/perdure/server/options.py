@@ -1,0 +1,95 @@
+"""Settings of the HTTP side: the keyword arguments of `Runtime.asgi()` and `Runtime.router()`.
+
+`ServerSettings` has their types for callers; `ServerOptions` is the same, checked, for the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypedDict
+
+from perdure.errors import BadArgument, did_you_mean
+from perdure.service.webhooks import secrets_of
+
+MIB = 1024 * 1024
+
+
+class ServerSettings(TypedDict, total=False):
+    """The keyword arguments of `Runtime.asgi()` and `Runtime.router()`."""
+
+    secret: str | None
+    worker: bool
+    concurrency: int
+    grace: float
+    auth: Any
+    insecure: bool
+    hosts: Sequence[str]
+    cors: Sequence[str]
+    store: Any
+    configurable_headers: Sequence[str]
+    hook_secrets: Mapping[str, str | Sequence[str]]
+    hook_headers: Sequence[str]
+    max_body: int
+    body_timeout: float
+    max_streams: int
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Everything that can be set about the HTTP side of a runtime."""
+
+    secret: str | None = None
+    """Bearer token of `/cron/tick`; default: `PERDURE_CRON_SECRET`. None: ticks are off."""
+    worker: bool = True
+    """Whether the lifespan runs a worker beside the server. Without one, run workers elsewhere."""
+    concurrency: int = 50
+    """Segments that the worker drives at once."""
+    grace: float = 10.0
+    """Seconds that steps have to end when the server stops."""
+    auth: Any = None
+    """A `langgraph_sdk.Auth` with the handlers that authenticate and authorise callers."""
+    insecure: bool = False
+    """Serve callers without a token, whatever address they come from."""
+    hosts: tuple[str, ...] = ()
+    """Names this server is called by, beside the loopback ones; `*` is any."""
+    cors: tuple[str, ...] = ()
+    """Origins of web pages that may call this server; `*` is any."""
+    store: Any = None
+    """The store of graphs that have none of their own: a LangGraph `BaseStore`, or the `store` of a
+    langgraph.json, such as `{"index": {...}}`."""
+    configurable_headers: tuple[str, ...] = ()
+    """Patterns of request headers to pass on in `configurable`, such as `x-my-*`; `!` excludes."""
+    hook_secrets: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    """Standard Webhooks secrets of `/perdure/hooks/{thread_id}/{name}`, by name of the signal."""
+    hook_headers: tuple[str, ...] = ()
+    """Patterns of headers of such a webhook to pass on in the signal, such as `x-event-*`."""
+    max_body: int = 8 * MIB
+    """Largest body of a request, in bytes."""
+    body_timeout: float = 30.0
+    """Seconds that a request may take to send its body."""
+    max_streams: int = 1000
+    """Streams that may be open at once."""
+
+    @classmethod
+    def of(cls, settings: ServerSettings) -> ServerOptions:
+        """Checked options. Raises `BadArgument` for a name or value that makes no sense."""
+        known = {one.name for one in fields(cls)}
+        for name in settings:
+            if name not in known:
+                raise BadArgument(
+                    f"{name!r} is not a setting of the server.{did_you_mean(name, known)}"
+                )
+        values: dict[str, Any] = dict(settings)
+        for name in ("hosts", "cors", "configurable_headers", "hook_headers"):
+            given = values.get(name)
+            if isinstance(given, str):
+                raise BadArgument(f"{name} must be a list of texts, not {given!r}.")
+            values[name] = tuple(given or ())
+        options = cls(**values)
+        for name in ("concurrency", "grace", "max_body", "body_timeout", "max_streams"):
+            if getattr(options, name) <= 0:
+                raise BadArgument(f"{name} must be more than 0, not {getattr(options, name)!r}.")
+        for secret in options.hook_secrets.values():
+            secrets_of(secret)
+        return options

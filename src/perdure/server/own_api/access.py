@@ -1,0 +1,74 @@
+"""Which threads a caller may see or change, as `langgraph_sdk.Auth` handlers say; and who acts.
+
+Handlers are asked about the thread, as for the Agent Server's routes. What they hide is not there:
+404. What is not about one thread needs the scope `admin`, which their users do not have, unless
+they have the permission `perdure:admin`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from perdure.errors import NotFound
+from perdure.operations import runs
+from perdure.operations.runs import RunRow
+from perdure.server.auth_handlers import Filters
+from perdure.server.context import Api
+
+T = TypeVar("T")
+
+
+async def allow_thread(
+    api: Api, thread_id: str, action: str, missing: NotFound | None = None
+) -> None:
+    """Raise 404, or `missing`, unless the caller may read or change this thread."""
+    filters = await api.authorize("threads", action, {"thread_id": thread_id})
+    if filters is not None and not filters.match(await _metadata(api, thread_id)):
+        raise missing or NotFound("thread", thread_id)
+
+
+async def find_run(api: Api, run_id: str, action: str = "read") -> RunRow:
+    """The row of a run that the caller may read or change. Raises `NotFound`."""
+    row: RunRow | None = await api.runtime.journal.ado(runs.find(run_id))
+    if row is None:
+        raise NotFound("run", run_id)
+    await allow_thread(api, row.thread_id, action, NotFound("run", run_id))
+    return row
+
+
+class ThreadFilter:
+    """The threads of a list that the caller may see."""
+
+    def __init__(self, api: Api, filters: Filters | None) -> None:
+        self._api, self._filters = api, filters
+        self._known: dict[str, bool] = {}
+
+    @classmethod
+    async def of(cls, api: Api) -> ThreadFilter:
+        return cls(api, await api.authorize("threads", "search", {}))
+
+    async def sees(self, thread_id: str) -> bool:
+        if self._filters is None:
+            return True
+        if thread_id not in self._known:
+            metadata = await _metadata(self._api, thread_id)
+            self._known[thread_id] = self._filters.match(metadata)
+        return self._known[thread_id]
+
+    async def keep(self, items: Iterable[T], thread_of: Callable[[T], str]) -> list[T]:
+        return [one for one in items if await self.sees(thread_of(one))]
+
+
+async def _metadata(api: Api, thread_id: str) -> dict[str, Any]:
+    """The metadata of a thread. One without a record has none, so a filter does not match it."""
+    plan = api.runtime.services.threads.find(thread_id)
+    thread = await api.runtime.journal.arun(plan)
+    return {} if thread is None else dict(thread.metadata)
+
+
+def actor(api: Api, given: str | None) -> str | None:
+    """Who acts, for the record: the authenticated user, or what the caller says, or its token."""
+    if api.caller.user is not None:
+        return api.caller.identity
+    return given or api.caller.identity

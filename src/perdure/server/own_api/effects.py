@@ -1,0 +1,93 @@
+"""Effects: calls that left the process; and settling those with an unknown outcome."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import APIRouter
+
+from perdure.errors import NotFound
+from perdure.operations import effects
+from perdure.operations.effects import EffectRow
+from perdure.server.caller import Scope
+from perdure.server.context import Api, ApiDep
+from perdure.server.own_api.access import ThreadFilter, actor, allow_thread
+from perdure.server.own_api.requests import (
+    After,
+    Body,
+    Id,
+    Limit,
+    Page,
+    Person,
+    Text,
+    Which,
+    errors,
+    position,
+)
+from perdure.types import EffectRecord, EffectState
+
+router = APIRouter(prefix="/perdure/effects", tags=["effects"])
+
+
+class SettleBody(Body):
+    how: Literal["done", "retry", "fail"]
+    result: Any = None
+    """Of `done`: what the call would have returned."""
+    by: Person = None
+    reason: Text | None = None
+
+
+@router.get("", responses=errors())
+async def list_effects(
+    api: ApiDep,
+    run_id: Which = None,
+    thread_id: Which = None,
+    state: EffectState | None = None,
+    limit: Limit = 100,
+    after: After = None,
+) -> Page[EffectRecord]:
+    """Effects, oldest first. `state=unknown` are those that a person has to settle."""
+    api.require(Scope.READ)
+    seen, behind = await ThreadFilter.of(api), position(after)
+    journal, serializer = api.runtime.journal, api.runtime.engine.serializer
+    if run_id is None:
+        op = effects.page(thread_id=thread_id, state=state, after=behind, count=limit)
+        rows: list[EffectRow] = await journal.ado(op)
+    else:
+        rows = [
+            row
+            for row in await journal.ado(effects.of_run(run_id))
+            if state in (None, row.state)
+            and thread_id in (None, row.thread_id)
+            and (behind is None or (row.created_at, row.key) > behind)
+        ][:limit]
+    kept = await seen.keep(rows, lambda row: row.thread_id)
+    last = (rows[-1].created_at, rows[-1].key) if rows else None
+    items = [effects.to_record(serializer, row) for row in kept]
+    return Page.of(items, last, full=len(rows) == limit)
+
+
+@router.get("/{key:path}", responses=errors(404))
+async def get_effect(api: ApiDep, key: Id) -> EffectRecord:
+    """An effect, by its key."""
+    api.require(Scope.READ)
+    return effects.to_record(api.runtime.engine.serializer, await _find(api, key, "read"))
+
+
+@router.post("/{key:path}/settle", responses=errors(404, 409))
+async def settle(api: ApiDep, key: Id, body: SettleBody) -> EffectRecord:
+    """Settle an effect with an unknown outcome: `done`, with its `result`; `retry`, it
+    did not happen and is called again; `fail`, it did not happen and is not called again."""
+    api.require(Scope.ADMIN)
+    await _find(api, key, "update")
+    by = actor(api, body.by)
+    await api.runtime.settle(key, body.how, body.result, by=by, reason=body.reason)
+    return effects.to_record(api.runtime.engine.serializer, await _find(api, key, "read"))
+
+
+async def _find(api: Api, key: str, action: str) -> EffectRow:
+    row: EffectRow | None = await api.runtime.journal.ado(effects.find(key))
+    if row is None:
+        raise NotFound("effect", key)
+    await allow_thread(api, row.thread_id, action, NotFound("effect", key))
+    return row

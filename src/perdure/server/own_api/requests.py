@@ -1,0 +1,72 @@
+"""What the operations share: parameters, positions in lists, errors.
+
+A list is `{"items": [...], "next": ...}`. `next` is a position: pass it as `after` for the next
+page; null if this was the last. What happens between two pages repeats nothing and skips nothing
+that was there before. With `langgraph_sdk.Auth` handlers a page may have fewer items than `limit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar
+
+from fastapi import Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from perdure.server.json_errors import ApiError
+
+T = TypeVar("T")
+
+_TEXT = r"^[^\x00]*$"  # PostgreSQL stores no NUL
+Id = Annotated[str, Path(min_length=1, max_length=512, pattern=_TEXT)]
+Name = Annotated[str, Path(min_length=1, max_length=256, pattern=_TEXT)]
+Which = Annotated[str | None, Query(max_length=512, pattern=_TEXT)]
+Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items.")]
+After = Annotated[
+    str | None, Query(max_length=600, pattern=_TEXT, description="`next` of the page before.")
+]
+Text = Annotated[str, Field(max_length=10_000, pattern=_TEXT)]
+Person = Annotated[
+    str | None, Field(max_length=256, pattern=_TEXT, description="Who does it, for the record.")
+]
+
+
+class Detail(BaseModel):
+    """Why a request was refused."""
+
+    detail: str
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The errors of an operation, for its OpenAPI."""
+    return {status: {"model": Detail} for status in (401, 403, 422, 503, *statuses)}
+
+
+class Body(BaseModel):
+    """The body of a request. A key that is not known is refused, as it is probably misspelt."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    """Some items of a list. Pass `next` as `after` for the next page."""
+
+    items: list[T]
+    next: str | None
+
+    @classmethod
+    def of(cls, items: list[T], last: tuple[int, str] | None, *, full: bool) -> Page[T]:
+        """`last` is the position of the last item that was read; `full`: there may be more."""
+        more = full and last is not None
+        return cls(items, f"{last[0]}.{last[1]}" if more and last else None)
+
+
+def position(after: str | None) -> tuple[int, str] | None:
+    """The position that `after` names. Raises 422."""
+    if after is None:
+        return None
+    at, _, id = after.partition(".")
+    if not (at.isascii() and at.isdigit() and len(at) <= 15 and id):
+        raise ApiError(422, "after is not the `next` of a page of this list.")
+    return int(at), id

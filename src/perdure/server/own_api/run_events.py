@@ -1,0 +1,123 @@
+"""The history of a run, as pages and live; and the events of all runs, live.
+
+A live stream is server-sent events: `event` is the kind, `data` the event with its run. Of a run,
+`id` is the event's number: a reader that was cut off sends it as `Last-Event-ID`, or as `after`,
+and misses nothing. It ends with `event: end` when the run has ended. Of all runs, `id` is a time:
+after a reconnect events may come again, and `run_id` and `n` say which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query
+
+from perdure.journal import Poll
+from perdure.operations.runs import RunRow
+from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot, encode
+from perdure.server.caller import Scope
+from perdure.server.context import Api, ApiDep
+from perdure.server.json_errors import ApiError
+from perdure.server.own_api.access import ThreadFilter, find_run
+from perdure.server.own_api.requests import Id, Limit, errors
+from perdure.service.event_feed import EventFeed
+from perdure.times import LAST_MS, milliseconds, moment
+from perdure.types import Event
+
+router = APIRouter(prefix="/perdure", tags=["events"])
+
+PAGE = 1000
+LOOK = 0.5
+"""Seconds between two looks, if the database is not to be asked less often."""
+SSE: Any = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+
+Number = Annotated[int, Query(ge=0, le=2**53, description="Number of the last event seen.")]
+LastId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=64)]
+
+
+@dataclass(frozen=True)
+class RunEvent(Event):
+    """An event, and the run it is of."""
+
+    run_id: str = ""
+    thread_id: str = ""
+    graph: str = ""
+
+    @classmethod
+    def of(cls, row: RunRow, event: Event) -> RunEvent:
+        return cls(**vars(event), run_id=row.id, thread_id=row.thread_id, graph=row.graph)
+
+
+@router.get("/runs/{run_id}/events", responses=errors(404))
+async def events_of_run(
+    api: ApiDep, run_id: Id, after: Number = 0, limit: Limit = 100
+) -> list[RunEvent]:
+    """The history of a run, oldest first, after event number `after`."""
+    api.require(Scope.READ)
+    row = await find_run(api, run_id)
+    found = await api.runtime.events(run_id, after=after, limit=limit)
+    return [RunEvent.of(row, event) for event in found]
+
+
+@router.get(
+    "/runs/{run_id}/events/stream",
+    response_class=EventStreamResponse,
+    responses={**errors(404), **SSE},
+)
+async def stream_events_of_run(
+    api: ApiDep, run_id: Id, after: Number = 0, last_event_id: LastId = None
+) -> EventStreamResponse:
+    """The history of a run, and what is added to it, until the run has ended."""
+    api.require(Scope.READ)
+    row = await find_run(api, run_id)
+    start = after if last_event_id is None else _number(last_event_id)
+    return EventStreamResponse(StreamSlot(api), _follow_run(api, row, start))
+
+
+@router.get("/events/stream", response_class=EventStreamResponse, responses={**errors(), **SSE})
+async def stream_events(api: ApiDep, last_event_id: LastId = None) -> EventStreamResponse:
+    """The events of all runs from now on. A segment that an old run had between two looks may be
+    missing: the history of each run is complete."""
+    api.require(Scope.READ)
+    seen = await ThreadFilter.of(api)
+    since = await api.runtime.now()
+    if last_event_id is not None:
+        since = moment(min(_number(last_event_id), LAST_MS))
+    return EventStreamResponse(StreamSlot(api), _follow_all(api, seen, since))
+
+
+async def _follow_run(api: Api, row: RunRow, after: int) -> AsyncGenerator[bytes]:
+    runtime, journal = api.runtime, api.runtime.journal
+    pause = max(LOOK, journal.capabilities.poll)
+    with journal.feed.watch(row.id) as watch:
+        while True:
+            seen = watch.count
+            ended = (await runtime.get(row.id, output=False)).ended  # before its last events
+            while found := await runtime.events(row.id, after=after, limit=PAGE):
+                for event in found:
+                    yield encode(event.kind, RunEvent.of(row, event), str(event.n))
+                after = found[-1].n
+            if ended:
+                yield encode("end", {"run_id": row.id})
+                return
+            await watch.wait(seen, pause)
+
+
+async def _follow_all(api: Api, seen: ThreadFilter, since: datetime) -> AsyncGenerator[bytes]:
+    journal = api.runtime.journal
+    feed, poll = EventFeed(api.runtime.engine.serializer, since), Poll(LOOK)
+    while True:
+        for row, event in await journal.arun(feed.look()):
+            if await seen.sees(row.thread_id):
+                at = str(milliseconds(event.at))
+                yield encode(event.kind, RunEvent.of(row, event), at)
+        await journal.apause(poll)
+
+
+def _number(last_event_id: str) -> int:
+    if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) <= 15):
+        raise ApiError(422, "Last-Event-ID is not the id of an event of this stream.")
+    return int(last_event_id)

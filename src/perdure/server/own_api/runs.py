@@ -1,0 +1,77 @@
+"""Runs, as perdure knows them: list, show, join."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from perdure.server.caller import Scope
+from perdure.server.context import ApiDep
+from perdure.server.own_api.access import ThreadFilter, find_run
+from perdure.server.own_api.requests import (
+    After,
+    Id,
+    Limit,
+    Page,
+    Which,
+    errors,
+    position,
+)
+from perdure.service.run_selection import select_runs
+from perdure.types import Run, State, WaitRecord
+
+router = APIRouter(prefix="/perdure/runs", tags=["runs"])
+
+Seconds = Annotated[float, Query(ge=0, le=300, description="Seconds to wait at most.")]
+
+
+@router.get("", responses=errors())
+async def list_runs(
+    api: ApiDep,
+    state: Annotated[list[State] | None, Query()] = None,
+    graph: Which = None,
+    thread_id: Which = None,
+    parent_id: Which = None,
+    limit: Limit = 100,
+    after: After = None,
+) -> Page[Run]:
+    """Runs, newest first, without their outputs. Several `state`s may be given."""
+    api.require(Scope.READ)
+    seen, services = await ThreadFilter.of(api), api.runtime.services
+    which = select_runs(thread_id=thread_id, parent_id=parent_id, state=state, graph=graph)
+    rows = await api.runtime.journal.ado(which.page(before=position(after), count=limit))
+    items = [
+        await api.runtime.journal.arun(services.runs.show(row, output=False))
+        for row in await seen.keep(rows, lambda row: row.thread_id)
+    ]
+    last = (rows[-1].created_at, rows[-1].id) if rows else None
+    return Page.of(items, last, full=len(rows) == limit)
+
+
+@router.get("/{run_id}", responses=errors(404))
+async def get_run(api: ApiDep, run_id: Id) -> Run:
+    """A run as it is now, with its output."""
+    api.require(Scope.READ)
+    row = await find_run(api, run_id)
+    return await api.runtime.journal.arun(api.runtime.services.runs.show(row))
+
+
+@router.get("/{run_id}/join", responses=errors(404))
+async def join_run(api: ApiDep, run_id: Id, timeout: Seconds = 60.0) -> Run:
+    """The run once it has ended, or as it is after `timeout` seconds: look at its `state`."""
+    api.require(Scope.READ)
+    await find_run(api, run_id)
+    try:
+        return await api.runtime.join(run_id, timeout=timedelta(seconds=timeout))
+    except TimeoutError:
+        return await api.runtime.get(run_id)
+
+
+@router.get("/{run_id}/waits", responses=errors(404))
+async def waits_of_run(api: ApiDep, run_id: Id) -> list[WaitRecord]:
+    """Every wait of a run, oldest first, each with its answer."""
+    api.require(Scope.READ)
+    await find_run(api, run_id)
+    return await api.runtime.wait_history(run_id)

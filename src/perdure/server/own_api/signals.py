@@ -1,0 +1,125 @@
+"""Signals: named messages to a thread, from callers, and from other services' webhooks.
+
+A signal is on disk when the response is sent, and is delivered once. With a key it is stored once
+however often it is sent: `Idempotency-Key`, or `key` in the body; of a webhook its `webhook-id`.
+
+A webhook of another service may be of any content type. At `/perdure/hooks/` its sender needs no
+token, but a Standard Webhooks signature, with a secret that the server has for the signal's name:
+`asgi(hook_secrets={name: "whsec_..."})`. At `.../raw` it needs a token, as any caller.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request
+
+from perdure.server.caller import Scope
+from perdure.server.context import Api, ApiDep
+from perdure.server.json_body import parse_json
+from perdure.server.json_errors import ApiError
+from perdure.server.own_api.access import allow_thread
+from perdure.server.own_api.requests import Body, Id, Name, Text, errors
+from perdure.server.webhooks.signatures import BadSignature, verify
+from perdure.service.webhooks import secrets_of
+
+router = APIRouter(prefix="/perdure", tags=["signals"])
+
+KEPT_HEADERS = ("content-type", "user-agent", "webhook-id", "webhook-timestamp")
+"""Headers of a webhook that are part of the signal's value, beside those the server names."""
+ANY_BODY: dict[str, Any] = {"requestBody": {"content": {"*/*": {"schema": {}}}}}
+
+Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)]
+
+
+class SignalBody(Body):
+    value: Any = None
+    key: Text | None = None
+    """The same key on a thread is stored once."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Whether the signal was stored; False: one with this key was sent before."""
+
+    stored: bool
+
+
+@router.post("/threads/{thread_id}/signals/{name}", responses=errors(404))
+async def signal(
+    api: ApiDep,
+    thread_id: Id,
+    name: Name,
+    body: SignalBody | None = None,
+    idempotency_key: Key = None,
+) -> Sent:
+    """Send a signal to a thread. If no run of it waits for one of this name, it is kept."""
+    api.require(Scope.START)
+    await allow_thread(api, thread_id, "update")
+    given = body or SignalBody()
+    if idempotency_key and given.key and idempotency_key != given.key:
+        raise ApiError(422, "Idempotency-Key and the key in the body are not the same.")
+    key = idempotency_key or given.key
+    return Sent(await api.runtime.signal(thread_id, name, given.value, key=key))
+
+
+@router.post(
+    "/threads/{thread_id}/signals/{name}/raw", responses=errors(404), openapi_extra=ANY_BODY
+)
+async def raw_signal(
+    api: ApiDep, thread_id: Id, name: Name, request: Request, idempotency_key: Key = None
+) -> Sent:
+    """Send a body of any content type as a signal: `{"body": ..., "headers": {...}}`. A JSON body
+    is that value, another one is text, or base64 if it is no text."""
+    api.require(Scope.START)
+    await allow_thread(api, thread_id, "update")
+    value = _as_value(api, request, await request.body())
+    key = idempotency_key or request.headers.get("webhook-id")
+    return Sent(await api.runtime.signal(thread_id, name, value, key=key))
+
+
+@router.post(
+    "/hooks/{thread_id}/{name}",
+    responses=errors(404),
+    openapi_extra={"security": [], **ANY_BODY},
+)
+async def receive_webhook(api: ApiDep, thread_id: Id, name: Name, request: Request) -> Sent:
+    """Store a webhook of another service as a signal, as `.../raw` does. Its signature is checked
+    with the secret of this name, and `webhook-id` is the signal's key."""
+    secret = api.options.hook_secrets.get(name)
+    if secret is None:
+        raise ApiError(404, "No secret is set for webhooks of this name: asgi(hook_secrets=...).")
+    body = await request.body()
+    try:
+        id = verify(secrets_of(secret), request.headers, body, time.time())
+    except BadSignature as error:
+        raise ApiError(401, str(error)) from None
+    value = _as_value(api, request, body)
+    return Sent(await api.runtime.signal(thread_id, name, value, key=id))
+
+
+def _as_value(api: Api, request: Request, body: bytes) -> dict[str, Any]:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    found: Any
+    if kind == "application/json" or kind.endswith("+json"):
+        found = parse_json(body)
+    else:
+        try:
+            found = body.decode()
+        except UnicodeDecodeError:
+            found = base64.b64encode(body).decode()
+    return {"body": found, "headers": _kept(request.headers, api.options.hook_headers)}
+
+
+def _kept(headers: Mapping[str, str], also: tuple[str, ...]) -> dict[str, str]:
+    patterns = (*KEPT_HEADERS, *(one.lower() for one in also))
+    return {
+        name: value
+        for name, value in headers.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+    }

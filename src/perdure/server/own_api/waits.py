@@ -1,0 +1,123 @@
+"""Waits: what runs wait for. Those of kind `human` are questions, which a person answers once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from perdure.errors import AlreadyAnswered, NotFound
+from perdure.operations import waits
+from perdure.operations.waits import WaitRow
+from perdure.server.caller import Scope
+from perdure.server.context import Api, ApiDep
+from perdure.server.json_values import WireResponse
+from perdure.server.own_api.access import ThreadFilter, actor, allow_thread
+from perdure.server.own_api.requests import (
+    After,
+    Body,
+    Detail,
+    Id,
+    Limit,
+    Page,
+    Person,
+    Text,
+    Which,
+    errors,
+    position,
+)
+from perdure.types import Kind, Wait, WaitRecord, WaitState
+
+router = APIRouter(prefix="/perdure/waits", tags=["waits"])
+
+
+class AnswerBody(Body):
+    value: Any = None
+    by: Person = None
+
+
+class WithdrawBody(Body):
+    by: Person = None
+    reason: Text | None = None
+
+
+class Conflict(Detail):
+    """Why an answer was not accepted; if another was, whose, and when."""
+
+    answered_by: str | None = None
+    answered_at: str | None = None
+
+
+@router.get("", responses=errors())
+async def list_waits(
+    api: ApiDep,
+    kind: Kind | None = None,
+    thread_id: Which = None,
+    run_id: Which = None,
+    limit: Limit = 100,
+    after: After = None,
+) -> Page[Wait]:
+    """Open waits, oldest first. `kind=human` are the questions for people."""
+    api.require(Scope.READ)
+    seen, behind = await ThreadFilter.of(api), position(after)
+    journal, serializer = api.runtime.journal, api.runtime.engine.serializer
+    if run_id is None:
+        op = waits.page(kind=kind, thread_id=thread_id, after=behind, count=limit)
+        rows: list[WaitRow] = await journal.ado(op)
+    else:
+        rows = [
+            row
+            for row in await journal.ado(waits.of_run(run_id))
+            if row.state == WaitState.OPEN
+            and kind in (None, row.kind)
+            and thread_id in (None, row.thread_id)
+            and (behind is None or (row.created_at, row.id) > behind)
+        ][:limit]
+    items = [
+        waits.to_wait(serializer, row) for row in await seen.keep(rows, lambda row: row.thread_id)
+    ]
+    last = (rows[-1].created_at, rows[-1].id) if rows else None
+    return Page.of(items, last, full=len(rows) == limit)
+
+
+@router.get("/{wait_id}", responses=errors(404))
+async def get_wait(api: ApiDep, wait_id: Id) -> WaitRecord:
+    """A wait, open or not, with its answer."""
+    api.require(Scope.READ)
+    return api.runtime.services.waits.record(await _find(api, wait_id, "read"))
+
+
+@router.post("/{wait_id}/answer", responses={**errors(404), 409: {"model": Conflict}})
+async def answer(api: ApiDep, wait_id: Id, body: AnswerBody) -> WaitRecord:
+    """Answer a question. The first answer counts; a second one is refused with 409, and says who
+    answered, and when. An answer that does not fit the question is refused with 422."""
+    api.require(Scope.ANSWER)
+    await _find(api, wait_id, "update")
+    try:
+        await api.runtime.answer(wait_id, body.value, by=actor(api, body.by))
+    except AlreadyAnswered as error:
+        given = await _record(api, wait_id)
+        said = {"answered_by": given.answered_by, "answered_at": given.answered_at}
+        return WireResponse({"detail": str(error), **said}, 409)  # type: ignore[return-value]
+    return await _record(api, wait_id)
+
+
+@router.post("/{wait_id}/withdraw", responses=errors(404, 409))
+async def withdraw(api: ApiDep, wait_id: Id, body: WithdrawBody) -> WaitRecord:
+    """Take an answer back, if the run has not gone on with it: the question is open again."""
+    api.require(Scope.ANSWER)
+    await _find(api, wait_id, "update")
+    await api.runtime.withdraw(wait_id, by=actor(api, body.by), reason=body.reason)
+    return await _record(api, wait_id)
+
+
+async def _find(api: Api, wait_id: str, action: str) -> WaitRow:
+    row: WaitRow | None = await api.runtime.journal.ado(waits.find(wait_id))
+    if row is None:
+        raise NotFound("wait", wait_id)
+    await allow_thread(api, row.thread_id, action, NotFound("wait", wait_id))
+    return row
+
+
+async def _record(api: Api, wait_id: str) -> WaitRecord:
+    return api.runtime.services.waits.record(await _find(api, wait_id, "read"))

@@ -1,0 +1,130 @@
+"""The route class of every endpoint: what protects a request is here, so that it also holds in an
+application that includes `Runtime.router()`.
+
+In this order: the caller and the host are checked (`gate.py`), the body is read within its limits
+when the endpoint wants it, and every error becomes JSON. An endpoint returns a plain value, which
+becomes a `WireResponse` without FastAPI's own encoder, or a `Response`.
+
+A slash at the end of a path changes nothing: a redirect, which `curl -f` takes for success, would
+do nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute, APIRouter
+from starlette.routing import Match
+
+from perdure.server.context import KEY
+from perdure.server.cors import preflight_method
+from perdure.server.gate import Gate
+from perdure.server.json_body import parse_json, read_body
+from perdure.server.json_errors import error_response
+from perdure.server.json_values import WireResponse
+
+FILES = "fastapi_middleware_astack"
+"""Where FastAPI's handler expects a stack for uploaded files. A Starlette application sets none."""
+
+
+class ApiRequest(Request):
+    """A request whose body is read within the limits, and parsed strictly."""
+
+    def __init__(self, request: Request, gate: Gate) -> None:
+        super().__init__(request.scope, request.receive)
+        self._options = gate.options
+
+    async def body(self) -> bytes:
+        if not hasattr(self, "_body"):
+            limits: Any = {"largest": self._options.max_body, "seconds": self._options.body_timeout}
+            self._body = await read_body(self, **limits)
+        return self._body
+
+    async def json(self) -> Any:
+        if not hasattr(self, "_json"):
+            self._json = parse_json(await self.body())
+        return self._json
+
+
+class ApiRoute(APIRoute):
+    """A route of one runtime: `bound_to` makes the class."""
+
+    gate: Gate
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._handle = self.gate.origins.wrap(super().handle)
+
+    @classmethod
+    def bound_to(cls, gate: Gate) -> type[ApiRoute]:
+        return type(cls.__name__, (cls,), {"gate": gate})
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle, gate = super().get_route_handler(), self.gate
+        public = (self.openapi_extra or {}).get("security") == []
+
+        async def handle_safely(request: Request) -> Response:
+            try:
+                asked = ApiRequest(request, gate)
+                asked.scope[KEY] = await gate.admit(asked, public=public)
+                async with AsyncExitStack() as files:
+                    asked.scope.setdefault(FILES, files)
+                    return await handle(asked)
+            except Exception as error:
+                return error_response(error, gate.runtime.redact)
+
+        return handle_safely
+
+    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._handle(scope, receive, send)
+
+    def matches(self, scope: Any) -> Any:
+        if self.gate.origins and (method := preflight_method(scope)) is not None:
+            scope = {**scope, "method": method}
+        found = super().matches(scope)
+        if found[0] is Match.NONE and scope["path"].endswith("/") and scope["path"] != "/":
+            found = super().matches({**scope, "path": scope["path"][:-1]})
+        return found
+
+
+def plain(endpoint: Callable[..., Awaitable[Any]], status: int | None = None) -> Callable[..., Any]:
+    """The endpoint, with a value it returns made a response."""
+
+    @functools.wraps(endpoint)
+    async def respond(*arguments: Any, **named: Any) -> Response:
+        found = await endpoint(*arguments, **named)
+        return found if isinstance(found, Response) else WireResponse(found, status or 200)
+
+    return respond
+
+
+def add_routes(router: APIRouter, declared: APIRouter) -> None:
+    """Add the routes that a module declared to a runtime's router, bound to that runtime.
+
+    `include_router` would keep the class of the declared routes, which belong to no runtime.
+    """
+    for route in declared.routes:
+        if not isinstance(route, APIRoute):
+            raise TypeError(f"{route!r} is not an endpoint of FastAPI.")
+        router.add_api_route(
+            route.path,
+            plain(route.endpoint, route.status_code),
+            response_model=route.response_model,
+            status_code=route.status_code,
+            tags=route.tags,
+            dependencies=route.dependencies,
+            summary=route.summary,
+            description=route.description,
+            response_description=route.response_description,
+            responses=route.responses,
+            deprecated=route.deprecated,
+            methods=list(route.methods or ()),
+            operation_id=route.operation_id,
+            include_in_schema=route.include_in_schema,
+            name=route.name,
+            openapi_extra=route.openapi_extra,
+        )

@@ -1,0 +1,130 @@
+"""What a webhook is sent: read from the journal when it is delivered.
+
+A message names an event of a run. The event says which state the run was in then, and the last
+checkpoint before it what its values were: so a delivery days later, or a second one, says the same.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from perdure.engine.engine import Engine
+from perdure.engine.outbox_delivery import Undelivered
+from perdure.langgraph_port.checkpoint_names import is_trigger
+from perdure.operations import events, runs
+from perdure.operations.run_payload import load_labels, load_setup
+from perdure.operations.runs import RunRow
+from perdure.service.webhooks import EVENTS, QUESTION_WAITING
+from perdure.times import moment
+from perdure.types import Event, EventKind, Message
+
+LOOKED_BACK = 200
+"""Events before the one that is told, among which its checkpoint is looked for."""
+_STATUS = {
+    EventKind.DONE: "success",
+    EventKind.WAITING: "success",
+    EventKind.FAILED: "error",
+    EventKind.HELD: "error",
+}
+_TYPES = {state.value: event for event, state in EVENTS.items()}
+
+
+class ToldRun:
+    """A run, and the event of it that a message is about."""
+
+    def __init__(
+        self, engine: Engine, row: RunRow, history: list[Event], started: datetime
+    ) -> None:
+        self._engine, self.row, self._history, self._started = engine, row, history, started
+        self.event = history[-1]
+        self.setup = load_setup(engine.serializer, row)
+
+    @classmethod
+    async def read(cls, engine: Engine, message: Message) -> ToldRun:
+        """Raises `Undelivered` if the run, or its event, is gone."""
+        row: RunRow | None = await engine.journal.ado(runs.find(message.run_id))
+        number = message.id.removeprefix(f"{message.run_id}-").partition("-")[0]
+        if row is None or not number.isdigit():
+            raise Undelivered(f"run {message.run_id} was deleted", final=True)
+
+        async def page(after: int, count: int) -> list[Event]:
+            op = events.events(engine.serializer, row.thread_id, row.id, after, count)
+            return await engine.journal.ado(op)
+
+        n, back = int(number), min(int(number), LOOKED_BACK)
+        history = await page(n - back, back)
+        if not history or history[-1].n != n or history[-1].damaged:
+            raise Undelivered(f"run {row.id} has no readable event {n}", final=True)
+        claimed = [one.at for one in await page(0, 10) if one.kind == EventKind.CLAIMED]
+        return cls(engine, row, history, claimed[0] if claimed else moment(row.created_at))
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        labels = load_labels(self._engine.serializer, self.row)
+        return {**(self.setup.get("metadata") or {}), **labels}
+
+    @property
+    def error(self) -> dict[str, str] | None:
+        """Why it failed or is held, as the Agent Server says it."""
+        data = self.event.data
+        if self.event.kind == EventKind.HELD:
+            return {"error": "Held", "message": str(data.get("reason", ""))}
+        if self.event.kind == EventKind.FAILED:
+            return {"error": str(data.get("kind", "")), "message": str(data.get("message", ""))}
+        return None
+
+    async def values(self) -> Any:
+        """The values of the run's state then; None if its checkpoint was pruned."""
+        steps = [one for one in self._history if "checkpoint" in one.data]
+        if not steps:
+            return None
+        place = {"thread_id": self.row.thread_id, "checkpoint_ns": ""}
+        place["checkpoint_id"] = str(steps[-1].data["checkpoint"])
+        at = await self._engine.saver.aget_tuple({"configurable": place})
+        if at is None:
+            return None
+        graph = self._engine.graphs.newest.get(self.row.graph)
+        if graph is not None:
+            return graph.output(at)
+        found = at.checkpoint["channel_values"].items()
+        return {name: value for name, value in found if not is_trigger(name)}
+
+    async def as_wire_run(self) -> dict[str, Any]:
+        """The body of a run's own webhook: the Agent Server's."""
+        row, setup = self.row, self.setup
+        asked = ("input", "command", "config", "context")
+        body = {
+            "run_id": row.id,
+            "thread_id": row.thread_id,
+            "assistant_id": self.metadata.get("assistant_id"),
+            "metadata": self.metadata,
+            "status": _STATUS.get(EventKind(self.event.kind), "interrupted"),
+            "kwargs": {name: setup.get(name) for name in asked},
+            "multitask_strategy": setup.get("multitask_strategy"),
+            "created_at": moment(row.created_at),
+            "updated_at": self.event.at,
+            "run_started_at": self._started,
+            "run_ended_at": self.event.at,
+            "webhook_sent_at": datetime.now(UTC),
+            "values": await self.values(),
+        }
+        return body if self.error is None else {**body, "error": self.error}
+
+    def as_event(self) -> dict[str, Any]:
+        """What an endpoint is told of the state of a run."""
+        data = {
+            "run_id": self.row.id,
+            "thread_id": self.row.thread_id,
+            "graph": self.row.graph,
+            "state": self.event.kind,
+            "metadata": self.metadata,
+            "error": self.error,
+        }
+        told = _TYPES.get(self.event.kind, f"run.{self.event.kind}")
+        return {"type": told, "timestamp": self.event.at, "data": data}
+
+
+def as_question(message: Message) -> dict[str, Any]:
+    """What an endpoint is told of a new question."""
+    return {"type": QUESTION_WAITING, "timestamp": message.sent_at, "data": message.payload}

@@ -1,0 +1,135 @@
+"""Plans about assistants: create, find, change, list and delete them.
+
+The assistant that each graph has by itself is made on the fly until it is changed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from perdure.errors import AlreadyExists, NotFound, UnknownGraph
+from perdure.journal import Plan
+from perdure.journal.clock import Clock
+from perdure.journal.ids import random_number
+from perdure.operations import assistants
+from perdure.operations.assistants import Assistant, AssistantContent, AssistantRow
+from perdure.serde.serializer import Serializer
+from perdure.times import moment
+
+
+class AssistantService:
+    """Plans about the assistants of a journal. `graphs` names the graphs of this process."""
+
+    def __init__(
+        self, serializer: Serializer, clock: Clock, graphs: Callable[[], Iterable[str]]
+    ) -> None:
+        self._serializer, self._clock, self._graphs = serializer, clock, graphs
+        self._began: int | None = None
+
+    def _own(self, graph: str) -> Assistant:
+        """A graph's own assistant, as if it were made when it was first asked for."""
+        if self._began is None:
+            self._began = self._clock.now()
+        return assistants.of_graph(graph, moment(self._began))
+
+    def by_default_id(self) -> dict[str, str]:
+        """The graphs of this process by the ids of their own assistants."""
+        return {assistants.default_id(graph): graph for graph in self._graphs()}
+
+    def find(self, name: str) -> Plan[Assistant]:
+        """The assistant of an id, or the own one of the graph of that name. Raises `NotFound`, and
+        `UnknownGraph` if it is no id."""
+        id = _canonical(name)
+        if name in self._graphs():
+            id = assistants.default_id(name)
+        elif id is None:
+            raise UnknownGraph(name, sorted(self._graphs()))
+        row: AssistantRow | None = yield assistants.find(id)
+        if row is not None:
+            return row.load(self._serializer)
+        graph = self.by_default_id().get(id)
+        if graph is None:
+            raise NotFound("assistant", name)
+        return self._own(graph)
+
+    def every(self) -> Plan[list[Assistant]]:
+        """All assistants, newest first: those of graphs of this process, and those that have
+        rows."""
+        rows: list[AssistantRow] = yield assistants.every()
+        known = {row.id for row in rows}
+        own = [self._own(graph) for id, graph in self.by_default_id().items() if id not in known]
+        return own + [row.load(self._serializer) for row in rows]
+
+    def create(
+        self, assistant_id: str, content: AssistantContent, *, accept_existing: bool = False
+    ) -> Plan[Assistant]:
+        """Store a new assistant. Raises `AlreadyExists`, or gives the one that is there."""
+        made = False
+        if assistant_id not in self.by_default_id():
+            made = yield assistants.add_version(
+                self._serializer, assistant_id, 1, content, random_number(), self._clock.now()
+            )
+        if not made and not accept_existing:
+            raise AlreadyExists("assistant", assistant_id)
+        return (yield from self.find(assistant_id))
+
+    def change(self, assistant_id: str, changes: Mapping[str, Any]) -> Plan[Assistant]:
+        """Store the next version of an assistant, with these parts changed; metadata is merged.
+
+        If another change was faster, this one is made to its version.
+        """
+        while True:
+            found = yield from self.find(assistant_id)
+            content = AssistantContent(
+                **{one.name: getattr(found, one.name) for one in fields(AssistantContent)}
+            )
+            merged = {**content.metadata, **(changes.get("metadata") or {})}
+            content = replace(content, **{**changes, "metadata": merged})
+            now, first = self._clock.now(), None
+            if not found.versions:  # the first change of a graph's own assistant
+                own = self._own(found.graph_id)
+                first = assistants.add_version(
+                    self._serializer, found.assistant_id, 1, own, random_number(), now
+                )
+            made = yield assistants.add_version(
+                self._serializer,
+                found.assistant_id,
+                (found.versions or 1) + 1,
+                content,
+                random_number(),
+                now,
+                before=first,
+            )
+            if made:
+                return (yield from self.find(found.assistant_id))
+
+    def versions(self, assistant_id: str) -> Plan[list[Assistant]]:
+        """Every version of an assistant, newest first."""
+        found = yield from self.find(assistant_id)
+        rows: list[AssistantRow] = yield assistants.versions(found.assistant_id)
+        return [row.load(self._serializer, as_version=True) for row in rows] or [found]
+
+    def use_version(self, assistant_id: str, version: int) -> Plan[Assistant]:
+        """Have runs of an assistant use this version. Raises `NotFound` if there is none."""
+        found = yield from self.find(assistant_id)
+        yield assistants.use_version(found.assistant_id, version, self._clock.now())
+        found = yield from self.find(found.assistant_id)
+        if found.version != version:
+            raise NotFound("assistant", f"{found.assistant_id} version {version}")
+        return found
+
+    def delete(self, assistant_id: str) -> Plan[None]:
+        """Delete an assistant. A graph's own one loses its changes."""
+        found = yield from self.find(assistant_id)
+        yield assistants.delete(found.assistant_id)
+
+
+def _canonical(id: str) -> str | None:
+    """A UUID as text, or None for anything else."""
+    try:
+        return str(uuid.UUID(id))
+    except ValueError:
+        return None

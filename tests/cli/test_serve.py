@@ -1,0 +1,322 @@
+"""`perdure serve`, `perdure dev` and `perdure tokens` as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import perdure
+from perdure.cli.langgraph_json import find_project
+from perdure.errors import BadArgument
+from perdure.types import State
+from tests.support.polling import until
+
+AGENTS = """
+import operator
+from typing import Annotated, TypedDict
+
+import perdure
+from langgraph.graph import START, StateGraph
+
+class Log(TypedDict, total=False):
+    log: Annotated[list, operator.add]
+
+def note(state):
+    return {"log": ["noted"]}
+
+builder = StateGraph(Log).add_sequence([note]).add_edge(START, "note")
+rt = perdure.Runtime()
+rt.register(builder, name="notes")
+
+def factory(config):
+    return builder
+"""
+AUTH = """
+from langgraph_sdk import Auth
+
+auth = Auth()
+
+@auth.authenticate
+async def who(authorization):
+    if authorization != "Bearer ada":
+        raise Auth.exceptions.HTTPException(status_code=401, detail="Who?")
+    return "ada"
+"""
+OWN = """
+from contextlib import asynccontextmanager
+from fastapi import FastAPI
+
+@asynccontextmanager
+async def lifespan(app):
+    print("own lifespan begun", flush=True)
+    yield
+    print("own lifespan ended", flush=True)
+
+app = FastAPI(lifespan=lifespan)
+
+@app.get("/hello")
+async def hello():
+    return "hello"
+"""
+
+
+class Process:
+    """A command that serves: what it says, and where it is."""
+
+    def __init__(self, folder: Path, url: str, *arguments: str) -> None:
+        environment = {**os.environ, "PERDURE_URL": url, "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "perdure", *arguments],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            self._lines.extend(lines)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._lines)
+
+    def says(self, pattern: str) -> str:
+        found: list[str] = []
+
+        def look() -> bool:
+            found[:] = re.findall(pattern, self.text)
+            return bool(found) or not self._reader.is_alive()
+
+        until(look, pattern)
+        assert found, self.text
+        return found[-1]
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(how)
+        code = self.process.wait(60)
+        self._reader.join(30)
+        return code
+
+
+@contextmanager
+def command(folder: Path, url: str, *arguments: str) -> Iterator[Process]:
+    running = Process(folder, url, *arguments)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait(30)
+        running._reader.join(30)
+
+
+def run(folder: Path, url: str, *arguments: str) -> tuple[int, str]:
+    with command(folder, url, *arguments) as running:
+        code = running.process.wait(60)
+        running._reader.join(30)
+        return code, running.text
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "project"
+    found.mkdir()
+    (found / "agents.py").write_text(AGENTS)
+    (found / "auth.py").write_text(AUTH)
+    (found / "own.py").write_text(OWN)
+    return found
+
+
+def project(folder: Path, **keys: Any) -> None:
+    said = {"graphs": {"notes": "./agents.py:factory"}, **keys}
+    (folder / "langgraph.json").write_text(json.dumps(said))
+
+
+def serves(running: Process) -> str:
+    return running.says(r"serving \S+ at (http://\S+)")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_runtime_is_served_and_its_runs_are_driven_until_a_signal(
+    folder: Path, url: str, how: signal.Signals
+) -> None:
+    with perdure.Client(url) as client:
+        with command(folder, url, "serve", "agents:rt", "--port", "0", "--access-log") as running:
+            place = serves(running)
+            assert httpx.get(f"{place}/ok?token=hunter2").json() == {"ok": True}
+            assert "perdure_" in httpx.get(f"{place}/metrics").text
+            started = client.blocking.start("notes", {})
+            assert client.blocking.join(started.id).state is State.DONE
+            assert running.stop(how) == 0
+        assert "GET /ok" in running.text
+        assert "hunter2" not in running.text
+        assert "Traceback" not in running.text
+
+
+@pytest.mark.slow
+def test_without_a_worker_it_drives_nothing(folder: Path, sqlite_url: str) -> None:
+    arguments = ("serve", "agents:rt", "--port", "0", "--no-worker")
+    with perdure.Client(sqlite_url) as client, command(folder, sqlite_url, *arguments) as running:
+        place = serves(running)
+        started = client.blocking.start("notes", {})
+        assert httpx.get(f"{place}/ok").status_code == 200
+        assert client.blocking.get(started.id).state is State.PENDING
+        assert running.stop() == 0
+        assert client.blocking.get(started.id).state is State.PENDING
+
+
+@pytest.mark.slow
+def test_another_address_needs_a_token_an_auth_or_a_word(folder: Path, sqlite_url: str) -> None:
+    open_to_all = ("serve", "agents:rt", "--host", "0.0.0.0", "--port", "0")
+    code, said = run(folder, sqlite_url, *open_to_all)
+    assert code == 2
+    assert "perdure tokens create" in said
+    with command(folder, sqlite_url, *open_to_all, "--insecure") as running:
+        serves(running)
+    code, token = run(folder, sqlite_url, "tokens", "create", "ci", "--scope", "read")
+    assert (code, token[:8]) == (0, "perdure_")
+    with command(folder, sqlite_url, *open_to_all) as running:
+        serves(running)
+
+
+@pytest.mark.slow
+def test_a_taken_port_is_said(folder: Path, sqlite_url: str) -> None:
+    with command(folder, sqlite_url, "serve", "agents:rt", "--port", "0") as running:
+        port = serves(running).rpartition(":")[2]
+        code, said = run(folder, sqlite_url, "serve", "agents:rt", "--port", port)
+    assert code == 2
+    assert f"Port {port} of 127.0.0.1 is taken" in said
+
+
+@pytest.mark.slow
+def test_a_project_is_served_with_its_own_application_and_its_auth(
+    folder: Path, sqlite_url: str
+) -> None:
+    http = {"app": "./own.py:app", "cors": {"allow_origins": ["https://ui.example"]}}
+    project(folder, auth={"path": "./auth.py:auth"}, http=http)
+    with command(folder, sqlite_url, "serve", ".", "--port", "0") as running:
+        place = serves(running)
+        running.says("own lifespan begun")
+        assert httpx.get(f"{place}/hello").json() == "hello"
+        assert httpx.get(f"{place}/ok").json() == {"ok": True}
+        assert "/ok" in httpx.get(f"{place}/openapi.json").json()["paths"]
+        assert running.stop() == 0
+        assert "own lifespan ended" in running.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"auth": {"path": "./auth.py:nothing"}}, 'auth.path" .* has no'),
+        ({"auth": {"path": "./agents.py:builder"}}, "langgraph_sdk.Auth"),
+        ({"http": {"app": "./agents.py:builder"}}, '"http.app" is StateGraph'),
+    ],
+)
+def test_what_a_langgraph_json_names_and_is_not_there_is_said(
+    folder: Path, sqlite_url: str, keys: Any, said: str
+) -> None:
+    project(folder, **keys)
+    code, text = run(folder, sqlite_url, "serve", ".", "--port", "0")
+    assert code == 2
+    assert re.search(said, text), text
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"http": ["app"]}, '"http" is'),
+        ({"store": "memory"}, '"store" is'),
+        ({"http": {"app": "own.py"}}, '"http.app" must be a place'),
+        ({"auth": {"path": 7}}, '"auth.path" must be a place'),
+        ({"http": {"configurable_headers": {"includes": "x"}}}, "list of texts"),
+        ({"http": {"cors": {"allow_origins": "*"}}}, "list of texts"),
+    ],
+)
+def test_what_a_langgraph_json_says_wrong_is_named(folder: Path, keys: Any, said: str) -> None:
+    project(folder, **keys)
+    with pytest.raises(BadArgument, match=said):
+        find_project(folder)
+
+
+def test_what_a_langgraph_json_says_about_serving_is_read(folder: Path) -> None:
+    headers = {"includes": ["x-my-*"], "excludes": ["x-my-key"]}
+    http: dict[str, Any] = {"app": "./own.py:app", "configurable_headers": headers}
+    http["cors"] = {"allow_origins": ["https://ui.example"]}
+    project(folder, auth={"path": "./auth.py:auth"}, http=http, store={"index": {"dims": 3}})
+    found = find_project(folder)
+    assert found is not None
+    assert (found.auth, found.app) == ("./auth.py:auth", "./own.py:app")
+    assert found.configurable_headers == ["x-my-*", "!x-my-key"]
+    assert found.cors == ["https://ui.example"]
+    assert found.store == {"index": {"dims": 3}}
+    assert found.notes == []
+
+
+@pytest.mark.slow
+def test_dev_serves_on_the_next_free_port_and_restarts_behind_it(
+    folder: Path, sqlite_url: str
+) -> None:
+    project(folder)
+    with command(folder, sqlite_url, "serve", "agents:rt", "--port", "0") as other:
+        taken = serves(other).rpartition(":")[2]
+        arguments = ("dev", "--config", "langgraph.json", "--port", taken, "--no-browser")
+        with command(folder, sqlite_url, *arguments) as running:
+            running.says(f"port {taken} is taken; using")
+            place = running.says(r"api +(http://\S+)")
+            assert httpx.get(f"{place}/ok", timeout=60).json() == {"ok": True}
+            pid = int(running.says(r"pid (\d+);"))
+            os.kill(pid, signal.SIGKILL)
+            assert httpx.get(f"{place}/info", timeout=60).status_code == 200
+            running.says("driving notes")
+            with perdure.Client(sqlite_url) as client:
+                started = client.blocking.start("notes", {})
+                assert client.blocking.join(started.id).state is State.DONE
+            assert running.stop() == 0
+
+
+@pytest.mark.slow
+def test_dev_without_reload_serves_too_and_ends_at_ctrl_c(folder: Path, sqlite_url: str) -> None:
+    project(folder)
+    with command(folder, sqlite_url, "dev", "--no-reload", "--port", "0") as running:
+        place = running.says(r"api +(http://\S+)")
+        assert httpx.get(f"{place}/ok", timeout=60).json() == {"ok": True}
+        assert running.stop(signal.SIGINT) == 0
+
+
+def test_tokens_are_made_listed_and_revoked(folder: Path, sqlite_url: str) -> None:
+    def tokens(*arguments: str) -> tuple[int, str]:
+        return run(folder, sqlite_url, "tokens", *arguments)
+
+    assert "There is no token" in tokens("list")[1]
+    code, made = tokens("create", "ci", "--scope", "start", "--expires", "90d", "--json")
+    assert code == 0
+    token = json.loads(made)["token"]
+    listed = tokens("list")[1]
+    assert "ci" in listed
+    assert "start" in listed
+    assert token not in listed
+    [line] = tokens("list", "--json")[1].splitlines()
+    assert json.loads(line)["scopes"] == ["start"]
+    assert tokens("create", "ci", "--scope", "read")[0] == 2
+    assert tokens("create", "bo")[0] == 2
+    assert tokens("revoke", "ci") == (0, "ci is revoked.\n")
+    assert tokens("revoke", "ci")[0] == 2

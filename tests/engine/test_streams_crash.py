@@ -1,0 +1,99 @@
+"""A reader of a stream has the same text whether or not the processes that produced it were killed:
+nothing is lost, nothing is there twice, and the numbers have no gap.
+
+    killed                          leaves                              decided by
+    chunk in memory                 nothing; no reader was given it     the commit of its row
+    row on disk, checkpoint not     chunks behind the mark: void        `begin_stream`
+    checkpoint on disk              every chunk of its nodes, too       the order of the queue
+    a parallel node has finished    its chunks, given again             its task's writes
+    while it begins again           the row with what is given again    one row: all or nothing
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from datetime import timedelta
+
+import pytest
+
+import perdure
+from perdure.operations.streams import between
+from tests.support.fork_server import Child, ForkServer
+from tests.support.stream_child import MODES, Listener, expected
+from tests.support.sweep import examples
+
+pytestmark = pytest.mark.slow
+
+EVERY = 10
+"""Chunks between two kills."""
+
+
+class Workers:
+    """The one worker of a journal, replaced whenever it is killed."""
+
+    def __init__(self, server: ForkServer, url: str) -> None:
+        self._server, self._url = server, url
+        self.killed = 0
+        self._child = self._new()
+
+    def _new(self) -> Child:
+        return self._server.start("stream_child:work", url=self._url)
+
+    async def kill(self) -> None:
+        self.killed += 1
+        self._child.send(signal.SIGKILL)
+        await asyncio.to_thread(self._child.wait)
+        self._child = self._new()
+
+    async def stop(self) -> None:
+        self._child.send(signal.SIGKILL)
+        await asyncio.to_thread(self._child.wait)
+
+
+async def listen(client: perdure.Client, run_id: str, *, pause: float = 0.0) -> Listener:
+    """A reader that is cut off again and again, and goes on from the last number it saw."""
+    heard = Listener()
+    while True:
+        count = 0
+        async for chunk in client.stream(run_id, after=heard.seen):
+            heard.hear(chunk)
+            count += 1
+            if count == 7:
+                break
+        else:
+            return heard
+        await asyncio.sleep(pause)
+
+
+async def test_a_reader_has_every_word_once_though_every_tenth_chunk_kills_the_worker(
+    fork_server: ForkServer, url: str
+) -> None:
+    workers = Workers(fork_server, url)
+    async with perdure.Client(url) as client:
+        try:
+            for _ in range(examples(100, 2)):
+                run = await client.start("story", {"messages": []}, stream=MODES)
+                heard, next_kill = Listener(), EVERY
+                others = [asyncio.create_task(listen(client, run.id)) for _ in range(3)]
+                async for chunk in client.stream(run.id):
+                    heard.hear(chunk)
+                    if len(heard.chunks) >= next_kill:
+                        next_kill += EVERY
+                        await workers.kill()
+                assert (await client.join(run.id, timeout=timedelta(minutes=1))).state == "done"
+                assert heard.said() == expected()
+                for other in await asyncio.gather(*others):
+                    assert other.said() == expected()
+                later = await listen(client, run.id)
+                assert later.said() == expected()
+                assert later.segments <= heard.segments  # one that is void itself is left out
+                await _check_numbers(client, run)
+        finally:
+            await workers.stop()
+        assert workers.killed > 5
+
+
+async def _check_numbers(client: perdure.Client, run: perdure.Run) -> None:
+    rows = await client.journal.ado(between(run.thread_id, run.id, 0, 10_000))
+    assert [row.n for row in rows] == [1, *(row.last + 1 for row in rows[:-1])]

@@ -1,0 +1,262 @@
+"""What a request may cost: its body, its depth, its time; and how many streams may be open."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+from starlette.responses import StreamingResponse
+
+import perdure
+from perdure.server import http_server
+from perdure.server.context import ApiDep
+from perdure.server.json_errors import ApiError
+from tests.support.agents import opened
+from tests.support.http import app_with, client_of, listening
+
+declared = APIRouter()
+
+
+class Body(BaseModel):
+    limit: int = 10
+    inner: Any = None
+
+
+@declared.post("/body")
+async def take(body: Body) -> int:
+    return body.limit
+
+
+@declared.post("/raw")
+async def raw(request: Request) -> Any:
+    return await request.json()
+
+
+@declared.post("/fail")
+async def fail(body: Body) -> None:
+    raise ValueError(f"a message of {body.inner}")
+
+
+@declared.get("/stream")
+async def stream(api: ApiDep) -> StreamingResponse:
+    opened = api.open_stream()
+    stream = opened.__enter__()
+
+    async def parts() -> Any:
+        try:
+            yield b"first\n"
+            await stream.stopping.wait()
+            yield b"last\n"
+        finally:
+            opened.__exit__(None, None, None)
+
+    return StreamingResponse(parts())
+
+
+@pytest.mark.parametrize("path", ["/body", "/raw"])
+@pytest.mark.parametrize("declares", [True, False])
+async def test_a_body_over_the_limit_is_not_read(
+    sqlite_url: str, path: str, declares: bool
+) -> None:
+    sent = 0
+
+    async def parts() -> Any:
+        nonlocal sent
+        for _ in range(1000):
+            sent += 1000
+            yield b" " * 1000
+
+    headers = {"Content-Type": "application/json"}
+    if declares:
+        headers["Content-Length"] = "1000000"
+    async with opened(sqlite_url) as rt, client_of(app_with(rt, declared, max_body=10_000)) as http:
+        answer = await http.post(path, content=parts(), headers=headers)
+        fits = await http.post(path, json={"limit": 3, "inner": "x" * 9_000})
+    assert answer.status_code == 413
+    assert answer.json() == {"detail": "The body is larger than 10000 bytes."}
+    assert sent <= 11_000 or declares
+    assert fits.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b'{"inner": ' + b"[" * 101 + b"]" * 101 + b"}", "deeper"),
+        (b"[" * 1_000_000, "deeper"),
+        (b'{"limit": NaN}', "NaN"),
+        (b'{"limit": 1, "limit": 2}', "twice"),
+        (b'{"inner": "\\ud800"}', "surrogate"),
+        (b"{", "JSON"),
+        (b"\xff", "JSON"),
+        (b'{"limit": "x"}', "body.limit"),
+        (b"[]", "body"),
+        (b"", "body"),
+    ],
+    ids=range(10),
+)
+async def test_what_is_not_plain_json_is_refused_in_a_sentence(
+    sqlite_url: str, content: bytes, named: str
+) -> None:
+    async with opened(sqlite_url) as rt, client_of(app_with(rt, declared)) as http:
+        headers = {"Content-Type": "application/json"}
+        answer = await http.post("/body", content=content, headers=headers)
+    assert answer.status_code == 422
+    assert list(answer.json()) == ["detail"]
+    assert named in answer.json()["detail"]
+    assert len(answer.text) < 300
+
+
+async def test_a_body_without_its_type_is_no_json(sqlite_url: str) -> None:
+    """A page can send such a body without asking the browser first."""
+    async with opened(sqlite_url) as rt, client_of(app_with(rt, declared)) as http:
+        for kind in ({}, {"Content-Type": "text/plain"}):
+            answer = await http.post("/body", content=b'{"limit": 3}', headers=kind)
+            assert answer.status_code == 422
+
+
+async def test_what_fails_inside_is_neither_told_nor_quoted_in_the_log(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(sqlite_url) as rt, client_of(app_with(rt, declared)) as http:
+        answer = await http.post("/fail", json={"inner": "hunter2"})
+    assert answer.json() == {"detail": "The server failed; its log says why."}
+    assert answer.status_code == 500
+    assert "ValueError" in caplog.text
+    assert "test_limits.py" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+async def test_a_body_that_does_not_arrive_ends_the_request(sqlite_url: str) -> None:
+    async def slowly() -> Any:
+        yield b'{"limit":'
+        await asyncio.Event().wait()
+
+    async with (
+        opened(sqlite_url) as rt,
+        client_of(app_with(rt, declared, body_timeout=0.1)) as http,
+    ):
+        headers = {"Content-Type": "application/json"}
+        answer = await http.post("/body", content=slowly(), headers=headers)
+    assert answer.status_code == 408
+
+
+# -- streams
+
+
+async def test_a_stream_over_the_limit_is_refused_until_another_ends(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
+        with listening(app_with(rt, declared, max_streams=2, worker=False)) as (host, port):
+            async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=60) as http:
+
+                def ask() -> Any:
+                    return http.stream("GET", "/stream")
+
+                async with ask() as first, ask() as second:
+                    assert (first.status_code, second.status_code) == (200, 200)
+                    third = await http.get("/stream")
+                    assert third.status_code == 503
+                    assert int(third.headers["Retry-After"]) > 0
+                    assert (await http.get("/ok")).status_code == 200
+                found = 0
+                while found != 200:  # the server notices that they are gone
+                    async with ask() as again:
+                        found = again.status_code
+
+
+async def test_streams_end_when_the_server_gets_its_signal(sqlite_url: str) -> None:
+    before = (
+        signal.signal(signal.SIGTERM, lambda *_: None),
+        signal.signal(signal.SIGINT, lambda *_: None),
+    )
+    try:
+        async with opened(sqlite_url) as rt:
+            app = app_with(rt, declared, worker=False)
+            async with client_of(app) as http:
+                asked = asyncio.create_task(http.get("/stream"))
+                await asyncio.sleep(0.2)
+                assert not asked.done()
+                signal.raise_signal(signal.SIGTERM)
+                answer = await asyncio.wait_for(asked, 10)
+        assert answer.text == "first\nlast\n"
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
+
+
+# -- slow connections, with the server of `perdure serve`
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "HEAD_TIMEOUT", 0.3)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_connection_that_sends_no_head_is_closed_and_others_are_served(sqlite_url: str) -> None:
+    rt = perdure.Runtime(sqlite_url)
+    with listening(rt.asgi(worker=False), http=http_server.GUARDED) as address:
+        silent = socket.create_connection(address)
+        slow = socket.create_connection(address)
+        again = socket.create_connection(address)
+        again.sendall(b"GET /ok HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200 OK" in again.recv(1000)
+        begun = time.monotonic()
+        closed = {silent: False, slow: False, again: False}
+        while not all(closed.values()):
+            assert time.monotonic() - begun < 30
+            for one in (slow, again):
+                try:
+                    one.sendall(b"G")
+                except OSError:
+                    closed[one] = True
+            for one in closed:
+                one.settimeout(0.05)
+                try:
+                    closed[one] = closed[one] or one.recv(1000) == b""
+                except TimeoutError:
+                    pass
+                except OSError:
+                    closed[one] = True
+        assert httpx.get(f"http://{address[0]}:{address[1]}/ok").status_code == 200
+        for one in closed:
+            one.close()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_long_answer_is_not_cut_off(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
+        app = app_with(rt, declared, worker=False)
+        with listening(app, http=http_server.GUARDED) as (host, port):
+            place = f"http://{host}:{port}/stream"
+            async with httpx.AsyncClient(timeout=60) as http, http.stream("GET", place) as answer:
+                lines = answer.aiter_lines()
+                assert await anext(lines) == "first"
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(lines), 1)
+
+
+def test_a_taken_port_is_named_and_the_next_one_can_be_used() -> None:
+    with http_server.listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(perdure.errors.BadArgument, match=f"{port} .* taken"):
+            http_server.listen("127.0.0.1", port)
+        with http_server.listen("127.0.0.1", port, search=True) as second:
+            assert second.getsockname()[1] > port
+            assert http_server.address(second) == f"http://127.0.0.1:{second.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 0), ("127.0.0.1", 70000), ("no host", 0)])
+def test_an_address_that_is_not_here_is_refused(host: str, port: int) -> None:
+    with pytest.raises(perdure.errors.BadArgument):
+        http_server.listen(host, port)
+
+
+def test_an_error_of_the_api_is_its_sentence() -> None:
+    assert str(ApiError(404, "Gone.")) == "Gone."

@@ -1,0 +1,671 @@
+"""Webhooks out: stored with the change they tell about, signed, repeated for days with one id, and
+never sent to an address that is not public."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import standardwebhooks
+
+import perdure
+from perdure import RunWebhooks, Webhook
+from perdure.engine.outbox_delivery import Undelivered
+from perdure.errors import BadArgument, NotFound
+from perdure.server.webhooks import posting
+from perdure.server.webhooks.posting import post
+from perdure.server.webhooks.sender import PAUSES
+from perdure.server.webhooks.signatures import BadSignature, sign, verify
+from perdure.service.webhooks import check_url, is_public, secrets_of
+from perdure.testing import Clock
+from perdure.types import Retry, State
+from tests.support.agents import Log, chain, driving, opened
+from tests.support.fork_server import ForkServer
+from tests.support.polling import auntil
+from tests.support.webhook_child import make
+from tests.support.webhook_receiver import WebhookReceiver, receiving
+
+SECRET = "whsec_" + "c2VjcmV0IG9mIGEgd2ViaG9vaywgbG9uZyBlbm91Z2g="
+OTHER = "whsec_" + "YW5vdGhlciBzZWNyZXQgb2YgYSB3ZWJob29rLCBsb25n"
+LONG = timedelta(days=2)
+
+
+@pytest.fixture
+def receiver() -> Iterator[WebhookReceiver]:
+    with receiving() as made:
+        yield made
+
+
+def work(state: Log) -> Log:
+    return {"log": ["worked"]}
+
+
+def approve(state: Log) -> Log:
+    return {"log": [perdure.ask({"draft": "Dear Ada, a secret offer"})]}
+
+
+def fail(state: Log) -> Log:
+    raise ValueError("no such mailbox")
+
+
+@asynccontextmanager
+async def told(url: str, receiver: WebhookReceiver, **options: Any) -> AsyncIterator[Any]:
+    """A runtime whose runs may have webhooks on loopback."""
+    own = RunWebhooks(options.pop("secret", ()), allow_private=True)
+    async with opened(url, run_webhooks=own, **options) as rt:
+        rt.register(chain(work), name="work")
+        rt.register(chain(work, approve), name="approve")
+        rt.register(chain(fail), name="fail", retry=Retry(attempts=1))
+        rt.register(chain(fail), name="hold", retry=Retry(attempts=1), hold=True)
+        yield rt
+
+
+def events(receiver: WebhookReceiver) -> list[str]:
+    return [one.json["type"] for one in receiver.got]
+
+
+# -- a run's own webhook
+
+
+async def test_a_run_tells_its_webhook_that_it_is_done(url: str, receiver: WebhookReceiver) -> None:
+    async with told(url, receiver) as rt:
+        hook = f"{receiver.url}/hook?token=x"
+        run = await rt.start(
+            "work", {"log": ["in"]}, thread_id="t", metadata={"to": "ada"}, webhook=hook
+        )
+        counts = await rt.tick()
+        assert counts.delivered == 1
+        [got] = receiver.got
+        assert got.path == "/hook?token=x"
+        assert got.headers["content-type"] == "application/json"
+        assert "webhook-signature" not in got.headers
+        body = got.json
+        assert (body["run_id"], body["thread_id"], body["status"]) == (run.id, "t", "success")
+        assert body["values"] == {"log": ["in", "worked"]}
+        assert body["metadata"]["to"] == "ada"
+        assert body["kwargs"]["input"] == {"log": ["in"]}
+        assert "error" not in body
+        assert body["run_started_at"] <= body["run_ended_at"]
+        assert {"created_at", "updated_at", "webhook_sent_at"} <= body.keys()
+        assert await rt.messages() == []
+
+
+async def test_a_run_tells_its_webhook_that_it_waits_for_a_person_and_then_that_it_is_done(
+    url: str, receiver: WebhookReceiver
+) -> None:
+    async with told(url, receiver) as rt:
+        await rt.start("approve", {"log": []}, thread_id="t", webhook=receiver.url)
+        await rt.tick()
+        [waits] = receiver.got
+        assert waits.json["status"] == "success"
+        assert waits.json["values"] == {"log": ["worked"]}
+        [wait] = await rt.waits()
+        await rt.answer(wait.id, "yes")
+        await rt.tick()
+        [_, done] = receiver.got
+        assert done.json["values"] == {"log": ["worked", "yes"]}
+        assert done.id != waits.id
+
+
+@pytest.mark.parametrize(
+    ("graph", "error"), [("fail", "ValueError"), ("hold", "Held")], ids=["failed", "held"]
+)
+async def test_a_webhook_is_told_why_a_run_did_not_succeed(
+    sqlite_url: str, receiver: WebhookReceiver, graph: str, error: str
+) -> None:
+    async with told(sqlite_url, receiver) as rt:
+        await rt.start(graph, {"log": []}, webhook=receiver.url)
+        await rt.tick()
+        [got] = receiver.got
+        assert got.json["status"] == "error"
+        assert got.json["error"]["error"] == error
+        assert "no such mailbox" in got.json["error"]["message"]
+
+
+async def test_a_webhook_is_told_of_a_cancellation_whoever_cancels(
+    url: str, receiver: WebhookReceiver
+) -> None:
+    async with told(url, receiver) as rt:
+        asked = await rt.start("approve", {"log": []}, thread_id="a", webhook=receiver.url)
+        taken = await rt.start("approve", {"log": []}, thread_id="b", webhook=receiver.url)
+        await rt.tick()
+        receiver.got.clear()
+        await rt.cancel(asked.id)
+        await rt.start("work", {"log": []}, thread_id="b", multitask_strategy="interrupt")
+        await rt.tick()
+        assert sorted((one.json["run_id"], one.json["status"]) for one in receiver.got) == sorted(
+            [(asked.id, "interrupted"), (taken.id, "interrupted")]
+        )
+
+
+async def test_a_run_without_a_webhook_tells_nobody(
+    sqlite_url: str, receiver: WebhookReceiver
+) -> None:
+    async with told(sqlite_url, receiver) as rt:
+        await rt.start("work", {"log": []}, webhook=receiver.url)
+        run = await rt.start("work", {"log": []})
+        await rt.tick()
+        assert [one.json["run_id"] for one in receiver.got] != [run.id]
+        await rt.fork(receiver.got[0].json["run_id"])
+        await rt.tick()
+        assert len(receiver.got) == 1
+
+
+async def test_a_webhook_of_a_run_that_was_deleted_is_given_up(
+    sqlite_url: str, receiver: WebhookReceiver
+) -> None:
+    async with told(sqlite_url, receiver) as rt:
+        receiver.answers = [500]
+        run = await rt.start("work", {"log": []}, webhook=receiver.url)
+        await rt.tick()
+        await rt.prune(older_than=timedelta(0))
+        rt.clock.advance(LONG)
+        await rt.tick()
+        [message] = await rt.messages()
+        assert (message.due_at, message.error) == (None, f"run {run.id} was deleted")
+        assert len(receiver.got) == 1
+
+
+# -- endpoints of the runtime
+
+
+def ops(receiver: WebhookReceiver, *events: str, **options: Any) -> Webhook:
+    chosen = {"events": events} if events else {}
+    return Webhook(receiver.url, SECRET, allow_private=True, **{**chosen, **options})
+
+
+async def test_an_endpoint_is_told_of_questions_and_of_runs_that_need_a_person(
+    url: str, receiver: WebhookReceiver
+) -> None:
+    async with told(url, receiver, webhooks=[ops(receiver, name="ops")]) as rt:
+        runs = {}
+        for graph in ("work", "approve", "fail", "hold"):
+            runs[graph] = await rt.start(graph, {"log": []}, metadata={"of": graph})
+        await rt.tick()
+        got = {one.json["type"]: one for one in receiver.got}
+        assert sorted(events(receiver)) == ["question.waiting", "run.failed", "run.held"]
+        [wait] = await rt.waits()
+        asked = got["question.waiting"]
+        assert asked.id == f"{wait.id}-ops"
+        assert asked.json["data"]["wait_id"] == wait.id
+        assert asked.json["data"]["value"] == {"draft": "Dear Ada, a secret offer"}
+        failed = got["run.failed"].json["data"]
+        assert failed["run_id"] == runs["fail"].id
+        assert failed["error"] == {"error": "ValueError", "message": "no such mailbox"}
+        assert failed["metadata"]["of"] == "fail"
+        assert got["run.held"].json["data"]["state"] == "held"
+
+
+async def test_an_endpoint_chooses_its_events_and_each_gets_its_own_message(
+    sqlite_url: str, receiver: WebhookReceiver
+) -> None:
+    hooks = [ops(receiver, "run.done", name="a"), ops(receiver, "run.done", name="b")]
+    async with told(sqlite_url, receiver, webhooks=hooks) as rt:
+        await rt.start("fail", {"log": []})
+        run = await rt.start("work", {"log": []}, webhook=f"{receiver.url}/own")
+        await rt.tick()
+        assert len({one.id for one in receiver.got}) == 3
+        assert {one.json.get("type", "own") for one in receiver.got} == {"run.done", "own"}
+        assert all(one.id.startswith(run.id) for one in receiver.got)
+
+
+async def test_a_python_handler_hears_of_a_question_beside_the_endpoints(
+    sqlite_url: str, receiver: WebhookReceiver
+) -> None:
+    heard: list[Any] = []
+    hooks = [ops(receiver)]
+    async with told(sqlite_url, receiver, webhooks=hooks, on_question=heard.append) as rt:
+        await rt.start("approve", {"log": []})
+        await rt.tick()
+        [wait] = await rt.waits()
+        assert [one.id for one in heard] == [wait.id]
+        assert events(receiver) == ["question.waiting"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"events": ["run.lost"]},
+        {"events": "run.done"},
+        {"secret": "whsec_short"},
+        {"secret": "not base64 at all, is it?"},
+        {"name": "a name"},
+        {"url": "https://localhost/x"},
+        {"url": "http://example.com/x"},
+    ],
+)
+def test_an_endpoint_that_cannot_work_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(BadArgument):
+        Webhook(**{"url": "https://example.com/hook", **options})
+
+
+# -- signatures
+
+
+async def test_the_standard_library_of_receivers_accepts_the_signature(
+    sqlite_url: str, receiver: WebhookReceiver
+) -> None:
+    async with told(sqlite_url, receiver, secret=[OTHER, SECRET]) as rt:
+        await rt.start("work", {"log": []}, webhook=receiver.url)
+        await rt.tick()
+        [got] = receiver.got
+        for secret in (SECRET, OTHER):  # both, while one replaces the other
+            hook = standardwebhooks.Webhook(secret)
+            assert hook.verify(got.body, got.headers)["status"] == "success"
+        changed = got.body.replace(b"success", b"failure")
+        with pytest.raises(standardwebhooks.WebhookVerificationError):
+            standardwebhooks.Webhook(SECRET).verify(changed, got.headers)
+
+
+def test_what_the_standard_library_signs_is_verified_here() -> None:
+    now = datetime.now(UTC)
+    signature = standardwebhooks.Webhook(SECRET).sign("msg_1", now, "{}")
+    headers = {
+        "webhook-id": "msg_1",
+        "webhook-timestamp": str(int(now.timestamp())),
+        "webhook-signature": f"v1,AAAA {signature} v1a,BBBB",
+    }
+    keys = secrets_of([OTHER, SECRET])
+    assert verify(keys, headers, b"{}", time.time()) == "msg_1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "body", "now", "why"),
+    [
+        ({}, b"[]", 0, "matches"),
+        ({"webhook-id": "msg_2"}, b"{}", 0, "matches"),
+        ({"webhook-id": ""}, b"{}", 0, "needed"),
+        ({"webhook-signature": ""}, b"{}", 0, "needed"),
+        ({"webhook-signature": "v1,\xfc"}, b"{}", 0, "matches"),
+        ({"webhook-timestamp": "soon"}, b"{}", 0, "number"),
+        ({"webhook-timestamp": "9" * 40}, b"{}", 0, "number"),
+        ({}, b"{}", 301, "300 seconds"),
+        ({}, b"{}", -301, "300 seconds"),
+    ],
+)
+def test_a_signature_that_does_not_hold_is_refused(
+    changes: dict[str, str], body: bytes, now: int, why: str
+) -> None:
+    keys = secrets_of(SECRET)
+    headers = sign(keys, "msg_1", 1_000_000, b"{}") | changes
+    with pytest.raises(BadSignature, match=why):
+        verify(keys, headers, body, 1_000_000 + now)
+
+
+# -- again, for days
+
+
+async def test_a_delivery_is_repeated_for_days_with_the_same_id_and_then_given_up(
+    url: str, receiver: WebhookReceiver
+) -> None:
+    async with told(url, receiver, clock=Clock(datetime.now(UTC))) as rt:
+        receiver.answers = [503] * (len(PAUSES) + 1)
+        run = await rt.start("work", {"log": []}, webhook=receiver.url)
+        await rt.tick()
+        for n, pause in enumerate(PAUSES, 1):
+            assert len(receiver.got) == n
+            [message] = await rt.messages()
+            left = message.due_at - await rt.now()
+            assert pause * 0.99 <= left <= pause * 1.1
+            assert (message.attempts, message.error) == (n, "127.0.0.1 answered 503")
+            rt.clock.advance(pause * 0.98)
+            await rt.tick()
+            assert len(receiver.got) == n
+            rt.clock.advance(pause * 0.13)
+            await rt.tick()
+        assert len({one.id for one in receiver.got}) == 1
+        [message] = await rt.messages()
+        assert (message.due_at, message.run_id) == (None, run.id)
+        rt.clock.advance(timedelta(days=365))
+        await rt.tick()
+        assert len(receiver.got) == len(PAUSES) + 1
+        await rt.redeliver(message.id)
+        await rt.tick()
+        assert await rt.messages() == []
+        assert receiver.got[-1].id == message.id
+        with pytest.raises(NotFound):
+            await rt.redeliver(message.id)
+
+
+async def test_an_endpoint_that_is_gone_is_not_tried_again(
+    sqlite_url: str, receiver: WebhookReceiver
+) -> None:
+    async with told(sqlite_url, receiver) as rt:
+        receiver.answers = [410]
+        await rt.start("work", {"log": []}, webhook=receiver.url)
+        await rt.tick()
+        rt.clock.advance(LONG)
+        await rt.tick()
+        [message] = await rt.messages()
+        assert message.due_at is None
+        assert "410" in (message.error or "")
+        assert len(receiver.got) == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_not_followed(
+    sqlite_url: str, receiver: WebhookReceiver, status: int
+) -> None:
+    async with told(sqlite_url, receiver) as rt:
+        receiver.answers, receiver.headers = [status], {"location": f"{receiver.url}/inside"}
+        await rt.start("work", {"log": []}, webhook=receiver.url)
+        await rt.tick()
+        assert [one.path for one in receiver.got] == ["/"]
+        [message] = await rt.messages()
+        assert "redirect" in (message.error or "")
+
+
+async def test_a_slow_receiver_does_not_hold_back_the_others(
+    sqlite_url: str, receiver: WebhookReceiver
+) -> None:
+    heard: list[Any] = []
+    hooks = [
+        Webhook(receiver.url, events=["run.done"], name="slow", allow_private=True),
+    ]
+    with receiving() as fast:
+        hooks.append(Webhook(fast.url, events=["run.done"], name="fast", allow_private=True))
+        async with told(sqlite_url, receiver, webhooks=hooks) as rt:
+            rt.deliver("mail", heard.append)
+
+            def mails(state: Log) -> Log:
+                return {"log": [perdure.outbox("mail", "hello")]}
+
+            rt.register(chain(mails), name="mails")
+            receiver.go_on.clear()
+            async with driving(rt):
+                for _ in range(30):
+                    await rt.start("mails", {"log": []})
+                await auntil(lambda: len(fast.got) == 30 and len(heard) == 30)
+                assert len(receiver.got) == 4  # its slots
+                receiver.go_on.set()
+                await auntil(lambda: len(receiver.got) == 30)
+
+
+async def test_a_receiver_that_never_answers_is_given_a_time(
+    sqlite_url: str, receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posting, "TIMEOUT", 0.2)
+    async with told(sqlite_url, receiver) as rt:
+        receiver.go_on.clear()
+        await rt.start("work", {"log": []}, webhook=receiver.url)
+        await rt.tick()
+        [message] = await rt.messages()
+        assert message.error == "127.0.0.1 gave no answer within 0.2 s"
+
+
+async def test_a_receiver_that_is_down_is_tried_again(sqlite_url: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        own = RunWebhooks(allow_private=True)
+        async with opened(sqlite_url, run_webhooks=own) as rt:
+            rt.register(chain(work), name="work")
+            hook = f"http://127.0.0.1:{free.getsockname()[1]}/"
+            await rt.start("work", {"log": []}, webhook=hook)
+            await rt.tick()
+            [message] = await rt.messages()
+            assert message.due_at is not None
+            assert message.error == "127.0.0.1 was not reached: ConnectError"
+
+
+# -- killed
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["stored", "sent"])
+async def test_a_worker_killed_before_it_noted_the_delivery_loses_none_and_repeats_the_id(
+    url: str, receiver: WebhookReceiver, fork_server: ForkServer, at_once: bool
+) -> None:
+    receiver.go_on.clear()
+    with fork_server.child(
+        "webhook_child:work", url=url, webhook=receiver.url, at_once=at_once
+    ) as one:
+        if at_once:
+            await asyncio.to_thread(one.wait)
+            assert receiver.got == []
+        else:
+            await auntil(lambda: len(receiver.got) == 2)
+    receiver.go_on.set()
+    sent = {one.id for one in receiver.got}
+    receiver.got.clear()
+    later = Clock(datetime.now(UTC) + timedelta(minutes=2))  # what it took is due again
+    own = RunWebhooks(allow_private=True)
+    async with make(url, receiver.url, clock=later, run_webhooks=own) as rt:
+        assert len(await rt.messages()) == 2
+        await rt.tick()
+        [run] = await rt.runs()
+        assert run.state is State.DONE
+        assert {one.path for one in receiver.got} == {"/", "/own"}
+        ids = {one.id for one in receiver.got}
+        assert len(ids) == 2
+        assert sent in (set(), ids)
+        assert await rt.messages() == []
+
+
+# -- where they may lead
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LOCALHOST.",
+        "a.localhost",
+        "127.0.0.1",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "0177.0.0.1",
+        "017700000001",
+        "10.0.0.1",
+        "172.16.3.4",
+        "192.168.1.1",
+        "100.64.0.1",
+        "169.254.169.254",
+        "2852039166",
+        "0xa9fea9fe",
+        "0.0.0.0",
+        "255.255.255.255",
+        "224.0.0.1",
+        "[::1]",
+        "[::]",
+        "[fd00:ec2::254]",
+        "[fe80::1]",
+        "[fe80::1%25eth0]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:a9fe:a9fe]",
+        "[::127.0.0.1]",
+        "[64:ff9b::7f00:1]",
+        "[64:ff9b:1::a00:1]",
+        "[2002:7f00:1::]",
+        "[2001:0:0:0:0:0:80ff:fffe]",
+        "[fec0::1]",
+        "[ff02::1]",
+    ],
+)
+def test_an_address_that_is_not_public_is_refused_when_a_run_is_accepted(host: str) -> None:
+    with pytest.raises(BadArgument, match="not public"):
+        check_url(f"https://{host}/hook", allow_private=False)
+    check_url(f"https://{host}/hook", allow_private=True)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "hook",
+        "//example.com/hook",
+        "http://example.com/hook",
+        "ftp://example.com/hook",
+        "file:///etc/passwd",
+        "gopher://example.com/",
+        "https://",
+        "https:///hook",
+        "https://user:word@example.com/",
+        "https://example.com:99999/",
+        "https://example.com:x/",
+        "https://exa mple.com/",
+        "https://example.com\\@127.0.0.1/",
+        "https://example.com/\r\nx: y",
+        "https://exämple.com/",
+        "https://[::1/",
+        "https://example.com/" + "x" * 3000,
+        None,
+        7,
+    ],
+)
+def test_a_url_that_is_not_one_is_refused(url: Any) -> None:
+    with pytest.raises(BadArgument):
+        check_url(url, allow_private=False)
+
+
+@pytest.mark.parametrize("host", ["example.com", "93.184.216.34", "[2606:2800:220:1::1]", "a.b.c"])
+def test_a_public_url_is_accepted(host: str) -> None:
+    assert check_url(f"https://{host}:8443/hook?x=1", allow_private=False)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8"])
+def test_a_public_address_is_public(address: str) -> None:
+    assert is_public(address)
+
+
+async def test_a_runtime_refuses_a_private_webhook_at_once_and_stores_no_run(
+    sqlite_url: str, receiver: WebhookReceiver
+) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(work), name="work")
+        with pytest.raises(BadArgument, match="https"):
+            await rt.start("work", {"log": []}, webhook=receiver.url)
+        with pytest.raises(BadArgument, match="not public"):
+            await rt.start("work", {"log": []}, webhook="https://169.254.169.254/latest")
+        assert await rt.runs() == []
+
+
+async def test_a_name_that_resolves_to_a_private_address_is_not_called(
+    receiver: WebhookReceiver,
+) -> None:
+    port = int(receiver.url.rpartition(":")[2])
+    for addresses in (["127.0.0.1"], ["93.184.216.34", "127.0.0.1"], ["::ffff:127.0.0.1"]):
+
+        async def resolve(host: str, port: int, found: list[str] = addresses) -> list[str]:
+            return found
+
+        with pytest.raises(Undelivered, match="not a public address") as refused:
+            await post(f"http://hooks.example:{port}/", {}, b"{}", resolve=resolve)
+        assert refused.value.final
+    assert receiver.got == []
+
+
+async def test_a_name_is_resolved_once_and_the_checked_address_is_called(
+    receiver: WebhookReceiver,
+) -> None:
+    """No window for DNS rebinding: the second answer of the resolver would be private."""
+    port = int(receiver.url.rpartition(":")[2])
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.1"] if len(asked) == 1 else ["127.0.0.99"]
+
+    url = f"http://hooks.example:{port}/a"
+    await post(url, {}, b"{}", allow_private=True, resolve=resolve)
+    assert asked == ["hooks.example"]
+    [got] = receiver.got
+    assert got.headers["host"] == f"hooks.example:{port}"
+
+
+async def test_a_certificate_is_asked_for_by_name_and_a_wrong_one_is_refused(
+    tmp_path: Path,
+) -> None:
+    names: list[str | None] = []
+
+    def note(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        names.append(name)
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(_certificate(tmp_path))
+    context.sni_callback = note
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"https://hooks.example:{port}/"
+        with pytest.raises(Undelivered, match="not reached: ConnectError"):
+            await post(url, {}, b"{}", allow_private=True, resolve=resolve)
+    assert names == ["hooks.example"]
+
+
+def _certificate(directory: Path) -> Path:
+    """A certificate that no authority has signed, with its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "hooks.example")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain)
+    path = directory / "certificate.pem"
+    path.write_bytes(made.public_bytes(encoding) + private)
+    return path
+
+
+async def test_the_environment_s_proxy_is_not_used(
+    receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9/")
+    await post(f"{receiver.url}/", {}, b"{}", allow_private=True)
+    assert len(receiver.got) == 1
+
+
+async def test_a_host_without_an_address_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    with pytest.raises(Undelivered, match=r"hooks\.example was not found") as failed:
+        await post("https://hooks.example/x", {}, b"{}", resolve=resolve)
+    assert not failed.value.final
+
+
+# -- what is logged
+
+
+async def test_a_log_has_neither_the_payload_nor_the_url_nor_the_answer(
+    sqlite_url: str, receiver: WebhookReceiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.body = b"the answer is a secret"
+    hooks = [ops(receiver)]
+    with caplog.at_level(logging.DEBUG):
+        async with told(sqlite_url, receiver, webhooks=hooks, secret=SECRET) as rt:
+            receiver.answers = [500, 500, 302, 200]
+            hook = f"{receiver.url}/a-secret-path"
+            await rt.start("approve", {"log": ["a secret input"]}, webhook=hook)
+            await rt.tick()
+            rt.clock.advance(timedelta(minutes=10))
+            await rt.tick()
+            assert len(receiver.got) == 4
+    told_about = "\n".join(record.getMessage() for record in caplog.records)
+    assert "was not delivered" in told_about
+    for secret in ("secret", SECRET[6:], "Dear Ada"):
+        assert secret not in told_about

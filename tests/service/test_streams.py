@@ -1,0 +1,291 @@
+"""What a run produces can be read from any process, while it is produced and afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langgraph.config import get_stream_writer
+from langgraph.graph import START, MessagesState, StateGraph
+
+import perdure
+from perdure.errors import BadArgument, NotFound
+from perdure.operations.streams import between
+from perdure.serde.redaction_policy import Redaction
+from perdure.types import Chunk
+from tests.support.agents import Calls, Gate, Log, chain, opened
+from tests.support.polling import auntil
+from tests.support.raw import execute
+
+
+def speak(state: Log) -> Log:
+    write = get_stream_writer()
+    for n in range(5):
+        write(n)
+    return {"log": ["spoke"]}
+
+
+def ask(state: Log) -> Log:
+    get_stream_writer()("before the question")
+    return {"value": perdure.ask({"text": "may I?"})}
+
+
+async def read(client: perdure.Client, run_id: str, **options: Any) -> list[Chunk]:
+    return [chunk async for chunk in client.stream(run_id, **options)]
+
+
+def shown(chunks: list[Chunk]) -> list[tuple[int, str, Any]]:
+    return [(chunk.n, chunk.mode, chunk.data) for chunk in chunks]
+
+
+async def test_a_stream_has_the_chunks_of_the_modes_it_was_started_with(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(speak), name="agent")
+        run = await rt.start("agent", {"log": []}, stream=["custom", "updates"])
+        await rt.work(until_idle=True)
+        found = await read(rt, run.id)
+        assert shown(found) == [
+            *((n + 1, "custom", n) for n in range(5)),
+            (6, "updates", {"speak": {"log": ["spoke"]}}),
+        ]
+        assert shown(await read(rt, run.id, after=4)) == shown(found)[4:]
+        assert shown(await read(rt, run.id, modes="updates")) == shown(found)[5:]
+        assert [chunk.namespace for chunk in found] == [()] * 6
+
+
+async def test_nothing_is_kept_unless_it_is_asked_for(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(speak), name="agent")
+        run = await rt.start("agent", {"log": []})
+        await rt.work(until_idle=True)
+        assert await read(rt, run.id) == []
+        assert await rt.journal.ado(between(run.thread_id, run.id, 0, 10)) == []
+
+
+async def test_an_unknown_mode_and_an_unknown_run_are_refused(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(speak), name="agent")
+        with pytest.raises(BadArgument, match="stream mode 'token': use one of values, updates"):
+            await rt.start("agent", {"log": []}, stream="token")
+        with pytest.raises(NotFound):
+            await read(rt, "01a1ea12-ea37-76aa-852f-0f2fab6dbbdc")
+
+
+async def test_a_reader_in_another_process_sees_chunks_while_the_node_still_runs(url: str) -> None:
+    """The reader has a journal of its own, as in another process."""
+    gate = Gate()
+
+    def halting(state: Log) -> Log:
+        get_stream_writer()("first")
+        gate.block()
+        get_stream_writer()("second")
+        return {}
+
+    async with opened(url) as rt, perdure.Client(url) as reader:
+        rt.register(chain(halting), name="agent")
+        working = asyncio.create_task(rt.work(handle_signals=False))
+        run = await reader.start("agent", {"log": []}, stream="custom")
+        chunks = reader.stream(run.id)
+        async with asyncio.timeout(30):
+            assert (await anext(chunks)).data == "first"
+            gate.open()
+            assert (await anext(chunks)).data == "second"
+            with pytest.raises(StopAsyncIteration):
+                await anext(chunks)
+            assert (await reader.join(run.id)).state == "done"
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+
+async def test_a_stream_can_end_where_the_run_waits_for_a_person(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(ask, speak), name="agent")
+        run = await rt.start("agent", {"log": []}, stream=["custom"])
+        await rt.work(until_idle=True)
+        before = await read(rt, run.id, until_waiting=True)
+        assert shown(before) == [(1, "custom", "before the question")]
+        [wait] = await rt.waits()
+        await rt.answer(wait.id, "yes")
+        await rt.work(until_idle=True)
+        after = await read(rt, run.id, after=1)
+        assert shown(after)[:2] == [(2, "segment", None), (3, "custom", "before the question")]
+        assert after[0].replaces_from == 1
+        # A reader that comes later has each sentence once.
+        assert [one.data for one in await read(rt, run.id, modes="custom")][1:] == [
+            "before the question",
+            *range(5),
+        ]
+
+
+async def test_a_subgraph_streams_under_its_namespace(sqlite_url: str) -> None:
+    inner = chain(speak).compile()
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(("outer", inner)), name="agent")
+        run = await rt.start("agent", {"log": []}, stream=["custom", "updates"])
+        flat = await rt.start("agent", {"log": []}, stream=["updates"], stream_subgraphs=False)
+        await rt.work(until_idle=True)
+        found = await read(rt, run.id)
+        assert [one.namespace[0].split(":")[0] for one in found[:6]] == ["outer"] * 6
+        assert found[-1].namespace == ()
+        assert [one.namespace for one in await read(rt, flat.id)] == [()]
+
+
+async def test_messages_come_with_their_metadata(url: str) -> None:
+    def reply(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [AIMessage("hello", id="m1")]}
+
+    graph = StateGraph(MessagesState).add_node(reply).add_edge(START, "reply")
+    async with opened(url) as rt:
+        rt.register(graph, name="chat")
+        run = await rt.start("chat", {"messages": []}, stream="messages")
+        await rt.work(until_idle=True)
+        [chunk] = await read(rt, run.id)
+        message, metadata = chunk.data
+        assert (message.content, message.id) == ("hello", "m1")
+        assert metadata["langgraph_node"] == "reply"
+
+
+async def test_events_are_those_of_astream_events(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(speak), name="agent")
+        run = await rt.start("agent", {"log": []}, stream=["events", "custom"])
+        await rt.work(until_idle=True)
+        found = await read(rt, run.id)
+        kinds = [one.data["event"] for one in found if one.mode == "events"]
+        assert kinds[0] == "on_chain_start"
+        assert kinds[-1] == "on_chain_end"
+        assert [one.data for one in found if one.mode == "custom"] == [*range(5)]
+        assert (await rt.get(run.id)).output == {"log": ["spoke"]}
+
+
+async def test_what_cannot_be_stored_is_given_by_the_name_of_its_type(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd:
+        pass
+
+    def writes(state: Log) -> Log:
+        get_stream_writer()({"fine": 1, "odd": Odd(), "many": [Odd()]})
+        return {}
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(writes), name="agent")
+        run = await rt.start("agent", {"log": []}, stream="custom")
+        await rt.work(until_idle=True)
+        [chunk] = await read(rt, run.id)
+        assert chunk.data == {"fine": 1, "odd": "<Odd>", "many": ["<Odd>"]}
+    assert "streams what cannot be stored, in mode custom" in caplog.text
+
+
+async def test_the_stream_of_a_failed_run_ends_with_what_it_said(url: str) -> None:
+    def fails(state: Log) -> Log:
+        get_stream_writer()("almost")
+        raise ValueError("no")
+
+    async with opened(url) as rt:
+        rt.register(chain(fails), name="agent", retry=perdure.Retry(attempts=1))
+        run = await rt.start("agent", {"log": []}, stream="custom")
+        await rt.work(until_idle=True)
+        assert (await rt.get(run.id)).state == "failed"
+        assert shown(await read(rt, run.id)) == [(1, "custom", "almost")]
+
+
+async def test_chunks_are_encrypted_and_redacted_as_everything_else(sqlite_url: str) -> None:
+    def leaks(state: Log) -> Log:
+        get_stream_writer()({"text": "sk-live-1234567890abcdef", "password": "hunter2"})
+        return {}
+
+    secrets = Redaction(keys=["password"])
+    async with opened(sqlite_url, encryption_keys={"k1": b"0" * 32}, redact=secrets) as rt:
+        rt.register(chain(leaks), name="agent")
+        run = await rt.start("agent", {"log": []}, stream="custom")
+        await rt.work(until_idle=True)
+        [chunk] = await read(rt, run.id)
+        assert chunk.data["password"] != "hunter2"
+    [[body]] = execute(sqlite_url, "SELECT body FROM perdure_stream")
+    assert b"sk-live" not in body
+
+
+async def test_tokens_are_not_kept_where_patterns_are_redacted(sqlite_url: str) -> None:
+    """A pattern would not find a secret that comes in pieces."""
+
+    async def reply(state: MessagesState) -> dict[str, Any]:
+        model = GenericFakeChatModel(messages=iter([AIMessage("write to ada@example.com now")]))
+        return {"messages": [await model.ainvoke("hi"), AIMessage("to ada@example.com", id="m")]}
+
+    graph = StateGraph(MessagesState).add_node(reply).add_edge(START, "reply")
+    async with opened(sqlite_url, redact=Redaction(patterns=[Redaction.EMAIL])) as rt:
+        rt.register(graph, name="chat")
+        run = await rt.start("chat", {"messages": []}, stream=["messages", "events", "values"])
+        await rt.work(until_idle=True)
+        found = await read(rt, run.id)
+        assert [one.data[0].id for one in found if one.mode == "messages"] == ["m"]
+        assert "ada@" not in repr([one.data for one in found])
+
+
+async def test_pruning_and_erasing_delete_chunks(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(speak), name="agent")
+        runs = [await rt.start("agent", {"log": []}, stream="custom") for _ in range(2)]
+        await rt.work(until_idle=True)
+        assert (await rt.erase(runs[0].thread_id))["stream"] > 0
+        await rt.prune(older_than=timedelta(0))
+        for run in runs:
+            assert await rt.journal.ado(between(run.thread_id, run.id, 0, 10)) == []
+
+
+def test_a_caller_without_an_event_loop_reads_a_stream(sqlite_url: str) -> None:
+    with perdure.Runtime(sqlite_url) as rt:
+        rt.register(chain(speak), name="agent")
+        run = rt.blocking.start("agent", {"log": []}, stream="custom")
+        rt.blocking.work(until_idle=True)
+        assert [one.data for one in rt.blocking.stream(run.id)] == [*range(5)]
+        chunks = rt.blocking.stream(run.id, after=2)
+        assert next(iter(chunks)).n == 3
+        chunks.close()  # type: ignore[attr-defined]
+
+
+async def test_a_bound_graphs_astream_can_be_read_elsewhere(url: str) -> None:
+    async with opened(url) as rt, perdure.Client(url) as reader:
+        graph = rt.register(chain(speak), name="agent")
+        config: Any = {"configurable": {"thread_id": "t"}}
+        seen = [one async for one in graph.astream({"log": []}, config, stream_mode="custom")]
+        assert seen == [*range(5)]
+        [run] = await reader.runs(thread_id="t")
+        assert [one.data for one in await read(reader, run.id)] == seen
+        await graph.ainvoke({"log": []}, config)
+        [later, _] = await reader.runs(thread_id="t")
+        assert await read(reader, later.id) == []
+
+
+async def test_join_returns_at_once_when_another_process_ends_the_run(url: str) -> None:
+    calls = Calls()
+    async with opened(url) as rt, perdure.Client(url) as other:
+        rt.register(chain(calls.node("one")), name="agent")
+        run = await other.start("agent", {"log": []})
+        joining = asyncio.create_task(other.join(run.id, timeout=timedelta(seconds=30)))
+        await auntil(lambda: other.journal.feed.is_watched, "a caller that joins")
+        await rt.work(until_idle=True)
+        assert (await joining).state == "done"
+        assert not other.journal.feed.is_watched
+
+
+async def test_a_slow_reader_gets_everything_from_the_journal(sqlite_url: str) -> None:
+    def talks(state: Log) -> Log:
+        for n in range(300):
+            get_stream_writer()({"n": n, "text": "x" * 10_000})
+        return {}
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(talks), name="agent")
+        run = await rt.start("agent", {"log": []}, stream="custom")
+        working = asyncio.create_task(rt.work(until_idle=True))
+        chunks = rt.stream(run.id)
+        first = await anext(chunks)
+        await working  # the run did not wait for the reader
+        rest = [one async for one in chunks]
+        assert [one.data["n"] for one in [first, *rest]] == [*range(300)]
