@@ -71,8 +71,8 @@ class Api:
         return self.streams.open()
 
 
-async def api(request: Request) -> Api:
-    """The `Api` of a request, as a dependency: `async`, or FastAPI runs it in a thread."""
+def api(request: Request) -> Api:
+    """The `Api` of a request, as a dependency."""
     found: Api = request.scope[KEY]
     return found
 
