@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -12,9 +14,9 @@ import httpx
 import pytest
 from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError
 
-from tests.support.agent_server import AgentServer
+from tests.support.agent_server import AgentServer, served
 from tests.support.polling import until
-from tests.support.wire_agents import wire_server
+from tests.support.wire_agents import wire_runtime, wire_server
 
 NEW: Any = {"if_not_exists": "create"}
 
@@ -172,6 +174,31 @@ def test_a_delayed_run_is_pending_until_its_time(client: Any) -> None:
     refused(404, client.runs.get, t, run["run_id"])
 
 
+async def test_a_thread_of_the_runtime_may_have_another_kind_of_id(url: str) -> None:
+    with closing(wire_runtime(url)) as runtime, served(runtime) as server:
+        run = await runtime.start("gate", {"said": []}, thread_id="ada")
+        client: Any = server.sync_client()
+        assert "__interrupt__" in client.runs.join("ada", run.id)
+        assert client.runs.wait("ada", "gate", command={"resume": 1}) == {"said": [1, "end"]}
+        [only] = client.runs.list("ada")
+        assert only["run_id"] == run.id
+
+
+def test_more_waits_than_the_server_takes_create_no_run(url: str) -> None:
+    with wire_server(url, max_streams=1) as server:
+        client, t = server.sync_client(), thread()
+        client.runs.create(t, "slow", input={"n": 1}, **NEW)
+        with ThreadPoolExecutor(1) as beside:
+            body: Any = {"assistant_id": "slow", "input": {"n": 2}, "on_disconnect": "cancel"}
+            first = beside.submit(server.http().post, f"/threads/{t}/runs/wait", json=body)
+            until(lambda: len(client.runs.list(t)) == 2)
+            second = server.http().post(f"/threads/{t}/runs/wait", json=body)
+            assert second.status_code == 503
+            assert len(client.runs.list(t)) == 2
+            client.runs.cancel_many(status="all")
+            assert first.result(30).status_code == 200
+
+
 # -- a thread that is busy
 
 
@@ -264,6 +291,18 @@ def test_several_runs_are_cancelled_at_once(client: Any) -> None:
     until(lambda: len(client.runs.list(t, status="interrupted")) == 3)
     with pytest.raises(NotFoundError):
         client.runs.cancel_many(status="all")
+
+
+def test_a_run_that_asks_can_be_cancelled_and_deleted(client: Any) -> None:
+    t = thread()
+    client.runs.wait(t, "gate", input={"said": []}, **NEW)
+    [run] = client.runs.list(t)
+    client.runs.cancel(t, run["run_id"], wait=True)
+    assert client.runs.get(t, run["run_id"])["status"] == "interrupted"
+    client.runs.wait(t, "gate", input={"said": []})
+    [newest, _] = client.runs.list(t)
+    client.runs.delete(t, newest["run_id"])
+    assert [one["run_id"] for one in client.runs.list(t)] == [run["run_id"]]
 
 
 def test_deleting_a_run_keeps_the_state_of_its_thread(client: Any) -> None:

@@ -43,6 +43,7 @@ from perdure.server.agent_api.run_bodies import (
 )
 from perdure.server.agent_api.run_shapes import WIRE
 from perdure.server.agent_api.statuses import asks_person
+from perdure.server.agent_api.threads import canonical
 from perdure.server.auth_handlers import Filters
 from perdure.server.caller import Scope
 from perdure.server.context import Api
@@ -93,6 +94,8 @@ async def accept_run(api: Api, thread_id: str | None, body: RunBody) -> Accepted
     """Accept a run on a thread, or with None on one of its own. Raises 404, 409, 422."""
     api.require(Scope.ANSWER if body.resumes else Scope.START)
     api.require_worker()
+    if thread_id is not None:
+        thread_id = await known_thread(api, thread_id)
     body.check_thread(thread_id)
     assistant = await find_assistant(api, body.assistant_id)
     request = await _authorized(api, thread_id, body, assistant)
@@ -114,6 +117,16 @@ async def accept_run(api: Api, thread_id: str | None, body: RunBody) -> Accepted
     return accepted
 
 
+async def known_thread(api: Api, thread_id: str) -> str:
+    """A thread's id as it is stored: a UUID, or that of a thread which is there. Raises 422."""
+    if (id := canonical(thread_id)) is not None:
+        return id
+    runtime = api.runtime
+    if await runtime.journal.arun(runtime.services.threads.find(thread_id)) is None:
+        raise ApiError(422, f"The thread id {thread_id[:100]!a} is not a UUID.")
+    return thread_id
+
+
 async def find_assistant(api: Api, name: str) -> Assistant:
     """The assistant of an id or of a graph's name."""
     runtime = api.runtime
@@ -133,7 +146,7 @@ async def _authorized(
     given = body.metadata
     setup = make_setup(api, assistant, body) | _of_run(body)
     value: dict[str, Any] = {
-        "thread_id": UUID(on),
+        "thread_id": UUID(on) if canonical(on) else on,
         "assistant_id": UUID(assistant.assistant_id),
         "run_id": UUID(run_id),
         "status": "pending",
@@ -205,8 +218,7 @@ def _of_run(body: RunBody) -> dict[str, Any]:
         found["input"] = input
     if place := body.place():
         found["place"] = place
-    if "stream_mode" in body.model_fields_set and (stream := body.kept_stream()):
-        found["stream"] = stream
+    found["stream"] = body.kept_stream()
     return found
 
 
@@ -350,9 +362,11 @@ def _changes(before: Mapping[str, Any], request: RunRequest) -> dict[str, Any]:
     body, setup = request.body, request.setup
     sent = body.model_fields_set
     changes: dict[str, Any] = {}
-    for name in ("stream", "durability", "webhook", "interrupt_before", "interrupt_after"):
+    for name in ("durability", "webhook", "interrupt_before", "interrupt_after"):
         if setup.get(name) is not None:
             changes[name] = setup[name]
+    if "stream_mode" in sent:
+        changes["stream"] = setup["stream"]
     if sent & {"context", "config"} and setup.get("context") is not None:
         changes["context"] = setup["context"]
     if body.config is not None:

@@ -52,8 +52,7 @@ class StreamSlot:
 
     def __init__(self, api: Api) -> None:
         """Raises 503 if too many are open."""
-        self.redact = api.runtime.redact
-        self._open = contextlib.ExitStack()
+        self._open, self.redact = contextlib.ExitStack(), api.runtime.redact
         self.stopping = self._open.enter_context(api.open_stream()).stopping
         """Set when the server stops."""
 
