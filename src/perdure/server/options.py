@@ -56,8 +56,7 @@ class ServerOptions:
     cors: tuple[str, ...] = ()
     """Origins of web pages that may call this server; `*` is any."""
     store: Any = None
-    """The store of graphs that have none of their own: a LangGraph `BaseStore`, or the `store` of a
-    langgraph.json, such as `{"index": {...}}`."""
+    """The store of graphs that have none of their own: a LangGraph `BaseStore`."""
     configurable_headers: tuple[str, ...] = ()
     """Patterns of request headers to pass on in `configurable`, such as `x-my-*`; `!` excludes."""
     hook_secrets: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
