@@ -15,9 +15,11 @@ import httpx
 import pytest
 from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError
 
+from perdure.service.webhooks import RunWebhooks
 from perdure.testing import Clock
 from tests.support.agent_server import AgentServer, served
 from tests.support.polling import until
+from tests.support.webhook_receiver import receiving
 from tests.support.wire_agents import wire_runtime, wire_server
 
 NEW: Any = {"if_not_exists": "create"}
@@ -405,6 +407,28 @@ def test_a_run_has_what_its_assistant_and_its_request_say(client: Any) -> None:
     assert run["metadata"]["team"] == "x"
     assert run["metadata"]["mine"] == 1
     assert client.threads.get(t)["metadata"]["assistant_id"] == assistant["assistant_id"]
+
+
+def test_a_webhook_is_told_of_a_run_and_of_one_that_goes_on(url: str) -> None:
+    own = RunWebhooks((), allow_private=True)
+    with closing(wire_runtime(url, run_webhooks=own)) as runtime, receiving() as receiver:
+        with served(runtime) as server:
+            client, t = server.sync_client(), thread()
+            client.runs.wait(t, "gate", input={"said": []}, **NEW)
+            run = client.runs.create(t, "gate", command={"resume": "yes"}, webhook=receiver.url)
+            until(lambda: len(receiver.got) == 1)
+        [told] = receiver.got
+    assert (told.json["run_id"], told.json["status"]) == (run["run_id"], "success")
+    assert told.json["values"] == {"said": ["yes", "end"]}
+
+
+def test_a_webhook_on_a_private_address_is_refused(client: Any) -> None:
+    private: Any = {"webhook": "http://127.0.0.1:1/hook"}
+    refused(422, client.runs.create, None, "one", input={"n": 1}, **private)
+    refused(422, client.crons.create, "one", schedule="0 0 1 1 *", **private)
+    t = thread()
+    client.runs.wait(t, "gate", input={"said": []}, **NEW)
+    refused(422, client.runs.create, t, "gate", command={"resume": 1}, **private)
 
 
 def test_the_settings_of_a_run_are_accepted(client: Any) -> None:
