@@ -21,10 +21,12 @@ is created and streamed by `POST /threads/{{id}}/runs/stream` with `messages-tup
 `rt.start` and `rt.stream` with a worker in the same event loop; `graph.astream` has no checkpointer
 and stores nothing.
 
-*Requests*: `POST /threads/{{id}}/runs` of a graph with one node, whose runs are driven at the same
-time, and `GET /threads/{{id}}/state` of a finished thread; each client has a connection, and for
-its runs a thread, of its own. *Wait*: `POST /threads/{{id}}/runs/wait` of the same
-graph. *Answer*: from sending `command.resume` to the node that goes on.
+*Requests*: `POST /threads/{{id}}/runs` of a graph with one node, and `GET /threads/{{id}}/state` of
+a finished thread; each client has a connection, and for its runs a thread, of its own. "Create" is
+a run that begins in an hour, so that only its acceptance is measured. "Create and drive" begins at
+once: ours is driven while more requests come; `langgraph dev` leaves most for later. *Wait*:
+`POST /threads/{{id}}/runs/wait` of the same graph. *Answer*: from sending `command.resume` to the
+node that goes on.
 
 *Streaming on and off*: a loop of {steps} super-steps, from `rt.start` until the run is done."""
 
@@ -83,7 +85,10 @@ def _chat(found: Found) -> Table:
 def _requests(field: list[Server], found: Found) -> Table:
     columns = [
         (f"{what}, {clients} client{'s' if clients > 1 else ''}", series[clients])
-        for what, series in (("create a run", found.create), ("read state", found.read))
+        for what, series in (
+            *(("create", found.create), ("create and drive", found.drive)),
+            ("read state", found.read),
+        )
         for clients in CLIENTS
     ]
     rows = [

@@ -1,5 +1,6 @@
 """Graphs of the measurements over HTTP. `langgraph dev` loads this file too: no perdure here."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Any, TypedDict
@@ -37,6 +38,7 @@ class Tokens(BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         for n in range(int(str(messages[-1].text))):
+            await asyncio.sleep(0)  # as a real one waits for its socket: others get their turn
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"word{n} "))
 
 

@@ -21,6 +21,7 @@ class Found:
     def __init__(self) -> None:
         self.first, self.rate, self.wait, self.answer = Series(), Series(), Series(), Series()
         self.create = {clients: Series() for clients in CLIENTS}
+        self.drive = {clients: Series() for clients in CLIENTS}
         self.read = {clients: Series() for clients in CLIENTS}
 
 
@@ -42,6 +43,8 @@ async def measure(bench: Bench, who: Server, port: int, tokens: int, found: Foun
             found.read[clients].add(who.name, await _rate(port, clients, seconds, _read))
         for clients in CLIENTS:
             found.create[clients].add(who.name, await _rate(port, clients, seconds, _create))
+        for clients in CLIENTS:
+            found.drive[clients].add(who.name, await _rate(port, clients, seconds, _start))
     return perf_counter() - start
 
 
@@ -97,6 +100,13 @@ async def _read(http: Connection, thread: str) -> None:
 
 
 async def _create(http: Connection, thread: str) -> None:
+    """A run that is accepted, and begins in an hour."""
+    body = {"assistant_id": "one", "input": {"n": 1}, "after_seconds": 3600}
+    assert (await http.ask("POST", f"/threads/{thread}/runs", body))["run_id"]
+
+
+async def _start(http: Connection, thread: str) -> None:
+    """A run that begins at once, while others are created."""
     body = {"assistant_id": "one", "input": {"n": 1}}
     assert (await http.ask("POST", f"/threads/{thread}/runs", body))["run_id"]
 

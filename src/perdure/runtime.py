@@ -65,7 +65,8 @@ class Runtime(Client):
     endpoints that are told of questions, and of runs that are held or failed; `run_webhooks` says
     how the webhooks that runs are started with are signed, and where they may lead.
     `redact`, a `Redaction`, says what is never stored, and what nodes therefore never see either.
-    `retention`, a `Retention`, says when workers delete the runs that ended.
+    `retention`, a `Retention`, says when workers delete the runs that ended; `stream_ttl` is how
+    long after that what a run streamed is kept.
     `store` is the LangGraph store of graphs that have none of their own; True is one beside the
     journal: on SQLite a file of its own, on PostgreSQL tables in the same database.
 
@@ -93,6 +94,7 @@ class Runtime(Client):
         run_webhooks: RunWebhooks | None = None,
         redact: Redaction | None = None,
         retention: Retention | None = None,
+        stream_ttl: timedelta = timedelta(days=1),
         store: BaseStore | bool | None = None,
         keys: None = None,
         observer: None = None,
@@ -109,7 +111,10 @@ class Runtime(Client):
             redact=redact,
             journal=lambda: observers.connect(url),
         )
-        engine = Engine(saver, lease.total_seconds(), observers, lambda: self.services, retention)
+        check_duration("stream_ttl", stream_ttl)
+        engine = Engine(
+            saver, lease.total_seconds(), observers, lambda: self.services, retention, stream_ttl
+        )
         self._compose(url, engine, clock)
         WebhookSender(engine, run_webhooks or RunWebhooks(), webhooks).attach()
         if store:

@@ -320,10 +320,19 @@ def _first(lines: Iterator[str], count: int) -> Iterator[str]:
         yield next(lines)
 
 
-def test_runs_that_were_started_otherwise_are_shown_too(server: StreamingServer) -> None:
+def test_runs_whose_output_is_not_kept_are_shown_by_their_last_state(
+    server: StreamingServer,
+) -> None:
     client, http, t = server.http.sync_client(), server.http.http(), thread()
     client.runs.wait(t, "chat", input=HI, if_not_exists="create")
-    assert [one["event"] for one in told(events(http, t), "lifecycle")] == ["running", "completed"]
+    found = events(http, t)
+    assert [one["method"] for one in found] == ["lifecycle", "values", "lifecycle"]
+    assert told(found, "values")[0]["messages"][-1]["content"] == SAID
+    client.runs.wait(t, "ask", input=HI)
+    found = events(http, t, since=found[-1]["seq"])
+    (asked,) = told(found, "input.requested")
+    answer = {"interrupt_id": asked["interrupt_id"], "response": "yes"}
+    assert command(http, t, "input.respond", **answer)["type"] == "success"
 
 
 # -- errors

@@ -233,6 +233,15 @@ def test_an_unknown_run_is_404_and_an_id_that_is_none_is_422(server: StreamingSe
     assert http.get("/runs/nonsense/stream").status_code == 422
 
 
+def test_a_run_whose_output_is_not_kept_shows_its_last_state(server: StreamingServer) -> None:
+    http, t = server.http.http(), thread()
+    run = http.post(f"/threads/{t}/runs", json={"assistant_id": "chat", "input": HI, **NEW}).json()
+    path = f"/threads/{t}/runs/{run['run_id']}/stream"
+    begun, values, end = parse(http.get(path).text)
+    assert (begun.event, values.event, end.event) == ("metadata", "values", "end")
+    assert values.data["messages"][-1]["content"] == SAID
+
+
 # -- questions, waits and errors
 
 

@@ -16,8 +16,9 @@ import perdure
 from perdure.errors import BadArgument, NotFound
 from perdure.operations.streams import between
 from perdure.serde.redaction_policy import Redaction
+from perdure.testing import Clock
 from perdure.types import Chunk
-from tests.support.agents import Calls, Gate, Log, chain, opened
+from tests.support.agents import NOON, Calls, Gate, Log, chain, opened
 from tests.support.polling import auntil
 from tests.support.raw import execute
 
@@ -236,6 +237,24 @@ async def test_pruning_and_erasing_delete_chunks(url: str) -> None:
         await rt.prune(older_than=timedelta(0))
         for run in runs:
             assert await rt.journal.ado(between(run.thread_id, run.id, 0, 10)) == []
+
+
+async def test_chunks_are_deleted_some_time_after_the_run_has_ended(url: str) -> None:
+    clock = Clock(NOON)
+    async with opened(url, clock, stream_ttl=timedelta(hours=1)) as rt:
+        rt.register(chain(speak), name="agent")
+        rt.register(chain(speak, ask), name="asks")
+        ended = await rt.start("agent", {"log": []}, stream="custom")
+        waits = await rt.start("asks", {"log": []}, stream="custom")
+        await rt.work(until_idle=True)
+        clock.advance(timedelta(minutes=59))
+        await rt.work(until_idle=True)
+        assert len(await read(rt, ended.id)) == 5
+        clock.advance(timedelta(minutes=2))
+        await rt.work(until_idle=True)
+        assert await read(rt, ended.id) == []
+        assert len(await read(rt, waits.id, until_waiting=True)) == 6
+        assert (await rt.get(ended.id)).output == {"log": ["spoke"]}
 
 
 def test_a_caller_without_an_event_loop_reads_a_stream(sqlite_url: str) -> None:

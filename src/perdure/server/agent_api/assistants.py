@@ -88,7 +88,7 @@ class VersionSearch(Page):
 class ChosenVersion(BaseModel):
     """The version of an assistant that its runs are to use."""
 
-    version: int = Field(ge=1)
+    version: int = Field(ge=1, le=2**31 - 1)
 
 
 async def resolve_assistant(api: Api, name: str) -> Assistant:

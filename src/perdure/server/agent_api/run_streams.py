@@ -9,7 +9,8 @@ the run has ended, and in another process. `-1` and `-` are the beginning. A joi
 with one that is not ours, is live only: it begins with what is produced from now on.
 
 A stream ends with `end` when the run has ended, or asks a person; before that there is an `error`
-if it has failed. Our ids are always sent, so every stream can be resumed.
+if it has failed. Our ids are always sent, so every stream can be resumed. A run whose output was
+not kept, because its request named no stream mode, or long ago, has one `values`: its last state.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ async def _accept_and_stream(
     asked = body.model_copy(update={"stream_mode": [*modes]})
     accepted = await accept_run(api, thread_id, asked)
     source = RunEvents(accepted.row.id, modes, subgraphs=body.stream_subgraphs)
-    reader = RunReader(api.runtime, accepted.row)
+    reader = RunReader(api, accepted.row)
     stream = RunStream(reader, source, Position(accepted.after), is_new=True)
     headers = {"location": f"{accepted.location}/stream", "content-location": accepted.location}
     return _respond(api, slot, stream, headers, cancels=body.on_disconnect == "cancel")
@@ -97,7 +98,7 @@ async def _join(
     row = (await find_run(api, thread_id, run_id)).row
     modes, subgraphs = run_modes(load_setup(api.runtime.engine.serializer, row))
     source = RunEvents(row.id, wanted or modes, subgraphs=subgraphs)
-    reader = RunReader(api.runtime, row)
+    reader = RunReader(api, row)
     position = parse_position(request.headers.get("last-event-id"))
     if position is None:
         stream = RunStream(reader, source, Position(await reader.last()), is_new=True)
@@ -142,6 +143,8 @@ class RunStream:
                     if event.position > behind and event.position.n > after:
                         yield _encoded(event)
         rest = await self.reader.rest()
+        if (values := await self.reader.final_values()) is not None:
+            yield encode("values", values)
         if rest.error is not None:
             yield encode("error", error_data(rest.error))
         yield encode("end", None)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
@@ -26,9 +25,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from perdure.errors import Unavailable
 from perdure.server.context import Api
+from perdure.server.json_errors import log_failure
 from perdure.server.json_values import dump
-
-log = logging.getLogger("perdure")
 
 HEARTBEAT = 5.0
 """Seconds between two comments."""
@@ -54,7 +52,7 @@ class StreamSlot:
 
     def __init__(self, api: Api) -> None:
         """Raises 503 if too many are open."""
-        self._open = contextlib.ExitStack()
+        self._open, self.redact = contextlib.ExitStack(), api.runtime.redact
         self.stopping = self._open.enter_context(api.open_stream()).stopping
         """Set when the server stops."""
 
@@ -114,7 +112,7 @@ class EventStreamResponse(Response):
         except Unavailable:
             raise
         except Exception as error:
-            log.error("A stream failed.", exc_info=error)
+            log_failure(error, self._slot.redact)
             data = {"error": "InternalError", "message": "The stream failed; the log says why."}
             await connection.write(encode("error", data))
 

@@ -13,6 +13,7 @@ from langgraph.types import Command, StateSnapshot, StateUpdate
 from perdure.engine.bound_graph import BoundGraph
 from perdure.engine.graphs import Graph
 from perdure.errors import UNREADABLE, Error
+from perdure.langgraph_port.call_config import OWN_KEYS
 from perdure.operations import threads
 from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.agent_api.state_shapes import interrupts_by_task
@@ -87,7 +88,8 @@ def wire_ttl(thread: Thread) -> dict[str, Any] | None:
 
 def place(thread_id: str, checkpoint: dict[str, Any] | None = None) -> RunnableConfig:
     """The config that names a state of a thread: by default the latest of its top graph."""
-    given = {name: one for name, one in (checkpoint or {}).items() if one is not None}
+    every = (checkpoint or {}).items()
+    given = {name: one for name, one in every if one is not None and name in OWN_KEYS}
     return {"configurable": {"checkpoint_ns": "", **given, "thread_id": thread_id}}
 
 
@@ -140,18 +142,23 @@ async def apply_supersteps(
     steps = [[_state_update(one) for one in step] for step in supersteps]
     try:
         made = await bound.abulk_update_state(config, steps)
-        state = await graph.pregel.aget_state(place(config["configurable"]["thread_id"]))
-        await api.runtime.journal.ado(
-            threads.note_next(config["configurable"]["thread_id"], has_next=bool(state.next))
-        )
-        return made
     except (Error, ApiError):
         raise
-    except (InvalidUpdateError, ValueError) as error:
-        raise ApiError(400, f"The state was not updated: {error!s:.300}") from error
-    except Exception as error:  # a reducer, or a condition, of the user's
-        kind = type(error).__name__
+    except Exception as error:
+        await _note_next(api, graph, config)  # nodes that were next before still are
+        if isinstance(error, InvalidUpdateError | ValueError):
+            raise ApiError(400, f"The state was not updated: {error!s:.300}") from error
+        kind = type(error).__name__  # of a reducer, or a condition, of the user's
         raise ApiError(422, f"The state was not updated: the graph raised {kind}.") from error
+    await _note_next(api, graph, config)
+    return made
+
+
+async def _note_next(api: Api, graph: Graph, config: RunnableConfig) -> None:
+    """Store whether nodes are left to run, which makes a thread `interrupted`."""
+    thread_id = config["configurable"]["thread_id"]
+    state = await graph.pregel.aget_state(place(thread_id))
+    await api.runtime.journal.ado(threads.note_next(thread_id, has_next=bool(state.next)))
 
 
 def _state_update(update: dict[str, Any]) -> StateUpdate:
