@@ -16,8 +16,6 @@ from perdure.journal import Journal, Plan
 from perdure.operations import threads
 from perdure.operations.look import Oldest
 
-PIECE = 10
-"""Threads that are erased before the worker looks for due runs again."""
 REST = 30.0
 """Seconds between two looks for threads whose time is over."""
 PAUSE = 0.2
@@ -43,11 +41,11 @@ class ThreadExpiry:
 
     async def piece(self, journal: Journal, now: int) -> int:
         """Erase some threads whose time is over."""
-        found = await journal.ado(threads.expired(now, PIECE))
+        found = await journal.ado(threads.expired(now))
         for thread_id in found:
             with contextlib.suppress(WrongState):  # a run was started meanwhile
                 await journal.arun(self._erase(thread_id))
-        self._next_at = time.monotonic() + (PAUSE if len(found) == PIECE else REST)
+        self._next_at = time.monotonic() + (PAUSE if len(found) == threads.EXPIRED else REST)
         return 0
 
     tick = piece

@@ -27,8 +27,6 @@ JUST_ENDED = 60_000
 """Milliseconds that a thread is kept at least after its last run has ended."""
 INDEXED = (("created_at", True), ("updated_at", True))
 """Orders that lists of threads have an index for, each with whether it goes downwards."""
-
-
 EXPIRED = 10
 """Expired threads that are erased before a worker looks for due runs again."""
 
