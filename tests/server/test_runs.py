@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,8 +15,11 @@ import httpx
 import pytest
 from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError
 
+from perdure.service.webhooks import RunWebhooks
+from perdure.testing import Clock
 from tests.support.agent_server import AgentServer, served
 from tests.support.polling import until
+from tests.support.webhook_receiver import receiving
 from tests.support.wire_agents import wire_runtime, wire_server
 
 NEW: Any = {"if_not_exists": "create"}
@@ -341,7 +345,105 @@ async def test_a_caller_that_leaves_a_wait_cancels_its_run_only_if_asked(
         await client.runs.cancel(t, run["run_id"])
 
 
+def test_the_status_of_a_thread_follows_its_runs(client: Any) -> None:
+    def status(thread_id: str) -> str:
+        found: str = client.threads.get(thread_id)["status"]
+        return found
+
+    done, asks, failed, slow = (thread() for _ in range(4))
+    client.runs.wait(done, "one", input={"n": 1}, **NEW)
+    client.runs.wait(asks, "gate", input={"said": []}, **NEW)
+    client.runs.wait(failed, "faulty", input={"n": 1}, raise_error=False, **NEW)
+    run = client.runs.create(slow, "slow", input={"n": 1}, **NEW)["run_id"]
+    assert [status(t) for t in (done, asks, failed, slow)] == [
+        *("idle", "interrupted", "error", "busy"),
+    ]
+    client.runs.cancel(slow, run, wait=True)
+    assert status(slow) == "interrupted"
+    run = client.runs.create(slow, "slow", input={"n": 1})["run_id"]
+    client.runs.cancel(slow, run, wait=True, action="rollback")
+    client.runs.wait(asks, "gate", command={"resume": 1})
+    assert status(asks) == "idle"
+
+
+async def test_the_thread_of_a_stateless_run_is_erased_some_time_after_it(url: str) -> None:
+    clock = Clock(datetime(2030, 1, 1, tzinfo=UTC))
+    with (
+        closing(wire_runtime(url, clock=clock)) as runtime,
+        served(runtime, worker=False) as server,
+    ):
+        client: Any = server.sync_client()
+        erased = client.runs.create(None, "one", input={"n": 1})
+        kept = client.runs.create(None, "one", input={"n": 1}, on_completion="keep")
+        await runtime.work(until_idle=True, handle_signals=False)
+        assert client.http.get(f"/runs/{erased['run_id']}")["status"] == "success"
+        clock.advance(timedelta(minutes=5))
+        await runtime.work(until_idle=True, handle_signals=False)
+        refused(404, client.http.get, f"/runs/{erased['run_id']}")
+        assert [one["thread_id"] for one in client.threads.search()] == [kept["thread_id"]]
+
+
 # -- what a run is started with
+
+
+def test_a_run_has_what_its_assistant_and_its_request_say(client: Any) -> None:
+    assistant = client.assistants.create(
+        "settings", context={"tone": "dry", "more": "a"}, metadata={"team": "x"}
+    )
+    t = thread()
+    values = client.runs.wait(
+        t,
+        assistant["assistant_id"],
+        input={"said": []},
+        context={"tone": "kind"},
+        metadata={"mine": 1},
+        **NEW,
+    )
+    [seen] = values["said"]
+    assert seen["context"] == {"tone": "kind", "more": "a"}
+    assert seen["configurable"]["assistant_id"] == assistant["assistant_id"]
+    [run] = client.runs.list(t)
+    assert run["assistant_id"] == assistant["assistant_id"]
+    assert run["metadata"]["team"] == "x"
+    assert run["metadata"]["mine"] == 1
+    assert client.threads.get(t)["metadata"]["assistant_id"] == assistant["assistant_id"]
+
+
+def test_a_webhook_is_told_of_a_run_and_of_one_that_goes_on(url: str) -> None:
+    own = RunWebhooks((), allow_private=True)
+    with closing(wire_runtime(url, run_webhooks=own)) as runtime, receiving() as receiver:
+        with served(runtime) as server:
+            client, t = server.sync_client(), thread()
+            client.runs.wait(t, "gate", input={"said": []}, **NEW)
+            run = client.runs.create(t, "gate", command={"resume": "yes"}, webhook=receiver.url)
+            until(lambda: len(receiver.got) == 1)
+        [told] = receiver.got
+    assert (told.json["run_id"], told.json["status"]) == (run["run_id"], "success")
+    assert told.json["values"] == {"said": ["yes", "end"]}
+
+
+def test_a_webhook_on_a_private_address_is_refused(client: Any) -> None:
+    private: Any = {"webhook": "http://127.0.0.1:1/hook"}
+    refused(422, client.runs.create, None, "one", input={"n": 1}, **private)
+    refused(422, client.crons.create, "one", schedule="0 0 1 1 *", **private)
+    t = thread()
+    client.runs.wait(t, "gate", input={"said": []}, **NEW)
+    refused(422, client.runs.create, t, "gate", command={"resume": 1}, **private)
+
+
+def test_the_settings_of_a_run_are_accepted(client: Any) -> None:
+    for durability in ("sync", "async", "exit"):
+        values = client.runs.wait(
+            None,
+            "numbers",
+            input={"n": 1},
+            durability=durability,
+            config={"recursion_limit": 5, "tags": ["a"]},
+        )
+        assert values["n"] == 4
+    too_few = {"recursion_limit": 1}
+    failed = client.runs.wait(None, "numbers", input={"n": 1}, config=too_few, raise_error=False)
+    assert failed["__error__"]["error"] == "GraphRecursionError"
 
 
 def test_config_context_and_headers_reach_the_nodes(url: str) -> None:

@@ -855,7 +855,9 @@ SELECT NULL WHERE NOT EXISTS (
 
 -- name: set_setup
 -- Stores what a run is to be continued with.
-UPDATE perdure_runs SET setup = :setup, streams = COALESCE(CAST(:streams AS INTEGER), streams)
+UPDATE perdure_runs
+SET setup = :setup, streams = COALESCE(CAST(:streams AS INTEGER), streams),
+    webhook = COALESCE(CAST(:webhook AS TEXT), webhook)
 WHERE thread_id = :thread_id AND id = :id;
 
 -- name: withdraw_wait

@@ -144,6 +144,8 @@ async def _store(
     """Store a cron under its id. Raises 422 for a line, a zone or an end that makes no sense."""
     runtime = api.runtime
     assistant = await find_assistant(api, body.assistant_id)
+    if body.webhook is not None:
+        runtime.engine.webhook_topic(body.webhook)  # now, and not only when a run is started
     setup = make_setup(api, assistant, body)
     setup["config"]["configurable"]["cron_id"] = cron_id
     if "stream_mode" in body.model_fields_set:

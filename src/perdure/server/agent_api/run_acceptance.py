@@ -305,7 +305,7 @@ def _continue(api: Api, request: RunRequest) -> Plan[Accepted | None]:
             goto=command.goto,
         )
     after = yield streams.last(row)
-    changes = _changes(load_setup(engine.serializer, row), request)
+    changes = _changes(load_setup(engine.serializer, row), request, api.caller.configurable)
     by = api.caller.identity
     yield from answer_with_command(engine, row, found, open, command, by=by, changes=changes)
     row = (yield runs.find(row.id)) or row
@@ -357,8 +357,11 @@ def _check_named(resume: Any, found: list[WaitRow]) -> None:
             raise AlreadyAnswered(one.id, f"{one.answered_by or 'someone'} answered it.")
 
 
-def _changes(before: Mapping[str, Any], request: RunRequest) -> dict[str, Any]:
-    """The parts of a run's setup that a request which continues it changes."""
+def _changes(
+    before: Mapping[str, Any], request: RunRequest, caller: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The parts of a run's setup that a request which continues it changes. `caller` is what its
+    nodes are told about who calls."""
     body, setup = request.body, request.setup
     sent = body.model_fields_set
     changes: dict[str, Any] = {}
@@ -369,10 +372,11 @@ def _changes(before: Mapping[str, Any], request: RunRequest) -> dict[str, Any]:
         changes["stream"] = setup["stream"]
     if sent & {"context", "config"} and setup.get("context") is not None:
         changes["context"] = setup["context"]
-    if body.config is not None:
-        old = before.get("config") or {}
-        configurable = {**(old.get("configurable") or {}), **setup["config"]["configurable"]}
-        changes["config"] = {**old, **setup["config"], "configurable": configurable}
+    if body.config is not None or caller:
+        old, new = before.get("config") or {}, {"configurable": caller}
+        new = setup["config"] if body.config is not None else new
+        configurable = {**(old.get("configurable") or {}), **new["configurable"]}
+        changes["config"] = {**old, **new, "configurable": configurable}
     if "metadata" in sent and body.metadata:
         changes["metadata"] = {**(before.get("metadata") or {}), **body.metadata}
     return {name: value for name, value in changes.items() if value != before.get(name)}

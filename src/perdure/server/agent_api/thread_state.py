@@ -21,6 +21,7 @@ from perdure.server.agent_api.state_shapes import checkpoint as wire_checkpoint
 from perdure.server.agent_api.state_shapes import thread_state
 from perdure.server.agent_api.thread_views import (
     apply_supersteps,
+    finding_subgraph,
     graph_of,
     place,
     snapshot_at,
@@ -164,7 +165,8 @@ async def _history(api: Api, thread_id: str, body: HistoryQuery) -> list[Json]:
     found: list[StateSnapshot]
     if graph is not None:
         history = graph.pregel.aget_state_history(config, before=before, **limits)
-        found = [one async for one in history]
+        with finding_subgraph(config):
+            found = [one async for one in history]
     else:
         every = api.runtime.saver.alist(config, before=before, **limits)
         found = [stored_state(one, config) async for one in every]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -112,12 +113,25 @@ def graph_named(api: Api, name: Any) -> Graph:
 async def snapshot_at(
     api: Api, thread: Thread, config: RunnableConfig, *, subgraphs: bool = False
 ) -> StateSnapshot:
-    """The state of a thread at a place. Without its graph only what is stored can be shown."""
+    """The state of a thread at a place. Without its graph only what is stored can be shown.
+    Raises 404 if the graph has no such subgraph."""
     graph = graph_of(api, thread)
     if graph is not None:
-        return await graph.pregel.aget_state(config, subgraphs=subgraphs)
+        with finding_subgraph(config):
+            return await graph.pregel.aget_state(config, subgraphs=subgraphs)
     found = await api.runtime.saver.aget_tuple(config)
     return stored_state(found, config)
+
+
+@contextmanager
+def finding_subgraph(config: RunnableConfig) -> Iterator[None]:
+    """Makes LangGraph's error for a subgraph that is not in the graph a 404."""
+    try:
+        yield
+    except ValueError as error:
+        if namespace := config["configurable"]["checkpoint_ns"]:
+            raise ApiError(404, f"The graph has no subgraph at {namespace!a:.100}.") from error
+        raise
 
 
 def stored_state(found: CheckpointTuple | None, config: RunnableConfig) -> StateSnapshot:
