@@ -158,6 +158,9 @@ class StreamRecorder:
             self._form(row)
 
         def make() -> StreamRow:
+            formed = row.formed
+            if formed is not None:  # without the lock: who queues a formed row has it
+                return formed
             with self._lock:
                 return self._form(row) if row.formed is None else row.formed
 
