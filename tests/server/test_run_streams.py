@@ -235,8 +235,8 @@ def test_an_unknown_run_is_404_and_an_id_that_is_none_is_422(server: StreamingSe
 
 def test_a_run_whose_output_is_not_kept_shows_its_last_state(server: StreamingServer) -> None:
     http, t = server.http.http(), thread()
-    run = http.post(f"/threads/{t}/runs", json={"assistant_id": "chat", "input": HI, **NEW}).json()
-    path = f"/threads/{t}/runs/{run['run_id']}/stream"
+    run = server.runtime.blocking.start("chat", HI, thread_id=t)
+    path = f"/threads/{t}/runs/{run.id}/stream"
     begun, values, end = parse(http.get(path).text)
     assert (begun.event, values.event, end.event) == ("metadata", "values", "end")
     assert values.data["messages"][-1]["content"] == SAID
@@ -379,6 +379,18 @@ def test_a_stream_that_is_one_too_many_is_refused_before_its_run_is_accepted(url
             return http.post("/runs/stream", json={"assistant_id": "chat"}).status_code == 200
 
         until(is_free)
+
+
+def test_a_client_that_does_not_read_holds_up_nobody_and_misses_nothing(
+    server: StreamingServer,
+) -> None:
+    client, http, t = server.http.sync_client(), server.http.http(), thread()
+    body = {"assistant_id": "flood", "input": HI, "stream_mode": "custom", **NEW}
+    with http.stream("POST", f"/threads/{t}/runs/stream", json=body) as reply:
+        (run,) = client.runs.list(t)
+        until(lambda: client.runs.get(t, run["run_id"])["status"] == "success")
+        events = parse("".join(reply.iter_text()))
+    assert [one.data["n"] for one in events if one.event == "custom"] == list(range(200))
 
 
 def test_comments_come_regularly(server: StreamingServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,14 @@ def count(state: MessagesState) -> MessagesState:
     return {"messages": []}
 
 
+def flood(state: MessagesState) -> MessagesState:
+    """More than any buffer between a server and its client holds."""
+    write = get_stream_writer()
+    for n in range(200):
+        write({"n": n, "filling": "x" * 100_000})
+    return {"messages": []}
+
+
 def ask(state: MessagesState) -> MessagesState:
     get_stream_writer()("asking")
     return {"messages": [AIMessage(f"you said {interrupt('go on?')}", id="heard")]}
@@ -110,6 +118,7 @@ def streaming_runtime(url: str, gate: Gate, **options: Any) -> perdure.Runtime:
     graphs = {
         "chat": row(speak),
         "count": row(count),
+        "flood": row(flood),
         "ask": row(ask, speak),
         "nap": row(nap, speak),
         "faulty": row(speak, fail),

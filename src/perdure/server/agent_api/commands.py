@@ -233,7 +233,7 @@ async def stream_events(thread_id: UUID, body: EventStreamBody, api: ApiDep) -> 
 async def _events(api: Api, thread_id: str, wanted: EventStreamBody) -> AsyncGenerator[bytes]:
     since = wanted.since or 0
     source: RunFrames | None = None
-    first, seen = max(run_of(since), 1), chunk_of(since)
+    first, seen = (run_of(since), chunk_of(since)) if run_of(since) else (1, 0)
     async with aclosing(read_thread(api, thread_id, first, seen)) as found:
         async for reader, item in found:
             frames: list[Frame] = []
