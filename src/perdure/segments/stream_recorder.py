@@ -12,6 +12,8 @@ time, at a checkpoint, and at the end.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
 import threading
@@ -146,7 +148,15 @@ class StreamRecorder:
             row = self._row = _Row(self._count + 1)
             if not self._bounded:
                 self._queue(row)
+            else:
+                with contextlib.suppress(RuntimeError):  # no event loop: the next chunk queues it
+                    asyncio.get_running_loop().call_later(LONGEST, self._end_if_open, row)
         return row
+
+    def _end_if_open(self, row: _Row) -> None:
+        with self._lock, contextlib.suppress(Error):  # the journal may be closed by now
+            if self._row is row:
+                self._end_row()
 
     def _is_ripe(self, row: _Row) -> bool:
         return row.size > LARGEST or time.monotonic() - row.begun > LONGEST
