@@ -75,6 +75,10 @@ class StreamRecorder:
         self._bounded = journal.capabilities.bounded
         self.messages: set[str | None] = set()
         """Ids of messages that were given in an earlier segment, and are not void."""
+        self.resumed: set[str] = set()
+        """Namespaces that resume from a checkpoint, and have not said from which state yet."""
+        self.after_wait = False
+        """Whether the segment goes on after a wait, not after a crash or a failure."""
         redactor = serializer.codec.redactor
         self.hides_pieces = redactor is not None and bool(redactor.policy.patterns)
         """Whether pieces of messages are left out: a pattern does not find a secret in pieces."""
