@@ -91,8 +91,8 @@ class ApiRoute(APIRoute):
         if self.gate.origins and (method := preflight_method(scope)) is not None:
             scope = {**scope, "method": method}
         found = super().matches(scope)
-        if found[0] is Match.NONE and scope["path"].endswith("/") and scope["path"] != "/":
-            found = super().matches({**scope, "path": scope["path"][:-1]})
+        if found[0] is Match.NONE and path.endswith("/") and path != "/":
+            found = super().matches({**scope, "path": path[:-1]})
         return found
 
 
