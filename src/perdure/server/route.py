@@ -85,8 +85,9 @@ class ApiRoute(APIRoute):
         await self._handle(scope, receive, send)
 
     def matches(self, scope: Any) -> Any:
+        path = scope["path"]
         for part in self._literals:  # most routes are passed over by this, whatever their prefix
-            if part not in scope["path"]:
+            if part not in path:
                 return Match.NONE, {}
         if self.gate.origins and (method := preflight_method(scope)) is not None:
             scope = {**scope, "method": method}
