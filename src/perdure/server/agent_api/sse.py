@@ -37,6 +37,13 @@ STALLED = 900.0
 """Seconds after which a client that takes nothing is given up."""
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 COMMENT = b": heartbeat\r\n\r\n"
+DOCUMENTED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Server-sent events.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+"""The response, for OpenAPI."""
 
 
 def encode(name: str, data: Any, id: str | None = None) -> bytes:
@@ -51,13 +58,25 @@ def _line(text: str) -> bytes:
 
 
 class StreamSlot:
-    """A stream that counts as open from now on: take it before a run is accepted for it."""
+    """A stream that counts as open from now on: take it before a run is accepted for it.
+
+    with StreamSlot(api) as slot:  # given back if what follows raises
+        accepted = await accept_run(api, thread_id, body)
+        return EventStreamResponse(slot, events)
+    """
 
     def __init__(self, api: Api) -> None:
         """Raises 503 if too many are open."""
         self._open, self.redact = contextlib.ExitStack(), api.runtime.redact
         self.stopping = self._open.enter_context(api.open_stream()).stopping
         """Set when the server stops."""
+
+    def __enter__(self) -> StreamSlot:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self.close()
 
     def close(self) -> None:
         self._open.close()
