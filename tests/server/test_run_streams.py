@@ -226,6 +226,19 @@ def test_a_join_filters_by_modes_in_every_spelling(server: StreamingServer) -> N
     assert http.get(f"{location}?stream_mode=tools").status_code == 422
 
 
+def test_a_join_that_was_cut_off_comes_back_as_it_was_asked_for(server: StreamingServer) -> None:
+    http = server.http.http()
+    body = {"assistant_id": "count", "input": HI, "stream_mode": ["values", "custom", "updates"]}
+    path = http.post("/runs/stream", json=body).headers["location"]
+    query = "stream_mode=custom&stream_mode=updates&cancel_on_disconnect=true"
+    first = http.get(f"{path}?{query}", headers={"Last-Event-ID": "-1"})
+    assert first.headers["location"] == f"{path}?{query}"
+    events = parse(first.text)
+    behind = http.get(first.headers["location"], headers={"Last-Event-ID": str(events[1].id)})
+    assert parse(behind.text) == events[2:]
+    assert http.get(f"{path}?stream_mode=").headers["location"] == path
+
+
 def test_an_unknown_run_is_404_and_an_id_that_is_none_is_422(server: StreamingServer) -> None:
     http = server.http.http()
     assert http.get(f"/threads/{thread()}/runs/{thread()}/stream").status_code == 404

@@ -53,7 +53,6 @@ def serve(
     as_json: LogJson = False,
 ) -> None:
     """Serve a Runtime or a LangGraph project over HTTP, and drive its runs."""
-    import asyncio
     import logging
 
     from perdure.cli.log_output import configure_logging, log_json
@@ -78,7 +77,7 @@ def serve(
         settings["max_body"] = max_body
     if max_streams is not None:
         settings["max_streams"] = max_streams
-    asyncio.run(_serve(rt, settings, host, port))
+    import_server().run(_serve(rt, settings, host, port))
 
 
 async def _serve(rt: Runtime, settings: ServerSettings, host: str, port: int) -> None:

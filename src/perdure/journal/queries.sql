@@ -363,6 +363,13 @@ WHERE thread_id = :thread_id AND state NOT IN {ended}
   AND NOT EXISTS (SELECT 1 FROM perdure_runs AS r
                   WHERE r.thread_id = :thread_id AND r.key = CAST(:key AS TEXT));
 
+-- name: refuse_waiting
+-- Refuses the batch if the run that is first on the thread waits: the new one may have to end it.
+INSERT INTO perdure_fence (refused)
+SELECT NULL WHERE 'waiting' = (SELECT state FROM perdure_runs
+                               WHERE thread_id = :thread_id AND state NOT IN {ended}
+                               ORDER BY n LIMIT 1);
+
 -- name: stop_run
 -- Cancels or pauses a run: at once, or through a request to its driver. One that is held, or being cancelled,
 -- is not paused. One with effects to undo is cancelled at its next claim.
@@ -1833,6 +1840,13 @@ WHERE id = :id AND EXISTS (
 -- Our own key: did this change make the version?
 SELECT 1 FROM perdure_assistant_versions
 WHERE assistant_id = :id AND version = :version AND change = :change;
+
+-- name: same_assistant
+-- Refuses the batch if the version that runs of an assistant use is not the one that was seen. 0: it had no row.
+INSERT INTO perdure_fence (refused)
+SELECT NULL WHERE :seen <> COALESCE((SELECT v.change FROM perdure_assistants AS a
+  JOIN perdure_assistant_versions AS v ON v.assistant_id = a.id AND v.version = a.version
+  WHERE a.id = :id), 0);
 
 -- name: assistant
 SELECT {assistant} FROM perdure_assistants AS a JOIN perdure_assistant_versions AS v

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from perdure.journal import Op, Statement, read_op, with_params
@@ -49,6 +49,8 @@ class Assistant(AssistantContent):
     updated_at: datetime = field(default_factory=lambda: moment(0))
     versions: int = 0
     """The number of its newest version; 0: it has no row."""
+    change: int = 0
+    """The random number of the change that made this version; 0: it has no row."""
 
 
 class AssistantRow(NamedTuple):
@@ -84,9 +86,11 @@ class AssistantRow(NamedTuple):
             created_at=moment(self.made_at if as_version else self.created_at),
             updated_at=moment(self.updated_at),
             versions=self.versions,
+            change=self.change,
         )
 
 
+@lru_cache(1000)
 def default_id(graph: str) -> str:
     """The id of a graph's own assistant."""
     return str(uuid.uuid5(NAMESPACE, graph))
@@ -144,6 +148,11 @@ def use_version(assistant_id: str, version: int, now: int) -> Op[None]:
 
 def find(assistant_id: str) -> Op[AssistantRow | None]:
     return read_op("assistant", {"id": assistant_id}, partial(stored_rows.first, AssistantRow))
+
+
+def unchanged(assistant: Assistant) -> Statement:
+    """Refuses a batch unless runs of an assistant would still use what was read of it."""
+    return Statement("same_assistant", {"id": assistant.assistant_id, "seen": assistant.change})
 
 
 def every() -> Op[list[AssistantRow]]:

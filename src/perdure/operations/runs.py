@@ -26,6 +26,8 @@ from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, LAST_MS
 from perdure.types import Control, EventKind, State
 
+ASKING = "asking"
+"""Runs that rest until a person answers, as `only` of `start`."""
 NAMES = 1000
 """How many ids one statement looks for."""
 DELETING = "it is being deleted: prune again to finish that"
@@ -205,28 +207,35 @@ def start(
         statements.insert(0, Statement("fence", held))
     if beside is not None:
         statements[:0] = beside.statements
-    takes_over = strategy in ("interrupt", "rollback", "replace") or only is not None
-    if takes_over:
-        only = "idle" if strategy == "replace" else only
-        alone, undo = strategy == "reject", strategy == "rollback"
-        statements += stop_thread(serializer, made, key, only, undo, grace, alone=alone)
     data = {"graph": graph, "version": version, "key": key, "parent": params["parent_id"]}
     data["traceparent"] = traceparent
-    statements += [
+    found = Statement("find_run", params)
+    inserted = [
         Statement("insert_run", params),
         made.event(serializer, EventKind.STARTED, {k: v for k, v in data.items() if v}),
     ]
-    if takes_over:
-        # Runs before it may be left: those that the strategy does not stop.
-        statements.append(Statement("next_of_thread", params))
-    statements.append(Statement("find_run", params))
-    key_found = Statement("find_run", params)
     refuse: Callable[[], Any] | None = None if parent is None else parent.refuse
     if beside is not None:
         refuse = beside.refuse
-    return Op(
-        "start", statements, _first, write=True, key=key_found, proof=made.key, otherwise=refuse
-    )
+
+    def op(between: Sequence[Statement], after: Sequence[Statement], otherwise: Any) -> Op[Any]:
+        batch = [*statements, *between, *inserted, *after, found]
+        return Op(
+            "start", batch, _first, write=True, key=found, proof=made.key, otherwise=otherwise
+        )
+
+    def take_over() -> Op[RunRow | None]:
+        stopped = "idle" if strategy == "replace" else only
+        alone, undo = strategy == "reject", strategy == "rollback"
+        between = stop_thread(serializer, made, key, stopped, undo, grace, alone=alone)
+        # Runs before it may be left: those that the strategy does not stop.
+        return op(between, [Statement("next_of_thread", params)], refuse)
+
+    if only == ASKING:  # most threads have none, and the statements for those are many
+        return op([Statement("refuse_waiting", params)], [], take_over)
+    if only is not None or strategy in ("interrupt", "rollback", "replace"):
+        return take_over()
+    return op([], [], refuse)
 
 
 def stop_thread(

@@ -13,14 +13,17 @@ import errno
 import logging
 import signal
 import socket
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
 
 import uvicorn
+from uvicorn.loops.auto import auto_loop_factory
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from perdure.engine.shutdown import SIGNALS
 from perdure.errors import BadArgument
+
+T = TypeVar("T")
 
 HEAD_TIMEOUT = 10.0
 """Seconds that a connection has to send the head of a request."""
@@ -101,6 +104,12 @@ class HttpServer(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in uvloop, if it is installed, else in asyncio's own event loop."""
+    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+        return runner.run(main)
 
 
 def without_query(record: logging.LogRecord) -> bool:

@@ -85,14 +85,15 @@ class ApiRoute(APIRoute):
         await self._handle(scope, receive, send)
 
     def matches(self, scope: Any) -> Any:
+        path = scope["path"]
         for part in self._literals:  # most routes are passed over by this, whatever their prefix
-            if part not in scope["path"]:
+            if part not in path:
                 return Match.NONE, {}
         if self.gate.origins and (method := preflight_method(scope)) is not None:
             scope = {**scope, "method": method}
         found = super().matches(scope)
-        if found[0] is Match.NONE and scope["path"].endswith("/") and scope["path"] != "/":
-            found = super().matches({**scope, "path": scope["path"][:-1]})
+        if found[0] is Match.NONE and path.endswith("/") and path != "/":
+            found = super().matches({**scope, "path": path[:-1]})
         return found
 
 

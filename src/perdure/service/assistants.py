@@ -19,6 +19,9 @@ from perdure.operations.assistants import Assistant, AssistantContent, Assistant
 from perdure.serde.serializer import Serializer
 from perdure.times import moment
 
+SEEN = 1000
+"""Names of assistants that a process remembers."""
+
 
 class AssistantService:
     """Plans about the assistants of a journal. `graphs` names the graphs of this process."""
@@ -28,6 +31,7 @@ class AssistantService:
     ) -> None:
         self._serializer, self._clock, self._graphs = serializer, clock, graphs
         self._began: int | None = None
+        self._seen: dict[str, Assistant] = {}
 
     def _own(self, graph: str) -> Assistant:
         """A graph's own assistant, as if it were made when it was first asked for."""
@@ -48,12 +52,22 @@ class AssistantService:
         elif id is None:
             raise UnknownGraph(name, sorted(self._graphs()))
         row: AssistantRow | None = yield assistants.find(id)
-        if row is not None:
-            return row.load(self._serializer)
         graph = self.by_default_id().get(id)
-        if graph is None:
+        if row is not None:
+            found = row.load(self._serializer)
+        elif graph is not None:
+            found = self._own(graph)
+        else:
             raise NotFound("assistant", name)
-        return self._own(graph)
+        if len(self._seen) >= SEEN:
+            self._seen.clear()
+        self._seen[name] = found
+        return found
+
+    def seen(self, name: str) -> Assistant | None:
+        """The assistant that `find` found last by this name, without reading. It may have changed:
+        the batch that uses it has to check that (`unchanged`)."""
+        return self._seen.get(name)
 
     def every(self) -> Plan[list[Assistant]]:
         """All assistants, newest first: those of graphs of this process, and those that have

@@ -26,8 +26,9 @@ from perdure.engine.segment_drive import latest_checkpoint
 from perdure.errors import AlreadyAnswered, NotFound, WaitClosed
 from perdure.journal import Plan
 from perdure.journal.ids import new_id
+from perdure.journal.operation import Refused
 from perdure.langgraph_port import call_config
-from perdure.operations import runs, streams, threads, waits
+from perdure.operations import assistants, runs, streams, threads, waits
 from perdure.operations.assistants import Assistant
 from perdure.operations.run_payload import load_setup
 from perdure.operations.runs import Beside, RunRow
@@ -50,9 +51,6 @@ from perdure.server.context import Api
 from perdure.server.json_errors import ApiError
 from perdure.types import Kind, WaitState
 
-ASKING = "asking"
-"""The runs that a new one supersedes whatever its strategy: those that rest until a person
-answers."""
 STATELESS_TTL = 1.0
 """Minutes from the start of a stateless run after which its thread is erased, once it has ended."""
 BREAKPOINT = "breakpoint:"
@@ -88,6 +86,8 @@ class RunRequest:
     setup: dict[str, Any]
     thread_metadata: Mapping[str, Any]
     """The metadata of the thread, if the run makes it."""
+    is_read: bool
+    """Whether the assistant was read for this request, and not remembered."""
 
 
 async def accept_run(api: Api, thread_id: str | None, body: RunBody) -> Accepted:
@@ -97,8 +97,17 @@ async def accept_run(api: Api, thread_id: str | None, body: RunBody) -> Accepted
     if thread_id is not None:
         thread_id = await known_thread(api, thread_id)
     body.check_thread(thread_id)
+    if body.begins_anew and (seen := api.runtime.services.assistants.seen(body.assistant_id)):
+        try:
+            return await _accept(api, await _authorized(api, thread_id, body, seen, is_read=False))
+        except Refused:  # the assistant has changed, or there is no such thread
+            pass
     assistant = await find_assistant(api, body.assistant_id)
-    request = await _authorized(api, thread_id, body, assistant)
+    return await _accept(api, await _authorized(api, thread_id, body, assistant))
+
+
+async def _accept(api: Api, request: RunRequest) -> Accepted:
+    body = request.body
     journal = api.runtime.journal
     accepted = None
     if request.is_stateless:
@@ -139,7 +148,7 @@ def resolve_graph(api: Api, assistant: Assistant) -> tuple[str, str]:
 
 
 async def _authorized(
-    api: Api, thread_id: str | None, body: RunBody, assistant: Assistant
+    api: Api, thread_id: str | None, body: RunBody, assistant: Assistant, *, is_read: bool = True
 ) -> RunRequest:
     """The request as the handlers of `langgraph_sdk.Auth` leave it."""
     graph, run_id, on = resolve_graph(api, assistant), new_id(), thread_id or new_id()
@@ -167,7 +176,7 @@ async def _authorized(
     given, kwargs = dict(value.get("metadata") or {}), value.get("kwargs") or {}
     setup["metadata"] = {**assistant.metadata, "assistant_id": assistant.assistant_id, **given}
     setup |= {name: kwargs[name] for name in ("input", "config", "context") if kwargs.get(name)}
-    return RunRequest(on, run_id, thread_id is None, body, assistant, graph, setup, given)
+    return RunRequest(on, run_id, thread_id is None, body, assistant, graph, setup, given, is_read)
 
 
 async def check_filters(
@@ -243,8 +252,12 @@ def _start(api: Api, request: RunRequest) -> Plan[RunRow]:
         record = threads.ensure(engine.serializer, request.thread_id, content, now, **owner)
     else:
         record = threads.require(request.thread_id, now, **owner)
+    if not request.is_read:
+        record.append(assistants.unchanged(request.assistant))
 
     def refuse() -> NoReturn:
+        if not request.is_read:
+            raise Refused("same_assistant or require_thread")
         raise NotFound("thread", request.thread_id)
 
     strategy = body.multitask_strategy
@@ -253,7 +266,7 @@ def _start(api: Api, request: RunRequest) -> Plan[RunRow]:
         request.thread_id,
         setup,
         strategy,
-        only=ASKING if strategy in ("enqueue", "reject") else None,
+        only=runs.ASKING if strategy in ("enqueue", "reject") else None,
         after=timedelta(seconds=body.after_seconds) if body.after_seconds else None,
         run_id=request.run_id,
         beside=Beside(record, refuse),

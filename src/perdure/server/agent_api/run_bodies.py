@@ -158,6 +158,11 @@ class RunBody(PayloadBody):
         return self.command is not None and self.command.resume is not None
 
     @property
+    def begins_anew(self) -> bool:
+        """Whether it asks for a new run, and not perhaps for one that goes on."""
+        return self.run_input is not None and not self.resumes and not self.jumps_to_end
+
+    @property
     def jumps_to_end(self) -> bool:
         """Whether it wants no more of the graph: people mark a question as resolved so."""
         command = self.command

@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 from fastapi import APIRouter, Request
@@ -105,7 +106,11 @@ async def _join(
     else:
         stream = RunStream(reader, source, position, is_new=position < START)
     path = f"/threads/{thread_id}/runs/{run_id}" if thread_id else f"/runs/{run_id}"
-    return _respond(api, slot, stream, {"location": f"{path}/stream"}, cancels=cancels)
+    # A client that was cut off calls what `location` says: it has to get the same stream.
+    query = [("stream_mode", mode) for mode in wanted or ()]
+    query += [("cancel_on_disconnect", "true")] if cancels else []
+    location = f"{path}/stream{'?' if query else ''}{urlencode(query)}"
+    return _respond(api, slot, stream, {"location": location}, cancels=cancels)
 
 
 def _respond(

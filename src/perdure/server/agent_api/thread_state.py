@@ -27,7 +27,7 @@ from perdure.server.agent_api.thread_views import (
     snapshot_at,
     stored_state,
 )
-from perdure.server.agent_api.threads import find_thread
+from perdure.server.agent_api.threads import find_thread, read_thread
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
@@ -93,8 +93,11 @@ async def _state(
     api: Api, thread_id: str, at: Json | None, subgraphs: bool, select: list[str] | None
 ) -> Json:
     api.require(Scope.READ)
-    thread = await find_thread(api, thread_id)
-    found = await snapshot_at(api, thread, place(thread.thread_id, at), subgraphs=subgraphs)
+
+    def read(thread: Thread) -> StateSnapshot:
+        return snapshot_at(api, thread, place(thread.thread_id, at), subgraphs=subgraphs)
+
+    _, found = await read_thread(api, thread_id, read)
     return selected(thread_state(found), select)
 
 

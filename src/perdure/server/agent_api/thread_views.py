@@ -60,7 +60,8 @@ async def open_questions(api: Api, thread_id: str) -> set[str]:
 
 async def _readable_snapshot(api: Api, thread: Thread) -> StateSnapshot | None:
     try:
-        return await snapshot_at(api, thread, place(thread.thread_id))
+        config = place(thread.thread_id)
+        return await api.runtime.journal.in_thread(lambda: snapshot_at(api, thread, config))
     except UNREADABLE:  # a list of threads can still be seen
         return None
 
@@ -110,17 +111,16 @@ def graph_named(api: Api, name: Any) -> Graph:
     return graph
 
 
-async def snapshot_at(
+def snapshot_at(
     api: Api, thread: Thread, config: RunnableConfig, *, subgraphs: bool = False
 ) -> StateSnapshot:
-    """The state of a thread at a place. Without its graph only what is stored can be shown.
-    Raises 404 if the graph has no such subgraph."""
+    """The state of a thread at a place; it blocks. Without its graph only what is stored can be
+    shown. Raises 404 if the graph has no such subgraph."""
     graph = graph_of(api, thread)
     if graph is not None:
         with finding_subgraph(config):
-            return await graph.pregel.aget_state(config, subgraphs=subgraphs)
-    found = await api.runtime.saver.aget_tuple(config)
-    return stored_state(found, config)
+            return graph.pregel.get_state(config, subgraphs=subgraphs)
+    return stored_state(api.runtime.saver.get_tuple(config), config)
 
 
 @contextmanager

@@ -7,15 +7,14 @@ a thread which is there. A thread that the caller may not see looks like none.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Header, Response
 from pydantic import BaseModel, Field
 
 from perdure.journal.ids import new_id
 from perdure.operations import runs
-from perdure.operations.assistants import Assistant
 from perdure.operations.threads import ThreadContent
 from perdure.server.agent_api import thread_views
 from perdure.server.agent_api.search_pages import passes
@@ -27,6 +26,7 @@ from perdure.service.threads import Thread
 
 router = APIRouter(tags=["threads"])
 
+T = TypeVar("T")
 Json = dict[str, Any]
 Minutes = Annotated[float, Field(gt=0, le=5_000_000)]
 
@@ -81,46 +81,36 @@ async def find_thread(
 ) -> Thread:
     """A thread that the caller may read, update, delete or run. Raises 404, or 422 if there is none
     and the id is no UUID. `value` is what the authorization handlers are given, and may change."""
-    id, found = await _look_up(api, thread_id)
-    asked = {} if value is None else value
-    asked["thread_id"] = _as_uuid(id)
-    filters = await api.authorize("threads", action, asked)
-    if found is None or not passes(filters, found.metadata):
-        raise ApiError(404, f"There is no thread {id[:100]!r}.")
+    found, _ = await read_thread(api, thread_id, lambda thread: None, action, value)
     return found
 
 
-async def ensure_thread(
+async def read_thread(
     api: Api,
     thread_id: str,
-    if_not_exists: str | None,
-    assistant: Assistant,
-    metadata: Mapping[str, Any] | None = None,
-) -> Thread:
-    """The thread of a run that is about to be started; with `create` it is made if it is missing.
+    read: Callable[[Thread], T],
+    action: str = "read",
+    value: dict[str, Any] | None = None,
+) -> tuple[Thread, T]:
+    """Like `find_thread`, with what `read` reads of the thread, in one visit to the journal."""
+    id, runtime = canonical(thread_id), api.runtime
+    asked = {} if value is None else value
+    asked["thread_id"] = thread_id if id is None else uuid.UUID(id)
+    filters = await api.authorize("threads", action, asked)
+    await runtime.journal.aopen()
 
-    Its metadata gets the graph and assistant of its first run. Whether the caller may start the run
-    was asked before.
-    """
-    id, found = await _look_up(api, thread_id)
-    if found is None and if_not_exists != "create":
-        raise ApiError(404, f"There is no thread {id[:100]!r}.")
-    services, journal = api.runtime.services, api.runtime.journal
-    if found is None or not found.is_assigned:
-        content = ThreadContent(metadata or {})
-        await journal.arun(services.threads.assign(id, content, assistant))
-        found = await journal.arun(services.threads.get(id))
-    return found
+    def look() -> tuple[Thread, T] | None:
+        found = runtime.journal.run(runtime.services.threads.find(id or thread_id))
+        if found is None or not passes(filters, found.metadata):
+            return None
+        return found, read(found)
 
-
-async def _look_up(api: Api, thread_id: str) -> tuple[str, Thread | None]:
-    id = canonical(thread_id)
-    found: Thread | None = await api.runtime.journal.arun(
-        api.runtime.services.threads.find(id or thread_id)
-    )
-    if id is None and found is None:
+    found = await runtime.journal.in_thread(look)
+    if found is None and id is None:
         raise ApiError(422, f"The thread id {thread_id[:100]!a} is not a UUID.")
-    return id or thread_id, found
+    if found is None:
+        raise ApiError(404, f"There is no thread {id!r}.")
+    return found
 
 
 def canonical(id: str) -> str | None:
@@ -129,10 +119,6 @@ def canonical(id: str) -> str | None:
         return str(uuid.UUID(id))
     except ValueError:
         return None
-
-
-def _as_uuid(id: str) -> uuid.UUID | str:
-    return id if canonical(id) is None else uuid.UUID(id)
 
 
 def minutes(ttl: Ttl | float | None) -> float | None:
