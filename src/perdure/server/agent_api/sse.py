@@ -134,6 +134,8 @@ class EventStreamResponse(Response):
             log_failure("A stream", error, self._slot.redact)
             data = {"error": "InternalError", "message": "The stream failed; the log says why."}
             await connection.write(encode("error", data))
+        # What is being sent waits while the client takes nothing, and would be lost by cancelling.
+        await connection.flush()
 
 
 class _Connection:
@@ -149,7 +151,7 @@ class _Connection:
         if len(self._gathered) < FULL:
             self._has_some.set()
         else:
-            await self._flush()
+            await self.flush()
             await asyncio.sleep(0)  # others have their turn
 
     async def send_gathered(self) -> None:
@@ -157,14 +159,14 @@ class _Connection:
         while True:
             await self._has_some.wait()
             self._has_some.clear()
-            await self._flush()
+            await self.flush()
 
     async def end(self) -> None:
-        """Send what is left, and the end of the response."""
-        await self._flush()
+        """Send the end of the response."""
         await self._send(b"", more=False)
 
-    async def _flush(self) -> None:
+    async def flush(self) -> None:
+        """Send what is gathered, behind what is being sent."""
         async with self._free:
             body = bytes(self._gathered)
             self._gathered.clear()
