@@ -16,8 +16,9 @@ Each server is a process of its own, started for each round; the client is anoth
 client, on the same machine. Servers are measured one after another, in turning order.
 
 *Streaming chat*: a model that answers with {tokens} tokens without a pause. "First token" is from
-the request (or call) to the first token; "tokens/s" from the first to the last. Over HTTP the run
-is created and streamed by `POST /threads/{{id}}/runs/stream` with `messages-tuple`. "In process" is
+the request (or call) to the first token; "tokens/s" counts the time from there to the last one,
+the wait for the first included, because tokens may arrive several at once. Over HTTP the run is
+created and streamed by `POST /threads/{{id}}/runs/stream` with `messages-tuple`. "In process" is
 `rt.start` and `rt.stream` with a worker in the same event loop; `graph.astream` has no checkpointer
 and stores nothing.
 

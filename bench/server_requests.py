@@ -71,7 +71,7 @@ async def _streamed(http: Connection, tokens: int) -> Stream:
         said += part
     seen = said.count(b'"word')
     assert seen == tokens, f"{seen} tokens of {tokens}"
-    return Stream(first - start, (tokens - 1) / (last - first))
+    return Stream(first - start, tokens / (last - start))
 
 
 async def _wait(http: Connection, thread: str) -> float:

@@ -20,7 +20,7 @@ class Stream(NamedTuple):
     first: float
     """Seconds until the first token."""
     rate: float
-    """Tokens per second from then on."""
+    """Tokens per second, from the request to the last one: tokens may come several at once."""
 
 
 def in_process(bench: Bench, kinds: list[Kind], tokens: int) -> list[tuple[str, Stream]]:
@@ -47,7 +47,7 @@ async def _astream(tokens: int) -> Stream:
             first = first or last
             seen += 1
     assert seen == tokens
-    return Stream(first - start, (tokens - 1) / (last - first))
+    return Stream(first - start, tokens / (last - start))
 
 
 async def _rt_stream(url: str, tokens: int) -> Stream:
@@ -65,7 +65,7 @@ async def _one_stream(rt: perdure.Runtime, tokens: int) -> Stream:
             first = first or last
             seen += 1
     assert seen == tokens, f"{seen} tokens of {tokens}"
-    return Stream(first - start, (tokens - 1) / (last - first))
+    return Stream(first - start, tokens / (last - start))
 
 
 def streaming_steps(bench: Bench, kinds: list[Kind], steps: int, rounds: int) -> Series:

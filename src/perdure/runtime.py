@@ -34,7 +34,7 @@ from perdure.serde.redaction_policy import Redaction
 from perdure.server.webhooks.sender import WebhookSender
 from perdure.service.runs import GRACE
 from perdure.service.validation import check_duration, check_limit
-from perdure.service.webhooks import RunWebhooks, Webhook
+from perdure.service.webhooks import RunWebhooks, Webhook, from_environment
 from perdure.types import (
     Control,
     Counts,
@@ -63,9 +63,11 @@ class Runtime(Client):
     your own. True takes those that the environment configures.
     `on_question` is given each new question for a person, as `deliver` would. `webhooks` are
     endpoints that are told of questions, and of runs that are held or failed; `run_webhooks` says
-    how the webhooks that runs are started with are signed, and where they may lead.
+    how the webhooks that runs are started with are signed, and where they may lead. By default
+    both are those that `PERDURE_WEBHOOK_URL` and `PERDURE_WEBHOOK_SECRET` name.
     `redact`, a `Redaction`, says what is never stored, and what nodes therefore never see either.
-    `retention`, a `Retention`, says when workers delete the runs that ended.
+    `retention`, a `Retention`, says when workers delete the runs that ended; `stream_ttl` is how
+    long after that what a run streamed is kept.
     `store` is the LangGraph store of graphs that have none of their own; True is one beside the
     journal: on SQLite a file of its own, on PostgreSQL tables in the same database.
 
@@ -89,10 +91,11 @@ class Runtime(Client):
         clock: Clock | None = None,
         observe: Any = None,
         on_question: Callable[[Message], Any] | None = None,
-        webhooks: Sequence[Webhook] = (),
+        webhooks: Sequence[Webhook] | None = None,
         run_webhooks: RunWebhooks | None = None,
         redact: Redaction | None = None,
         retention: Retention | None = None,
+        stream_ttl: timedelta = timedelta(days=1),
         store: BaseStore | bool | None = None,
         keys: None = None,
         observer: None = None,
@@ -109,9 +112,14 @@ class Runtime(Client):
             redact=redact,
             journal=lambda: observers.connect(url),
         )
-        engine = Engine(saver, lease.total_seconds(), observers, lambda: self.services, retention)
+        check_duration("stream_ttl", stream_ttl)
+        engine = Engine(
+            saver, lease.total_seconds(), observers, lambda: self.services, retention, stream_ttl
+        )
         self._compose(url, engine, clock)
-        WebhookSender(engine, run_webhooks or RunWebhooks(), webhooks).attach()
+        told, own = from_environment(os.environ)
+        told = told if webhooks is None else list(webhooks)
+        WebhookSender(engine, run_webhooks or own, told).attach()
         if store:
             self.use_store(store)
         if on_question is not None:

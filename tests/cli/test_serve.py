@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from tests.support.polling import until
 
 AGENTS = """
 import operator
+from datetime import timedelta
 from typing import Annotated, TypedDict
 
 import perdure
@@ -39,6 +42,12 @@ def note(state):
 builder = StateGraph(Log).add_sequence([note]).add_edge(START, "note")
 rt = perdure.Runtime()
 rt.register(builder, name="notes")
+
+def nap(state):
+    perdure.sleep(timedelta(days=3))
+
+naps = StateGraph(Log).add_sequence([nap]).add_edge(START, "nap")
+rt.register(naps, name="naps")
 
 def factory(config):
     return builder
@@ -150,7 +159,7 @@ def project(folder: Path, **keys: Any) -> None:
 
 
 def serves(running: Process) -> str:
-    return running.says(r"serving \S+ at (http://\S+)")
+    return running.says(r"serving .+ at (http://\S+)")
 
 
 @pytest.mark.slow
@@ -169,6 +178,36 @@ def test_a_runtime_is_served_and_its_runs_are_driven_until_a_signal(
         assert "GET /ok" in running.text
         assert "hunter2" not in running.text
         assert "Traceback" not in running.text
+
+
+@pytest.mark.slow
+def test_it_stops_while_a_stream_is_open_and_a_run_is_waited_for(folder: Path, url: str) -> None:
+    with command(folder, url, "serve", "agents:rt", "--port", "0") as running:
+        place, asked = serves(running), threading.Event()
+        ended: list[str] = []
+
+        def follow(path: str) -> None:
+            body = {"assistant_id": "naps", "input": {}, "if_not_exists": "create"}
+            try:
+                with httpx.stream("POST", f"{place}{path}", json=body, timeout=60) as answer:
+                    for _ in answer.iter_raw():
+                        asked.set()
+            except httpx.HTTPError as error:
+                ended.append(type(error).__name__)
+            ended.append(path)
+
+        paths = ("/runs/stream", "/runs/wait")
+        followers = [threading.Thread(target=follow, args=(path,)) for path in paths]
+        for one in followers:
+            one.start()
+        assert asked.wait(60)
+        begun = time.monotonic()
+        assert running.stop() == 0
+        assert time.monotonic() - begun < 14, running.text
+        for one in followers:
+            one.join(60)
+        assert {*paths} <= {*ended}
+    assert "Traceback" not in running.text
 
 
 @pytest.mark.slow
@@ -291,6 +330,26 @@ def test_dev_serves_on_the_next_free_port_and_restarts_behind_it(
                 started = client.blocking.start("notes", {})
                 assert client.blocking.join(started.id).state is State.DONE
             assert running.stop() == 0
+
+
+@pytest.mark.slow
+def test_a_change_restarts_dev_while_a_stream_is_open(folder: Path, sqlite_url: str) -> None:
+    said = {"graphs": {"naps": "./agents.py:naps"}}
+    (folder / "langgraph.json").write_text(json.dumps(said))
+    with command(folder, sqlite_url, "dev", "--port", "0") as running:
+        place = running.says(r"api +(http://\S+)")
+        body = {"assistant_id": "naps", "input": {}}
+        with httpx.stream("POST", f"{place}/runs/stream", json=body, timeout=60) as answer:
+            parts = answer.iter_raw()
+            assert b"metadata" in next(parts)
+            (folder / "agents.py").write_text(AGENTS + "\n# changed\n")
+            assert httpx.get(f"{place}/ok", timeout=60).json() == {"ok": True}
+            running.says("driving naps")
+            with contextlib.suppress(httpx.RemoteProtocolError):  # cut off, so that clients return
+                for _ in parts:
+                    pass
+        assert running.stop() == 0
+    assert "Traceback" not in running.text
 
 
 @pytest.mark.slow

@@ -207,7 +207,7 @@ await call("threads.joinStream", async () => {
     }
   })();
   await new Promise((done) => setTimeout(done, 1000));
-  await runs.create(thread_id, "numbers", { input: { n: 1 }, streamMode: "values" });
+  await runs.wait(thread_id, "numbers", { input: { n: 1 } });
   await Promise.race([reading, new Promise((done) => setTimeout(done, 5000))]);
   stop.abort();
   return events;

@@ -168,6 +168,7 @@ async def test_an_idle_worker_asks_once_per_poll_and_for_everything(
             "next_due",
             "next_claimable",
             "due_schedules",
+            "oldest_kept",
             "next_message",
         }
 

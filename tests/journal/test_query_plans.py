@@ -67,6 +67,7 @@ RANGES = {
     "old_runs": "a page of a list, which filters may stretch",
     "oldest_runs": "a page of a list",
     "runs_with_streams": "a page of a list",
+    "oldest_kept": "the first rows",
     "prompt_versions": "the prompts of one name, or all",
     "prompt_outcomes": "the scores of the prompts of one name, or all",
     "open_waits": "a page of a list, which filters may stretch",

@@ -14,7 +14,7 @@ from perdure.runtime import Runtime
 from perdure.server.auth_handlers import AuthHandlers, Filters
 from perdure.server.caller import Scope
 from perdure.server.context import ApiDep
-from tests.support.agents import opened
+from tests.support.agents import Calls, chain, opened
 from tests.support.http import app_with, client_of
 
 declared = APIRouter()
@@ -356,3 +356,20 @@ def test_a_filter_that_is_not_known_allows_nothing(conditions: Any) -> None:
 
 def test_no_metadata_fits_no_condition() -> None:
     assert not Filters({"owner": "ada"}).match(None)
+
+
+async def test_a_user_may_make_what_the_handlers_allow(sqlite_url: str) -> None:
+    auth = named("ada")
+
+    @auth.on.assistants.delete
+    async def deny(ctx: Any, value: Any) -> bool:
+        return False
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(Calls().node("a")), name="g")
+        async with client_of(rt.asgi(auth=auth, worker=False)) as http:
+            made = await http.post("/assistants", json={"graph_id": "g", "name": "mine"})
+            assert made.status_code == 200
+            refused = await http.delete(f"/assistants/{made.json()['assistant_id']}")
+            assert refused.status_code == 403
+            assert (await http.get("/perdure/doctor")).status_code == 403

@@ -154,7 +154,7 @@ async def test_a_worker_that_fails_is_started_again(
     monkeypatch.setattr(rt, "work", fail_first)
     async with client_of(application("fastapi", rt), lifespan=True) as http:
         assert (await http.post("/start")).json() == {"state": "done"}
-    assert caplog.text.count("The worker failed: no worker today") == 2
+    assert caplog.text.count("The worker failed: Error: no worker today") == 2
 
 
 async def test_a_runtime_without_graphs_is_served_without_a_worker(sqlite_url: str) -> None:

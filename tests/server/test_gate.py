@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -317,6 +319,13 @@ async def test_a_credential_is_passed_on_if_it_is_named(sqlite_url: str) -> None
 
 def test_every_setting_has_a_type_for_callers() -> None:
     assert ServerSettings.__annotations__.keys() == ServerOptions.__annotations__.keys()
+
+
+def test_every_setting_is_in_the_guide() -> None:
+    page = Path(__file__).parents[2] / "docs" / "serving.md"
+    table = page.read_text().partition("## Settings")[2].partition("\n## ")[0]
+    named = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row[:60])}
+    assert ServerSettings.__annotations__.keys() <= named
 
 
 @pytest.mark.parametrize(

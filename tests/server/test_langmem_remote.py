@@ -76,5 +76,5 @@ def test_a_later_reflection_replaces_one_that_has_not_begun(
 
 
 def test_a_submission_without_a_thread_is_refused(executor: Any) -> None:
-    with pytest.raises(Exception, match="thread_id"):
+    with pytest.raises(Exception, match="is not a UUID"):
         executor.submit({"said": ["lost"]}, config={"tags": []}).result(30)

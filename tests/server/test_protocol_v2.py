@@ -279,6 +279,17 @@ def test_since_gives_what_is_behind_a_number(server: StreamingServer) -> None:
         assert whole[:at] + events(http, t, left, since=whole[at - 1]["seq"]) == whole
 
 
+def test_what_a_command_says_was_applied_leaves_the_whole_run_to_come(
+    server: StreamingServer,
+) -> None:
+    http, t = server.http.http(), thread()
+    for graph in ("count", "chat"):
+        reply = command(http, t, "run.start", assistant_id=graph, input=HI)
+        found = events(http, t, since=reply["meta"]["applied_through_seq"])
+        assert [one["event"] for one in told(found, "lifecycle")] == ["running", "completed"]
+        assert told(found, "values")
+
+
 def test_events_are_chosen_by_namespace_and_depth(server: StreamingServer) -> None:
     http, t = server.http.http(), thread()
     start(http, t, "outer")
@@ -320,10 +331,20 @@ def _first(lines: Iterator[str], count: int) -> Iterator[str]:
         yield next(lines)
 
 
-def test_runs_that_were_started_otherwise_are_shown_too(server: StreamingServer) -> None:
-    client, http, t = server.http.sync_client(), server.http.http(), thread()
-    client.runs.wait(t, "chat", input=HI, if_not_exists="create")
-    assert [one["event"] for one in told(events(http, t), "lifecycle")] == ["running", "completed"]
+def test_runs_whose_output_is_not_kept_are_shown_by_their_last_state(
+    server: StreamingServer,
+) -> None:
+    http, t = server.http.http(), thread()
+    start = server.runtime.blocking.start
+    start("chat", HI, thread_id=t)
+    found = events(http, t)
+    assert [one["method"] for one in found] == ["lifecycle", "values", "lifecycle"]
+    assert told(found, "values")[0]["messages"][-1]["content"] == SAID
+    start("ask", HI, thread_id=t)
+    found = events(http, t, since=found[-1]["seq"])
+    (asked,) = told(found, "input.requested")
+    answer = {"interrupt_id": asked["interrupt_id"], "response": "yes"}
+    assert command(http, t, "input.respond", **answer)["type"] == "success"
 
 
 # -- errors

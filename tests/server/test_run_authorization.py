@@ -117,3 +117,15 @@ def test_a_run_knows_its_user_and_a_caller_cannot_say_otherwise(server: AgentSer
     values = ada.runs.wait(None, "settings", input={"said": []}, config={"configurable": forged})
     got = values["said"][0]["configurable"]
     assert (got["langgraph_auth_user_id"], got["user_id"]) == ("ada", "ada")
+
+
+def test_a_run_that_goes_on_knows_who_answered(server: AgentServer) -> None:
+    ada: Any = server.sync_client(headers={"x-name": "ada"})
+    t = str(uuid4())
+    ada.runs.wait(t, "asked settings", input={"said": []}, **NEW)
+    values = ada.runs.wait(
+        t, "asked settings", command={"resume": 1}, config={"configurable": {"color": "red"}}
+    )
+    got = values["said"][-1]["configurable"]
+    assert (got["langgraph_auth_user_id"], got["color"]) == ("ada", "red")
+    assert got["graph_id"] == "asked settings"

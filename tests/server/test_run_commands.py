@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
@@ -11,7 +12,10 @@ import httpx
 import pytest
 from langgraph_sdk.errors import APIStatusError
 
-from tests.support.agent_server import AgentServer
+import perdure
+from perdure.types import Retry
+from tests.service.test_dialects import reviewed
+from tests.support.agent_server import AgentServer, served
 from tests.support.wire_agents import wire_server
 
 NEW: Any = {"if_not_exists": "create"}
@@ -139,6 +143,22 @@ def test_the_agent_inbox_answers_the_middleware(client: Any, response: Any, deci
     t, _ = asked(client, "review")
     values: Any = client.runs.wait(t, "review", command={"resume": [response]})
     assert values["said"] == [{"decisions": [decision]}, "end"]
+
+
+def test_the_middleware_itself_takes_what_the_agent_inbox_answers(url: str) -> None:
+    agent, paid = reviewed({"invoice": "R-1"})
+    with closing(perdure.Runtime(url)) as runtime:
+        runtime.register(agent, name="payments", retry=Retry(attempts=1))
+        with served(runtime) as server:
+            client: Any = server.sync_client()
+            t = str(uuid4())
+            pay = {"messages": [{"role": "user", "content": "Pay"}]}
+            values = client.runs.wait(t, "payments", input=pay, **NEW)
+            assert values["__interrupt__"][0]["value"]["action_requests"][0]["name"] == "pay"
+            edited = {"type": "edit", "args": {"action": "pay", "args": {"invoice": "R-2"}}}
+            values = client.runs.wait(t, "payments", command={"resume": [edited]})
+    assert paid == ["R-2"]
+    assert [one["type"] for one in values["messages"]] == ["human", "ai", "tool", "ai"]
 
 
 # -- updates, jumps and breakpoints

@@ -226,11 +226,33 @@ def test_a_join_filters_by_modes_in_every_spelling(server: StreamingServer) -> N
     assert http.get(f"{location}?stream_mode=tools").status_code == 422
 
 
+def test_a_join_that_was_cut_off_comes_back_as_it_was_asked_for(server: StreamingServer) -> None:
+    http = server.http.http()
+    body = {"assistant_id": "count", "input": HI, "stream_mode": ["values", "custom", "updates"]}
+    path = http.post("/runs/stream", json=body).headers["location"]
+    query = "stream_mode=custom&stream_mode=updates&cancel_on_disconnect=true"
+    first = http.get(f"{path}?{query}", headers={"Last-Event-ID": "-1"})
+    assert first.headers["location"] == f"{path}?{query}"
+    events = parse(first.text)
+    behind = http.get(first.headers["location"], headers={"Last-Event-ID": str(events[1].id)})
+    assert parse(behind.text) == events[2:]
+    assert http.get(f"{path}?stream_mode=").headers["location"] == path
+
+
 def test_an_unknown_run_is_404_and_an_id_that_is_none_is_422(server: StreamingServer) -> None:
     http = server.http.http()
     assert http.get(f"/threads/{thread()}/runs/{thread()}/stream").status_code == 404
     assert http.get(f"/runs/{thread()}/stream").status_code == 404
     assert http.get("/runs/nonsense/stream").status_code == 422
+
+
+def test_a_run_whose_output_is_not_kept_shows_its_last_state(server: StreamingServer) -> None:
+    http, t = server.http.http(), thread()
+    run = server.runtime.blocking.start("chat", HI, thread_id=t)
+    path = f"/threads/{t}/runs/{run.id}/stream"
+    begun, values, end = parse(http.get(path).text)
+    assert (begun.event, values.event, end.event) == ("metadata", "values", "end")
+    assert values.data["messages"][-1]["content"] == SAID
 
 
 # -- questions, waits and errors
@@ -370,6 +392,18 @@ def test_a_stream_that_is_one_too_many_is_refused_before_its_run_is_accepted(url
             return http.post("/runs/stream", json={"assistant_id": "chat"}).status_code == 200
 
         until(is_free)
+
+
+def test_a_client_that_does_not_read_holds_up_nobody_and_misses_nothing(
+    server: StreamingServer,
+) -> None:
+    client, http, t = server.http.sync_client(), server.http.http(), thread()
+    body = {"assistant_id": "flood", "input": HI, "stream_mode": "custom", **NEW}
+    with http.stream("POST", f"/threads/{t}/runs/stream", json=body) as reply:
+        (run,) = client.runs.list(t)
+        until(lambda: client.runs.get(t, run["run_id"])["status"] == "success")
+        events = parse("".join(reply.iter_text()))
+    assert [one.data["n"] for one in events if one.event == "custom"] == list(range(200))
 
 
 def test_comments_come_regularly(server: StreamingServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -12,9 +15,12 @@ import httpx
 import pytest
 from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError
 
-from tests.support.agent_server import AgentServer
+from perdure.service.webhooks import RunWebhooks
+from perdure.testing import Clock
+from tests.support.agent_server import AgentServer, served
 from tests.support.polling import until
-from tests.support.wire_agents import wire_server
+from tests.support.webhook_receiver import receiving
+from tests.support.wire_agents import wire_runtime, wire_server
 
 NEW: Any = {"if_not_exists": "create"}
 
@@ -172,6 +178,31 @@ def test_a_delayed_run_is_pending_until_its_time(client: Any) -> None:
     refused(404, client.runs.get, t, run["run_id"])
 
 
+async def test_a_thread_of_the_runtime_may_have_another_kind_of_id(url: str) -> None:
+    with closing(wire_runtime(url)) as runtime, served(runtime) as server:
+        run = await runtime.start("gate", {"said": []}, thread_id="ada")
+        client: Any = server.sync_client()
+        assert "__interrupt__" in client.runs.join("ada", run.id)
+        assert client.runs.wait("ada", "gate", command={"resume": 1}) == {"said": [1, "end"]}
+        [only] = client.runs.list("ada")
+        assert only["run_id"] == run.id
+
+
+def test_more_waits_than_the_server_takes_create_no_run(url: str) -> None:
+    with wire_server(url, max_streams=1) as server:
+        client, t = server.sync_client(), thread()
+        client.runs.create(t, "slow", input={"n": 1}, **NEW)
+        with ThreadPoolExecutor(1) as beside:
+            body: Any = {"assistant_id": "slow", "input": {"n": 2}, "on_disconnect": "cancel"}
+            first = beside.submit(server.http().post, f"/threads/{t}/runs/wait", json=body)
+            until(lambda: len(client.runs.list(t)) == 2)
+            second = server.http().post(f"/threads/{t}/runs/wait", json=body)
+            assert second.status_code == 503
+            assert len(client.runs.list(t)) == 2
+            client.runs.cancel_many(status="all")
+            assert first.result(30).status_code == 200
+
+
 # -- a thread that is busy
 
 
@@ -266,6 +297,18 @@ def test_several_runs_are_cancelled_at_once(client: Any) -> None:
         client.runs.cancel_many(status="all")
 
 
+def test_a_run_that_asks_can_be_cancelled_and_deleted(client: Any) -> None:
+    t = thread()
+    client.runs.wait(t, "gate", input={"said": []}, **NEW)
+    [run] = client.runs.list(t)
+    client.runs.cancel(t, run["run_id"], wait=True)
+    assert client.runs.get(t, run["run_id"])["status"] == "interrupted"
+    client.runs.wait(t, "gate", input={"said": []})
+    [newest, _] = client.runs.list(t)
+    client.runs.delete(t, newest["run_id"])
+    assert [one["run_id"] for one in client.runs.list(t)] == [run["run_id"]]
+
+
 def test_deleting_a_run_keeps_the_state_of_its_thread(client: Any) -> None:
     t = thread()
     client.runs.wait(t, "one", input={"n": 1}, **NEW)
@@ -302,7 +345,105 @@ async def test_a_caller_that_leaves_a_wait_cancels_its_run_only_if_asked(
         await client.runs.cancel(t, run["run_id"])
 
 
+def test_the_status_of_a_thread_follows_its_runs(client: Any) -> None:
+    def status(thread_id: str) -> str:
+        found: str = client.threads.get(thread_id)["status"]
+        return found
+
+    done, asks, failed, slow = (thread() for _ in range(4))
+    client.runs.wait(done, "one", input={"n": 1}, **NEW)
+    client.runs.wait(asks, "gate", input={"said": []}, **NEW)
+    client.runs.wait(failed, "faulty", input={"n": 1}, raise_error=False, **NEW)
+    run = client.runs.create(slow, "slow", input={"n": 1}, **NEW)["run_id"]
+    assert [status(t) for t in (done, asks, failed, slow)] == [
+        *("idle", "interrupted", "error", "busy"),
+    ]
+    client.runs.cancel(slow, run, wait=True)
+    assert status(slow) == "interrupted"
+    run = client.runs.create(slow, "slow", input={"n": 1})["run_id"]
+    client.runs.cancel(slow, run, wait=True, action="rollback")
+    client.runs.wait(asks, "gate", command={"resume": 1})
+    assert status(asks) == "idle"
+
+
+async def test_the_thread_of_a_stateless_run_is_erased_some_time_after_it(url: str) -> None:
+    clock = Clock(datetime(2030, 1, 1, tzinfo=UTC))
+    with (
+        closing(wire_runtime(url, clock=clock)) as runtime,
+        served(runtime, worker=False) as server,
+    ):
+        client: Any = server.sync_client()
+        erased = client.runs.create(None, "one", input={"n": 1})
+        kept = client.runs.create(None, "one", input={"n": 1}, on_completion="keep")
+        await runtime.work(until_idle=True, handle_signals=False)
+        assert client.http.get(f"/runs/{erased['run_id']}")["status"] == "success"
+        clock.advance(timedelta(minutes=5))
+        await runtime.work(until_idle=True, handle_signals=False)
+        refused(404, client.http.get, f"/runs/{erased['run_id']}")
+        assert [one["thread_id"] for one in client.threads.search()] == [kept["thread_id"]]
+
+
 # -- what a run is started with
+
+
+def test_a_run_has_what_its_assistant_and_its_request_say(client: Any) -> None:
+    assistant = client.assistants.create(
+        "settings", context={"tone": "dry", "more": "a"}, metadata={"team": "x"}
+    )
+    t = thread()
+    values = client.runs.wait(
+        t,
+        assistant["assistant_id"],
+        input={"said": []},
+        context={"tone": "kind"},
+        metadata={"mine": 1},
+        **NEW,
+    )
+    [seen] = values["said"]
+    assert seen["context"] == {"tone": "kind", "more": "a"}
+    assert seen["configurable"]["assistant_id"] == assistant["assistant_id"]
+    [run] = client.runs.list(t)
+    assert run["assistant_id"] == assistant["assistant_id"]
+    assert run["metadata"]["team"] == "x"
+    assert run["metadata"]["mine"] == 1
+    assert client.threads.get(t)["metadata"]["assistant_id"] == assistant["assistant_id"]
+
+
+def test_a_webhook_is_told_of_a_run_and_of_one_that_goes_on(url: str) -> None:
+    own = RunWebhooks((), allow_private=True)
+    with closing(wire_runtime(url, run_webhooks=own)) as runtime, receiving() as receiver:
+        with served(runtime) as server:
+            client, t = server.sync_client(), thread()
+            client.runs.wait(t, "gate", input={"said": []}, **NEW)
+            run = client.runs.create(t, "gate", command={"resume": "yes"}, webhook=receiver.url)
+            until(lambda: len(receiver.got) == 1)
+        [told] = receiver.got
+    assert (told.json["run_id"], told.json["status"]) == (run["run_id"], "success")
+    assert told.json["values"] == {"said": ["yes", "end"]}
+
+
+def test_a_webhook_on_a_private_address_is_refused(client: Any) -> None:
+    private: Any = {"webhook": "http://127.0.0.1:1/hook"}
+    refused(422, client.runs.create, None, "one", input={"n": 1}, **private)
+    refused(422, client.crons.create, "one", schedule="0 0 1 1 *", **private)
+    t = thread()
+    client.runs.wait(t, "gate", input={"said": []}, **NEW)
+    refused(422, client.runs.create, t, "gate", command={"resume": 1}, **private)
+
+
+def test_the_settings_of_a_run_are_accepted(client: Any) -> None:
+    for durability in ("sync", "async", "exit"):
+        values = client.runs.wait(
+            None,
+            "numbers",
+            input={"n": 1},
+            durability=durability,
+            config={"recursion_limit": 5, "tags": ["a"]},
+        )
+        assert values["n"] == 4
+    too_few = {"recursion_limit": 1}
+    failed = client.runs.wait(None, "numbers", input={"n": 1}, config=too_few, raise_error=False)
+    assert failed["__error__"]["error"] == "GraphRecursionError"
 
 
 def test_config_context_and_headers_reach_the_nodes(url: str) -> None:

@@ -179,6 +179,7 @@ def test_a_state_is_changed_as_if_a_node_had_returned_it(
     assert client.threads.get(id)["status"] == "interrupted"
     with pytest.raises(BadRequestError, match="nope"):
         client.threads.update_state(id, {"n": 1}, as_node="nope")
+    assert client.threads.get(id)["status"] == "interrupted"  # "double" is next as before
     client.threads.update_state(id, {"n": 11}, as_node="double")
     assert client.threads.get(id)["status"] == "idle"
     earlier = client.threads.get_history(id)[-2]["checkpoint"]
@@ -221,6 +222,16 @@ def test_an_update_that_the_graph_does_not_take_is_no_failure_of_the_server(
             client.threads.update_state(id, values, as_node="add")
         assert error.value.status_code == code
     assert client.threads.get(id)["status"] == "idle"
+
+
+def test_a_subgraph_that_the_graph_does_not_have_is_not_found(
+    runtime: Runtime, server: AgentServer
+) -> None:
+    id, http = ran(runtime, "numbers"), server.http()
+    for path in ("state/checkpoint", "history"):
+        answer = http.post(f"/threads/{id}/{path}", json={"checkpoint": {"checkpoint_ns": "nope"}})
+        assert answer.status_code == 404, answer.text
+        assert "nope" in answer.json()["detail"]
 
 
 @SERVED

@@ -36,6 +36,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def either_url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
 @contextmanager
 def another_origin(folder: Path) -> Iterator[str]:
     """A plain web server of the pages, which knows nothing of ours."""
@@ -78,9 +84,9 @@ def check(story: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_of_another_origin_that_is_named_uses_the_hook(
-    url: str, pages: Path, page: str
+    either_url: str, pages: Path, page: str
 ) -> None:
-    with another_origin(pages) as origin, agent_server(url, cors=[origin]) as address:
+    with another_origin(pages) as origin, agent_server(either_url, cors=[origin]) as address:
         check(node("use_stream.mjs", f"{origin}/{page}.html", address))
 
 

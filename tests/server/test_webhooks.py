@@ -9,11 +9,12 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import langgraph_sdk.errors
 import pytest
 import standardwebhooks
 
@@ -28,9 +29,10 @@ from perdure.server.webhooks.signatures import BadSignature, sign, verify
 from perdure.service.webhooks import check_url, is_public, secrets_of
 from perdure.testing import Clock
 from perdure.types import Retry, State
+from tests.support.agent_server import served
 from tests.support.agents import Log, chain, driving, opened
 from tests.support.fork_server import ForkServer
-from tests.support.polling import auntil
+from tests.support.polling import auntil, until
 from tests.support.webhook_child import make
 from tests.support.webhook_receiver import WebhookReceiver, receiving
 
@@ -246,6 +248,80 @@ async def test_a_python_handler_hears_of_a_question_beside_the_endpoints(
 def test_an_endpoint_that_cannot_work_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadArgument):
         Webhook(**{"url": "https://example.com/hook", **options})
+
+
+async def test_the_environment_names_an_endpoint_and_a_secret(
+    sqlite_url: str, receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_WEBHOOK_URL", f"{receiver.url}/ops")
+    monkeypatch.setenv("PERDURE_WEBHOOK_SECRET", f"{OTHER} {SECRET}")
+    monkeypatch.setenv("PERDURE_WEBHOOK_PRIVATE", "1")
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(approve), name="approve")
+        await rt.start("approve", {"log": []}, webhook=f"{receiver.url}/own")
+        await rt.tick()
+        assert {one.path for one in receiver.got} == {"/ops", "/own"}
+        for got in receiver.got:
+            standardwebhooks.Webhook(SECRET).verify(got.body, got.headers)
+
+
+# -- over HTTP
+
+
+@contextmanager
+def client_of(url: str, *, allow_private: bool) -> Iterator[Any]:
+    """LangGraph's own client of a server with one agent."""
+    with perdure.Runtime(url, run_webhooks=RunWebhooks(SECRET, allow_private)) as rt:
+        rt.register(chain(work, approve), name="agent")
+        with served(rt) as server:
+            yield server.sync_client()
+
+
+def test_langgraph_s_client_gives_a_run_a_webhook(url: str, receiver: WebhookReceiver) -> None:
+    with client_of(url, allow_private=True) as client:
+        thread = client.threads.create()["thread_id"]
+        given = {"input": {"log": []}, "webhook": receiver.url}
+        run = client.runs.create(thread, "agent", **given)
+        until(lambda: receiver.got, "a webhook")
+        asked = client.runs.get(thread, run["run_id"])
+        [got] = receiver.got
+        standardwebhooks.Webhook(SECRET).verify(got.body, got.headers)
+        for name in ("run_id", "thread_id", "assistant_id", "status", "metadata", "kwargs"):
+            assert got.json[name] == asked[name]
+        assert got.json["values"] == {"log": ["worked"]}
+        client.runs.wait(thread, "agent", command={"resume": "yes"})
+        until(lambda: len(receiver.got) == 2, "the second webhook")
+        assert receiver.got[1].json["values"] == {"log": ["worked", "yes"]}
+
+
+def test_a_run_of_langgraph_s_client_with_a_private_webhook_is_refused(
+    sqlite_url: str, receiver: WebhookReceiver
+) -> None:
+    with client_of(sqlite_url, allow_private=False) as client:
+        thread = client.threads.create()["thread_id"]
+        for hook in (receiver.url, "https://169.254.169.254/latest", "https://localhost/x"):
+            with pytest.raises(langgraph_sdk.errors.UnprocessableEntityError):
+                client.runs.create(thread, "agent", input={"log": []}, webhook=hook)
+        assert client.runs.list(thread) == []
+
+
+async def test_with_encryption_neither_the_url_nor_the_question_is_in_the_journal(
+    sqlite_url: str, receiver: WebhookReceiver
+) -> None:
+    keys = {"a": b"k" * 32}
+    async with told(sqlite_url, receiver, webhooks=[ops(receiver)], encryption_keys=keys) as rt:
+        receiver.answers = [500, 500]
+        await rt.start("approve", {"log": []}, webhook=f"{receiver.url}/a-secret-path")
+        await rt.tick()
+        await rt.journal.aflush()
+        path = Path(sqlite_url.removeprefix("sqlite:///"))
+        stored = b"".join(one.read_bytes() for one in path.parent.glob(f"{path.name}*"))
+        assert b"a-secret-path" not in stored
+        assert b"Dear Ada" not in stored
+        rt.clock.advance(timedelta(minutes=1))
+        await rt.tick()
+        assert len(receiver.got) == 4
+        assert {one.path for one in receiver.got} == {"/", "/a-secret-path"}
 
 
 # -- signatures

@@ -16,8 +16,9 @@ import perdure
 from perdure.errors import BadArgument, NotFound
 from perdure.operations.streams import between
 from perdure.serde.redaction_policy import Redaction
+from perdure.testing import Clock
 from perdure.types import Chunk
-from tests.support.agents import Calls, Gate, Log, chain, opened
+from tests.support.agents import NOON, Calls, Gate, Log, chain, opened
 from tests.support.polling import auntil
 from tests.support.raw import execute
 
@@ -194,6 +195,51 @@ async def test_the_stream_of_a_failed_run_ends_with_what_it_said(url: str) -> No
         assert shown(await read(rt, run.id)) == [(1, "custom", "almost")]
 
 
+async def test_a_state_is_given_once_though_the_node_behind_it_is_tried_again(url: str) -> None:
+    tries: list[int] = []
+
+    def fails_once(state: Log) -> Log:
+        tries.append(1)
+        get_stream_writer()("trying")
+        if len(tries) == 1:
+            raise ValueError("not yet")
+        return {"log": ["done"]}
+
+    async with opened(url) as rt:
+        retry = perdure.Retry(attempts=2, first=timedelta(0))
+        rt.register(chain(speak, fails_once), name="agent", retry=retry)
+        run = await rt.start("agent", {"log": []}, stream=["values", "custom"])
+        await rt.work(until_idle=True)
+        states = [one.data["log"] for one in await read(rt, run.id, modes="values") if one.data]
+        assert states == [[], ["spoke"], ["spoke", "done"]]
+        assert len(tries) == 2
+
+
+async def test_a_state_that_a_run_resumes_from_after_an_answer_is_given_again(url: str) -> None:
+    tries: list[int] = []
+
+    def fails_once(state: Log) -> Log:
+        answer = perdure.ask("may I?")
+        tries.append(1)
+        if len(tries) == 1:
+            raise ValueError("not yet")
+        return {"log": [answer]}
+
+    async with opened(url) as rt:
+        retry = perdure.Retry(attempts=2, first=timedelta(0))
+        rt.register(chain(speak, fails_once), name="agent", retry=retry)
+        run = await rt.start("agent", {"log": []}, stream="values")
+        await rt.work(until_idle=True)
+        asked = (await read(rt, run.id, until_waiting=True))[-1].n
+        [wait] = await rt.waits()
+        await rt.answer(wait.id, "yes")
+        await rt.work(until_idle=True)
+        after = await read(rt, run.id, after=asked)
+        states = [one.data["log"] for one in after if one.mode == "values"]
+        assert states == [["spoke"], ["spoke", "yes"]]
+        assert len(tries) == 2
+
+
 async def test_chunks_are_encrypted_and_redacted_as_everything_else(sqlite_url: str) -> None:
     def leaks(state: Log) -> Log:
         get_stream_writer()({"text": "sk-live-1234567890abcdef", "password": "hunter2"})
@@ -236,6 +282,24 @@ async def test_pruning_and_erasing_delete_chunks(url: str) -> None:
         await rt.prune(older_than=timedelta(0))
         for run in runs:
             assert await rt.journal.ado(between(run.thread_id, run.id, 0, 10)) == []
+
+
+async def test_chunks_are_deleted_some_time_after_the_run_has_ended(url: str) -> None:
+    clock = Clock(NOON)
+    async with opened(url, clock, stream_ttl=timedelta(hours=1)) as rt:
+        rt.register(chain(speak), name="agent")
+        rt.register(chain(speak, ask), name="asks")
+        ended = await rt.start("agent", {"log": []}, stream="custom")
+        waits = await rt.start("asks", {"log": []}, stream="custom")
+        await rt.work(until_idle=True)
+        clock.advance(timedelta(minutes=59))
+        await rt.work(until_idle=True)
+        assert len(await read(rt, ended.id)) == 5
+        clock.advance(timedelta(minutes=2))
+        await rt.work(until_idle=True)
+        assert await read(rt, ended.id) == []
+        assert len(await read(rt, waits.id, until_waiting=True)) == 6
+        assert (await rt.get(ended.id)).output == {"log": ["spoke"]}
 
 
 def test_a_caller_without_an_event_loop_reads_a_stream(sqlite_url: str) -> None:

@@ -36,6 +36,7 @@ SAMPLE = (
     "observe/test_traces.py::test_what_a_collector_missed_while_down_two_processes_give_it_once",
     "service/test_schedules.py::test_a_crash_between_the_start_and_the_move_starts_no_second_run",
     "service/test_signals.py",
+    "service/test_streams.py",
     "testing/test_d1_server.py",
 )
 """What `make test` runs on D1: two minutes of two cores. `make test-all` runs all."""

@@ -25,6 +25,11 @@ MODES = ("values", "updates", "messages", "custom")
 PAUSE = 0.002
 
 
+async def pace(word: str) -> None:
+    """Wait before a word: long enough to be killed in between."""
+    await asyncio.sleep(PAUSE)
+
+
 class Speaker(GenericFakeChatModel):
     """A model that says its one message word by word, slowly enough to be killed in between."""
 
@@ -32,7 +37,7 @@ class Speaker(GenericFakeChatModel):
         said = next(self.messages)
         text = said.content if isinstance(said, BaseMessage) else said
         for word in str(text).split(" "):
-            await asyncio.sleep(PAUSE)
+            await pace(word)
             yield ChatGenerationChunk(message=AIMessageChunk(content=f"{word} "))
 
 
@@ -46,7 +51,7 @@ def speaks(name: str, count: int) -> Any:
     async def node(state: MessagesState) -> dict[str, Any]:
         write = get_stream_writer()
         for word in words(name, count):
-            await asyncio.sleep(PAUSE)
+            await pace(word)
             write({"from": name, "word": word})
         model = Speaker(messages=iter([AIMessage(" ".join(words(name.upper(), count)))]))
         return {"messages": [await model.ainvoke(state["messages"])]}

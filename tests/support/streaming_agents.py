@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,6 +13,7 @@ from typing import Any, cast
 from fastapi import FastAPI
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.outputs import ChatGenerationChunk
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
@@ -33,10 +34,34 @@ async def speak(state: MessagesState, said: str = SAID) -> MessagesState:
     return {"messages": [await model.ainvoke(state["messages"])]}
 
 
+class SlowModel(GenericFakeChatModel):
+    """A model that takes its time for each word."""
+
+    async def _astream(self, *arguments: Any, **named: Any) -> AsyncIterator[ChatGenerationChunk]:
+        for chunk in self._stream(*arguments, **named):
+            await asyncio.sleep(0.01)
+            yield chunk
+
+
+async def ponder(state: MessagesState) -> MessagesState:
+    """Streamed slowly; each time it says something else."""
+    number = len(state["messages"])
+    model = SlowModel(messages=iter([AIMessage(" ".join(f"{number}.{n}" for n in range(40)))]))
+    return {"messages": [await model.ainvoke(state["messages"])]}
+
+
 def count(state: MessagesState) -> MessagesState:
     write = get_stream_writer()
     for n in range(3):
         write({"n": n})
+    return {"messages": []}
+
+
+def flood(state: MessagesState) -> MessagesState:
+    """More than any buffer between a server and its client holds."""
+    write = get_stream_writer()
+    for n in range(200):
+        write({"n": n, "filling": "x" * 100_000})
     return {"messages": []}
 
 
@@ -93,6 +118,7 @@ def streaming_runtime(url: str, gate: Gate, **options: Any) -> perdure.Runtime:
     graphs = {
         "chat": row(speak),
         "count": row(count),
+        "flood": row(flood),
         "ask": row(ask, speak),
         "nap": row(nap, speak),
         "faulty": row(speak, fail),
@@ -100,9 +126,10 @@ def streaming_runtime(url: str, gate: Gate, **options: Any) -> perdure.Runtime:
         "asks_inside": row(("sub", row(ask).compile())),
         "tools": row(call_tool),
         "gate": row(gate.gate, speak),
+        "ponder": row(("one", ponder), ("two", ponder), ("three", ponder)),
     }
     for name, graph in graphs.items():
-        runtime.register(graph, name=name, retry=Retry(attempts=1))
+        runtime.register(graph, name=name, retry=Retry(attempts=1), deaths=1000)
     return runtime
 
 

@@ -124,6 +124,7 @@ def wire_runtime(url: str, **options: Any) -> perdure.Runtime:
         "slow": row(Numbers, add, sleep),
         "nap": row(Numbers, nap),
         "settings": row(Talk, settings, context_schema=Settings),
+        "asked settings": row(Talk, ask, settings, context_schema=Settings),
     }
     for name, graph in graphs.items():
         runtime.register(graph, name=name, retry=Retry(attempts=1))

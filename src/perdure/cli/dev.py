@@ -26,7 +26,7 @@ from typer import Argument, Exit, Option
 from perdure.cli.dev_options import DevOptions
 from perdure.cli.options import LogJson
 from perdure.cli.output import print_status
-from perdure.cli.serve import PORT, AllowHost, Cors, Host, import_server
+from perdure.cli.serve import PORT, AllowHost, Cors, Host, Insecure, import_server
 from perdure.cli.target import one_place
 from perdure.errors import BadArgument, Error
 
@@ -64,6 +64,7 @@ def dev(
     ] = 10,
     allow_host: AllowHost = None,
     cors: Cors = None,
+    insecure: Insecure = False,
     no_browser: Annotated[
         bool, Option("--no-browser", help="Accepted for `langgraph dev`; none is opened.")
     ] = False,
@@ -96,6 +97,7 @@ def dev(
         socket=None if listening is None else listening.fileno(),
         hosts=allow_host or [],
         cors=cors or [],
+        insecure=insecure,
     )
     code = Supervisor(options).run() if reload else drive_project(options)
     raise Exit(code)

@@ -22,6 +22,7 @@ class DevOptions:
     """The descriptor of the listening socket. None: nothing is served."""
     hosts: list[str] = field(default_factory=list)
     cors: list[str] = field(default_factory=list)
+    insecure: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -65,7 +65,12 @@ async def _make_server(rt: Runtime, options: DevOptions) -> Any:
     """The HTTP server of the project; its runs are driven by the worker beside it."""
     from perdure.cli.serve import check_exposure, import_server, make_app
 
-    settings: ServerSettings = {"worker": False, "hosts": options.hosts, "cors": options.cors}
+    settings: ServerSettings = {
+        "worker": False,
+        "hosts": options.hosts,
+        "cors": options.cors,
+        "insecure": options.insecure,
+    }
     measured(rt)
     app = make_app(rt, settings)
     await check_exposure(rt, settings, options.host)

@@ -26,6 +26,10 @@ Cors = Annotated[
     Option(metavar="ORIGIN", help="Pages of this origin may call; repeatable. *: any."),
 ]
 
+Insecure = Annotated[
+    bool, Option("--insecure", help="Ask no caller for a token, wherever they are.")
+]
+
 
 def serve(
     place: Place = None,
@@ -37,9 +41,7 @@ def serve(
     grace: Annotated[float, Option(metavar="SECONDS", help="Time for steps to end.")] = 10,
     allow_host: AllowHost = None,
     cors: Cors = None,
-    insecure: Annotated[
-        bool, Option("--insecure", help="Ask no caller for a token, wherever they are.")
-    ] = False,
+    insecure: Insecure = False,
     max_body: Annotated[
         int | None, Option(metavar="BYTES", help="Largest body of a request; default: 8 MiB.")
     ] = None,

@@ -47,6 +47,8 @@ def answer_with_command(
         setup = NewSetup(row.setup, dump_setup(engine.serializer, row, after), at)
     if setup is not None and changes and changes.get("stream"):
         setup = setup._replace(streams=1)
+    if setup is not None and changes and (url := changes.get("webhook")):
+        setup = setup._replace(webhook=engine.webhook_topic(url))
     yield from WaitService(engine.serializer, engine.clock).answer_all(answers, by, setup=setup)
 
 

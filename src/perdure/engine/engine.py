@@ -6,15 +6,18 @@ import asyncio
 import os
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph, GraphRegistry
+from perdure.engine.housekeeping import Sweep
 from perdure.engine.journal_store import JournalStore
 from perdure.engine.lease_keeper import LeaseKeeper
 from perdure.engine.outbox_delivery import Receiver
 from perdure.engine.retention import RetentionSweep
 from perdure.engine.schedule_firing import fire_schedules
+from perdure.engine.stream_sweep import StreamSweep
 from perdure.engine.thread_expiry import ThreadExpiry
 from perdure.engine.worker import Worker
 from perdure.errors import BadArgument, Closed
@@ -42,6 +45,7 @@ class Engine(LocalEngine):
         observers: Observers,
         services: Callable[[], Services],
         retention: Retention | None = None,
+        stream_ttl: timedelta = timedelta(days=1),
     ) -> None:
         super().__init__(None, saver.serializer, observers, lambda: services().clock)
         self.saver, self._lease, self._get_services = saver, lease, services
@@ -53,8 +57,12 @@ class Engine(LocalEngine):
         self.webhook_endpoints: tuple[Endpoint, ...] = ()
         self.run_webhooks = RunWebhooks()
         self.retention = retention
-        self._sweep = None if retention is None else RetentionSweep(retention)
-        self._expiry = ThreadExpiry(lambda thread_id: services().runs.erase(thread_id))
+        self._sweeps: list[Sweep] = [
+            ThreadExpiry(lambda thread_id: services().runs.erase(thread_id)),
+            StreamSweep(stream_ttl),
+        ]
+        if retention is not None:
+            self._sweeps.append(RetentionSweep(retention))
         self.store: Any = None
         """The store of graphs that have none of their own: a LangGraph `BaseStore`, or None."""
         self._expected: set[str] = set()
@@ -165,8 +173,7 @@ class Engine(LocalEngine):
             chosen = self.graphs.chosen()
             limits["schedules"] = self._fire_schedules
             limits["receivers"] = ChainMap(self.receivers, self.webhook_receivers)
-            limits["sweep"] = self._sweep
-            limits["expiry"] = self._expiry
+            limits["sweeps"] = self._sweeps
         else:
             chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
         self.observers.nudge()  # other processes may have left something to export

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -95,6 +96,11 @@ def _sqlite(path: str, options: dict[str, Any]) -> Iterator[Any]:
         from langgraph.store.sqlite import SqliteStore
     except ImportError as error:
         raise Error(needs_extra("A store on SQLite", "server")) from error
+    if "index" in options and not hasattr(sqlite3.Connection, "enable_load_extension"):
+        raise Error(
+            "A store with an index needs SQLite's extensions, which this Python was built without. "
+            "Use a journal on PostgreSQL, another Python, or a store without an index."
+        )
     with SqliteStore.from_conn_string(path, **options) as store:
         store.conn.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait
         with _swept(store):

@@ -14,6 +14,7 @@ import time
 from perdure.journal import Journal, in_pieces
 from perdure.journal.ids import random_number
 from perdure.operations import runs
+from perdure.operations.look import Oldest
 from perdure.times import FIRST_MS
 from perdure.types import Retention
 
@@ -32,6 +33,8 @@ PAGES_OF_TICK = 5
 class RetentionSweep:
     """One process's sweeps over a journal."""
 
+    what = "Deleting old runs"
+
     def __init__(self, retention: Retention) -> None:
         self._ages = {
             state.value: round(age.total_seconds() * 1000) for state, age in retention.ages.items()
@@ -43,6 +46,9 @@ class RetentionSweep:
     def is_due(self) -> bool:
         """Whether a piece should be done now."""
         return time.monotonic() >= self._next_at
+
+    def is_needed(self, oldest: Oldest, now: int) -> bool:
+        return True  # only its own pages tell
 
     async def tick(self, journal: Journal, now: int) -> int:
         """What one `tick` does: the oldest runs, then, if there are many, those behind a random

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
-from perdure.errors import UNREADABLE, NotFound, ThreadBusy
+from perdure.errors import UNREADABLE, BadArgument, NotFound, ThreadBusy
 from perdure.journal import Plan
 from perdure.operations import schedules, threads
 from perdure.operations.runs import Beside, RunRow
@@ -52,7 +52,7 @@ def fire_schedules(
             try:
                 yield from _start(services, serializer, row, setup, slot)
                 started += 1
-            except (NotFound, ThreadBusy) as error:
+            except (BadArgument, NotFound, ThreadBusy) as error:
                 log.warning("the schedule %r starts no run: %s", row.name, error)
         yield schedules.move(row, following)
     return started

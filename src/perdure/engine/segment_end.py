@@ -101,7 +101,7 @@ class SegmentFinish(SegmentPlans):
         while segment.is_busy and not segment.is_lost:
             yield 0.01  # an effect of a node that was cancelled: its outcome is worth waiting for
         segment.closing = True
-        if segment.stream is not None:
+        if segment.stream is not None and not segment.is_lost:
             segment.stream.close()  # before the end, which is what readers wait for
         if segment.signal is not None and not segment.is_lost:
             outcome = Raised(segment.signal)  # also if the agent's code swallowed it

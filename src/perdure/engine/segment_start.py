@@ -130,7 +130,7 @@ class SegmentStart(SegmentPlans):
                 stopped_there = yield from stop_at_breakpoint(self._saver, drive)
                 if stopped_there is not None:
                     return stopped_there
-        yield from begin_stream(self._saver, drive.segment, setup)
+        yield from begin_stream(self._saver, drive, setup)
         return drive
 
     def _make_drive(

@@ -7,6 +7,10 @@ A process that dies leaves chunks on disk behind the last checkpoint. Their node
 next segment says that it replaces them from there. Some do not run again: parallel nodes that had
 finished, steps of a subgraph that has its own checkpoint. Their chunks are queued once more, behind
 that statement: a reader that drops what is void misses nothing, and has nothing twice.
+
+LangGraph, when it resumes, first gives the state it resumes from. Readers have it already, since it
+was queued before its checkpoint. It is recorded only after a wait, where LangGraph's callers expect
+it, and then it stays valid: it is on disk, whatever happens to the nodes that follow.
 """
 
 from __future__ import annotations
@@ -25,18 +29,19 @@ from perdure.langgraph_port.output_stream import is_whole_message, tapped
 from perdure.operations import streams
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
-from perdure.segments.segment import Segment
 from perdure.segments.stream_recorder import StreamRecorder
-from perdure.types import Chunk
+from perdure.types import Chunk, State
 
 EVENTS = "events"
+RESUMED = "resumed"
+"""In place of its tasks: a state that LangGraph resumed from."""
 PAGE = 200
 """Rows of the segment before that are read at once."""
 
 
-def begin_stream(saver: Saver, segment: Segment, setup: Mapping[str, Any]) -> Plan[None]:
+def begin_stream(saver: Saver, drive: Drive, setup: Mapping[str, Any]) -> Plan[None]:
     """Let a segment record what it produces, if its run keeps that."""
-    wanted, row = setup.get("stream"), segment.lease.row
+    segment, wanted, row = drive.segment, setup.get("stream"), drive.row
     if not wanted:
         return
     marks: dict[str, int] = json.loads(row.streamed or "{}")
@@ -51,6 +56,8 @@ def begin_stream(saver: Saver, segment: Segment, setup: Mapping[str, Any]) -> Pl
         subgraphs=wanted["subgraphs"],
         marks=marks,
     )
+    if drive.input is None and not segment.inline:
+        recorder.resumed, recorder.after_wait = {*marks}, row.was == State.WAITING
     if last > marks.get("", 0):
         final = yield from _final_chunks(saver, row, marks)
         recorder.begin(marks.get("", 0) + 1, final)
@@ -83,6 +90,8 @@ def _final_chunks(
 def _is_final(chunk: Chunk, tasks: str, marks: Mapping[str, int], done: set[str]) -> bool:
     """Whether the task of a chunk, or one around it, has finished, or its subgraph has stored a
     checkpoint since."""
+    if tasks == RESUMED:
+        return True
     if not tasks or chunk.mode == "updates":  # LangGraph gives those of finished tasks again
         return False
     chain = tasks.split("|")
@@ -124,6 +133,11 @@ async def recorded(
                     return
             elif data[0].id in recorder.messages:
                 return  # a finished subgraph that is entered again gives its messages once more
+        elif mode == "values" and (ns := "|".join(namespace)) in recorder.resumed:
+            recorder.resumed.remove(ns)
+            if not recorder.after_wait:
+                return
+            tasks = RESUMED
         recorder.add(namespace, mode, data, tasks)
 
     async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)) as found:

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from perdure.journal import Journal
 from perdure.operations import streams
+from perdure.operations.look import Oldest
 from perdure.times import FIRST_MS
 
 PAGE = 200
@@ -26,6 +27,8 @@ REST, PAUSE = 60.0, 0.2
 class StreamSweep:
     """One process's sweeps over a journal."""
 
+    what = "Deleting what ended runs streamed"
+
     def __init__(self, ttl: timedelta) -> None:
         self._ttl = round(ttl.total_seconds() * 1000)
         self._after: tuple[int, str] = (FIRST_MS, "")
@@ -36,8 +39,16 @@ class StreamSweep:
         """Whether a piece should be done now."""
         return time.monotonic() >= self._next_at
 
+    def is_needed(self, oldest: Oldest, now: int) -> bool:
+        return oldest.streamed_at is not None and oldest.streamed_at <= now - self._ttl
+
+    async def tick(self, journal: Journal, now: int) -> int:
+        """What one `tick` does: the oldest runs."""
+        self._after = (FIRST_MS, "")
+        return await self.piece(journal, now)
+
     async def piece(self, journal: Journal, now: int) -> int:
-        """Read a page, and delete what is too old. Gives how many transactions that took."""
+        """Read a page, and delete what is too old."""
         page = await journal.ado(streams.kept(self._after, PAGE))
         deletions = 0
         count = min(ROWS, journal.capabilities.delete_count)
@@ -45,7 +56,7 @@ class StreamSweep:
             while streams.is_over(run) and run.updated_at <= now - self._ttl:
                 if deletions == DELETIONS:
                     self._rest(PAUSE)
-                    return deletions
+                    return 0
                 deletions += 1
                 if not await journal.ado(streams.forget(run, count)):
                     break
@@ -55,7 +66,7 @@ class StreamSweep:
             self._rest(REST)
         else:
             self._rest(PAUSE)
-        return deletions
+        return 0
 
     def _rest(self, seconds: float) -> None:
         self._next_at = time.monotonic() + seconds

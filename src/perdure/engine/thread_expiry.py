@@ -7,15 +7,15 @@ between them; after a crash the next piece finds what is left.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
 from perdure.errors import WrongState
 from perdure.journal import Journal, Plan
 from perdure.operations import threads
+from perdure.operations.look import Oldest
 
-PIECE = 10
-"""Threads that are erased before the worker looks for due runs again."""
 REST = 30.0
 """Seconds between two looks for threads whose time is over."""
 PAUSE = 0.2
@@ -24,6 +24,8 @@ PAUSE = 0.2
 
 class ThreadExpiry:
     """One process's looks for threads whose time is over. `erase` is a plan for one thread."""
+
+    what = "Erasing threads whose time is over"
 
     def __init__(self, erase: Callable[[str], Plan[object]]) -> None:
         self._erase = erase
@@ -34,15 +36,16 @@ class ThreadExpiry:
         """Whether a piece should be done now."""
         return time.monotonic() >= self._next_at
 
+    def is_needed(self, oldest: Oldest, now: int) -> bool:
+        return oldest.expires_at is not None and oldest.expires_at <= now
+
     async def piece(self, journal: Journal, now: int) -> int:
-        """Erase some threads whose time is over. Returns how many."""
-        found = await journal.ado(threads.expired(now, PIECE))
-        erased = 0
+        """Erase some threads whose time is over."""
+        found = await journal.ado(threads.expired(now))
         for thread_id in found:
-            try:
+            with contextlib.suppress(WrongState):  # a run was started meanwhile
                 await journal.arun(self._erase(thread_id))
-                erased += 1
-            except WrongState:  # a run was started meanwhile
-                pass
-        self._next_at = time.monotonic() + (PAUSE if len(found) == PIECE else REST)
-        return erased
+        self._next_at = time.monotonic() + (PAUSE if len(found) == threads.EXPIRED else REST)
+        return 0
+
+    tick = piece

@@ -13,19 +13,18 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph
+from perdure.engine.housekeeping import Housekeeping, Sweep
 from perdure.engine.lease_keeper import LeaseKeeper
 from perdure.engine.outbox_delivery import Deliveries, Receiver
-from perdure.engine.retention import RetentionSweep
 from perdure.engine.segment_drive import Drive, Ended, Outcome, Raised, Returned, StopReason
 from perdure.engine.segment_start import held_by_error
 from perdure.engine.shutdown import drain_on_signals
 from perdure.engine.stream_capture import stream_through
-from perdure.engine.thread_expiry import ThreadExpiry
 from perdure.engine.thread_pool import NodeThreadPool
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
 from perdure.journal import Refused
@@ -79,8 +78,7 @@ class Worker:
         grace: float = 10.0,
         schedules: Callable[[Sequence[ScheduleRow]], Awaitable[int]] | None = None,
         receivers: Mapping[str, Receiver] | None = None,
-        sweep: RetentionSweep | None = None,
-        expiry: ThreadExpiry | None = None,
+        sweeps: Iterable[Sweep] = (),
         driven_by: DrivenBy = DrivenBy.WORKER,
     ) -> None:
         """Create it in the event loop that drives. Without `schedules` it drives only some of the
@@ -93,12 +91,11 @@ class Worker:
         self._until_idle, self.driven_by = until_idle, driven_by
         self._schedules = schedules
         self._deliveries = Deliveries(driver, receivers or {}, self._delivered)
-        self._sweep = sweep
-        self._sweeping: asyncio.Task[int] | None = None
-        self._has_swept = False
-        self._expiry = expiry
-        self._expiring: asyncio.Task[int] | None = None
-        self._has_expired = False
+        self._sweeps: list[Sweep] = []
+        """Of which a piece is done if the last look found something to delete."""
+        self._housekeeping = Housekeeping(
+            sweeps, driver.journal, driver.clock, self._pruned, once=until_idle
+        )
         self._end = None if budget is None else time.monotonic() + budget
         self._counts: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -165,8 +162,7 @@ class Worker:
                 soon_at = found.soon_at
                 claimed = await self._claim(found)
                 self._deliver(found)
-                self._prune()
-                self._expire_threads()
+                self._housekeeping.begin(self._sweeps, found.oldest)
             except (Unavailable, WriteLost) as error:
                 if not self._has_looked:
                     raise  # it has not begun
@@ -182,8 +178,7 @@ class Worker:
         if self._limit is not None and self._counts["claimed"] >= self._limit:
             return not self._tasks
         # A segment that ended since the claim may have made something due.
-        beside = (self._sweeping, self._expiring)
-        busy = self._tasks or self._deliveries.tasks or any(one is not None for one in beside)
+        busy = self._tasks or self._deliveries.tasks or self._housekeeping.tasks
         idle = not claimed and not busy and not self._woken.is_set()
         return self._until_idle and idle
 
@@ -204,6 +199,7 @@ class Worker:
         here, times = time.monotonic(), self._keeper.times()
         suspects = not self._tasks or here - self._suspected >= SUSPECTS
         slots = self._schedules is not None and here - self._fired >= SLOTS
+        self._sweeps = sweeps = self._housekeeping.due
         op = look(
             times,
             self._graphs,
@@ -211,6 +207,7 @@ class Worker:
             suspects=suspects,
             slots=slots,
             topics=self._deliveries.free,
+            oldest=bool(sweeps),
         )
         if isinstance(self._clock, JournalClock):
             op = self._clock.agree_by(op)
@@ -314,46 +311,9 @@ class Worker:
         self._counts["delivered"] += arrived
         self._woken.set()
 
-    def _prune(self) -> None:
-        """Delete runs that are kept no longer, beside the others: a piece of a sweep; of one that
-        stops when it is idle, one piece."""
-        sweep = self._sweep
-        if sweep is None or self._sweeping is not None:
-            return
-        if self._has_swept if self._until_idle else not sweep.is_due:
-            return
-        self._has_swept = True
-        work = sweep.tick if self._until_idle else sweep.piece
-        self._sweeping = asyncio.create_task(work(self._driver.journal, self._clock.now()))
-        self._sweeping.add_done_callback(self._pruned)
-
-    def _pruned(self, task: asyncio.Task[int]) -> None:
-        self._sweeping = None
+    def _pruned(self, runs: int) -> None:
+        self._counts["pruned"] += runs
         self._woken.set()
-        if not task.cancelled():
-            if (error := task.exception()) is not None:
-                log.warning("Deleting old runs failed; it is tried again: %s", error)
-            else:
-                self._counts["pruned"] += task.result()
-
-    def _expire_threads(self) -> None:
-        """Erase threads whose time is over, beside the runs: a piece, and only one if the worker
-        stops when it is idle."""
-        expiry = self._expiry
-        if expiry is None or self._expiring is not None:
-            return
-        if self._has_expired if self._until_idle else not expiry.is_due:
-            return
-        self._has_expired = True
-        work = expiry.piece(self._driver.journal, self._clock.now())
-        self._expiring = asyncio.create_task(work)
-        self._expiring.add_done_callback(self._expired)
-
-    def _expired(self, task: asyncio.Task[int]) -> None:
-        self._expiring = None
-        self._woken.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("Erasing expired threads failed; it is tried again: %s", error)
 
     async def _drain(self) -> None:
         """Stop each segment at its next step; give back those that do not stop in time."""
@@ -361,7 +321,7 @@ class Worker:
             drive.ask_to_stop(StopReason.SHUTDOWN)
         self._draining = True
         beside: set[asyncio.Task[Any]] = {*self._deliveries.tasks}
-        beside |= {one for one in (self._sweeping, self._expiring) if one is not None}
+        beside |= self._housekeeping.tasks.keys()
         if under_way := self._tasks | beside:
             await asyncio.wait(under_way, timeout=self._grace)
         for drive in list(self._driven):

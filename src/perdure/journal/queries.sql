@@ -862,7 +862,9 @@ SELECT NULL WHERE NOT EXISTS (
 
 -- name: set_setup
 -- Stores what a run is to be continued with.
-UPDATE perdure_runs SET setup = :setup, streams = COALESCE(CAST(:streams AS INTEGER), streams)
+UPDATE perdure_runs
+SET setup = :setup, streams = COALESCE(CAST(:streams AS INTEGER), streams),
+    webhook = COALESCE(CAST(:webhook AS TEXT), webhook)
 WHERE thread_id = :thread_id AND id = :id;
 
 -- name: withdraw_wait
@@ -2073,3 +2075,9 @@ UPDATE perdure_tokens SET revoked_at = :now WHERE name = :name AND revoked_at IS
 -- name: runs_after
 -- The runs of a thread behind a number, in their order.
 SELECT {run} FROM perdure_runs WHERE thread_id = :thread_id AND n > :after ORDER BY n LIMIT :count;
+
+-- name: oldest_kept
+-- What may be kept no longer: when the first thread is to be erased, and when the first run was accepted
+-- whose chunks are kept.
+SELECT (SELECT min(expires_at) FROM perdure_thread_records WHERE expires_at IS NOT NULL),
+       (SELECT min(created_at) FROM perdure_runs WHERE streams = 1);

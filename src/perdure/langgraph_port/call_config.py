@@ -17,7 +17,8 @@ HIDDEN = "__pregel_"
 RUN = "run_id"
 """Where LangGraph finds the run of a config, in its metadata."""
 _PLACE = ("checkpoint_id", "checkpoint_ns", CHECKPOINTS)
-_OWN_KEYS = ("thread_id", *_PLACE)
+OWN_KEYS = ("thread_id", *_PLACE)
+"""Keys of a config that name a thread and a checkpoint of it."""
 
 
 def full_config(graph: Graph, config: RunnableConfig | None) -> RunnableConfig:
@@ -59,4 +60,4 @@ def root_checkpoint(place: Mapping[str, Any]) -> str | None:
 
 def is_own_key(key: str) -> bool:
     """LangGraph's own keys of a config name a checkpoint, or begin with two underscores."""
-    return key in _OWN_KEYS or key.startswith("__")
+    return key in OWN_KEYS or key.startswith("__")

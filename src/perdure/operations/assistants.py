@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from perdure.journal import Op, Statement, read_op, with_params
+from perdure.journal.names import check_text
 from perdure.operations import stored_rows
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
@@ -126,7 +127,7 @@ def add_version(
         "id": assistant_id,
         "version": version,
         "graph": content.graph_id,
-        "name": content.name,
+        "name": check_text("name", content.name),
         "now": now,
         "change": change,
         "body": serializer.dumps(stored, place, own=True),

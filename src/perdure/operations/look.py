@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from perdure.journal import Op, Row, Statement
+from perdure.journal import Op, Row, Statement, read_op
 from perdure.operations import claims, messages, schedules
 from perdure.operations.claims import LeaseTimes, WorkerLeases
 from perdure.operations.schedules import ScheduleRow
@@ -17,6 +17,15 @@ from perdure.operations.stored_rows import as_time
 
 BEGINNING = -1
 """Before every time."""
+
+
+class Oldest(NamedTuple):
+    """What may be kept no longer."""
+
+    expires_at: int | None
+    """When the first thread is to be erased."""
+    streamed_at: int | None
+    """When the first run was accepted whose chunks are kept."""
 
 
 class Found(NamedTuple):
@@ -36,6 +45,7 @@ class Found(NamedTuple):
     """Schedules with a slot to start."""
     message_at: int | None = None
     """When the first message is due that the worker can deliver."""
+    oldest: Oldest = Oldest(None, None)
 
 
 def look(
@@ -46,9 +56,11 @@ def look(
     suspects: bool,
     slots: bool,
     topics: Iterable[str],
+    oldest: bool = False,
 ) -> Op[Found]:
-    """Look for runs of these graphs that are due, or will be by `until`; for suspects and slots of
-    schedules, if asked to; and for messages of these topics."""
+    """Look for runs of these graphs that are due, or will be by `until`; for suspects, slots of
+    schedules and the oldest of what is to be deleted, if asked to; and for messages of these
+    topics."""
     names, now = json.dumps(sorted(graphs)), times.now
 
     def claimable(after: int, before: int, suspect: int) -> Statement:
@@ -67,6 +79,8 @@ def look(
         asked["schedules"] = schedules.due(now)
     if topics:
         asked["message_at"] = messages.next_due(topics)
+    if oldest:
+        asked["oldest"] = read_op("oldest_kept", {}, lambda rows: Oldest(*rows[0][0]))
 
     def found(rows: Sequence[Sequence[Row]]) -> Found:
         each = zip(asked.items(), rows, strict=True)

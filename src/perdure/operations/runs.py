@@ -541,7 +541,7 @@ def note_rolled_back(thread_id: str, run_id: str) -> Op[None]:
 def set_setup(row: RunRow, setup: bytes) -> Op[None]:
     """Replace the setup of a run, under the driver's lease."""
     params = {"thread_id": row.thread_id, "id": row.id, "token": row.token, "setup": setup}
-    params["streams"] = None
+    params |= {"streams": None, "webhook": None}
     statements = with_params(params, "fence", "set_setup")
     return Op("set_setup", statements, lambda rows: None, write=True)
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from perdure.errors import NotFound
 from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.journal.names import check_text
 from perdure.operations import stored_rows
 from perdure.operations.assistants import default_id
 from perdure.operations.runs import names_in_pieces
@@ -26,6 +27,8 @@ JUST_ENDED = 60_000
 """Milliseconds that a thread is kept at least after its last run has ended."""
 INDEXED = (("created_at", True), ("updated_at", True))
 """Orders that lists of threads have an index for, each with whether it goes downwards."""
+EXPIRED = 10
+"""Expired threads that are erased before a worker looks for due runs again."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def _params(
     """The parameters that store what a caller says. The graph and the assistant have columns."""
     metadata = dict(content.metadata)
     graph, assistant = (
-        metadata.pop(name) if isinstance(metadata.get(name), str) else None
+        check_text(name, metadata.pop(name)) if isinstance(metadata.get(name), str) else None
         for name in ("graph_id", "assistant_id")
     )
     stored = {
@@ -207,7 +210,7 @@ def note_next(thread_id: str, *, has_next: bool) -> Op[None]:
 
 
 def find(thread_id: str, now: int) -> Op[ThreadRow | None]:
-    params = {"thread_id": thread_id, "now": now}
+    params = {"thread_id": check_text("thread_id", thread_id), "now": now}
     return read_op("thread", params, partial(stored_rows.first, ThreadRow))
 
 
@@ -216,8 +219,8 @@ def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[Thr
     in no order."""
     params: dict[str, Any] = {
         "status": chosen.status,
-        "graph": chosen.graph,
-        "assistant": chosen.assistant,
+        "graph": _maybe_text("graph_id", chosen.graph),
+        "assistant": _maybe_text("assistant_id", chosen.assistant),
         "sort": chosen.sort,
         "direction": -1 if chosen.descending else 1,
         "count": count,
@@ -225,6 +228,8 @@ def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[Thr
         "now": now,
     }
     if chosen.ids is not None:
+        for id in chosen.ids:
+            check_text("thread_id", id)
         pieces = [params | names for names in names_in_pieces(chosen.ids)]
         statements = [Statement("threads_by_ids", piece) for piece in pieces]
         return Op("threads_by_ids", statements, _all_rows)
@@ -239,13 +244,18 @@ def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[Thr
     return read_op(name, params, partial(stored_rows.every, ThreadRow))
 
 
+def _maybe_text(name: str, text: str | None) -> str | None:
+    return None if text is None else check_text(name, text)
+
+
 def _all_rows(rows: Sequence[Sequence[Row]]) -> list[ThreadRow]:
     return [stored_rows.stored(ThreadRow, row) for some in rows for row in some]
 
 
 def count(chosen: ThreadFilter, now: int) -> Op[int]:
     """The number of threads of a status and a graph."""
-    params = {"status": chosen.status, "graph": chosen.graph, "now": now}
+    graph = _maybe_text("graph_id", chosen.graph)
+    params = {"status": chosen.status, "graph": graph, "now": now}
     return read_op("count_threads", params, lambda rows: int(rows[0][0][0]))
 
 
@@ -257,8 +267,8 @@ def questions(thread_ids: Iterable[str]) -> Op[set[tuple[str, str]]]:
     )
 
 
-def expired(now: int, count: int) -> Op[list[str]]:
-    """Threads whose time is over, and that no run is on, longest ago first. One whose run has just
-    ended is left a little longer: its callers may come back for it."""
-    params = {"now": now, "recent": now - JUST_ENDED, "count": count}
+def expired(now: int) -> Op[list[str]]:
+    """Some threads whose time is over, and that no run is on, longest ago first. One whose run has
+    just ended is left a little longer: its callers may come back for it."""
+    params = {"now": now, "recent": now - JUST_ENDED, "count": EXPIRED}
     return read_op("expired_threads", params, lambda rows: [row[0] for row in rows[0]])

@@ -135,6 +135,8 @@ class NewSetup(NamedTuple):
     """The time of the answers it comes with."""
     streams: int | None = None
     """1: what the run produces from now on is kept."""
+    webhook: str | None = None
+    """Topic of the messages for the run's webhook, if it gets another one."""
 
 
 def check_signal_name(name: str) -> None:
@@ -374,7 +376,7 @@ def answer(
             ),
         ]
     if setup is not None:
-        new = {"setup": setup.after, "streams": setup.streams}
+        new = {"setup": setup.after, "streams": setup.streams, "webhook": setup.webhook}
         statements.append(Statement("set_setup", {**key.params, **new}))
     refused = Op("answer", lock, lambda rows: False, write=True)
     return Op(

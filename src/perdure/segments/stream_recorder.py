@@ -12,6 +12,8 @@ time, at a checkpoint, and at the end.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import logging
 import threading
@@ -73,6 +75,10 @@ class StreamRecorder:
         self._bounded = journal.capabilities.bounded
         self.messages: set[str | None] = set()
         """Ids of messages that were given in an earlier segment, and are not void."""
+        self.resumed: set[str] = set()
+        """Namespaces that resume from a checkpoint, and have not said from which state yet."""
+        self.after_wait = False
+        """Whether the segment goes on after a wait, not after a crash or a failure."""
         redactor = serializer.codec.redactor
         self.hides_pieces = redactor is not None and bool(redactor.policy.patterns)
         """Whether pieces of messages are left out: a pattern does not find a secret in pieces."""
@@ -146,7 +152,15 @@ class StreamRecorder:
             row = self._row = _Row(self._count + 1)
             if not self._bounded:
                 self._queue(row)
+            else:
+                with contextlib.suppress(RuntimeError):  # no event loop: the next chunk queues it
+                    asyncio.get_running_loop().call_later(LONGEST, self._end_if_open, row)
         return row
+
+    def _end_if_open(self, row: _Row) -> None:
+        with self._lock, contextlib.suppress(Error):  # the journal may be closed by now
+            if self._row is row:
+                self._end_row()
 
     def _is_ripe(self, row: _Row) -> bool:
         return row.size > LARGEST or time.monotonic() - row.begun > LONGEST
@@ -158,6 +172,9 @@ class StreamRecorder:
             self._form(row)
 
         def make() -> StreamRow:
+            formed = row.formed
+            if formed is not None:  # without the lock: who queues a formed row has it
+                return formed
             with self._lock:
                 return self._form(row) if row.formed is None else row.formed
 

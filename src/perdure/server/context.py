@@ -72,7 +72,7 @@ class Api:
 
 
 async def api(request: Request) -> Api:
-    """The `Api` of a request, as a dependency. A coroutine: FastAPI calls others in threads."""
+    """The `Api` of a request, as a dependency. A coroutine: FastAPI calls others in a thread."""
     found: Api = request.scope[KEY]
     return found
 

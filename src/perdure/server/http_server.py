@@ -125,7 +125,8 @@ def listen(host: str, port: int, *, search: bool = False) -> socket.socket:
     `BadArgument`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in range(port, port + (SEARCHED if search and port else 1)):
-        found = socket.socket(family, socket.SOCK_STREAM)
+        # By name: asyncio sends small answers at once (TCP_NODELAY) only if the protocol is known.
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((host, candidate))

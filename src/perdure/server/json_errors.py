@@ -69,18 +69,18 @@ def error_response(error: Exception, redact: Callable[[str], str]) -> Response:
     if isinstance(error, errors.Error):
         status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
         if status == 500:
-            log_failure(error, redact)
+            log_failure("A request", error, redact)
         headers = {"Retry-After": "1"} if status == 503 else None
         return json_error(status, redact(str(error)), headers)
-    log_failure(error, redact)
+    log_failure("A request", error, redact)
     return json_error(500, FAILED)
 
 
-def log_failure(error: BaseException, redact: Callable[[str], str]) -> None:
+def log_failure(what: str, error: BaseException, redact: Callable[[str], str]) -> None:
     """Log what failed, and where, without its message unless it is perdure's own."""
     said = f": {redact(str(error))}" if isinstance(error, errors.Error) else ""
     frames = "".join(traceback.format_tb(error.__traceback__)[-8:])
-    log.error("A request failed: %s%s\n%s", type(error).__qualname__, said, frames.rstrip())
+    log.error("%s failed: %s%s\n%s", what, type(error).__qualname__, said, frames.rstrip())
 
 
 def _validation(error: RequestValidationError) -> str:

@@ -23,7 +23,7 @@ from pathlib import PurePath
 from typing import Any
 
 import orjson
-from starlette.responses import Response
+from starlette.responses import JSONResponse
 
 OPTIONS = orjson.OPT_NON_STR_KEYS
 DEEPEST = 200
@@ -41,10 +41,9 @@ def dump(value: Any) -> bytes:
         return orjson.dumps(_plain(value, 0))
 
 
-class WireResponse(Response):
-    """A response whose body is the JSON of a value."""
-
-    media_type = "application/json"
+class WireResponse(JSONResponse):
+    """A response whose body is the JSON of a value. FastAPI describes one of another base class as
+    a text."""
 
     def render(self, content: Any) -> bytes:
         return dump(content)

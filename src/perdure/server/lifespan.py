@@ -7,15 +7,13 @@ first opens the runtime and the last closes it, unless it was open before. Each 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from perdure.client import Client
-
-log = logging.getLogger("perdure")
+from perdure.server.json_errors import log_failure
 
 RESTART_AFTER = 1.0
 """Seconds until a worker that failed is started again."""
@@ -61,7 +59,7 @@ class SharedLifespan:
                 await work()
                 return
             except Exception as error:
-                log.error("The worker failed: %s", self._client.redact(str(error)))
+                log_failure("The worker", error, self._client.redact)
             await asyncio.sleep(RESTART_AFTER)
 
     def _begin(self) -> None:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
@@ -56,12 +58,12 @@ class ServerOptions:
     cors: tuple[str, ...] = ()
     """Origins of web pages that may call this server; `*` is any."""
     store: Any = None
-    """The store of graphs that have none of their own: a LangGraph `BaseStore`, or the `store` of a
-    langgraph.json, such as `{"index": {...}}`."""
+    """The store of graphs that have none of their own: a LangGraph `BaseStore`."""
     configurable_headers: tuple[str, ...] = ()
     """Patterns of request headers to pass on in `configurable`, such as `x-my-*`; `!` excludes."""
     hook_secrets: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
-    """Standard Webhooks secrets of `/perdure/hooks/{thread_id}/{name}`, by name of the signal."""
+    """Standard Webhooks secrets of `/perdure/hooks/{thread_id}/{name}`, by name of the signal;
+    default: those in `PERDURE_HOOK_SECRETS`, a JSON object."""
     hook_headers: tuple[str, ...] = ()
     """Patterns of headers of such a webhook to pass on in the signal, such as `x-event-*`."""
     max_body: int = 8 * MIB
@@ -86,6 +88,8 @@ class ServerOptions:
             if isinstance(given, str):
                 raise BadArgument(f"{name} must be a list of texts, not {given!r}.")
             values[name] = tuple(given or ())
+        if values.get("hook_secrets") is None:
+            values["hook_secrets"] = _hook_secrets()
         options = cls(**values)
         for name in ("concurrency", "grace", "max_body", "body_timeout", "max_streams"):
             if getattr(options, name) <= 0:
@@ -93,3 +97,14 @@ class ServerOptions:
         for secret in options.hook_secrets.values():
             secrets_of(secret)
         return options
+
+
+def _hook_secrets() -> dict[str, Any]:
+    """The secrets of webhooks that come in, as the environment has them."""
+    try:
+        found = json.loads(os.environ.get("PERDURE_HOOK_SECRETS") or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise BadArgument('PERDURE_HOOK_SECRETS is a JSON object: {"name": "whsec_..."}.')
+    return found

@@ -12,6 +12,7 @@ do nothing.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
@@ -58,7 +59,7 @@ class ApiRoute(APIRoute):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._handle = self.gate.origins.wrap(super().handle)
-        self._end = self.path.rpartition("}")[2]  # of its paths, under any prefix
+        self._literals = [part for part in re.split(r"\{[^}]*\}", self.path) if part != "/"]
 
     @classmethod
     def bound_to(cls, gate: Gate) -> type[ApiRoute]:
@@ -85,8 +86,9 @@ class ApiRoute(APIRoute):
 
     def matches(self, scope: Any) -> Any:
         path = scope["path"]
-        if not path.endswith(self._end) and not path.endswith("/"):
-            return Match.NONE, {}  # as FastAPI finds too, in eight times the time
+        for part in self._literals:  # most routes are passed over by this, whatever their prefix
+            if part not in path:
+                return Match.NONE, {}
         if self.gate.origins and (method := preflight_method(scope)) is not None:
             scope = {**scope, "method": method}
         found = super().matches(scope)

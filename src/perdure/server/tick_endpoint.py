@@ -12,7 +12,6 @@ Otherwise the server would wait until the tick's budget is used up, or exit in t
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -25,12 +24,10 @@ from perdure.client import Client
 from perdure.engine.shutdown import has_signal_handlers
 from perdure.errors import Error, Unavailable
 from perdure.server.json_body import parse_json, read_body
-from perdure.server.json_errors import ApiError, json_error
+from perdure.server.json_errors import ApiError, json_error, log_failure
 from perdure.server.json_values import WireResponse
 from perdure.server.secret import VARIABLE, CronSecret
 from perdure.types import Counts
-
-log = logging.getLogger("perdure")
 
 Tick = Callable[..., Awaitable[Counts]]
 """`Runtime.tick`."""
@@ -80,7 +77,7 @@ class TickEndpoint:
     def _ended(self, task: asyncio.Task[Counts]) -> None:
         self._ticks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("A tick failed: %s", self._client.redact(str(error)))
+            log_failure("A tick", error, self._client.redact)
 
 
 async def _read_parameters(request: Request) -> dict[str, Any]:

@@ -6,6 +6,7 @@ another one goes on from that number. How fast it reads is of no concern to the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Collection, Iterable
 from typing import Any
 
@@ -51,10 +52,12 @@ class StreamReader:
                 if not rows:
                     page = await self._page(after)
                     rows = page.rows
-                for chunk in self._decoded(rows, after):
-                    after = chunk.n
-                    if not modes or chunk.mode in modes or chunk.mode == SEGMENT:
-                        yield chunk
+                for row in rows:
+                    for chunk in self._decoded(row, after):
+                        after = chunk.n
+                        if not modes or chunk.mode in modes or chunk.mode == SEGMENT:
+                            yield chunk
+                    await asyncio.sleep(0)  # a row may take long to decode: others have their turn
                 if page is None or page.is_full:
                     continue
                 if page.has_ended or (until_waiting and page.rests):
@@ -66,9 +69,6 @@ class StreamReader:
         op = streams.after(self._thread_id, self._run_id, after, self._clock.now())
         return await self._journal.aread_committed(op)
 
-    def _decoded(self, rows: Iterable[StreamRow], after: int) -> list[Chunk]:
-        found = []
-        for row in rows:
-            chunks = streams.load(self._serializer, self._thread_id, self._run_id, row)
-            found += [chunk for chunk in chunks if chunk.n > after]
-        return found
+    def _decoded(self, row: StreamRow, after: int) -> list[Chunk]:
+        chunks = streams.load(self._serializer, self._thread_id, self._run_id, row)
+        return [chunk for chunk in chunks if chunk.n > after]

@@ -13,7 +13,7 @@ import hashlib
 import ipaddress
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -83,6 +83,20 @@ class RunWebhooks:
 
     def __post_init__(self) -> None:
         secrets_of(self.secret)
+
+
+def from_environment(environ: Mapping[str, str]) -> tuple[list[Webhook], RunWebhooks]:
+    """The webhooks of a runtime whose program names none.
+
+    `PERDURE_WEBHOOK_URL` is told of questions, and of runs that are held or failed.
+    `PERDURE_WEBHOOK_SECRET`, or several with spaces between them, signs these and those of runs.
+    `PERDURE_WEBHOOK_PRIVATE=1` allows private addresses.
+    """
+    secrets = environ.get("PERDURE_WEBHOOK_SECRET", "").split()
+    private = environ.get("PERDURE_WEBHOOK_PRIVATE", "") not in ("", "0", "false")
+    url = environ.get("PERDURE_WEBHOOK_URL")
+    told = [Webhook(url, secrets, name="environment", allow_private=private)] if url else []
+    return told, RunWebhooks(secrets, allow_private=private)
 
 
 def secrets_of(given: str | Sequence[str]) -> list[bytes]:

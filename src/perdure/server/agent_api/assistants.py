@@ -88,7 +88,7 @@ class VersionSearch(Page):
 class ChosenVersion(BaseModel):
     """The version of an assistant that its runs are to use."""
 
-    version: int = Field(ge=1)
+    version: int = Field(ge=1, le=2**31 - 1)
 
 
 async def resolve_assistant(api: Api, name: str) -> Assistant:
@@ -130,7 +130,7 @@ def compiled(api: Api, assistant: Assistant) -> Any:
 @router.post("/assistants")
 async def create(body: NewAssistant, api: ApiDep) -> Json:
     """Create an assistant."""
-    api.require(Scope.ADMIN)
+    api.require(Scope.START)
     id = str(body.assistant_id or new_id())
     value: dict[str, Any] = {
         **body.model_dump(),
@@ -200,7 +200,7 @@ async def get(assistant_id: str, api: ApiDep) -> Json:
 @router.patch("/assistants/{assistant_id}")
 async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
     """Make the next version of an assistant. Metadata is merged."""
-    api.require(Scope.ADMIN)
+    api.require(Scope.START)
     value: dict[str, Any] = body.model_dump()
     found = await find_assistant(api, assistant_id, "update", value)
     changes = {name: one for name, one in value.items() if one is not None}
@@ -218,7 +218,7 @@ async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
 @router.delete("/assistants/{assistant_id}", status_code=204)
 async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -> Response:
     """Delete an assistant, and with `delete_threads` the threads that were started with it."""
-    api.require(Scope.ADMIN)
+    api.require(Scope.START)
     found = await find_assistant(api, assistant_id, "delete")
     services, journal = api.runtime.services, api.runtime.journal
     if found.assistant_id in services.assistants.by_default_id():
@@ -292,7 +292,7 @@ async def get_versions(assistant_id: str, body: VersionSearch, api: ApiDep) -> A
 @router.post("/assistants/{assistant_id}/latest")
 async def set_latest(assistant_id: str, body: ChosenVersion, api: ApiDep) -> Json:
     """Have runs of an assistant use one of its versions."""
-    api.require(Scope.ADMIN)
+    api.require(Scope.START)
     found = await find_assistant(api, assistant_id, "update", {"version": body.version})
     return wire(
         await api.runtime.journal.arun(

@@ -24,7 +24,16 @@ from perdure.operations import runs
 from perdure.operations.assistants import default_id
 from perdure.operations.run_payload import load_setup
 from perdure.operations.runs import RunRow
-from perdure.server.agent_api.protocol_events import MODES, RESTS, Frame, RunFrames, run_of, seq_of
+from perdure.server.agent_api.protocol_events import (
+    MODES,
+    RESTS,
+    Frame,
+    RunFrames,
+    chunk_of,
+    is_rest,
+    run_of,
+    seq_of,
+)
 from perdure.server.agent_api.run_acceptance import accept_run
 from perdure.server.agent_api.run_bodies import RunBody
 from perdure.server.agent_api.run_reader import Begun, Rest, read_thread
@@ -224,7 +233,8 @@ async def stream_events(thread_id: UUID, body: EventStreamBody, api: ApiDep) -> 
 async def _events(api: Api, thread_id: str, wanted: EventStreamBody) -> AsyncGenerator[bytes]:
     since = wanted.since or 0
     source: RunFrames | None = None
-    async with aclosing(read_thread(api.runtime, thread_id, max(run_of(since), 1))) as found:
+    first, seen = (run_of(since), chunk_of(since)) if run_of(since) else (1, 0)
+    async with aclosing(read_thread(api, thread_id, first, seen)) as found:
         async for reader, item in found:
             frames: list[Frame] = []
             if isinstance(item, Begun) or source is None:
@@ -232,9 +242,12 @@ async def _events(api: Api, thread_id: str, wanted: EventStreamBody) -> AsyncGen
                 frames.append(source.begin(moment(reader.row.created_at)))
             if isinstance(item, Chunk):
                 frames += source.feed(item)
+                if item.n == seen and reader.row.n == first and is_rest(since):
+                    source.note_rest()
             elif isinstance(item, Rest):
                 error = None if item.error is None else f"{item.error}"
-                frames += source.rest(item.outcome, item.at, error)
+                values = await reader.final_values()
+                frames += source.rest(item.outcome, item.at, error=error, values=values)
             for frame in frames:
                 if frame.seq > since and wanted.has(frame):
                     yield encode(frame.method, frame.wire(), str(frame.seq))

@@ -25,10 +25,12 @@ from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_acceptance import (
     check_filters,
     find_assistant,
+    known_thread,
     make_setup,
     resolve_graph,
 )
 from perdure.server.agent_api.run_bodies import Json, PayloadBody, WireBody
+from perdure.server.agent_api.run_shapes import wire_time
 from perdure.server.agent_api.search_pages import (
     Page,
     has_metadata,
@@ -36,6 +38,7 @@ from perdure.server.agent_api.search_pages import (
     passes,
     selected,
 )
+from perdure.server.agent_api.threads import canonical
 from perdure.server.auth_handlers import Filters
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
@@ -85,7 +88,7 @@ class CronQuery(WireBody):
     """Which crons are meant."""
 
     assistant_id: str | None = None
-    thread_id: UUID | None = None
+    thread_id: str | None = None
     enabled: bool | None = None
     metadata: Json | None = None
 
@@ -104,9 +107,9 @@ async def create(body: CronBody, api: ApiDep) -> Any:
 
 
 @router.post("/threads/{thread_id}/runs/crons")
-async def create_for_thread(thread_id: UUID, body: CronBody, api: ApiDep) -> Any:
+async def create_for_thread(thread_id: str, body: CronBody, api: ApiDep) -> Any:
     """Create a cron whose runs are on one thread."""
-    runtime, on = api.runtime, str(thread_id)
+    runtime, on = api.runtime, await known_thread(api, thread_id)
     if await runtime.journal.arun(runtime.services.threads.find(on)) is None:
         raise NotFound("thread", on)
     return await _create(api, on, body)
@@ -122,7 +125,7 @@ async def _create(api: Api, thread_id: str | None, body: CronBody) -> Json:
         "payload": payload,
         "schedule": body.schedule,
         "cron_id": UUID(cron_id),
-        "thread_id": None if thread_id is None else UUID(thread_id),
+        "thread_id": UUID(thread_id) if thread_id and canonical(thread_id) else thread_id,
         "user_id": api.caller.identity,
         "end_time": body.end_time,
         "metadata": dict(body.metadata),
@@ -141,10 +144,12 @@ async def _store(
     """Store a cron under its id. Raises 422 for a line, a zone or an end that makes no sense."""
     runtime = api.runtime
     assistant = await find_assistant(api, body.assistant_id)
+    if body.webhook is not None:
+        runtime.engine.webhook_topic(body.webhook)  # now, and not only when a run is started
     setup = make_setup(api, assistant, body)
     setup["config"]["configurable"]["cron_id"] = cron_id
-    if "stream_mode" in body.model_fields_set and (stream := body.kept_stream()):
-        setup["stream"] = stream
+    if "stream_mode" in body.model_fields_set:
+        setup["stream"] = body.kept_stream()
     setup[CRON] = {
         "thread_id": thread_id,
         "strategy": body.multitask_strategy,
@@ -208,7 +213,7 @@ async def _matching(api: Api, query: CronQuery) -> list[Json]:
         one
         for one in found
         if assistant_id in (None, one["assistant_id"])
-        and (query.thread_id is None or one["thread_id"] == str(query.thread_id))
+        and query.thread_id in (None, one["thread_id"])
         and query.enabled in (None, one["enabled"])
         and has_metadata(one["metadata"], wanted)
         and passes(filters, one["metadata"])
@@ -303,6 +308,6 @@ def _shown(serializer: Serializer, row: ScheduleRow) -> Json:
         "metadata": cron.get("metadata") or {},
         "on_run_completed": cron.get("on_run_completed"),
         "enabled": bool(row.enabled),
-        "created_at": moment(row.created_at).isoformat(),
-        "updated_at": moment(row.updated_at).isoformat(),
+        "created_at": wire_time(row.created_at),
+        "updated_at": wire_time(row.updated_at),
     }

@@ -12,9 +12,10 @@ number holds 53 bits. Frame 0 of a chunk is the `lifecycle` event that a run goe
 how it stands after that chunk: completed, failed, interrupted. A chunk with more than 509 other
 frames, a message of 170 blocks, repeats 510 for the last ones.
 
-To give the frames behind a `seq`, a run is read from its beginning, and earlier frames are left
-out. What a segment replaces is left out for readers that come later. One that has seen it is told:
-messages that were cut off end in an `error`, and a second `running` begins the segment.
+To give the frames behind a `seq`, its run is read from the beginning, with what was replaced up to
+there, and earlier frames are left out. What a segment replaces is left out for readers that come
+later. One that has seen it is told: messages that were cut off end in an `error`, and a second
+`running` begins the segment.
 """
 
 from __future__ import annotations
@@ -47,6 +48,16 @@ def seq_of(run: int, chunk: int, frame: int) -> int:
 def run_of(seq: int) -> int:
     """The number of the run that a frame belongs to."""
     return seq >> (CHUNK_BITS + FRAME_BITS)
+
+
+def chunk_of(seq: int) -> int:
+    """The number of the chunk that a frame belongs to."""
+    return (seq >> FRAME_BITS) & ((1 << CHUNK_BITS) - 1)
+
+
+def is_rest(seq: int) -> bool:
+    """Whether a frame says how a run stands."""
+    return seq & RESTS == RESTS
 
 
 @dataclass(frozen=True)
@@ -105,18 +116,28 @@ class RunFrames:
         """The frame that begins the run."""
         return self._frame(0, GOES_ON, self._lifecycle("running"), at)
 
-    def rest(self, event: str, at: datetime, error: str | None = None) -> list[Frame]:
-        """The frames that say how the run stands: completed, failed or interrupted."""
+    def rest(
+        self, event: str, at: datetime, *, error: str | None = None, values: Any = None
+    ) -> list[Frame]:
+        """The frames that say how the run stands: completed, failed or interrupted. `values` is its
+        state, if its chunks are not there."""
         self._rests = True
         ends = [part for one in list(self._messages.values()) for part in self._close(one)]
+        if values is not None:
+            shown = Chunk(self._last, "values", (), values, at)
+            ends += [*self._requests(shown), *self._values(shown)]
         frames = self._numbered(ends, at, first=LAST_FRAME - min(len(ends), LAST_FRAME - 1))
         more = {} if error is None else {"error": error}
         last = self._frame(self._last, RESTS, self._lifecycle(event, **more), at)
         return [*frames, last]
 
+    def note_rest(self) -> None:
+        """Note that the reader was told how the run stood after the last chunk."""
+        self._rests = True
+
     def feed(self, chunk: Chunk) -> list[Frame]:
         """The frames of a chunk, on all channels."""
-        self._last, rested, self._rests = chunk.n, self._rests, False
+        rested, self._rests, self._last = self._rests, False, chunk.n
         frames = []
         if rested or chunk.mode == SEGMENT:
             frames.append(self._frame(chunk.n, GOES_ON, self._lifecycle("running"), chunk.at))
@@ -215,10 +236,11 @@ class RunFrames:
 
     def _requests(self, chunk: Chunk) -> Iterator[_Part]:
         for one in interrupts_in(chunk):
-            if one.id not in self._asked:  # a graph repeats the interrupts of its subgraphs
-                self._asked[one.id] = chunk.n
-                data = {"interrupt_id": one.id, "payload": one.value, "value": one.value}
-                if (schema := getattr(one, "response_schema", None)) is not None:
+            id, value, schema = _shown(one)
+            if id not in self._asked:  # a graph repeats the interrupts of its subgraphs
+                self._asked[id] = chunk.n
+                data = {"interrupt_id": id, "payload": value, "value": value}
+                if schema is not None:
                     data["response_schema"] = schema
                 yield _Part("input.requested", chunk.namespace, data)
 
@@ -276,6 +298,13 @@ def _before(n: int, known: dict[K, int]) -> dict[K, int]:
 
 def _graph_name(namespace: Namespace) -> str:
     return namespace[-1].partition(":")[0]
+
+
+def _shown(interrupt: Any) -> tuple[str, Any, Any]:
+    """The id, value and schema of an interrupt, as LangGraph has it or as JSON."""
+    if isinstance(interrupt, dict):
+        return interrupt["id"], interrupt["value"], interrupt.get("response_schema")
+    return interrupt.id, interrupt.value, getattr(interrupt, "response_schema", None)
 
 
 def _outcome(namespace: Namespace, result: Data) -> Data:

@@ -44,6 +44,7 @@ from perdure.server.agent_api.run_bodies import (
 )
 from perdure.server.agent_api.run_shapes import WIRE
 from perdure.server.agent_api.statuses import asks_person
+from perdure.server.agent_api.threads import canonical
 from perdure.server.auth_handlers import Filters
 from perdure.server.caller import Scope
 from perdure.server.context import Api
@@ -93,6 +94,8 @@ async def accept_run(api: Api, thread_id: str | None, body: RunBody) -> Accepted
     """Accept a run on a thread, or with None on one of its own. Raises 404, 409, 422."""
     api.require(Scope.ANSWER if body.resumes else Scope.START)
     api.require_worker()
+    if thread_id is not None:
+        thread_id = await known_thread(api, thread_id)
     body.check_thread(thread_id)
     if body.begins_anew and (seen := api.runtime.services.assistants.seen(body.assistant_id)):
         try:
@@ -123,6 +126,16 @@ async def _accept(api: Api, request: RunRequest) -> Accepted:
     return accepted
 
 
+async def known_thread(api: Api, thread_id: str) -> str:
+    """A thread's id as it is stored: a UUID, or that of a thread which is there. Raises 422."""
+    if (id := canonical(thread_id)) is not None:
+        return id
+    runtime = api.runtime
+    if await runtime.journal.arun(runtime.services.threads.find(thread_id)) is None:
+        raise ApiError(422, f"The thread id {thread_id[:100]!a} is not a UUID.")
+    return thread_id
+
+
 async def find_assistant(api: Api, name: str) -> Assistant:
     """The assistant of an id or of a graph's name."""
     runtime = api.runtime
@@ -142,7 +155,7 @@ async def _authorized(
     given = body.metadata
     setup = make_setup(api, assistant, body) | _of_run(body)
     value: dict[str, Any] = {
-        "thread_id": UUID(on),
+        "thread_id": UUID(on) if canonical(on) else on,
         "assistant_id": UUID(assistant.assistant_id),
         "run_id": UUID(run_id),
         "status": "pending",
@@ -214,8 +227,7 @@ def _of_run(body: RunBody) -> dict[str, Any]:
         found["input"] = input
     if place := body.place():
         found["place"] = place
-    if "stream_mode" in body.model_fields_set and (stream := body.kept_stream()):
-        found["stream"] = stream
+    found["stream"] = body.kept_stream()
     return found
 
 
@@ -306,7 +318,7 @@ def _continue(api: Api, request: RunRequest) -> Plan[Accepted | None]:
             goto=command.goto,
         )
     after = yield streams.last(row)
-    changes = _changes(load_setup(engine.serializer, row), request)
+    changes = _changes(load_setup(engine.serializer, row), request, api.caller.configurable)
     by = api.caller.identity
     yield from answer_with_command(engine, row, found, open, command, by=by, changes=changes)
     row = (yield runs.find(row.id)) or row
@@ -358,20 +370,26 @@ def _check_named(resume: Any, found: list[WaitRow]) -> None:
             raise AlreadyAnswered(one.id, f"{one.answered_by or 'someone'} answered it.")
 
 
-def _changes(before: Mapping[str, Any], request: RunRequest) -> dict[str, Any]:
-    """The parts of a run's setup that a request which continues it changes."""
+def _changes(
+    before: Mapping[str, Any], request: RunRequest, caller: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The parts of a run's setup that a request which continues it changes. `caller` is what its
+    nodes are told about who calls."""
     body, setup = request.body, request.setup
     sent = body.model_fields_set
     changes: dict[str, Any] = {}
-    for name in ("stream", "durability", "webhook", "interrupt_before", "interrupt_after"):
+    for name in ("durability", "webhook", "interrupt_before", "interrupt_after"):
         if setup.get(name) is not None:
             changes[name] = setup[name]
+    if "stream_mode" in sent:
+        changes["stream"] = setup["stream"]
     if sent & {"context", "config"} and setup.get("context") is not None:
         changes["context"] = setup["context"]
-    if body.config is not None:
-        old = before.get("config") or {}
-        configurable = {**(old.get("configurable") or {}), **setup["config"]["configurable"]}
-        changes["config"] = {**old, **setup["config"], "configurable": configurable}
+    if body.config is not None or caller:
+        old, new = before.get("config") or {}, {"configurable": caller}
+        new = setup["config"] if body.config is not None else new
+        configurable = {**(old.get("configurable") or {}), **new["configurable"]}
+        changes["config"] = {**old, **new, "configurable": configurable}
     if "metadata" in sent and body.metadata:
         changes["metadata"] = {**(before.get("metadata") or {}), **body.metadata}
     return {name: value for name, value in changes.items() if value != before.get(name)}

@@ -124,12 +124,13 @@ class PayloadBody(WireBody):
         kept = {"messages" if mode == "messages-tuple" else mode for mode in modes}
         return tuple(mode for mode in MODES if mode in kept)
 
-    def kept_stream(self) -> Json | None:
+    def kept_stream(self) -> Json:
         """The part of a run's setup that says what is kept of its output, with the modes as they
-        were sent: a client that comes back expects its messages in the same shape."""
+        were sent: a client that comes back expects its messages in the same shape. By default that
+        is the state after each step, for readers of the thread's stream."""
         kept = kept_modes(self.stream_modes(), self.stream_subgraphs)
         given = [self.stream_mode] if isinstance(self.stream_mode, str) else self.stream_mode
-        return None if kept is None else {**kept, "wire": given or ["values"]}
+        return {**(kept or {}), "wire": given or ["values"]}
 
     def breakpoints(self) -> Json:
         given = {

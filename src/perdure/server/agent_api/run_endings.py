@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from datetime import timedelta
 
 from perdure.errors import NotFound, WrongState
@@ -12,6 +13,8 @@ from perdure.operations import runs
 from perdure.server.agent_api.run_results import SeenRun, until
 from perdure.server.context import Api
 from perdure.types import Control, State
+
+log = logging.getLogger("perdure")
 
 GRACE = timedelta(seconds=0.5)
 """How long a step of a cancelled run may go on: a person who stops an answer waits for that."""
@@ -42,9 +45,15 @@ async def cancel(api: Api, found: SeenRun, *, action: str, wait: bool) -> None:
     elif undo:
         task = asyncio.ensure_future(finish)
         _FINISHING.add(task)
-        task.add_done_callback(_FINISHING.discard)
+        task.add_done_callback(_finished)
     else:
         finish.close()
+
+
+def _finished(task: asyncio.Task[None]) -> None:
+    _FINISHING.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("a run could not be rolled back yet: %s", error)
 
 
 async def _finish(api: Api, run_id: str, undo: bool) -> None:

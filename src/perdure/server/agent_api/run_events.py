@@ -7,7 +7,7 @@ time: what chunk <n> causes after that one, and all later chunks.
 
     id 0            the `metadata` that begins a stream
     id <n>, <n>-<k> an event of chunk n
-    no id           `error` and `end`, which end a stream
+    no id           `error`, `end`, and the last `values` of a run whose output was not kept
 
 Where a segment replaces output of the one before it, because a process died or a node runs again,
 `metadata {run_id, attempt, replaces_from}` says so. A client that drops the events it has with ids

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Any
 
 from perdure.errors import NotFound
 from perdure.operations import runs, streams, waits
@@ -20,14 +20,13 @@ from perdure.operations.run_payload import load_setup
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_events import interrupts_in, without_interrupts
+from perdure.server.agent_api.run_results import look, result_of
 from perdure.server.agent_api.run_shapes import is_update
 from perdure.server.agent_api.statuses import is_gone
+from perdure.server.context import Api
 from perdure.service.streams import StreamReader
 from perdure.times import moment
 from perdure.types import ENDED, Chunk, Kind, Run, RunError, State
-
-if TYPE_CHECKING:
-    from perdure.runtime import Runtime
 
 TRIES, PAUSE = 50, 0.02
 """How often, and after how many seconds, a wait is looked for that is not stored yet."""
@@ -71,8 +70,8 @@ class Rest:
 class RunReader:
     """Reads one run."""
 
-    def __init__(self, runtime: Runtime, row: RunRow) -> None:
-        self._runtime, self.row = runtime, row
+    def __init__(self, api: Api, row: RunRow) -> None:
+        self._api, self._runtime, self.row = api, api.runtime, row
         self._kinds: dict[str, str] = {}
 
     async def last(self) -> int:
@@ -90,6 +89,32 @@ class RunReader:
                     yield chunk
                 elif (shown := await self._without_waits(chunk)) is not None:
                     yield shown
+
+    async def history(self, last: int) -> AsyncGenerator[Chunk]:
+        """What the run produced up to a chunk, with what was replaced: as one saw it who was there
+        all the time."""
+        journal, serializer = self._runtime.journal, self._runtime.engine.serializer
+        after = 0
+        while after < last:
+            op = streams.between(self.row.thread_id, self.row.id, after, streams.PAGE)
+            rows = await journal.aread_committed(op)
+            for row in rows:
+                for chunk in streams.load(serializer, self.row.thread_id, self.row.id, row):
+                    shown = chunk
+                    if interrupts_in(chunk):
+                        shown = await self._without_waits(chunk) or chunk
+                    if chunk.n <= last:
+                        yield shown
+            after = rows[-1].last if rows else last
+
+    async def final_values(self) -> Any:
+        """The state that the run has led to, if none of its output is kept: clients that read it
+        get that one. None: its output says it, or it has failed."""
+        if self.row.streams:
+            return None
+        found = await look(self._api, self.row.id, flush=False)
+        values = await result_of(self._api, self.row.id, found)
+        return values if isinstance(values, dict) and "__error__" not in values else None
 
     async def rest(self) -> Rest:
         """How the run stands. One that was deleted is over."""
@@ -120,15 +145,17 @@ Item = Begun | Chunk | Rest
 
 
 async def read_thread(
-    runtime: Runtime, thread_id: str, first: int
+    api: Api, thread_id: str, first: int, seen_of_first: int = 0
 ) -> AsyncGenerator[tuple[RunReader, Item]]:
     """What the runs of a thread produce, one after the other from their beginning, and how each
     then stands. Without end: it waits for the next run.
 
-    `first` is the number of the first run on its thread. A run whose chunks are deleted already is
+    `first` is the number of the first run on its thread. Up to chunk `seen_of_first` it is read
+    with what was replaced, which the caller has seen. A run whose chunks are deleted already is
     left out, unless it is the last one.
     """
-    number, serializer = first - 1, runtime.engine.serializer
+    number, runtime = first - 1, api.runtime
+    serializer = runtime.engine.serializer
     with runtime.journal.feed.watch(thread_id) as watch:
         while True:
             seen = watch.count
@@ -137,8 +164,9 @@ async def read_thread(
             for row in found:
                 number = row.n
                 if is_shown(serializer, row) and (not _is_empty(row) or row is found[-1]):
-                    reader = RunReader(runtime, row)
-                    async with aclosing(_read_run(reader)) as items:
+                    reader = RunReader(api, row)
+                    seen_of_run = seen_of_first if row.n == first else 0
+                    async with aclosing(_read_run(reader, seen_of_run)) as items:
                         async for item in items:
                             yield reader, item
             if not found:
@@ -154,9 +182,11 @@ def _is_empty(row: RunRow) -> bool:
     return row.state in ENDED and not row.streams
 
 
-async def _read_run(reader: RunReader) -> AsyncGenerator[Item]:
+async def _read_run(reader: RunReader, after: int) -> AsyncGenerator[Item]:
     yield Begun()
-    after = 0
+    async with aclosing(reader.history(after)) as chunks:
+        async for chunk in chunks:
+            yield chunk
     while True:
         async with aclosing(reader.chunks(after)) as chunks:
             async for chunk in chunks:

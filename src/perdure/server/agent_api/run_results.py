@@ -13,7 +13,8 @@ from perdure.operations.run_payload import load_error, load_output
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import WaitRow
 from perdure.server.agent_api import statuses
-from perdure.server.agent_api.run_acceptance import BREAKPOINT, check_filters
+from perdure.server.agent_api.run_acceptance import BREAKPOINT, check_filters, known_thread
+from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.agent_api.statuses import RunStatus
 from perdure.server.context import Api
 from perdure.types import ENDED, Kind, State, WaitState
@@ -82,6 +83,8 @@ async def find_run(
 ) -> SeenRun:
     """A run that the caller may read, or whatever the `action` is. Raises 404. Without a thread it
     is a stateless one."""
+    if thread_id is not None:
+        thread_id = await known_thread(api, thread_id)
     found = await look(api, run_id)
     gone = found is None or statuses.is_gone(found.row)
     if found is None or gone or thread_id not in (None, found.row.thread_id):
@@ -134,7 +137,7 @@ async def result_of(api: Api, run_id: str, found: SeenRun | None) -> Any:
 
 def as_error(kind: str, message: str) -> dict[str, Any]:
     """A run that failed, as `wait` and `join` return it: it is no error of HTTP."""
-    return {"__error__": {"error": kind, "message": message}}
+    return {"__error__": wire_error(kind, message)}
 
 
 def as_interrupt(api: Api, wait: WaitRow) -> dict[str, Any]:

@@ -22,6 +22,16 @@ KWARGS = (
 )
 
 
+def wire_time(at: int) -> str:
+    """A time in milliseconds as the Agent Server writes it: always with microseconds."""
+    return moment(at).isoformat(timespec="microseconds")
+
+
+def wire_error(kind: str, message: str) -> dict[str, str]:
+    """An error as clients get it: the name of its class, without the module."""
+    return {"error": kind.rpartition(".")[2], "message": message}
+
+
 def is_update(setup: Mapping[str, Any]) -> bool:
     """Whether a run only changed the state of its thread."""
     return bool(setup.get("metadata") == UPDATE)
@@ -41,8 +51,8 @@ def wire_run(serializer: Serializer, row: RunRow, status: RunStatus) -> dict[str
         "run_id": row.id,
         "thread_id": row.thread_id,
         "assistant_id": wire.get("assistant_id") or default_id(row.graph),
-        "created_at": moment(row.created_at).isoformat(),
-        "updated_at": moment(row.updated_at).isoformat(),
+        "created_at": wire_time(row.created_at),
+        "updated_at": wire_time(row.updated_at),
         "status": status.value,
         "metadata": {**(setup.get("metadata") or {}), **load_labels(serializer, row)},
         "kwargs": {**kwargs, "command": wire.get("command")},

@@ -9,7 +9,8 @@ the run has ended, and in another process. `-1` and `-` are the beginning. A joi
 with one that is not ours, is live only: it begins with what is produced from now on.
 
 A stream ends with `end` when the run has ended, or asks a person; before that there is an `error`
-if it has failed. Our ids are always sent, so every stream can be resumed.
+if it has failed. Our ids are always sent, so every stream can be resumed. A run whose output was
+not kept, because its request named no stream mode, or long ago, has one `values`: its last state.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 from fastapi import APIRouter, Request
@@ -36,6 +38,7 @@ from perdure.server.agent_api.run_events import (
 )
 from perdure.server.agent_api.run_reader import RunReader
 from perdure.server.agent_api.run_results import find_run
+from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.stream_modes import parse_filter, parse_modes, run_modes
 from perdure.server.caller import Scope
@@ -81,7 +84,7 @@ async def _accept_and_stream(
     asked = body.model_copy(update={"stream_mode": [*modes]})
     accepted = await accept_run(api, thread_id, asked)
     source = RunEvents(accepted.row.id, modes, subgraphs=body.stream_subgraphs)
-    reader = RunReader(api.runtime, accepted.row)
+    reader = RunReader(api, accepted.row)
     stream = RunStream(reader, source, Position(accepted.after), is_new=True)
     headers = {"location": f"{accepted.location}/stream", "content-location": accepted.location}
     return _respond(api, slot, stream, headers, cancels=body.on_disconnect == "cancel")
@@ -96,14 +99,18 @@ async def _join(
     row = (await find_run(api, thread_id, run_id)).row
     modes, subgraphs = run_modes(load_setup(api.runtime.engine.serializer, row))
     source = RunEvents(row.id, wanted or modes, subgraphs=subgraphs)
-    reader = RunReader(api.runtime, row)
+    reader = RunReader(api, row)
     position = parse_position(request.headers.get("last-event-id"))
     if position is None:
         stream = RunStream(reader, source, Position(await reader.last()), is_new=True)
     else:
         stream = RunStream(reader, source, position, is_new=position < START)
     path = f"/threads/{thread_id}/runs/{run_id}" if thread_id else f"/runs/{run_id}"
-    return _respond(api, slot, stream, {"location": f"{path}/stream"}, cancels=cancels)
+    # A client that was cut off calls what `location` says: it has to get the same stream.
+    query = [("stream_mode", mode) for mode in wanted or ()]
+    query += [("cancel_on_disconnect", "true")] if cancels else []
+    location = f"{path}/stream{'?' if query else ''}{urlencode(query)}"
+    return _respond(api, slot, stream, {"location": location}, cancels=cancels)
 
 
 def _respond(
@@ -141,6 +148,8 @@ class RunStream:
                     if event.position > behind and event.position.n > after:
                         yield _encoded(event)
         rest = await self.reader.rest()
+        if (values := await self.reader.final_values()) is not None:
+            yield encode("values", values)
         if rest.error is not None:
             yield encode("error", error_data(rest.error))
         yield encode("end", None)
@@ -150,7 +159,7 @@ class RunStream:
 
 
 def error_data(error: RunError) -> dict[str, Any]:
-    return {"error": error.kind, "message": error.message}
+    return wire_error(error.kind, error.message)
 
 
 def _encoded(event: WireEvent) -> bytes:

@@ -21,7 +21,12 @@ from perdure.operations import waits as wait_operations
 from perdure.operations.run_payload import load_setup
 from perdure.operations.runs import RunRow
 from perdure.server.agent_api import run_endings, statuses
-from perdure.server.agent_api.run_acceptance import Accepted, accept_run, check_filters
+from perdure.server.agent_api.run_acceptance import (
+    Accepted,
+    accept_run,
+    check_filters,
+    known_thread,
+)
 from perdure.server.agent_api.run_bodies import RunBody, WireBody
 from perdure.server.agent_api.run_results import (
     SeenRun,
@@ -32,6 +37,7 @@ from perdure.server.agent_api.run_results import (
     until_over,
 )
 from perdure.server.agent_api.run_shapes import is_update, selected, wire_run
+from perdure.server.agent_api.sse import StreamSlot
 from perdure.server.agent_api.statuses import STATES_OF, RunStatus
 from perdure.server.agent_api.waiting_response import WaitingResponse
 from perdure.server.caller import Scope
@@ -46,6 +52,8 @@ PAGE = 200
 """Runs that are read at once."""
 THREAD = "/threads/{thread_id}/runs"
 RUN = THREAD + "/{run_id}"
+ASKED: dict[int | str, dict[str, Any]] = {202: {"description": "The run was asked to stop"}}
+"""The answer of a request to cancel that does not wait."""
 Json = dict[str, Any]
 Action = Literal["interrupt", "rollback"]
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -55,7 +63,7 @@ Offset = Annotated[int, Query(ge=0, le=2**31)]
 class BatchBody(RunBody):
     """One run of a batch."""
 
-    thread_id: UUID | None = None
+    thread_id: str | None = None
 
 
 class CancelBody(WireBody):
@@ -70,9 +78,9 @@ class CancelBody(WireBody):
 
 
 @router.post(THREAD)
-async def create(thread_id: UUID, body: RunBody, api: ApiDep) -> Any:
+async def create(thread_id: str, body: RunBody, api: ApiDep) -> Any:
     """Create a run on a thread. It is on disk when this returns."""
-    return _created(api, await accept_run(api, str(thread_id), body))
+    return _created(api, await accept_run(api, thread_id, body))
 
 
 @router.post("/runs")
@@ -88,8 +96,7 @@ async def create_batch(
     """Create several runs, each on its thread or on one of its own."""
 
     async def accept(one: BatchBody) -> Json:
-        thread_id = None if one.thread_id is None else str(one.thread_id)
-        return _shown(api, await accept_run(api, thread_id, one))
+        return _shown(api, await accept_run(api, one.thread_id, one))
 
     made = await asyncio.gather(*map(accept, body), return_exceptions=True)
     for one in made:
@@ -112,28 +119,28 @@ def _shown(api: Api, accepted: Accepted) -> Json:
 
 
 @router.post(THREAD + "/wait")
-async def create_and_wait(thread_id: UUID, body: RunBody, api: ApiDep) -> Any:
+async def create_and_wait(thread_id: str, body: RunBody, api: ApiDep) -> Any:
     """Create a run on a thread, and return its values when it is over."""
-    accepted = await accept_run(api, str(thread_id), body)
-    return _waited(api, accepted, body)
+    slot = StreamSlot(api)
+    return _waited(api, slot, await accept_run(api, thread_id, body), body)
 
 
 @router.post("/runs/wait")
 async def create_stateless_and_wait(body: RunBody, api: ApiDep) -> Any:
     """Create a run on a thread of its own, and return its values when it is over."""
-    accepted = await accept_run(api, None, body)
-    return _waited(api, accepted, body)
+    slot = StreamSlot(api)
+    return _waited(api, slot, await accept_run(api, None, body), body)
 
 
-def _waited(api: Api, accepted: Accepted, body: RunBody) -> WaitingResponse:
+def _waited(api: Api, slot: StreamSlot, accepted: Accepted, body: RunBody) -> WaitingResponse:
     run_id, location = accepted.row.id, accepted.location
     headers = {"Content-Location": location, "Location": f"{location}/join"}
     leaving = body.on_disconnect == "cancel"
-    return _result(api, run_id, headers=headers, cancels=leaving)
+    return _result(api, slot, run_id, headers=headers, cancels=leaving)
 
 
 def _result(
-    api: Api, run_id: str, *, headers: dict[str, str], cancels: bool = False
+    api: Api, slot: StreamSlot, run_id: str, *, headers: dict[str, str], cancels: bool
 ) -> WaitingResponse:
     async def value() -> Any:
         return await result_of(api, run_id, await until_over(api, run_id))
@@ -143,15 +150,15 @@ def _result(
         if found is not None and not found.is_over:
             await run_endings.cancel(api, found, action="interrupt", wait=False)
 
-    return WaitingResponse(api, value, headers=headers, left=left if cancels else None)
+    return WaitingResponse(slot, value, headers=headers, left=left if cancels else None)
 
 
 @router.get(RUN + "/join")
 async def join(
-    thread_id: UUID, run_id: UUID, api: ApiDep, cancel_on_disconnect: bool = False
+    thread_id: str, run_id: UUID, api: ApiDep, cancel_on_disconnect: bool = False
 ) -> Any:
     """Wait until a run is over, and return its values."""
-    return await _join(api, str(thread_id), str(run_id), cancel_on_disconnect)
+    return await _join(api, thread_id, str(run_id), cancel_on_disconnect)
 
 
 @router.get("/runs/{run_id}/join")
@@ -162,13 +169,14 @@ async def join_stateless(run_id: UUID, api: ApiDep, cancel_on_disconnect: bool =
 
 async def _join(api: Api, thread_id: str | None, run_id: str, cancels: bool) -> Any:
     api.require(Scope.START if cancels else Scope.READ)
+    slot = StreamSlot(api)
     try:
         found = await find_run(api, thread_id, run_id)
     except NotFound as missing:  # clients of the Agent Server expect no error of HTTP
         return as_error("NotFound", str(missing))
     location = Accepted(found.row, thread_id is None).location
     headers = {"Content-Location": location, "Location": f"{location}/join"}
-    return _result(api, run_id, headers=headers, cancels=cancels)
+    return _result(api, slot, run_id, headers=headers, cancels=cancels)
 
 
 # -- looking
@@ -176,7 +184,7 @@ async def _join(api: Api, thread_id: str | None, run_id: str, cancels: bool) -> 
 
 @router.get(THREAD)
 async def list_runs(
-    thread_id: UUID,
+    thread_id: str,
     api: ApiDep,
     limit: Limit = 10,
     offset: Offset = 0,
@@ -185,7 +193,7 @@ async def list_runs(
 ) -> Any:
     """The runs of a thread, newest first."""
     api.require(Scope.READ)
-    on = str(thread_id)
+    on = await known_thread(api, thread_id)
     for action in ("read", "search"):
         filters = await api.authorize("threads", action, {"thread_id": on})
         await check_filters(api, on, filters)
@@ -230,9 +238,9 @@ async def _page(api: Api, thread_id: str, status: RunStatus | None, count: int) 
 
 
 @router.get(RUN)
-async def get(thread_id: UUID, run_id: UUID, api: ApiDep) -> Any:
+async def get(thread_id: str, run_id: UUID, api: ApiDep) -> Any:
     """A run."""
-    return await _get(api, str(thread_id), str(run_id))
+    return await _get(api, thread_id, str(run_id))
 
 
 @router.get("/runs/{run_id}")
@@ -251,27 +259,27 @@ async def _get(api: Api, thread_id: str | None, run_id: str) -> Json:
 
 
 @router.delete(RUN, status_code=204)
-async def delete(thread_id: UUID, run_id: UUID, api: ApiDep) -> Response:
+async def delete(thread_id: str, run_id: UUID, api: ApiDep) -> Response:
     """Delete a run; the state of its thread stays. One that is driven has to be cancelled first."""
     api.require(Scope.START)
-    found = await find_run(api, str(thread_id), str(run_id), action="delete")
+    found = await find_run(api, thread_id, str(run_id), action="delete")
     await run_endings.delete(api, found)
     return Response(status_code=204)
 
 
-@router.post(RUN + "/cancel")
+@router.post(RUN + "/cancel", responses=ASKED)
 async def cancel(
-    thread_id: UUID,
+    thread_id: str,
     run_id: UUID,
     api: ApiDep,
     wait: bool = False,
     action: Action = "interrupt",
 ) -> Any:
     """Cancel a run. By `rollback`, it and its checkpoints are deleted."""
-    return await _cancel(api, str(thread_id), str(run_id), action, wait)
+    return await _cancel(api, thread_id, str(run_id), action, wait)
 
 
-@router.post("/runs/{run_id}/cancel")
+@router.post("/runs/{run_id}/cancel", responses=ASKED)
 async def cancel_stateless(
     run_id: UUID, api: ApiDep, wait: bool = False, action: Action = "interrupt"
 ) -> Any:

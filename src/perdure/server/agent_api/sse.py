@@ -8,16 +8,16 @@ A stream ends in one of four ways.
                          to the next server, and would take a clean end for the end of the run
     the journal is gone  the same
 
-Nothing is buffered here: the next event is asked for when the last one has been taken by the
-connection. A client that reads slowly slows only its own reader of the journal. Every 5 seconds a
-comment is sent, whatever else is: JavaScript clients drop a connection whose comments are late.
+Events that are there at once are sent together, up to 32 KiB; then the next one is asked for when
+the connection has taken them. A client that reads slowly slows only its own reader of the journal.
+Every 5 seconds a comment is sent, whatever else is: JavaScript clients drop a connection whose
+comments are late.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
@@ -26,12 +26,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from perdure.errors import Unavailable
 from perdure.server.context import Api
+from perdure.server.json_errors import log_failure
 from perdure.server.json_values import dump
-
-log = logging.getLogger("perdure")
 
 HEARTBEAT = 5.0
 """Seconds between two comments."""
+FULL = 32 * 1024
+"""Bytes of events that are gathered at most before they are sent."""
 STALLED = 900.0
 """Seconds after which a client that takes nothing is given up."""
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -54,7 +55,7 @@ class StreamSlot:
 
     def __init__(self, api: Api) -> None:
         """Raises 503 if too many are open."""
-        self._open = contextlib.ExitStack()
+        self._open, self.redact = contextlib.ExitStack(), api.runtime.redact
         self.stopping = self._open.enter_context(api.open_stream()).stopping
         """Set when the server stops."""
 
@@ -87,11 +88,8 @@ class EventStreamResponse(Response):
         connection = _Connection(send)
         writing = asyncio.ensure_future(self._write(connection))
         leaving = asyncio.ensure_future(_until_left(receive))
-        others = (
-            asyncio.ensure_future(connection.beat()),
-            asyncio.ensure_future(self._slot.stopping.wait()),
-        )
-        tasks: set[asyncio.Future[Any]] = {writing, leaving, *others}
+        others = (connection.beat(), connection.send_gathered(), self._slot.stopping.wait())
+        tasks: set[asyncio.Future[Any]] = {writing, leaving, *map(asyncio.ensure_future, others)}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -104,7 +102,7 @@ class EventStreamResponse(Response):
             if has_left and not is_whole and self._on_leave is not None:
                 await self._on_leave()
         if is_whole and not has_left:
-            await connection.write(b"", more=False)
+            await connection.end()
 
     async def _write(self, connection: _Connection) -> None:
         try:
@@ -114,7 +112,7 @@ class EventStreamResponse(Response):
         except Unavailable:
             raise
         except Exception as error:
-            log.error("A stream failed.", exc_info=error)
+            log_failure("A stream", error, self._slot.redact)
             data = {"error": "InternalError", "message": "The stream failed; the log says why."}
             await connection.write(encode("error", data))
 
@@ -123,12 +121,40 @@ class _Connection:
     """The sending side of a connection: events and comments, one at a time."""
 
     def __init__(self, send: Send) -> None:
-        self._send, self._free = send, asyncio.Lock()
+        self._send_message, self._free = send, asyncio.Lock()
+        self._gathered, self._has_some = bytearray(), asyncio.Event()
 
-    async def write(self, body: bytes, *, more: bool = True) -> None:
-        message: Message = {"type": "http.response.body", "body": body, "more_body": more}
+    async def write(self, event: bytes) -> None:
+        """Send an event soon. Waits only if many are gathered."""
+        self._gathered += event
+        if len(self._gathered) < FULL:
+            self._has_some.set()
+        else:
+            await self._flush()
+            await asyncio.sleep(0)  # others have their turn
+
+    async def send_gathered(self) -> None:
+        """Send what is gathered whenever the source of events has none for the moment."""
+        while True:
+            await self._has_some.wait()
+            self._has_some.clear()
+            await self._flush()
+
+    async def end(self) -> None:
+        """Send what is left, and the end of the response."""
+        await self._flush()
+        await self._send(b"", more=False)
+
+    async def _flush(self) -> None:
         async with self._free:
-            await self._send(message)
+            body = bytes(self._gathered)
+            self._gathered.clear()
+            if body:
+                await self._send(body)
+
+    async def _send(self, body: bytes, *, more: bool = True) -> None:
+        message: Message = {"type": "http.response.body", "body": body, "more_body": more}
+        await self._send_message(message)
 
     async def beat(self) -> None:
         """Send comments until the client has taken nothing for too long."""
@@ -141,9 +167,7 @@ class _Connection:
                 async with asyncio.timeout(HEARTBEAT):
                     await self._free.acquire()
                 try:
-                    await self._send(
-                        {"type": "http.response.body", "body": COMMENT, "more_body": True}
-                    )
+                    await self._send(COMMENT)
                     taken_at = loop.time()
                 finally:
                     self._free.release()

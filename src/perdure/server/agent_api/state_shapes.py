@@ -8,7 +8,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Interrupt, PregelTask, StateSnapshot
 
-PLACE = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
+from perdure.langgraph_port.call_config import OWN_KEYS
 
 
 def thread_state(snapshot: StateSnapshot) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def checkpoint(config: RunnableConfig | Mapping[str, Any] | None) -> dict[str, A
     found = (config or {}).get("configurable")
     if not found:
         return None
-    place = {name: found[name] for name in PLACE if name in found}
+    place = {name: found[name] for name in OWN_KEYS if name in found}
     return {"checkpoint_ns": "", **place, "thread_id": found.get("thread_id")}
 
 

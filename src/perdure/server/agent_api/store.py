@@ -78,8 +78,7 @@ async def put_item(body: NewItem, api: ApiDep) -> Response:
         "index": body.index,
     }
     await api.authorize("store", "put", value)
-    if b"\\u0000" in dump(value["value"]):
-        raise ApiError(422, "value: it contains a character U+0000, which cannot be stored.")
+    _check_json("value", value["value"])
     options: dict[str, Any] = {} if body.ttl is None else {"ttl": body.ttl}
     if body.index is not None:
         options["index"] = body.index
@@ -133,6 +132,8 @@ async def search_items(body: ItemSearch, api: ApiDep) -> Json:
         "query": body.query,
     }
     await api.authorize("store", "search", value)
+    _check_json("filter", value["filter"])
+    _text("query", value["query"] or "")
     found = await _ask(
         api,
         lambda store: store.asearch(
@@ -222,6 +223,11 @@ def _text(name: str, text: str) -> str:
     if "\0" in text:
         raise ApiError(422, f"{name}: it contains a character U+0000, which cannot be stored.")
     return text
+
+
+def _check_json(name: str, value: Any) -> None:
+    if b"\\u0000" in dump(value):
+        raise ApiError(422, f"{name}: it contains a character U+0000, which cannot be stored.")
 
 
 def _wire(item: Item) -> Json:

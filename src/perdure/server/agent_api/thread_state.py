@@ -15,11 +15,13 @@ from pydantic import BaseModel
 
 from perdure.engine.bound_graph import BoundGraph
 from perdure.errors import Error
+from perdure.server.agent_api.run_bodies import CheckpointBody
 from perdure.server.agent_api.search_pages import Limit, selected
 from perdure.server.agent_api.state_shapes import checkpoint as wire_checkpoint
 from perdure.server.agent_api.state_shapes import thread_state
 from perdure.server.agent_api.thread_views import (
     apply_supersteps,
+    finding_subgraph,
     graph_of,
     place,
     snapshot_at,
@@ -38,19 +40,10 @@ Select = Annotated[list[str] | None, Query()]
 END = "__end__"
 
 
-class Checkpoint(BaseModel):
-    """A place in the history of a thread."""
-
-    thread_id: str | None = None
-    checkpoint_ns: str | None = None
-    checkpoint_id: str | None = None
-    checkpoint_map: Json | None = None
-
-
 class StateQuery(BaseModel):
     """Which state is meant."""
 
-    checkpoint: Checkpoint
+    checkpoint: CheckpointBody
     subgraphs: bool = False
     select: list[str] | None = None
 
@@ -60,7 +53,7 @@ class StateChange(BaseModel):
 
     values: Json | list[Any] | None = None
     as_node: str | None = None
-    checkpoint: Checkpoint | None = None
+    checkpoint: CheckpointBody | None = None
     checkpoint_id: str | None = None
 
 
@@ -70,7 +63,7 @@ class HistoryQuery(BaseModel):
     limit: Limit = 10
     before: str | Json | None = None
     metadata: Json | None = None
-    checkpoint: Checkpoint | None = None
+    checkpoint: CheckpointBody | None = None
     select: list[str] | None = None
 
 
@@ -167,7 +160,7 @@ async def _history(api: Api, thread_id: str, body: HistoryQuery) -> list[Json]:
     thread = await find_thread(api, thread_id)
     at = None if body.checkpoint is None else body.checkpoint.model_dump()
     if at is not None:
-        at.pop("checkpoint_id")  # the history goes back from `before`, or from the latest
+        at.pop("checkpoint_id", None)  # the history goes back from `before`, or from the latest
     config = place(thread.thread_id, at)
     before = _before(thread.thread_id, config, body.before)
     graph = graph_of(api, thread)
@@ -175,7 +168,8 @@ async def _history(api: Api, thread_id: str, body: HistoryQuery) -> list[Json]:
     found: list[StateSnapshot]
     if graph is not None:
         history = graph.pregel.aget_state_history(config, before=before, **limits)
-        found = [one async for one in history]
+        with finding_subgraph(config):
+            found = [one async for one in history]
     else:
         every = api.runtime.saver.alist(config, before=before, **limits)
         found = [stored_state(one, config) async for one in every]
@@ -188,7 +182,8 @@ def _before(
     if given is None:
         return None
     if isinstance(given, dict):
-        given = (given.get("configurable") or given).get("checkpoint_id")
+        inner = given.get("configurable")
+        given = (inner if isinstance(inner, dict) else given).get("checkpoint_id")
     if not isinstance(given, str) or not given:
         raise ApiError(422, "before: give a checkpoint, its id, or a config with one.")
     ns = config["configurable"]["checkpoint_ns"]

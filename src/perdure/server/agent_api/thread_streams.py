@@ -97,7 +97,7 @@ async def _events(
 ) -> AsyncGenerator[bytes]:
     source: RunEvents | None = None
     last = 0
-    async with aclosing(read_thread(api.runtime, thread_id, max(behind.run, 1))) as found:
+    async with aclosing(read_thread(api, thread_id, max(behind.run, 1))) as found:
         async for reader, item in found:
             if isinstance(item, Begun) or source is None:
                 source, last = _source(api, reader, has_output), 0
@@ -114,6 +114,9 @@ async def _events(
             if isinstance(item, Rest):
                 position = ThreadPosition(reader.row.n, Position(last, DONE))
                 if position > behind:
+                    values = await reader.final_values() if has_output else None
+                    if values is not None:
+                        yield encode("values", values)
                     if item.error is not None:
                         yield encode("error", error_data(item.error))
                     done = {"status": "run_done", "run_id": reader.row.id}

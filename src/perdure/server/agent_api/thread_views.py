@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -13,7 +14,9 @@ from langgraph.types import Command, StateSnapshot, StateUpdate
 from perdure.engine.bound_graph import BoundGraph
 from perdure.engine.graphs import Graph
 from perdure.errors import UNREADABLE, Error
+from perdure.langgraph_port.call_config import OWN_KEYS
 from perdure.operations import threads
+from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.agent_api.state_shapes import interrupts_by_task
 from perdure.server.context import Api
 from perdure.server.json_errors import ApiError
@@ -71,7 +74,7 @@ async def _error(api: Api, thread: Thread) -> dict[str, Any] | None:
     if run.state is State.CANCELLED:
         return {"error": "UserInterrupt", "message": run.reason or "The run was cancelled."}
     if run.error is not None and run.state in (State.FAILED, State.HELD):
-        return {"error": run.error.kind, "message": run.error.message}
+        return wire_error(run.error.kind, run.error.message)
     return None if run.reason is None else {"error": run.state.value, "message": run.reason}
 
 
@@ -87,7 +90,8 @@ def wire_ttl(thread: Thread) -> dict[str, Any] | None:
 
 def place(thread_id: str, checkpoint: dict[str, Any] | None = None) -> RunnableConfig:
     """The config that names a state of a thread: by default the latest of its top graph."""
-    given = {name: one for name, one in (checkpoint or {}).items() if one is not None}
+    every = (checkpoint or {}).items()
+    given = {name: one for name, one in every if one is not None and name in OWN_KEYS}
     return {"configurable": {"checkpoint_ns": "", **given, "thread_id": thread_id}}
 
 
@@ -111,11 +115,23 @@ def snapshot_at(
     api: Api, thread: Thread, config: RunnableConfig, *, subgraphs: bool = False
 ) -> StateSnapshot:
     """The state of a thread at a place; it blocks. Without its graph only what is stored can be
-    shown."""
+    shown. Raises 404 if the graph has no such subgraph."""
     graph = graph_of(api, thread)
     if graph is not None:
-        return graph.pregel.get_state(config, subgraphs=subgraphs)
+        with finding_subgraph(config):
+            return graph.pregel.get_state(config, subgraphs=subgraphs)
     return stored_state(api.runtime.saver.get_tuple(config), config)
+
+
+@contextmanager
+def finding_subgraph(config: RunnableConfig) -> Iterator[None]:
+    """Makes LangGraph's error for a subgraph that is not in the graph a 404."""
+    try:
+        yield
+    except ValueError as error:
+        if namespace := config["configurable"]["checkpoint_ns"]:
+            raise ApiError(404, f"The graph has no subgraph at {namespace!a:.100}.") from error
+        raise
 
 
 def stored_state(found: CheckpointTuple | None, config: RunnableConfig) -> StateSnapshot:

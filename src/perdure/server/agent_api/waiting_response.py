@@ -7,14 +7,13 @@ closing the connection. The caller may go away before that; then `left` is calle
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from perdure.server.context import Api
+from perdure.server.agent_api.sse import StreamSlot
 from perdure.server.json_errors import json_error
 from perdure.server.json_values import dump
 
@@ -28,7 +27,7 @@ class WaitingResponse(Response):
 
     def __init__(
         self,
-        api: Api,
+        slot: StreamSlot,
         value: Callable[[], Awaitable[Any]],
         *,
         headers: Mapping[str, str] | None = None,
@@ -36,25 +35,19 @@ class WaitingResponse(Response):
     ) -> None:
         super().__init__(None, 200, dict(headers or {}), "application/json")
         del self.headers["content-length"]
-        self._api, self._value, self._left = api, value, left
+        self._slot, self._value, self._left = slot, value, left
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with contextlib.ExitStack() as counted:
-            try:
-                stream = counted.enter_context(self._api.open_stream())
-            except Exception as refused:
-                status = getattr(refused, "status_code", 503)
-                await json_error(status, str(refused))(scope, receive, send)
-                return
-            value = asyncio.ensure_future(self._value())
-            gone = asyncio.ensure_future(_disconnected(receive))
-            stopping = asyncio.ensure_future(stream.stopping.wait())
-            try:
-                await self._send(scope, receive, send, value, gone, stopping)
-            finally:
-                for task in (value, gone, stopping):
-                    task.cancel()
-                await asyncio.gather(value, gone, stopping, return_exceptions=True)
+        value = asyncio.ensure_future(self._value())
+        gone = asyncio.ensure_future(_disconnected(receive))
+        stopping = asyncio.ensure_future(self._slot.stopping.wait())
+        try:
+            await self._send(scope, receive, send, value, gone, stopping)
+        finally:
+            self._slot.close()
+            for task in (value, gone, stopping):
+                task.cancel()
+            await asyncio.gather(value, gone, stopping, return_exceptions=True)
 
     async def _send(
         self,

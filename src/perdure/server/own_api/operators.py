@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 
 from perdure.server.caller import Scope
 from perdure.server.context import ApiDep
-from perdure.server.own_api.requests import Id, Limit, errors
+from perdure.server.own_api.requests import Limit, Name, errors
 from perdure.types import Message
 
 router = APIRouter(prefix="/perdure", tags=["operators"])
@@ -44,7 +44,7 @@ async def list_messages(api: ApiDep, limit: Limit = 100) -> list[Message]:
 
 
 @router.post("/messages/{message_id:path}/redeliver", responses=errors(404), status_code=204)
-async def redeliver(api: ApiDep, message_id: Id) -> Response:
+async def redeliver(api: ApiDep, message_id: Name) -> Response:
     """Deliver a message now: one that was given up, or is to be tried later."""
     api.require(Scope.ADMIN)
     await api.runtime.redeliver(message_id)

@@ -13,8 +13,6 @@ from typing import Annotated, Any, Generic, TypeVar
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from perdure.server.json_errors import ApiError
-
 T = TypeVar("T")
 
 _TEXT = r"^[^\x00]*$"  # PostgreSQL stores no NUL
@@ -23,7 +21,8 @@ Name = Annotated[str, Path(min_length=1, max_length=256, pattern=_TEXT)]
 Which = Annotated[str | None, Query(max_length=512, pattern=_TEXT)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items.")]
 After = Annotated[
-    str | None, Query(max_length=600, pattern=_TEXT, description="`next` of the page before.")
+    str | None,
+    Query(max_length=600, pattern=r"^[0-9]{1,15}\.[^\x00]+$", description="`next` of a page."),
 ]
 Text = Annotated[str, Field(max_length=10_000, pattern=_TEXT)]
 Person = Annotated[
@@ -63,10 +62,8 @@ class Page(Generic[T]):
 
 
 def position(after: str | None) -> tuple[int, str] | None:
-    """The position that `after` names. Raises 422."""
+    """The position that `after` names."""
     if after is None:
         return None
     at, _, id = after.partition(".")
-    if not (at.isascii() and at.isdigit() and len(at) <= 15 and id):
-        raise ApiError(422, "after is not the `next` of a page of this list.")
     return int(at), id

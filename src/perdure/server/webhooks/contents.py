@@ -15,6 +15,8 @@ from perdure.langgraph_port.checkpoint_names import is_trigger
 from perdure.operations import events, runs
 from perdure.operations.run_payload import load_labels, load_setup
 from perdure.operations.runs import RunRow
+from perdure.server.agent_api.run_shapes import wire_run
+from perdure.server.agent_api.statuses import RunStatus
 from perdure.service.webhooks import EVENTS, QUESTION_WAITING
 from perdure.times import moment
 from perdure.types import Event, EventKind, Message
@@ -22,10 +24,10 @@ from perdure.types import Event, EventKind, Message
 LOOKED_BACK = 200
 """Events before the one that is told, among which its checkpoint is looked for."""
 _STATUS = {
-    EventKind.DONE: "success",
-    EventKind.WAITING: "success",
-    EventKind.FAILED: "error",
-    EventKind.HELD: "error",
+    EventKind.DONE: RunStatus.SUCCESS,
+    EventKind.WAITING: RunStatus.SUCCESS,
+    EventKind.FAILED: RunStatus.ERROR,
+    EventKind.HELD: RunStatus.ERROR,
 }
 _TYPES = {state.value: event for event, state in EVENTS.items()}
 
@@ -92,17 +94,9 @@ class ToldRun:
 
     async def as_wire_run(self) -> dict[str, Any]:
         """The body of a run's own webhook: the Agent Server's."""
-        row, setup = self.row, self.setup
-        asked = ("input", "command", "config", "context")
+        status = _STATUS.get(EventKind(self.event.kind), RunStatus.INTERRUPTED)
         body = {
-            "run_id": row.id,
-            "thread_id": row.thread_id,
-            "assistant_id": self.metadata.get("assistant_id"),
-            "metadata": self.metadata,
-            "status": _STATUS.get(EventKind(self.event.kind), "interrupted"),
-            "kwargs": {name: setup.get(name) for name in asked},
-            "multitask_strategy": setup.get("multitask_strategy"),
-            "created_at": moment(row.created_at),
+            **wire_run(self._engine.serializer, self.row, status),
             "updated_at": self.event.at,
             "run_started_at": self._started,
             "run_ended_at": self.event.at,

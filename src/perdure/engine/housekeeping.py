@@ -1,0 +1,96 @@
+"""What a worker does beside the runs: sweeps, which delete what is kept no longer.
+
+A sweep is done in pieces, each small enough that the worker can stop after it. A worker that stops
+when it is idle does one piece of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from perdure.journal import Journal
+from perdure.journal.clock import Clock
+from perdure.operations.look import Oldest
+
+log = logging.getLogger("perdure")
+
+AGAIN = 10.0
+"""Seconds until a worker asks again whether there is something to delete."""
+
+
+class Sweep(Protocol):
+    """Something to delete, piece by piece."""
+
+    what: str
+    """What it does, for a log line: `Deleting old runs`."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it has rested long enough."""
+
+    def is_needed(self, oldest: Oldest, now: int) -> bool:
+        """Whether there may be something to delete."""
+
+    async def piece(self, journal: Journal, now: int) -> int:
+        """Do a piece. Gives how many runs were deleted."""
+
+    async def tick(self, journal: Journal, now: int) -> int:
+        """Do the one piece of a worker that does not stay."""
+
+
+class Housekeeping:
+    """The sweeps of one worker. `swept` is called after each piece, with the runs it deleted."""
+
+    def __init__(
+        self,
+        sweeps: Iterable[Sweep],
+        journal: Journal,
+        clock: Clock,
+        swept: Callable[[int], None],
+        *,
+        once: bool,
+    ) -> None:
+        self._journal, self._clock, self._swept, self._once = journal, clock, swept, once
+        self._left = list(sweeps)
+        self._asked: dict[int, float] = {}
+        self.tasks: dict[asyncio.Task[int], Sweep] = {}
+
+    @property
+    def due(self) -> list[Sweep]:
+        """The sweeps of which a piece could be done now."""
+        under_way = {id(sweep) for sweep in self.tasks.values()}
+        return [
+            sweep
+            for sweep in self._left
+            if id(sweep) not in under_way
+            and (self._once or sweep.is_due)
+            and time.monotonic() - self._asked.get(id(sweep), float("-inf")) >= AGAIN
+        ]
+
+    def begin(self, sweeps: Iterable[Sweep], oldest: Oldest) -> None:
+        """Begin a piece of each of these sweeps that is needed."""
+        now = self._clock.now()
+        for sweep in sweeps:
+            if self._once:
+                self._left.remove(sweep)
+            self._asked[id(sweep)] = float("-inf")
+            if not sweep.is_needed(oldest, now):
+                self._asked[id(sweep)] = time.monotonic()
+            else:
+                work = sweep.tick if self._once else sweep.piece
+                task = asyncio.create_task(work(self._journal, now))
+                self.tasks[task] = sweep
+                task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[int]) -> None:
+        sweep, deleted = self.tasks.pop(task), 0
+        if not task.cancelled():
+            if (error := task.exception()) is not None:
+                log.warning("%s failed; it is tried again: %s", sweep.what, error)
+            else:
+                deleted = task.result()
+        self._swept(deleted)

@@ -1,0 +1,207 @@
+"""What `langgraph_sdk.Auth` handlers and scopes of tokens let callers have of threads, assistants
+and the store. What a caller may not have looks as if it were not there."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langgraph_sdk import Auth
+from langgraph_sdk.client import SyncLangGraphClient
+from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError
+
+from perdure.runtime import Runtime
+from perdure.types import State
+from tests.support.agent_server import AgentServer, served
+from tests.support.polling import until
+from tests.support.wire_graphs import SERVED, with_graphs
+
+asked: list[tuple[str, str]] = []
+"""(resource, action) of each call of a handler."""
+
+
+def owners() -> Auth:
+    """Everyone has threads and assistants of their own, and a store of their own."""
+    auth = Auth()
+
+    @auth.authenticate
+    async def authenticate(headers: dict[bytes, bytes]) -> Any:
+        name = headers.get(b"x-api-key", b"").decode()
+        return {"identity": name, "permissions": ["perdure:admin"]}
+
+    @auth.on
+    async def own(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> Any:
+        asked.append((ctx.resource, ctx.action))
+        if ctx.action == "create":
+            value.setdefault("metadata", {})["owner"] = ctx.user.identity
+        return {"owner": ctx.user.identity}
+
+    @auth.on.store
+    async def own_store(ctx: Auth.types.AuthContext, value: dict[str, Any]) -> None:
+        asked.append((ctx.resource, ctx.action))
+        value["namespace"] = (ctx.user.identity, *(value["namespace"] or ()))
+
+    return auth
+
+
+@pytest.fixture
+def database() -> str:
+    return "sqlite"
+
+
+@pytest.fixture
+def runtime(request: pytest.FixtureRequest, database: str) -> Runtime:
+    return with_graphs(Runtime(request.getfixturevalue(f"{database}_url"), store=True))
+
+
+@pytest.fixture
+def server(runtime: Runtime) -> Iterator[AgentServer]:
+    asked.clear()
+    with served(runtime, auth=owners()) as found:
+        yield found
+
+
+@pytest.fixture
+def ada(server: AgentServer) -> SyncLangGraphClient:
+    return server.sync_client(api_key="ada")
+
+
+@pytest.fixture
+def ben(server: AgentServer) -> SyncLangGraphClient:
+    return server.sync_client(api_key="ben")
+
+
+@SERVED
+def test_threads_of_others_look_like_none(
+    ada: SyncLangGraphClient, ben: SyncLangGraphClient
+) -> None:
+    made = ada.threads.create(graph_id="numbers", metadata={"n": 1})
+    id = made["thread_id"]
+    assert made["metadata"] == {"graph_id": "numbers", "n": 1, "owner": "ada"}
+    assert ada.threads.get(id) == made
+    for call in (
+        lambda: ben.threads.get(id),
+        lambda: ben.threads.update(id, metadata={"n": 2}),
+        lambda: ben.threads.delete(id),
+        lambda: ben.threads.get_state(id),
+        lambda: ben.threads.get_history(id),
+        lambda: ben.threads.update_state(id, {"n": 1}, as_node="add"),
+        lambda: ben.threads.copy(id),
+    ):
+        with pytest.raises(NotFoundError):
+            call()
+    assert ben.threads.search() == []
+    assert ben.threads.search(metadata={"owner": "ada"}) == []
+    assert ben.threads.search(ids=[id]) == []
+    assert ben.threads.count() == 0
+    assert ben.threads.prune([id]) == {"pruned_count": 0}
+    for existing in ("raise", "do_nothing"):
+        with pytest.raises(ConflictError):
+            ben.threads.create(thread_id=id, if_exists=existing)
+    assert [one["thread_id"] for one in ada.threads.search()] == [id]
+    assert ada.threads.count() == 1
+    assert ada.threads.update(id, metadata={"n": 3})["metadata"]["n"] == 3  # type: ignore[index]
+
+
+def test_a_thread_that_was_started_by_no_user_is_no_users(
+    runtime: Runtime, ada: SyncLangGraphClient
+) -> None:
+    id = str(uuid.uuid4())
+    run = runtime.blocking.start("numbers", {"n": 1}, thread_id=id)
+    until(lambda: runtime.blocking.get(run.id).state is State.DONE)
+    with pytest.raises(NotFoundError):
+        ada.threads.get(id)
+
+
+@SERVED
+def test_assistants_of_others_look_like_none(
+    ada: SyncLangGraphClient, ben: SyncLangGraphClient
+) -> None:
+    id = ada.assistants.create("numbers", name="mine")["assistant_id"]
+    assert ada.assistants.get(id)["metadata"] == {"owner": "ada"}
+    for call in (
+        lambda: ben.assistants.get(id),
+        lambda: ben.assistants.get_graph(id),
+        lambda: ben.assistants.get_schemas(id),
+        lambda: ben.assistants.get_subgraphs(id),
+        lambda: ben.assistants.get_versions(id),
+        lambda: ben.assistants.update(id, name="his"),
+        lambda: ben.assistants.set_latest(id, 1),
+        lambda: ben.assistants.delete(id),
+    ):
+        with pytest.raises(NotFoundError):
+            call()
+    assert ben.assistants.search() == []
+    assert ben.assistants.count() == 0
+    assert [one["assistant_id"] for one in ada.assistants.search()] == [id]
+    for existing in ("raise", "do_nothing"):
+        with pytest.raises(ConflictError):
+            ben.assistants.create("numbers", assistant_id=id, if_exists=existing)
+
+
+@SERVED
+def test_a_handler_gives_each_user_a_store(
+    ada: SyncLangGraphClient, ben: SyncLangGraphClient, runtime: Runtime
+) -> None:
+    ada.store.put_item(["notes"], "k", {"n": 1})
+    assert ada.store.get_item(["notes"], "k")["namespace"] == ["ada", "notes"]
+    assert ben.store.get_item(["notes"], "k") is None
+    assert ben.store.search_items([])["items"] == []
+    assert ben.store.list_namespaces()["namespaces"] == []
+    ben.store.delete_item(["notes"], "k")
+    assert ada.store.list_namespaces()["namespaces"] == [["ada", "notes"]]
+    assert len(ada.store.search_items(["notes"])["items"]) == 1
+    actions = {action for resource, action in asked if resource == "store"}
+    assert actions == {"put", "get", "search", "delete", "list_namespaces"}
+
+
+def test_handlers_are_asked_for_what_is_done(ada: SyncLangGraphClient) -> None:
+    id = ada.threads.create(graph_id="numbers")["thread_id"]
+    for call, expected in (
+        (lambda: ada.threads.get(id), ["read"]),
+        (lambda: ada.threads.get_state(id), ["read"]),
+        (lambda: ada.threads.get_history(id), ["read"]),
+        (lambda: ada.threads.update(id, metadata={}), ["update"]),
+        (lambda: ada.threads.update_state(id, {"n": 1}, as_node="add"), ["update"]),
+        (lambda: ada.threads.copy(id), ["read", "create"]),
+        (lambda: ada.threads.search(), ["search"]),
+        (lambda: ada.threads.count(), ["search"]),
+        (lambda: ada.threads.delete(id), ["delete"]),
+    ):
+        asked.clear()
+        call()
+        assert asked == [("threads", action) for action in expected]
+
+
+def test_scopes_of_tokens_hold(runtime: Runtime) -> None:
+    create = runtime.services.tokens.create
+    reader, starter = (runtime.journal.run(create(one, [one])) for one in ("read", "start"))
+    with served(runtime) as server:
+        made = server.sync_client(api_key=starter).threads.create(graph_id="numbers")["thread_id"]
+        reads = server.sync_client(api_key=reader)
+        starts = server.sync_client(api_key=starter)
+        assert reads.threads.get(made)["thread_id"] == made
+        assert reads.threads.search()
+        assert reads.assistants.search()
+        assert reads.store.get_item(["a"], "k") is None
+        refused: tuple[Any, ...] = (
+            lambda: reads.threads.create(),
+            lambda: reads.threads.update(made, metadata={}),
+            lambda: reads.threads.delete(made),
+            lambda: reads.threads.copy(made),
+            lambda: reads.threads.prune([made]),
+            lambda: reads.threads.update_state(made, {"n": 1}),
+            lambda: reads.store.put_item(["a"], "k", {}),
+            lambda: reads.store.delete_item(["a"], "k"),
+            lambda: starts.assistants.create("numbers"),
+            lambda: starts.assistants.update("numbers", name="x"),
+            lambda: starts.assistants.set_latest("numbers", 1),
+            lambda: starts.assistants.delete("numbers"),
+        )
+        for call in refused:
+            with pytest.raises(APIStatusError) as error:
+                call()
+            assert error.value.status_code == 403
+        starts.store.put_item(["a"], "k", {"n": 1})
