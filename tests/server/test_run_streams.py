@@ -8,7 +8,8 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -224,6 +225,27 @@ def test_a_join_filters_by_modes_in_every_spelling(server: StreamingServer) -> N
     assert joined('stream_mode=["values"]') == {"values"}
     assert joined("stream_mode=") == joined("") == {"values", "custom", "updates"}
     assert http.get(f"{location}?stream_mode=tools").status_code == 422
+
+
+async def test_nothing_is_lost_at_the_end_of_a_stream_whose_client_is_slow() -> None:
+    takes, sent = asyncio.Event(), bytearray()
+
+    async def events() -> AsyncGenerator[bytes]:
+        yield b"the last event, "
+        for _ in range(5):  # it is being sent
+            await asyncio.sleep(0)
+        yield b"the end"
+        asyncio.get_running_loop().call_later(0.05, takes.set)
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await takes.wait()  # as a server does while the buffers are full
+            sent.extend(message["body"])
+
+    slot: Any = SimpleNamespace(stopping=asyncio.Event(), close=lambda: None)
+    response = sse.EventStreamResponse(slot, events())
+    await response({"type": "http"}, asyncio.Event().wait, send)  # type: ignore[arg-type]
+    assert sent == b"the last event, the end"
 
 
 def test_a_join_that_was_cut_off_comes_back_as_it_was_asked_for(server: StreamingServer) -> None:

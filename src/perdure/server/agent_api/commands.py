@@ -38,7 +38,7 @@ from perdure.server.agent_api.run_acceptance import accept_run
 from perdure.server.agent_api.run_bodies import RunBody
 from perdure.server.agent_api.run_reader import Begun, Rest, read_thread
 from perdure.server.agent_api.run_shapes import WIRE
-from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot, encode
+from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.threads import find_thread
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
@@ -67,7 +67,7 @@ class EventStreamBody(BaseModel):
     channels: list[str]
     namespaces: list[list[str]] | None = None
     depth: int | None = Field(None, ge=0)
-    since: int | None = Field(None, ge=0)
+    since: int | None = Field(None, ge=0, lt=2**53)
 
     def check(self) -> None:
         for name in self.channels:
@@ -100,14 +100,19 @@ def _begins(namespace: Sequence[str], prefix: Sequence[str]) -> bool:
 # -- commands
 
 
-@router.post("/threads/{thread_id}/commands", response_model=None)
-async def run_command(thread_id: UUID, request: Request, api: ApiDep) -> Json:
+class CommandBody(BaseModel):
+    """A command of the v2 protocol."""
+
+    id: int | str | None = None
+    method: str | None = None
+    params: Json | None = None
+
+
+@router.post("/threads/{thread_id}/commands")
+async def run_command(thread_id: UUID, body: CommandBody, request: Request, api: ApiDep) -> Json:
     """Start a run, or answer what a run asks, by a command of the v2 protocol."""
-    command = await request.json()
-    if not isinstance(command, dict):
-        raise ApiError(422, 'The body must be a command: {"id": 1, "method": ..., "params": ...}.')
-    id, method, params = command.get("id"), command.get("method"), command.get("params") or {}
-    handle = HANDLERS.get(method) if isinstance(method, str) else None
+    id, method, params = body.id, body.method, body.params or {}
+    handle = HANDLERS.get(method or "")
     if handle is None:
         known = ", ".join(HANDLERS)
         return _error(id, "unknown_command", f"There is no command {ascii(method)[:60]}: {known}.")
@@ -214,20 +219,20 @@ HANDLERS: dict[str, Handler] = {"run.start": _start, "input.respond": _respond}
 # -- events
 
 
-@router.post("/threads/{thread_id}/stream/events", response_model=None)
+@router.post("/threads/{thread_id}/stream/events", response_model=None, responses=DOCUMENTED)
 async def stream_events(thread_id: UUID, body: EventStreamBody, api: ApiDep) -> Response:
     """Stream the events of all runs of a thread, by the v2 protocol: from the first that is kept,
     or behind `since`."""
     api.require(Scope.READ)
     body.check()
-    slot = StreamSlot(api)
-    try:
-        await find_thread(api, str(thread_id))
-    except ApiError as error:
-        # With handlers it may be one that the caller must not know of.
-        if error.status_code != 404 or api.options.auth is not None:
-            raise
-    return EventStreamResponse(slot, _events(api, str(thread_id), body))
+    with StreamSlot(api) as slot:
+        try:
+            await find_thread(api, str(thread_id))
+        except ApiError as error:
+            # With handlers it may be one that the caller must not know of.
+            if error.status_code != 404 or api.options.auth is not None:
+                raise
+        return EventStreamResponse(slot, _events(api, str(thread_id), body))
 
 
 async def _events(api: Api, thread_id: str, wanted: EventStreamBody) -> AsyncGenerator[bytes]:

@@ -39,7 +39,7 @@ from perdure.server.agent_api.run_events import (
 from perdure.server.agent_api.run_reader import RunReader
 from perdure.server.agent_api.run_results import find_run
 from perdure.server.agent_api.run_shapes import wire_error
-from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot, encode
+from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.stream_modes import parse_filter, parse_modes, run_modes
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
@@ -48,19 +48,19 @@ from perdure.types import RunError
 router = APIRouter(tags=["runs"])
 
 
-@router.post("/threads/{thread_id}/runs/stream", response_model=None)
+@router.post("/threads/{thread_id}/runs/stream", response_model=None, responses=DOCUMENTED)
 async def stream_run(thread_id: str, body: RunBody, request: Request, api: ApiDep) -> Response:
     """Create a run on a thread, and stream its output as server-sent events."""
     return await _accept_and_stream(api, str(thread_id), body, request)
 
 
-@router.post("/runs/stream", response_model=None)
+@router.post("/runs/stream", response_model=None, responses=DOCUMENTED)
 async def stream_stateless_run(body: RunBody, request: Request, api: ApiDep) -> Response:
     """Create a run without a thread, and stream its output as server-sent events."""
     return await _accept_and_stream(api, None, body, request)
 
 
-@router.get("/threads/{thread_id}/runs/{run_id}/stream", response_model=None)
+@router.get("/threads/{thread_id}/runs/{run_id}/stream", response_model=None, responses=DOCUMENTED)
 async def join_run_stream(
     thread_id: UUID, run_id: UUID, request: Request, api: ApiDep, cancel_on_disconnect: bool = False
 ) -> Response:
@@ -68,7 +68,7 @@ async def join_run_stream(
     return await _join(api, str(thread_id), str(run_id), request, cancel_on_disconnect)
 
 
-@router.get("/runs/{run_id}/stream", response_model=None)
+@router.get("/runs/{run_id}/stream", response_model=None, responses=DOCUMENTED)
 async def join_stateless_run_stream(
     run_id: UUID, request: Request, api: ApiDep, cancel_on_disconnect: bool = False
 ) -> Response:
@@ -80,14 +80,15 @@ async def _accept_and_stream(
     api: Api, thread_id: str | None, body: RunBody, request: Request
 ) -> Response:
     modes = parse_modes(body.stream_mode)
-    slot = StreamSlot(api)
     asked = body.model_copy(update={"stream_mode": [*modes]})
-    accepted = await accept_run(api, thread_id, asked)
-    source = RunEvents(accepted.row.id, modes, subgraphs=body.stream_subgraphs)
-    reader = RunReader(api, accepted.row)
-    stream = RunStream(reader, source, Position(accepted.after), is_new=True)
-    headers = {"location": f"{accepted.location}/stream", "content-location": accepted.location}
-    return _respond(api, slot, stream, headers, cancels=body.on_disconnect == "cancel")
+    with StreamSlot(api) as slot:
+        accepted = await accept_run(api, thread_id, asked)
+        source = RunEvents(accepted.row.id, modes, subgraphs=body.stream_subgraphs)
+        reader = RunReader(api, accepted.row)
+        stream = RunStream(reader, source, Position(accepted.after), is_new=True)
+        place = accepted.location
+        headers = {"location": f"{place}/stream", "content-location": place}
+        return _respond(api, slot, stream, headers, cancels=body.on_disconnect == "cancel")
 
 
 async def _join(
@@ -95,22 +96,22 @@ async def _join(
 ) -> Response:
     api.require(Scope.START if cancels else Scope.READ)
     wanted = parse_filter(request.query_params.getlist("stream_mode"))
-    slot = StreamSlot(api)
-    row = (await find_run(api, thread_id, run_id)).row
-    modes, subgraphs = run_modes(load_setup(api.runtime.engine.serializer, row))
-    source = RunEvents(row.id, wanted or modes, subgraphs=subgraphs)
-    reader = RunReader(api, row)
-    position = parse_position(request.headers.get("last-event-id"))
-    if position is None:
-        stream = RunStream(reader, source, Position(await reader.last()), is_new=True)
-    else:
-        stream = RunStream(reader, source, position, is_new=position < START)
-    path = f"/threads/{thread_id}/runs/{run_id}" if thread_id else f"/runs/{run_id}"
-    # A client that was cut off calls what `location` says: it has to get the same stream.
-    query = [("stream_mode", mode) for mode in wanted or ()]
-    query += [("cancel_on_disconnect", "true")] if cancels else []
-    location = f"{path}/stream{'?' if query else ''}{urlencode(query)}"
-    return _respond(api, slot, stream, {"location": location}, cancels=cancels)
+    with StreamSlot(api) as slot:
+        row = (await find_run(api, thread_id, run_id)).row
+        modes, subgraphs = run_modes(load_setup(api.runtime.engine.serializer, row))
+        source = RunEvents(row.id, wanted or modes, subgraphs=subgraphs)
+        reader = RunReader(api, row)
+        position = parse_position(request.headers.get("last-event-id"))
+        if position is None:
+            stream = RunStream(reader, source, Position(await reader.last()), is_new=True)
+        else:
+            stream = RunStream(reader, source, position, is_new=position < START)
+        path = f"/threads/{thread_id}/runs/{run_id}" if thread_id else f"/runs/{run_id}"
+        # A client that was cut off calls what `location` says: it has to get the same stream.
+        query = [("stream_mode", mode) for mode in wanted or ()]
+        query += [("cancel_on_disconnect", "true")] if cancels else []
+        location = f"{path}/stream{'?' if query else ''}{urlencode(query)}"
+        return _respond(api, slot, stream, {"location": location}, cancels=cancels)
 
 
 def _respond(

@@ -37,6 +37,13 @@ STALLED = 900.0
 """Seconds after which a client that takes nothing is given up."""
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 COMMENT = b": heartbeat\r\n\r\n"
+DOCUMENTED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Server-sent events.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+"""The response, for OpenAPI."""
 
 
 def encode(name: str, data: Any, id: str | None = None) -> bytes:
@@ -51,13 +58,25 @@ def _line(text: str) -> bytes:
 
 
 class StreamSlot:
-    """A stream that counts as open from now on: take it before a run is accepted for it."""
+    """A stream that counts as open from now on: take it before a run is accepted for it.
+
+    with StreamSlot(api) as slot:  # given back if what follows raises
+        accepted = await accept_run(api, thread_id, body)
+        return EventStreamResponse(slot, events)
+    """
 
     def __init__(self, api: Api) -> None:
         """Raises 503 if too many are open."""
         self._open, self.redact = contextlib.ExitStack(), api.runtime.redact
         self.stopping = self._open.enter_context(api.open_stream()).stopping
         """Set when the server stops."""
+
+    def __enter__(self) -> StreamSlot:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self.close()
 
     def close(self) -> None:
         self._open.close()
@@ -115,6 +134,8 @@ class EventStreamResponse(Response):
             log_failure("A stream", error, self._slot.redact)
             data = {"error": "InternalError", "message": "The stream failed; the log says why."}
             await connection.write(encode("error", data))
+        # What is being sent waits while the client takes nothing, and would be lost by cancelling.
+        await connection.flush()
 
 
 class _Connection:
@@ -130,7 +151,7 @@ class _Connection:
         if len(self._gathered) < FULL:
             self._has_some.set()
         else:
-            await self._flush()
+            await self.flush()
             await asyncio.sleep(0)  # others have their turn
 
     async def send_gathered(self) -> None:
@@ -138,14 +159,14 @@ class _Connection:
         while True:
             await self._has_some.wait()
             self._has_some.clear()
-            await self._flush()
+            await self.flush()
 
     async def end(self) -> None:
-        """Send what is left, and the end of the response."""
-        await self._flush()
+        """Send the end of the response."""
         await self._send(b"", more=False)
 
-    async def _flush(self) -> None:
+    async def flush(self) -> None:
+        """Send what is gathered, behind what is being sent."""
         async with self._free:
             body = bytes(self._gathered)
             self._gathered.clear()

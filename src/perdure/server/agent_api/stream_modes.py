@@ -42,7 +42,7 @@ def parse_filter(given: Iterable[str]) -> tuple[str, ...] | None:
         if one.lstrip().startswith("["):
             try:
                 names += json.loads(one)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise ApiError(422, "stream_mode is not a list of modes in JSON.") from None
         elif one.strip():
             names.append(one.strip())

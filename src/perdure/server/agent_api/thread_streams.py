@@ -23,7 +23,7 @@ from perdure.operations.run_payload import load_setup
 from perdure.server.agent_api.run_events import Position, RunEvents, parse_position
 from perdure.server.agent_api.run_reader import Begun, Rest, RunReader, read_thread
 from perdure.server.agent_api.run_streams import error_data
-from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot, encode
+from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.stream_modes import run_modes
 from perdure.server.agent_api.threads import find_thread
 from perdure.server.caller import Scope
@@ -60,7 +60,7 @@ def parse_thread_position(text: str | None) -> ThreadPosition | None:
     return ThreadPosition(int(run), at)
 
 
-@router.get("/threads/{thread_id}/stream", response_model=None)
+@router.get("/threads/{thread_id}/stream", response_model=None, responses=DOCUMENTED)
 async def join_thread_stream(thread_id: UUID, request: Request, api: ApiDep) -> Response:
     """Stream what all runs of a thread produce, from `Last-Event-ID` on or from now."""
     api.require(Scope.READ)
@@ -72,13 +72,13 @@ async def join_thread_stream(thread_id: UUID, request: Request, api: ApiDep) -> 
         raise ApiError(
             422, f"stream_mode {ascii(name)[:60]} of a thread is not run_modes or lifecycle."
         )
-    slot = StreamSlot(api)
-    await find_thread(api, str(thread_id))
-    position = parse_thread_position(request.headers.get("last-event-id"))
-    if position is None:
-        position = await _now(api, str(thread_id))
-    events = _events(api, str(thread_id), position, has_output=modes != {LIFECYCLE})
-    return EventStreamResponse(slot, events)
+    with StreamSlot(api) as slot:
+        await find_thread(api, str(thread_id))
+        position = parse_thread_position(request.headers.get("last-event-id"))
+        if position is None:
+            position = await _now(api, str(thread_id))
+        events = _events(api, str(thread_id), position, has_output=modes != {LIFECYCLE})
+        return EventStreamResponse(slot, events)
 
 
 async def _now(api: Api, thread_id: str) -> ThreadPosition:
