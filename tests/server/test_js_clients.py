@@ -381,7 +381,7 @@ def test_store_items_are_kept_found_and_removed(answers: Answers) -> None:
     item = answers["store.getItem"]
     assert (item["key"], item["value"]) == ("k", {"a": 1, "text": "one"})
     assert item["namespace"][0] == "js"
-    assert item["createdAt"]
+    assert TIME.fullmatch(item["createdAt"])
     assert answers["store.getItem unknown"] is None
     assert {one["key"] for one in answers["store.searchItems"]["items"]} == {"k", "k2"}
     assert [one["key"] for one in answers["store.searchItems filter"]["items"]] == ["k2"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,9 @@ async def test_an_item_is_put_read_replaced_and_deleted(server: AgentServer) -> 
         found = await client.store.get_item(["a", "b"], "k")
         assert (found["namespace"], found["key"], found["value"]) == (["a", "b"], "k", {"n": 1})
         assert {*found} == {"namespace", "key", "value", "created_at", "updated_at"}
+        made = datetime.fromisoformat(str(found["created_at"]))
+        assert made.utcoffset() == timedelta(0)
+        assert abs(datetime.now(UTC) - made) < timedelta(minutes=5)
         await client.store.put_item(["a", "b"], "k", {"n": 2}, index=False)
         assert (await client.store.get_item(["a", "b"], "k"))["value"] == {"n": 2}
         await client.store.delete_item(["a", "b"], "k")

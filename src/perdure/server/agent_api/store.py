@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Response
@@ -235,6 +236,12 @@ def _wire(item: Item) -> Json:
         "namespace": list(item.namespace),
         "key": item.key,
         "value": item.value,
-        "created_at": item.created_at,
-        "updated_at": item.updated_at,
+        "created_at": _time(item.created_at),
+        "updated_at": _time(item.updated_at),
     }
+
+
+def _time(at: datetime) -> str:
+    """A time as clients get it. The SQLite store's are in UTC, and do not say so."""
+    known = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    return known.isoformat(timespec="microseconds")
