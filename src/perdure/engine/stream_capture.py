@@ -56,10 +56,13 @@ def begin_stream(saver: Saver, drive: Drive, setup: Mapping[str, Any]) -> Plan[N
         subgraphs=wanted["subgraphs"],
         marks=marks,
     )
+    after_wait = row.was == State.WAITING
     if drive.input is None and not segment.inline:
-        recorder.resumed, recorder.after_wait = {*marks}, row.was == State.WAITING
+        recorder.resumed, recorder.after_wait = {*marks}, after_wait
     if last > marks.get("", 0):
         final = yield from _final_chunks(saver, row, marks)
+        if after_wait:  # LangGraph gives that state now
+            final = [one for one in final if one[1] != RESUMED]
         recorder.begin(marks.get("", 0) + 1, final)
     segment.stream = segment.progress.stream = recorder
 
