@@ -413,7 +413,7 @@ def test_a_run_uses_an_assistant_as_another_server_has_just_changed_it(url: str)
     with wire_server(url) as one, wire_server(url) as other:
         here, there = one.sync_client(), other.sync_client()
         for version in ("first", "second"):
-            made = here.runs.create(thread(), "numbers", input={"n": 1}, **NEW)
+            made: Any = here.runs.create(thread(), "numbers", input={"n": 1}, **NEW)
             assert made["metadata"].get("version") == (None if version == "first" else "first")
             there.assistants.update(made["assistant_id"], metadata={"version": version})
             made = here.runs.create(thread(), "numbers", input={"n": 1}, **NEW)
