@@ -44,7 +44,7 @@ def server(bench: Bench) -> Section:
         with who.serve(url) as port:
             return asyncio.run(measure(bench, who, port, tokens, found))
 
-    rounds = bench.pick(5, 1)
+    rounds = bench.pick(3, 1)
     bench.interleave("server", field, rounds, trial, unit="s")
     for n in range(rounds):
         for name, stream in in_process(bench, kinds, tokens):

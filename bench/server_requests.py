@@ -34,11 +34,11 @@ async def measure(bench: Bench, who: Server, port: int, tokens: int, found: Foun
         streams = [await _streamed(http, tokens) for _ in range(bench.pick(5, 2))]
         found.first.add(who.name, median(one.first for one in streams))
         found.rate.add(who.name, median(one.rate for one in streams))
-        few = 3 if who.slow else bench.pick(50, 10)
+        few = 3 if who.slow else bench.pick(30, 10)
         thread = await _thread(http)
         found.wait.add(who.name, median([await _wait(http, thread) for _ in range(few)]))
         found.answer.add(who.name, median([await _answer(http) for _ in range(few)]))
-        seconds = bench.pick(5, 2)
+        seconds = bench.pick(3, 1)
         for clients in CLIENTS:
             found.read[clients].add(who.name, await _rate(port, clients, seconds, _read))
         for clients in CLIENTS:
