@@ -26,7 +26,7 @@ from perdure.engine.segment_start import held_by_error
 from perdure.engine.shutdown import drain_on_signals
 from perdure.engine.stream_capture import stream_through
 from perdure.engine.thread_pool import NodeThreadPool
-from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
+from perdure.errors import Closed, Error, LeaseLost, Unavailable, WriteLost
 from perdure.journal import Refused
 from perdure.journal.clock import JournalClock
 from perdure.operations import claims
@@ -408,4 +408,7 @@ class Worker:
                     outcome = Returned(await run(drive.input, drive.config, **drive.arguments))
         except BaseException as error:
             outcome = Raised(error)
-        return await self._driver.journal.arun(self._driver.finish(drive, outcome))
+        try:
+            return await self._driver.journal.arun(self._driver.finish(drive, outcome))
+        except Closed:  # it was given back, and its loop ends
+            return Ended.LOST
