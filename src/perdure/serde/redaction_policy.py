@@ -14,6 +14,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import json
+import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -148,7 +149,7 @@ def check_bounded(pattern: re.Pattern[str]) -> None:
 
 
 def _parse(pattern: re.Pattern[str]) -> Any:
-    parser: Any = re._parser  # type: ignore[attr-defined]  # noqa: SLF001 (no other knows)
+    parser = importlib.import_module("re._parser")  # no other knows
     return parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)
 
 
