@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import json
 import importlib
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
