@@ -119,15 +119,9 @@ async def stream_through(drive: Drive, recorder: StreamRecorder) -> None:
 
 
 async def recorded(
-    chunks: AsyncIterator[Any],
-    recorder: StreamRecorder,
-    stream_mode: Any,
-    subgraphs: bool,
-    *,
-    by_step: bool = False,
+    chunks: AsyncIterator[Any], recorder: StreamRecorder, stream_mode: Any, subgraphs: bool
 ) -> AsyncIterator[Any]:
-    """A stream of LangGraph's, called with these arguments, that is recorded. With `by_step` its
-    caller does not get the chunks as soon as they are emitted."""
+    """A stream of LangGraph's, called with these arguments, that is recorded."""
 
     def tap(namespace: tuple[str, ...], mode: str, data: Any, tasks: str) -> None:
         if mode == "messages":
@@ -144,7 +138,7 @@ async def recorded(
         recorder.add(namespace, mode, data, tasks)
 
     async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)) as found:
-        async for chunk in tapped(found, tap, stream_mode, subgraphs, by_step=by_step):
+        async for chunk in tapped(found, tap, stream_mode, subgraphs):
             yield chunk
 
 
@@ -165,6 +159,5 @@ class _Recorded(Runnable[Any, Any]):
         modes: Any = sorted(recorder.modes - {EVENTS}) or ["values"]
         how: Any = {"stream_mode": modes, "subgraphs": recorder.subgraphs}
         chunks = drive.graph.pregel.astream(input, config, **how, **drive.arguments)
-        by_step = EVENTS not in recorder.modes  # those are given to the caller
-        async for chunk in recorded(chunks, recorder, **how, by_step=by_step):
+        async for chunk in recorded(chunks, recorder, **how):
             yield chunk

@@ -18,16 +18,10 @@ Tap = Callable[[tuple[str, ...], str, Any, str], None]
 
 
 async def tapped(
-    chunks: AsyncGenerator[Any],
-    tap: Tap,
-    stream_mode: Any,
-    subgraphs: bool,
-    *,
-    by_step: bool = False,
+    chunks: AsyncGenerator[Any], tap: Tap, stream_mode: Any, subgraphs: bool
 ) -> AsyncIterator[Any]:
     """The stream of a graph, called with these arguments. `tap` gets each chunk when it is emitted:
-    before a checkpoint that follows it is stored. With `by_step` the caller does not get them so
-    soon, but when their step ends, which costs LangGraph less."""
+    before a checkpoint that follows it is stored."""
     first = asyncio.ensure_future(anext(chunks))
     try:
         await asyncio.sleep(0)  # the queue is made now, and no node has run yet
@@ -43,8 +37,6 @@ async def tapped(
                 put(item)
 
             queue._put = tap_and_put
-            if by_step:
-                queue.wait = asyncio.Event().wait  # never set: nodes that emit wake no caller
         yield await first
     except StopAsyncIteration:
         return
