@@ -14,11 +14,16 @@ ON_SQLITE = {
     "test_abuse.py",
     "test_embedding.py",
     "test_gate.py",
+    "test_langmem_remote.py",
     "test_own_api.py",
     "test_protocol_v2.py",
+    "test_remote_graph.py",
     "test_resource_authorization.py",
     "test_run_authorization.py",
+    "test_run_streams.py",
     "test_server.py",
+    "test_stream_restarts.py",
+    "test_use_stream.py",
 }
 """What they try is in the server alone: the database is behind the same calls as elsewhere."""
 

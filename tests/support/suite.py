@@ -2,39 +2,56 @@
 
 A test that fails beside others on a busy machine and passes alone is flaky. It does not fail the
 suite, but its name is printed last, where it cannot be missed. A test that fails twice fails the
-suite. More failures than `MOST` are not an accident, and are not repeated.
+suite. More failures than `MOST` are not an accident, and are not repeated. The files that took the
+longest are printed, too: `make test` has twenty minutes.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 MOST = 10
 """Failures that are worth a second try."""
+SLOWEST = 25
+"""Files that are listed with their seconds."""
 
 
-class Failures:
-    """A pytest plugin that notes which tests failed, in whichever process they ran."""
+class Noted:
+    """A pytest plugin that notes which tests failed, and how long each file took, in whichever
+    process they ran."""
 
     def __init__(self) -> None:
         self.names: dict[str, None] = {}
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.root = Path()
 
     def pytest_configure(self, config: pytest.Config) -> None:
         self.root = config.rootpath  # where the names of tests begin
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid.partition("::")[0]] += report.duration
         if report.failed:
             self.names[report.nodeid] = None
 
+    def print_slowest(self) -> None:
+        whole = sum(self.seconds.values())
+        if whole < 600:
+            return
+        print(f"\n{whole:,.0f} seconds of tests, most of them in:")
+        slowest = sorted(self.seconds.items(), key=lambda one: -one[1])
+        for name, seconds in slowest[:SLOWEST]:
+            print(f"{seconds:7,.0f} {name}")
+
 
 def main(options: list[str]) -> int:
-    failures = Failures()
+    failures = Noted()
     code = pytest.main(options, plugins=[failures])
+    failures.print_slowest()
     if code != pytest.ExitCode.TESTS_FAILED or not 0 < len(failures.names) <= MOST:
         return int(code)
     print(f"\n{len(failures.names)} failed; each is run once more, alone.", flush=True)
