@@ -68,6 +68,7 @@ for node in (ask, hear, nap, pay):
 ELSEWHERE = {
     "demo": "its journals are its own",
     "dev": "drives as `worker` does, with the journal of the project",
+    "serve": "the tests of the server call the same methods of the journal",
     "crashtest": "makes databases, which it cannot on D1",
     "d1 init": "has no journal",
 }
@@ -92,7 +93,7 @@ def used(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
     main = cli.main
 
     def counting(argv: list[str]) -> int:
-        names.add(" ".join(argv[:2]) if argv[0] in ("d1", "evals") else argv[0])
+        names.add(" ".join(argv[:2]) if argv[0] in ("d1", "evals", "tokens") else argv[0])
         sys.modules.pop("d1_agents", None)
         return main(argv)
 
@@ -142,6 +143,9 @@ def test_every_command_works_on_a_journal_on_d1(
     assert command("check", "d1_agents:runtime").done.out
     assert forked in command("runs", "--json").done.out
 
+    assert command("tokens", "create", "ci", "--scope", "read").done.out.startswith("perdure_")
+    assert "ci" in command("tokens", "list").done.out
+    command("tokens", "revoke", "ci").done  # noqa: B018
     assert command("saved").done.out
     assert command("prompts").done.out
     evaluate(command, tmp_path)

@@ -45,6 +45,8 @@ SUBMIT = (
     "insert_descendant_events",
     "insert_run",
     "insert_event",
+    "announce_ends",
+    "touch_thread",
     "next_of_thread",
     "find_run",
 )
@@ -185,7 +187,7 @@ VALUES = {
     **dict.fromkeys(("after_id", "graph", "version", "kind", "asked", "reason"), "pending-7"),
     **dict.fromkeys(("only", "state", "control", "parent_id", "parent_reason"), "idle"),
     "clock": "%:clock",
-    **dict.fromkeys(("body", "setup", "output", "error"), b""),
+    **dict.fromkeys(("body", "setup", "output", "error", "empty"), b""),
 }
 
 

@@ -195,10 +195,10 @@ def test_scopes_of_tokens_hold(runtime: Runtime) -> None:
             lambda: reads.threads.update_state(made, {"n": 1}),
             lambda: reads.store.put_item(["a"], "k", {}),
             lambda: reads.store.delete_item(["a"], "k"),
-            lambda: starts.assistants.create("numbers"),
-            lambda: starts.assistants.update("numbers", name="x"),
-            lambda: starts.assistants.set_latest("numbers", 1),
-            lambda: starts.assistants.delete("numbers"),
+            lambda: reads.assistants.create("numbers"),
+            lambda: reads.assistants.update("numbers", name="x"),
+            lambda: reads.assistants.set_latest("numbers", 1),
+            lambda: reads.assistants.delete("numbers"),
         )
         for call in refused:
             with pytest.raises(APIStatusError) as error:

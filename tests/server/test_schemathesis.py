@@ -25,7 +25,11 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.support.js_clients import agent_server
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # The server is in this process, and its worker draws numbers while Hypothesis makes a request.
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module"),
+]
 
 EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "5"))
 SECRET = "a secret of a cron, long enough"

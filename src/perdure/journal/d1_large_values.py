@@ -52,6 +52,8 @@ BLOBS = {
     "perdure_prompts": ("body",),
     "perdure_traces": ("body",),
     "perdure_stream": ("body",),
+    "perdure_assistant_versions": ("body",),
+    "perdure_thread_records": ("body",),
     "perdure_dataset_versions": ("body",),
     "perdure_examples": ("body",),
     "perdure_experiments": ("body",),
