@@ -19,13 +19,14 @@ from tests.support.d1_databases import Databases
 from tests.support.databases import DATABASES
 from tests.support.fork_server import ForkServer
 from tests.support.on_d1 import NOT_ON_D1, SAMPLE, named
+from tests.support.sampled import is_left_out
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Run in the background of a script: the processes that tests start would be deaf to it, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if "postgres_server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.postgres)
@@ -36,6 +37,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"not on D1: {NOT_ON_D1[excluded]}"))
             elif named(item.nodeid, SAMPLE):
                 item.add_marker(pytest.mark.d1_sample)
+    if left_out := [item for item in items if is_left_out(item)]:
+        config.hook.pytest_deselected(items=left_out)
+        gone = {*left_out}
+        items[:] = [item for item in items if item not in gone]
 
 
 @pytest.fixture(autouse=True)
