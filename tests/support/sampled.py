@@ -1,8 +1,8 @@
 """What `make test` leaves to `make test-all`: it has twenty minutes of two cores.
 
 The files in `ON_SQLITE` try what reaches the journal by the same calls on every database, so they
-do without PostgreSQL. What is in `LEFT_OUT` repeats a promise that another test keeps. To run one of
-these by hand: `PERDURE_EVERY_POINT=1 pytest ...`.
+do without PostgreSQL. What is in `LEFT_OUT` repeats a promise that another test keeps. To run
+one of these by hand: `PERDURE_EVERY_POINT=1 pytest ...`.
 """
 
 from __future__ import annotations
