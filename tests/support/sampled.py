@@ -13,6 +13,9 @@ from tests.support.on_d1 import named
 from tests.support.sweep import EVERY_POINT
 
 ON_SQLITE = (
+    "checkpoint/test_saver_langgraph.py",
+    "cli/test_processes.py",
+    "langmem/test_processes.py",
     "server/test_abuse.py",
     "server/test_embedding.py",
     "server/test_gate.py",
@@ -26,6 +29,7 @@ ON_SQLITE = (
     "server/test_server.py",
     "server/test_stream_restarts.py",
     "server/test_use_stream.py",
+    "testing/test_crashtest.py",
 )
 LEFT_OUT: tuple[str, ...] = ()
 
