@@ -25,7 +25,7 @@ DOCTOR = {name: "doctor looks at everything" for name in STATEMENTS if name.star
 SCANS = DOCTOR | {
     "list_all": "a list of all threads' checkpoints, in an order without an index",
     "threads": "a list of all threads",
-    "tokens": "a list of all tokens, of which there are few",
+    "tokens": "a list of all tokens; there are few",
     "rows_of_thread": "effects with a business key, whose runs may be pruned, have no other index",
     "erase_effects": "as rows_of_thread",
     "erase_thread": "as rows_of_thread",

@@ -164,7 +164,7 @@ async def test_a_body_of_100_mb_is_refused_before_it_is_sent(port: int) -> None:
 
 
 async def test_a_body_of_unknown_length_is_cut_off_at_the_limit(port: int) -> None:
-    """100 MB in chunks, of which the server must not keep more than it allows."""
+    """100 MB in chunks; the server must not keep more than it allows."""
     sent = 0
 
     async def endless() -> AsyncIterator[bytes]:

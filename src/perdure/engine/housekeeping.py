@@ -61,7 +61,7 @@ class Housekeeping:
 
     @property
     def due(self) -> list[Sweep]:
-        """The sweeps of which a piece could be done now."""
+        """The sweeps that could do a piece now."""
         under_way = {id(sweep) for sweep in self.tasks.values()}
         return [
             sweep

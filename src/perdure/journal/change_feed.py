@@ -133,11 +133,7 @@ class ChangeFeed:
         with self._lock:
             watch = self._watches.setdefault(run_id, Watch(run_id))
             watch.watchers += 1
-            if self._thread is None and not self._closed:
-                self._thread = threading.Thread(
-                    target=self._run, name="perdure-changes", daemon=True
-                )
-                self._thread.start()
+            self._start_thread()
         try:
             yield watch
         finally:
@@ -145,6 +141,12 @@ class ChangeFeed:
                 watch.watchers -= 1
                 if not watch.watchers:
                     self._watches.pop(run_id, None)
+
+    def _start_thread(self) -> None:
+        """Have a thread wait for hints, if something is watched. Only with the lock."""
+        if self._thread is None and self._watches and not self._closed:
+            self._thread = threading.Thread(target=self._run, name="perdure-changes", daemon=True)
+            self._thread.start()
 
     def note(self, run_ids: Collection[str]) -> None:
         """These runs have changed."""
@@ -178,10 +180,7 @@ class ChangeFeed:
                 hints.close()
             with self._lock:
                 self._thread = None
-                again = bool(self._watches) and not self._closed
-            if again:  # a caller came while it ended
-                with self.watch(next(iter(self._watches), "")):
-                    pass
+                self._start_thread()  # for a caller that came while it ended
 
     def _turn(self, hints: Hints | None) -> Hints | None:
         """Wait for a hint, and wake whom it concerns. Gives the source of the next one."""

@@ -55,7 +55,7 @@ class User(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Filters:
-    """Conditions on metadata, all of which hold: `{"owner": "ada"}`, `{"owner": {"$eq": "ada"}}`,
+    """Conditions on metadata that must all hold: `{"owner": "ada"}`, `{"owner": {"$eq": "ada"}}`,
     `{"team": {"$contains": "ada"}}`, `{"$or": [...]}`."""
 
     conditions: Mapping[str, Any]

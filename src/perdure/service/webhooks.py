@@ -1,8 +1,8 @@
 """Webhooks: the endpoints of a runtime, and which URLs a webhook may have.
 
-A URL comes from whoever may start a run, and the request is sent from inside the network. So only
-public addresses are allowed: `check_url` refuses what the URL shows, and `is_public` is asked again
-about the address that the host's name resolves to, when the connection is made.
+A caller who may start a run chooses the URL, and the request is sent from inside the network. So
+only public addresses are allowed: `check_url` refuses what the URL shows, and `is_public` is asked
+again about the address that the host's name resolves to, when the connection is made.
 """
 
 from __future__ import annotations

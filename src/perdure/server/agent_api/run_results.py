@@ -46,7 +46,7 @@ class SeenRun(NamedTuple):
 
     @property
     def questions(self) -> list[WaitRow]:
-        """The open questions to people. A stop at a breakpoint is none."""
+        """The open questions to people, without stops at breakpoints."""
         return [
             one
             for one in self.waits

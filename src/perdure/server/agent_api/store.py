@@ -96,7 +96,7 @@ async def put_item(body: NewItem, api: ApiDep) -> Response:
 async def get_item(
     key: str, api: ApiDep, namespace: str = "", refresh_ttl: bool | None = None
 ) -> Json | None:
-    """Get an item; null if there is none. The labels of the namespace are joined by dots."""
+    """Get an item, or null. The labels of the namespace are joined by dots."""
     api.require(Scope.READ)
     labels = _namespace(namespace.split(".") if namespace else [])
     value: dict[str, Any] = {"namespace": labels, "key": _text("key", key)}

@@ -1,7 +1,8 @@
 """`/threads`: create, read, change, list, copy and delete threads.
 
-Every thread of the journal is listed, whoever started its runs. A thread's id is a UUID, or that of
-a thread which is there. A thread that the caller may not see looks like none.
+Every thread of the journal is listed, also those of runs that were not started over HTTP. A
+thread's id is a UUID, or that of a thread which is there. A thread that the caller may not see
+looks like a missing one.
 """
 
 from __future__ import annotations
