@@ -4,6 +4,7 @@ nothing is lost, nothing is there twice, and the numbers have no gap.
     killed                          leaves                              decided by
     chunk in memory                 nothing; no reader was given it     the commit of its row
     row on disk, checkpoint not     chunks behind the mark: void        `begin_stream`
+    in a row of several steps       a row that is void in part          the mark in the row
     checkpoint on disk              every chunk of its nodes, too       the order of the queue
     a parallel node has finished    its chunks, given again             its task's writes
     while it begins again           the row with what is given again    one row: all or nothing
@@ -18,9 +19,16 @@ from datetime import timedelta
 import pytest
 
 import perdure
-from perdure.operations.streams import between
+from perdure.operations.streams import after, between
 from tests.support.fork_server import Child, ForkServer
-from tests.support.stream_child import MODES, Listener, expected
+from tests.support.stream_child import (
+    COUNT_MODES,
+    COUNTED,
+    MODES,
+    Listener,
+    counted,
+    expected,
+)
 from tests.support.sweep import examples
 
 pytestmark = pytest.mark.slow
@@ -92,6 +100,41 @@ async def test_a_reader_has_every_word_once_though_every_tenth_chunk_kills_the_w
         finally:
             await workers.stop()
         assert workers.killed > 5
+
+
+async def test_a_reader_has_every_step_once_though_transactions_take_several(
+    fork_server: ForkServer, url: str
+) -> None:
+    workers, all_once = Workers(fork_server, url), [*range(1, COUNTED + 1)]
+    cut = 0
+    async with perdure.Client(url) as client:
+        try:
+            for _ in range(examples(100, 2)):
+                options = {"recursion_limit": 100}
+                run = await client.start("count", {"n": 0}, stream=COUNT_MODES, config=options)
+                heard, next_kill = Listener(), EVERY
+                other = asyncio.create_task(listen(client, run.id))
+                async for chunk in client.stream(run.id):
+                    heard.hear(chunk)
+                    if len(heard.chunks) >= next_kill:
+                        next_kill += EVERY
+                        await workers.kill()
+                later = await listen(client, run.id)
+                for reader in (heard, await other, later):
+                    found = counted(reader.chunks)
+                    assert found == {
+                        "values": [0, *all_once],
+                        "updates": all_once,
+                        "tasks": all_once,
+                    }
+                rows = (await client.journal.ado(after(run.thread_id, run.id, 0, 0))).rows
+                cut += sum(row.void_from is not None for row in rows)
+                await _check_numbers(client, run)
+        finally:
+            await workers.stop()
+        assert workers.killed > 5
+        if not client.journal.capabilities.bounded:
+            assert cut, "no row was void in part"
 
 
 async def _check_numbers(client: perdure.Client, run: perdure.Run) -> None:

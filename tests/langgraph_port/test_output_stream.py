@@ -13,7 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 
-from perdure.langgraph_port.output_stream import is_whole_message, tapped
+from perdure.langgraph_port.output_stream import is_whole_message, tapped, with_tap
 
 MODES = ["values", "updates", "messages", "custom", "tasks"]
 
@@ -67,6 +67,29 @@ async def test_every_chunk_is_tapped_in_order_before_the_checkpoint_that_follows
     values = [n for n, one in enumerate(seen) if one[1] == "values" and not one[0]]
     for at in values[1:-1]:
         assert at + 1 in saver.before, "a state came after its checkpoint"
+
+
+async def test_a_config_taps_what_a_graph_and_its_subgraphs_emit_as_a_stream_does() -> None:
+    modes = ["values", "updates", "tasks", "checkpoints", "debug"]
+    seen: list[Any] = []
+    saver = Saver(seen)
+    config: Any = {"configurable": {"thread_id": "1"}}
+    tap: Any = lambda *one: seen.append(one)  # noqa: E731
+    how: Any = {"durability": "sync"}
+    await compiled(saver).ainvoke({"messages": []}, with_tap(config, tap, frozenset(modes)), **how)
+    other = compiled(Saver([])).astream(
+        {"messages": []}, config, stream_mode=modes, subgraphs=True, **how
+    )
+    assert [_shape(one) for one in seen] == [_shape(one) async for one in other]
+    values = [n for n, one in enumerate(seen) if one[1] == "values" and not one[0]]
+    for at in values[1:-1]:
+        assert at + 1 in saver.before, "a state came after its checkpoint"
+
+
+def _shape(chunk: Any) -> Any:
+    """What is the same in two calls of a graph."""
+    namespace, mode, data, *_ = chunk
+    return len(namespace), mode, sorted(data)
 
 
 async def test_a_chunk_says_which_task_it_comes_from() -> None:

@@ -18,7 +18,7 @@ from perdure.operations.streams import between
 from perdure.serde.redaction_policy import Redaction
 from perdure.testing import Clock
 from perdure.types import Chunk
-from tests.support.agents import NOON, Calls, Gate, Log, chain, opened
+from tests.support.agents import NOON, Calls, Gate, Log, chain, driving, opened
 from tests.support.polling import auntil
 from tests.support.raw import execute
 
@@ -339,6 +339,37 @@ async def test_join_returns_at_once_when_another_process_ends_the_run(url: str) 
         await rt.work(until_idle=True)
         assert (await joining).state == "done"
         assert not other.journal.feed.is_watched
+
+
+async def test_what_a_run_streams_does_not_wake_those_who_join_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard, looks = asyncio.Event(), 0
+
+    async def talks(state: Log) -> Log:
+        for n in range(20):
+            get_stream_writer()(n)
+            await heard.wait()
+            heard.clear()
+        return {}
+
+    async with opened(url) as rt, perdure.Client(url) as other:
+        get = other.get
+
+        async def counted(run_id: str) -> perdure.Run:
+            nonlocal looks
+            looks += 1
+            return await get(run_id)
+
+        monkeypatch.setattr(other, "get", counted)
+        rt.register(chain(talks), name="agent")
+        run = await other.start("agent", {"log": []}, stream="custom")
+        joining = asyncio.create_task(other.join(run.id, timeout=timedelta(minutes=1)))
+        async with driving(rt):
+            async for _ in other.stream(run.id):
+                heard.set()
+            assert (await joining).state == "done"
+        assert looks < 10
 
 
 async def test_a_slow_reader_gets_everything_from_the_journal(sqlite_url: str) -> None:

@@ -3,19 +3,21 @@
 
 A word is streamed in one of two ways: written by the node, or as a token of a model. Two nodes run
 in parallel, one longer than the other, and a subgraph has two steps of its own.
+
+Another graph counts in steps so short that one transaction takes several.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk
 from langgraph.config import get_stream_writer
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 
 import perdure
 from perdure.types import Chunk
@@ -81,6 +83,40 @@ def story() -> StateGraph[Any, Any, Any, Any]:
     return graph
 
 
+COUNTED = 60
+COUNT_MODES = ("values", "updates", "tasks")
+
+
+class Count(TypedDict):
+    n: int
+
+
+def count() -> StateGraph[Any, Any, Any, Any]:
+    async def add(state: Count) -> Count:
+        await pace("")
+        return {"n": state["n"] + 1}
+
+    graph = StateGraph(Count)
+    graph.add_node("add", add)
+    graph.add_edge(START, "add")
+    graph.add_conditional_edges("add", lambda state: "add" if state["n"] < COUNTED else END)
+    return graph
+
+
+def counted(chunks: Sequence[Chunk]) -> dict[str, list[int]]:
+    """The numbers that a reader has, by mode."""
+    found: dict[str, list[int]] = {mode: [] for mode in COUNT_MODES}
+    for chunk in chunks:
+        data = chunk.data
+        if chunk.mode == "updates":
+            found["updates"].append(data["add"]["n"])
+        elif chunk.mode == "values":
+            found["values"].append(data["n"])
+        elif "result" in data:
+            found["tasks"].append(data["result"]["n"])
+    return found
+
+
 def expected() -> dict[str, list[str]]:
     """What a reader has, by speaker, once the run is done."""
     said = {name: words(name, count) for name, count in NODES.items()}
@@ -121,9 +157,10 @@ def said(chunks: Sequence[Chunk]) -> dict[str, list[str]]:
 
 
 async def work(order: dict[str, Any], tell: Tell) -> None:
-    """Drive the story until killed."""
+    """Drive the graphs until killed."""
     rt = perdure.Runtime(order["url"])
     rt.register(story(), name="story", deaths=1000)
+    rt.register(count(), name="count", deaths=1000)
     async with rt:
         tell("working")
         await rt.work(handle_signals=False)

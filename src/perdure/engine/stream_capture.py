@@ -23,9 +23,9 @@ from typing import Any, cast
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
-from perdure.engine.segment_drive import Drive, latest_checkpoint
+from perdure.engine.segment_drive import FROM_CHECKPOINT, Drive, latest_checkpoint
 from perdure.journal import Plan
-from perdure.langgraph_port.output_stream import is_whole_message, tapped
+from perdure.langgraph_port.output_stream import STEP_MODES, Tap, is_whole_message, tapped, with_tap
 from perdure.operations import streams
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
@@ -77,6 +77,7 @@ def _final_chunks(
     while rows := (yield streams.between(row.thread_id, row.id, after, PAGE)):
         for one in rows:
             found = streams.load_with_tasks(saver.serializer, row.thread_id, row.id, one)
+            found = [pair for pair in found if pair[0].n > after]
             if one.replaces is None:
                 tail += found
             else:  # what was before it is void; what it gives again was final then, and still is
@@ -104,24 +105,35 @@ def _is_final(chunk: Chunk, tasks: str, marks: Mapping[str, int], done: set[str]
     return any(chunk.n <= marks.get(space, 0) for space in around)
 
 
-async def stream_through(drive: Drive, recorder: StreamRecorder) -> None:
-    """Run LangGraph to the end of the segment, and record what it streams."""
+async def stream_through(drive: Drive, recorder: StreamRecorder) -> Any:
+    """Run LangGraph to the end of the segment, and record what it streams. Returns the output."""
+    if recorder.subgraphs and recorder.modes <= STEP_MODES:
+        config = with_tap(drive.config, _tap(recorder), recorder.modes)
+        return await drive.graph.pregel.ainvoke(drive.input, config, **drive.arguments)
     run = _Recorded(drive, recorder)
     if EVENTS not in recorder.modes:
         async for _ in run.astream(drive.input, drive.config):
             pass
-        return
+        return FROM_CHECKPOINT
     found = run.astream_events(drive.input, drive.config, version="v2")
     async with contextlib.aclosing(cast(AsyncGenerator[Any], found)) as events:
         async for event in events:
             if not (recorder.hides_pieces and event["event"].endswith("_stream")):
                 recorder.add((), EVENTS, event)
+    return FROM_CHECKPOINT
 
 
 async def recorded(
     chunks: AsyncIterator[Any], recorder: StreamRecorder, stream_mode: Any, subgraphs: bool
 ) -> AsyncIterator[Any]:
     """A stream of LangGraph's, called with these arguments, that is recorded."""
+    async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)) as found:
+        async for chunk in tapped(found, _tap(recorder), stream_mode, subgraphs):
+            yield chunk
+
+
+def _tap(recorder: StreamRecorder) -> Tap:
+    """Has chunks recorded, except those that readers have already."""
 
     def tap(namespace: tuple[str, ...], mode: str, data: Any, tasks: str) -> None:
         if mode == "messages":
@@ -137,9 +149,7 @@ async def recorded(
             tasks = RESUMED
         recorder.add(namespace, mode, data, tasks)
 
-    async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)) as found:
-        async for chunk in tapped(found, tap, stream_mode, subgraphs):
-            yield chunk
+    return tap
 
 
 class _Recorded(Runnable[Any, Any]):

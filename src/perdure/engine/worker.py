@@ -402,7 +402,7 @@ class Worker:
             recorder = drive.segment.stream
             with driving(drive.segment), self._driver.observers.around(drive):
                 if recorder is not None:
-                    await stream_through(drive, recorder)
+                    outcome = Returned(await stream_through(drive, recorder))
                 else:
                     run = drive.graph.pregel.ainvoke
                     outcome = Returned(await run(drive.input, drive.config, **drive.arguments))

@@ -1,7 +1,8 @@
 """Wake those who wait for a run, in whichever process it changes.
 
-Readers of a stream and callers of `join` watch a run; readers of all runs of a thread watch that by
-its own id, for its next run. Three sources wake them:
+Callers of `join` watch the id of a run, readers of its stream watch `stream_of` that id, readers of
+all runs of a thread watch the id of the thread, for its next run. A run that produces something
+wakes the readers of its stream; one that changes wakes its callers of `join` too. Three sources:
 
     a commit of this process       at once; what was streamed is handed over in memory
     a hint of the database         PostgreSQL's NOTIFY, a write to SQLite's WAL
@@ -25,9 +26,10 @@ from typing import Any, Protocol
 
 from perdure.journal.operation import Row, Statement
 
-CHANGES = frozenset({"insert_stream", "let_go", "stop_run"})
-"""Statements after which a reader or a caller of `join` may have something to do. Each has the id
-of its run as `:id`."""
+CHANGES = frozenset({"let_go", "stop_run"})
+"""Statements after which those who watch the run `:id` may have something to do."""
+NEW_CHUNKS = "insert_stream"
+"""The statement that stores what the run `:id` produced."""
 NEW_RUN = "insert_run"
 """The statement that gives the thread `:thread_id` a further run."""
 KEPT = 1 << 20
@@ -63,14 +65,14 @@ class Item(Protocol):
 
 
 class Watch:
-    """A run that is watched by at least one caller in this process."""
+    """What is watched under one name by at least one caller in this process."""
 
-    def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
+    def __init__(self) -> None:
         self.count = 0
         """How often it has changed since it is watched."""
-        self.version: Any = None
         self.watchers = 0
+        self._version: Any = None
+        self._streamed = 0
         self._items: deque[Any] = deque()
         self._bytes = 0
         self._lock = threading.Lock()
@@ -81,6 +83,7 @@ class Watch:
         with self._lock:
             self.count += 1
             if item is not None:
+                self._streamed = item.n
                 self._items.append(item)
                 self._bytes += len(item.body)
                 while self._bytes > KEPT and len(self._items) > 1:
@@ -88,6 +91,13 @@ class Watch:
             for event, loop in self._waiting.items():
                 with contextlib.suppress(RuntimeError):  # that loop is closed
                     loop.call_soon_threadsafe(event.set)
+
+    def looked(self, version: Any, streamed: int) -> None:
+        """Wake those who wait if it is not as it was at the last look, or if more was streamed than
+        they were given. At the first look too: they may have read before it."""
+        if version != self._version or streamed > self._streamed:
+            self._version, self._streamed = version, max(streamed, self._streamed)
+            self.changed()
 
     def items_after(self, number: int) -> list[Any]:
         """What was streamed after a number, if it is in memory without a gap."""
@@ -127,11 +137,11 @@ class ChangeFeed:
         return bool(self._watches)
 
     @contextlib.contextmanager
-    def watch(self, run_id: str) -> Iterator[Watch]:
-        """Watch a run. Whatever changes from now on wakes the caller, or is seen by its next
-        read."""
+    def watch(self, name: str) -> Iterator[Watch]:
+        """Watch a run, a stream or a thread. Whatever changes from now on wakes the caller, or is
+        seen by its next read."""
         with self._lock:
-            watch = self._watches.setdefault(run_id, Watch(run_id))
+            watch = self._watches.setdefault(name, Watch())
             watch.watchers += 1
             self._start_thread()
         try:
@@ -140,7 +150,7 @@ class ChangeFeed:
             with self._lock:
                 watch.watchers -= 1
                 if not watch.watchers:
-                    self._watches.pop(run_id, None)
+                    self._watches.pop(name, None)
 
     def _start_thread(self) -> None:
         """Have a thread wait for hints, if something is watched. Only with the lock."""
@@ -148,15 +158,16 @@ class ChangeFeed:
             self._thread = threading.Thread(target=self._run, name="perdure-changes", daemon=True)
             self._thread.start()
 
-    def note(self, run_ids: Collection[str]) -> None:
-        """These runs have changed."""
-        for run_id in run_ids:
-            if (watch := self._watches.get(run_id)) is not None:
-                watch.changed()
+    def note(self, names: Collection[str]) -> None:
+        """These have changed."""
+        for name in names:
+            for one in (name, stream_of(name)):
+                if (watch := self._watches.get(one)) is not None:
+                    watch.changed()
 
     def publish(self, run_id: str, item: Any) -> None:
         """Hand over what a run streamed. It is on disk."""
-        if (watch := self._watches.get(run_id)) is not None:
+        if (watch := self._watches.get(stream_of(run_id))) is not None:
             watch.changed(item)
 
     def close(self) -> None:
@@ -211,7 +222,7 @@ class ChangeFeed:
 
     def _look(self) -> None:
         """Wake those whose runs are not as they were at the last look."""
-        ids = sorted(self._watches)
+        ids = sorted({name.removeprefix(_STREAM) for name in list(self._watches)})
         pieces = [ids[at : at + LOOKED_FOR] for at in range(0, len(ids), LOOKED_FOR)]
         names = [Statement("versions_of_runs", {"names": json.dumps(some)}) for some in pieces]
         if not names:
@@ -221,15 +232,28 @@ class ChangeFeed:
         except Exception:  # the callers meet it themselves, when they read
             return
         for rows in found:
-            for run_id, *version in rows:
-                watch = self._watches.get(run_id)
-                if watch is not None and watch.version != version:
-                    watch.version = version
-                    watch.changed()  # at the first look too: its caller may have read before it
+            for name, version, streamed in rows:
+                if (watch := self._watches.get(name)) is not None:
+                    watch.looked(version, 0)
+                if (watch := self._watches.get(stream_of(name))) is not None:
+                    watch.looked(version, streamed)
 
 
-def changed_runs(statements: Sequence[Statement]) -> set[str]:
-    """The runs that these statements change, as far as their watchers are concerned, and the
-    threads that have a further run."""
+_STREAM = "stream:"
+
+
+def stream_of(run_id: str) -> str:
+    """The name by which what a run produces is watched."""
+    return _STREAM + run_id
+
+
+def changed_names(statements: Sequence[Statement]) -> set[str]:
+    """What is to be noted when these statements are committed: runs that change, and threads that
+    have a further run."""
     changed = {params["id"] for name, params in statements if name in CHANGES}
     return changed | {params["thread_id"] for name, params in statements if name == NEW_RUN}
+
+
+def streamed_names(statements: Sequence[Statement]) -> set[str]:
+    """What other processes have to note besides. This one is handed the chunks themselves."""
+    return {stream_of(params["id"]) for name, params in statements if name == NEW_CHUNKS}

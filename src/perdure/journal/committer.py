@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
 from perdure.journal.capabilities import NOTHING, Size
-from perdure.journal.change_feed import ChangeFeed, changed_runs
+from perdure.journal.change_feed import ChangeFeed, changed_names
 from perdure.journal.commit_listener import CommitListener
 from perdure.journal.operation import (
     Ambiguous,
@@ -107,7 +107,7 @@ class Committer:
                 if self.listener is not None:
                     self.listener.note(queued.sent, rows, again=queued.resent)
             if self.feed is not None and self.feed.is_watched:
-                self.feed.note({id for queued in batch for id in changed_runs(queued.sent)})
+                self.feed.note({name for queued in batch for name in changed_names(queued.sent)})
 
     def _try_otherwise(self, queued: QueuedOperation[Any], error: Exception) -> None:
         if not isinstance(error, Refused) or queued.op.otherwise is None:

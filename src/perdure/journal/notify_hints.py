@@ -6,7 +6,6 @@ connects again. Readers see what changed at the next look then.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable
 
 import psycopg
@@ -14,20 +13,19 @@ import psycopg
 CHANNEL = "perdure"
 LONGEST = 7_900
 """Bytes of a payload; PostgreSQL takes 8,000."""
-OURS = os.urandom(8).hex()
-"""How this process recognises its own notifications: it has told its readers already."""
 
 
-def payload(run_ids: Iterable[str]) -> str:
-    """The payload of a notification: who sends it, and which runs changed if that fits."""
-    text = " ".join([OURS, *sorted(run_ids)])
-    return text if len(text) < LONGEST and text.isascii() else OURS
+def payload(sender: str, names: Iterable[str]) -> str:
+    """The payload of a notification: who sends it, and what changed if that fits."""
+    text = " ".join([sender, *sorted(names)])
+    return text if len(text) < LONGEST and text.isascii() else sender
 
 
 class NotifyHints:
-    """Notifications of other processes."""
+    """Notifications of others. `sender` has told its own readers already."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, sender: str) -> None:
+        self._sender = sender
         self._connection = psycopg.connect(
             url, autocommit=True, connect_timeout=5, application_name="perdure changes"
         )
@@ -40,12 +38,12 @@ class NotifyHints:
     def wait(self, seconds: float) -> Collection[str] | None:
         found: set[str] = set()
         for notice in self._connection.notifies(timeout=seconds, stop_after=1):
-            sender, *run_ids = notice.payload.split(" ")
-            if sender == OURS:
+            sender, *names = notice.payload.split(" ")
+            if sender == self._sender:
                 continue
-            if not run_ids:
+            if not names:
                 return None
-            found.update(run_ids)
+            found.update(names)
         return found
 
     def close(self) -> None:

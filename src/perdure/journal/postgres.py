@@ -8,6 +8,7 @@ the outcome open, and the journal settles it by reading its own key.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ from psycopg.rows import tuple_row
 from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal import failpoints
 from perdure.journal.capabilities import Capabilities
-from perdure.journal.change_feed import changed_runs
+from perdure.journal.change_feed import changed_names, streamed_names
 from perdure.journal.migrate import migrate, migrations, version
 from perdure.journal.notify_hints import CHANNEL, NotifyHints, payload
 from perdure.journal.operation import (
@@ -99,6 +100,7 @@ class Postgres:
     def __init__(self, url: str, *, deadline: float = 30.0, told: bool = False) -> None:
         self._url, self._deadline = url, deadline
         self._place = without_password(url)
+        self._sender = _sender()
         self._sql = {
             name: (_placeholders(sql), has_rows(sql))
             for name, sql in render(FRAGMENTS, told=told).items()
@@ -189,7 +191,7 @@ class Postgres:
                     raise Unavailable(f"{self._place} accepts no writes: {error}") from error
 
     def hints(self) -> NotifyHints:
-        return NotifyHints(self._url)
+        return NotifyHints(self._url, self._sender)
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         give_up = time.monotonic() + self._deadline
@@ -209,8 +211,8 @@ class Postgres:
             silent.execute(begin)
             cursors = [self._execute(connection, silent, *statement) for statement in statements]
             if begin is _WRITE:
-                if run_ids := changed_runs(statements):
-                    silent.execute(_NOTIFY, (payload(run_ids),))
+                if names := changed_names(statements) | streamed_names(statements):
+                    silent.execute(_NOTIFY, (payload(self._sender, names),))
                 failpoints.at("commit.before")
             silent.execute(b"COMMIT")
         rows = [[] if cursor is silent else cursor.fetchall() for cursor in cursors]
@@ -232,6 +234,7 @@ class Postgres:
     def reopen(self) -> None:
         # The parent's sockets must neither be used nor closed here.
         _ABANDONED.append(self._pool)
+        self._sender = _sender()
         self._pool = Pool(self._url, size=CONNECTIONS, deadline=self._deadline)
 
     def close(self) -> None:
@@ -239,6 +242,11 @@ class Postgres:
 
 
 _ABANDONED: list[Any] = []
+
+
+def _sender() -> str:
+    """Who sends a notification: these connections, in this process."""
+    return os.urandom(8).hex()
 
 
 def _is_ambiguous(error: psycopg.Error) -> bool:

@@ -1991,8 +1991,13 @@ SELECT n FROM perdure_stream
 WHERE thread_id = :thread_id AND run_id = :id AND n = :n AND token = :token;
 
 -- name: stream_after
--- What a run produced after chunk :after, without what a later segment replaced.
-SELECT s.n, s.last, s.token, s.at, s.replaces, s.body FROM perdure_stream AS s
+-- What a run produced after chunk :after, without rows that a later segment replaced, and from
+-- which chunk on it replaced the others.
+SELECT s.n, s.last, s.token, s.at, s.replaces, s.body,
+       (SELECT min(v.replaces) FROM perdure_stream AS v
+        WHERE v.thread_id = :thread_id AND v.run_id = :id AND v.replaces IS NOT NULL
+          AND v.replaces > s.n AND v.replaces <= s.last AND v.n > s.n)
+FROM perdure_stream AS s
 WHERE s.thread_id = :thread_id AND s.run_id = :id AND s.last > :after
   AND s.n >= COALESCE((SELECT max(f.n) FROM perdure_stream AS f
                        WHERE f.thread_id = :thread_id AND f.run_id = :id AND f.n <= :after), 0)
@@ -2004,8 +2009,11 @@ ORDER BY s.n LIMIT :count;
 
 -- name: stream_between
 -- Every row of a run with chunks after :after, also those that were replaced.
-SELECT n, last, token, at, replaces, body FROM perdure_stream
-WHERE thread_id = :thread_id AND run_id = :id AND n > :after ORDER BY n LIMIT :count;
+SELECT s.n, s.last, s.token, s.at, s.replaces, s.body, NULL FROM perdure_stream AS s
+WHERE s.thread_id = :thread_id AND s.run_id = :id AND s.last > :after
+  AND s.n >= COALESCE((SELECT max(f.n) FROM perdure_stream AS f
+                       WHERE f.thread_id = :thread_id AND f.run_id = :id AND f.n <= :after), 0)
+ORDER BY s.n LIMIT :count;
 
 -- name: stream_state
 -- Whether more may follow what was read: the state of a run, whether it rests until a person

@@ -4,6 +4,7 @@
     task_config        what the config of a running task holds
     task_interrupts    how a task is interrupted, answered and resumed
     call_config        what a graph is called with: its place, its run, its own keys
+    output_stream      where the chunks of a stream come from, and from which tasks
     call_stack         whether a node, one of its tools or a thread of its own makes a call
     compiled_graphs    types, output and inner graphs of a compiled graph
     renamed_nodes      a compiled graph that has nodes under old names as well

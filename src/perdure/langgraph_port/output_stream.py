@@ -1,5 +1,8 @@
 """What a running graph streams, where it comes from.
 
+A graph gives what its steps emit to the stream in its config too, and so do its subgraphs, which
+find it there. Messages and what nodes write do not go that way.
+
 `Pregel.astream` keeps what nodes and steps emit in a queue, the local variable `stream` of the
 generator, from which its caller is served when it is resumed. The saver is called in between: the
 last chunks of a step are still in the queue then. And a chunk that a node writes does not say which
@@ -11,10 +14,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+
+STEP_MODES = frozenset({"values", "updates", "tasks", "checkpoints", "debug"})
+"""What the steps of a graph emit."""
 Tap = Callable[[tuple[str, ...], str, Any, str], None]
 """Takes the namespace, mode and data of a chunk, and the tasks it comes from: `tasks_of`."""
+
+
+def with_tap(config: RunnableConfig, tap: Tap, modes: frozenset[str]) -> RunnableConfig:
+    """A config whose graph gives `tap` what it and its subgraphs emit in these `STEP_MODES`, each
+    chunk before a checkpoint that follows it is stored. Unlike a stream with `subgraphs=True` it
+    does not make LangGraph run its steps in a slower way."""
+    from langgraph._internal._constants import CONFIG_KEY_RUNTIME, CONFIG_KEY_STREAM
+    from langgraph.pregel.protocol import StreamProtocol
+    from langgraph.runtime import DEFAULT_RUNTIME
+
+    stream: Any = StreamProtocol(lambda item: _tap(tap, item), {*modes})  # type: ignore[arg-type]
+    keys = {CONFIG_KEY_STREAM: stream, CONFIG_KEY_RUNTIME: DEFAULT_RUNTIME}
+    return {**config, "configurable": {**config.get("configurable", {}), **keys}}
 
 
 async def tapped(

@@ -5,8 +5,8 @@ the driver that holds the lease stores any (`insert_stream`), so its numbers go 
 disk. What is not on disk when it dies was given to no reader, and its numbers are used again.
 
 A segment that begins behind a checkpoint first stores a chunk of mode `segment`: it says from which
-number on the chunks before it are void, because their node runs again. `stream_after` leaves void
-chunks out for readers that come later.
+number on the chunks before it are void, because their node runs again. `stream_after` leaves out
+rows that are void for readers that come later, and says of the others which chunks are.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class StreamRow(NamedTuple):
     at: int
     replaces: int | None
     body: bytes
+    void_from: int | None = None
+    """Its chunks from this number on were replaced."""
 
 
 class Entry(NamedTuple):
@@ -96,8 +98,9 @@ def dump(
 
 
 def load(serializer: Serializer, thread_id: str, run_id: str, row: StreamRow) -> list[Chunk]:
-    """The chunks of a row. Raises `Damaged`, `WrongKey` or `TypeNotAllowed`."""
-    return [chunk for chunk, _ in load_with_tasks(serializer, thread_id, run_id, row)]
+    """The chunks of a row that are not void. Raises `Damaged`, `WrongKey` or `TypeNotAllowed`."""
+    found = load_with_tasks(serializer, thread_id, run_id, row)
+    return [chunk for chunk, _ in found if row.void_from is None or chunk.n < row.void_from]
 
 
 def load_with_tasks(
@@ -132,6 +135,7 @@ def insert(
     def statements() -> list[Statement]:
         row = make()
         params = {"thread_id": thread_id, "id": run_id, "now": row.at, **row._asdict()}
+        del params["void_from"]
         return [Statement("insert_stream", params)]
 
     def result(rows: Sequence[Sequence[Row]]) -> None:
@@ -161,7 +165,7 @@ _ENDED = {state.value for state in ENDED}
 
 
 def between(thread_id: str, run_id: str, number: int, count: int) -> Op[list[StreamRow]]:
-    """Rows that begin after a number, also those that were replaced."""
+    """Rows with chunks after a number, also those that were replaced."""
     params = {"thread_id": thread_id, "id": run_id, "after": number, "count": count}
     return read_op("stream_between", params, lambda rows: [_row(row) for row in rows[0]])
 
@@ -191,5 +195,5 @@ def is_over(run: StreamedRun) -> bool:
 
 def _row(row: Row) -> StreamRow:
     values: list[Any] = list(row)
-    values[-1] = bytes(values[-1]) if isinstance(values[-1], memoryview) else values[-1]
+    values[5] = bytes(values[5]) if isinstance(values[5], memoryview) else values[5]
     return StreamRow(*values)

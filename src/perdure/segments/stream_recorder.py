@@ -1,10 +1,10 @@
 """What a segment produces, queued as chunks in the journal's ordered log. Nothing waits for it.
 
-The chunks of a row gather until its transaction is formed, at most 20 ms later, so a token is not a
-row and a step costs no further commit. A checkpoint ends the row: the chunks before it are queued
-before it, and `mark` says how many there are. So, once a checkpoint is on disk, so is everything
-that its nodes streamed; and what is on disk behind the last checkpoint comes from nodes that the
-next segment runs again.
+A row is queued with its first chunk and gathers more until its transaction is formed, at most 20 ms
+later: a token is not a row, and a step costs no further commit. A checkpoint is queued behind the
+rows of the chunks before it, and `mark` says how many those are. So, once a checkpoint is on disk,
+so is everything that its nodes streamed; and the chunks on disk behind its mark come from nodes
+that the next segment runs again.
 
 On a database whose batches are limited a row is formed when it is queued: after some bytes or some
 time, at a checkpoint, and at the end.
@@ -125,10 +125,11 @@ class StreamRecorder:
         self._count += 1
 
     def mark(self, ns: str) -> str:
-        """End the row: a checkpoint of this namespace follows. Gives how many chunks came before
-        it, and before the checkpoints of subgraphs since the last one at the top."""
+        """A checkpoint of this namespace follows. Returns how many chunks came before it, and
+        before the checkpoints of subgraphs since the last one at the top."""
         with self._lock:
-            self._end_row()
+            if self._bounded:
+                self._end_row()
             self._marks = {**({} if not ns else self._marks), ns: self._count}
             return json.dumps(self._marks)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from perdure.errors import BadArgument
 from perdure.journal import Journal
+from perdure.journal.change_feed import stream_of
 from perdure.journal.clock import Clock
 from perdure.operations import streams
 from perdure.operations.runs import RunRow
@@ -45,7 +46,7 @@ class StreamReader:
         self, after: int, modes: Collection[str], until_waiting: bool
     ) -> AsyncGenerator[Chunk]:
         """Chunks after a number, until the run has ended, or rests if that is wanted."""
-        with self._journal.feed.watch(self._run_id) as watch:
+        with self._journal.feed.watch(stream_of(self._run_id)) as watch:
             while True:
                 seen, page = watch.count, None
                 rows = watch.items_after(after)
