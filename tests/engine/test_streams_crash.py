@@ -31,7 +31,7 @@ from tests.support.stream_child import (
 )
 from tests.support.sweep import examples
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 EVERY = 10
 """Chunks between two kills."""
@@ -109,7 +109,7 @@ async def test_a_reader_has_every_step_once_though_transactions_take_several(
     cut = 0
     async with perdure.Client(url) as client:
         try:
-            for _ in range(examples(100, 2)):
+            for _ in range(examples(30, 2)):
                 options = {"recursion_limit": 100}
                 run = await client.start("count", {"n": 0}, stream=COUNT_MODES, config=options)
                 heard, next_kill = Listener(), EVERY
