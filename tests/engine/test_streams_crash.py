@@ -126,6 +126,7 @@ async def test_a_reader_has_every_step_once_though_transactions_take_several(
                         "values": [0, *all_once],
                         "updates": all_once,
                         "tasks": all_once,
+                        "custom": all_once,
                     }
                 rows = (await client.journal.ado(after(run.thread_id, run.id, 0, 0))).rows
                 cut += sum(row.void_from is not None for row in rows)

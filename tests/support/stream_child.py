@@ -84,7 +84,7 @@ def story() -> StateGraph[Any, Any, Any, Any]:
 
 
 COUNTED = 60
-COUNT_MODES = ("values", "updates", "tasks")
+COUNT_MODES = ("values", "updates", "tasks", "custom")
 
 
 class Count(TypedDict):
@@ -94,6 +94,7 @@ class Count(TypedDict):
 def count() -> StateGraph[Any, Any, Any, Any]:
     async def add(state: Count) -> Count:
         await pace("")
+        get_stream_writer()(state["n"] + 1)
         return {"n": state["n"] + 1}
 
     graph = StateGraph(Count)
@@ -112,6 +113,8 @@ def counted(chunks: Sequence[Chunk]) -> dict[str, list[int]]:
             found["updates"].append(data["add"]["n"])
         elif chunk.mode == "values":
             found["values"].append(data["n"])
+        elif chunk.mode == "custom":
+            found["custom"].append(data)
         elif "result" in data:
             found["tasks"].append(data["result"]["n"])
     return found

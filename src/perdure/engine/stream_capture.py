@@ -25,7 +25,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 
 from perdure.engine.segment_drive import FROM_CHECKPOINT, Drive, latest_checkpoint
 from perdure.journal import Plan
-from perdure.langgraph_port.output_stream import STEP_MODES, Tap, is_whole_message, tapped, with_tap
+from perdure.langgraph_port.output_stream import TAPPED, Tap, is_whole_message, tapped, with_tap
 from perdure.operations import streams
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
@@ -107,7 +107,7 @@ def _is_final(chunk: Chunk, tasks: str, marks: Mapping[str, int], done: set[str]
 
 async def stream_through(drive: Drive, recorder: StreamRecorder) -> Any:
     """Run LangGraph to the end of the segment, and record what it streams. Returns the output."""
-    if recorder.subgraphs and recorder.modes <= STEP_MODES:
+    if recorder.subgraphs and recorder.modes <= TAPPED:
         config = with_tap(drive.config, _tap(recorder), recorder.modes)
         return await drive.graph.pregel.ainvoke(drive.input, config, **drive.arguments)
     run = _Recorded(drive, recorder)

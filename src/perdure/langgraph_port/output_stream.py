@@ -1,7 +1,7 @@
 """What a running graph streams, where it comes from.
 
 A graph gives what its steps emit to the stream in its config too, and so do its subgraphs, which
-find it there. Messages and what nodes write do not go that way.
+find it there; nodes write to the writer beside it. Messages do not go that way.
 
 `Pregel.astream` keeps what nodes and steps emit in a queue, the local variable `stream` of the
 generator, from which its caller is served when it is resumed. The saver is called in between: the
@@ -19,22 +19,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
-STEP_MODES = frozenset({"values", "updates", "tasks", "checkpoints", "debug"})
-"""What the steps of a graph emit."""
+TAPPED = frozenset({"values", "updates", "tasks", "checkpoints", "debug", "custom"})
+"""The modes of what `with_tap` gives."""
 Tap = Callable[[tuple[str, ...], str, Any, str], None]
 """Takes the namespace, mode and data of a chunk, and the tasks it comes from: `tasks_of`."""
 
 
 def with_tap(config: RunnableConfig, tap: Tap, modes: frozenset[str]) -> RunnableConfig:
-    """A config whose graph gives `tap` what it and its subgraphs emit in these `STEP_MODES`, each
-    chunk before a checkpoint that follows it is stored. Unlike a stream with `subgraphs=True` it
-    does not make LangGraph run its steps in a slower way."""
+    """A config whose graph gives `tap` what it and its subgraphs emit in these modes, each chunk
+    before a checkpoint that follows it is stored. Unlike a stream with `subgraphs=True` it does not
+    make LangGraph run its steps in a slower way."""
     from langgraph._internal._constants import CONFIG_KEY_RUNTIME, CONFIG_KEY_STREAM
     from langgraph.pregel.protocol import StreamProtocol
     from langgraph.runtime import DEFAULT_RUNTIME
 
+    def write(data: Any) -> None:
+        tasks = tasks_of((), "custom", data)
+        tap(tuple(tasks.split("|")[:-1]), "custom", data, tasks)
+
     stream: Any = StreamProtocol(lambda item: _tap(tap, item), {*modes})  # type: ignore[arg-type]
-    keys = {CONFIG_KEY_STREAM: stream, CONFIG_KEY_RUNTIME: DEFAULT_RUNTIME}
+    runtime = (
+        DEFAULT_RUNTIME.override(stream_writer=write) if "custom" in modes else DEFAULT_RUNTIME
+    )
+    keys = {CONFIG_KEY_STREAM: stream, CONFIG_KEY_RUNTIME: runtime}
     return {**config, "configurable": {**config.get("configurable", {}), **keys}}
 
 
