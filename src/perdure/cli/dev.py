@@ -1,10 +1,10 @@
 """`perdure dev`: drive and serve a LangGraph project durably while it is being written.
 
-Two processes. This one listens, and watches the project's files; its child (`dev_worker`) loads the
-graphs, drives and serves them, and shows what happens. When a file changes, or the child is killed,
-a new child starts: runs are in the journal, so they go on, with the new code. Code that cannot be
-loaded is reported, and the next change is waited for. If this process dies, even by SIGKILL, the
-child notices and stops too.
+There are two processes. This one listens, and watches the project's files. Its child (`dev_worker`)
+loads the graphs, drives and serves them, and shows what happens. When a file changes, or the child
+is killed, a new child starts: runs are in the journal, so they go on with the new code. If the code
+cannot be loaded, the error is reported and the next change starts a new child. If this process
+dies, even by SIGKILL, the child notices and stops too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from perdure.errors import BadArgument, Error
 Snapshot = dict[Path, tuple[int, int]]
 
 POLL_INTERVAL = 0.3
-"""Seconds between two looks at the files."""
+"""Seconds between two scans of the files."""
 KILL_AFTER = 5.0
 """Seconds beyond its grace that a child has to stop."""
 STOPPING = "stopping at the next step; interrupt again to stop at once"
@@ -43,7 +43,7 @@ SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "build", "dis
 
 def dev(
     place: Annotated[
-        str | None, Argument(metavar="FOLDER", help="With a langgraph.json, or below one.")
+        str | None, Argument(metavar="FOLDER", help="Project folder, or one inside it.")
     ] = None,
     at: Annotated[
         str | None, Option("--at", "-a", metavar="FOLDER", help="The same; default: here.")
@@ -60,7 +60,7 @@ def dev(
         int, Option("--concurrency", "--n-jobs-per-worker", metavar="N", help="Segments at once.")
     ] = 50,
     grace: Annotated[
-        float, Option(metavar="SECONDS", help="For steps to end before a restart.")
+        float, Option(metavar="SECONDS", help="Time for running steps to end before a restart.")
     ] = 10,
     allow_host: AllowHost = None,
     cors: Cors = None,
@@ -79,8 +79,8 @@ def dev(
     project = find_project(folder)
     if project is None:
         raise BadArgument(
-            f"There is no langgraph.json in {folder.absolute()}, nor above it. Start where your "
-            "project is, or drive a Runtime: perdure worker module:name."
+            f"There is no langgraph.json in {folder.absolute()} or above it. Run this in your "
+            "project, or drive a Runtime: perdure worker module:name."
         )
     if os.environ.get(URL):
         os.environ[URL] = absolute_url(os.environ[URL], Path.cwd())
@@ -104,8 +104,8 @@ def dev(
 
 
 def _listen(host: str, port: int) -> socket.socket | None:
-    """A socket for all children: a connection that comes while one restarts waits for the next.
-    None without the packages for serving; the project is driven all the same."""
+    """A socket that all children share: a connection made during a restart waits for the next
+    child. None if the packages for serving are missing; the project is still driven."""
     try:
         http_server = import_server()
     except Error as error:
@@ -118,7 +118,7 @@ def _listen(host: str, port: int) -> socket.socket | None:
 
 
 class Supervisor:
-    """Keeps a child running that drives the project, until it is told to stop."""
+    """Keeps a child running that drives the project, until stopped."""
 
     def __init__(self, options: DevOptions) -> None:
         self._options = options
@@ -133,7 +133,7 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         while not self._stopping.is_set():
             before = snapshot(self._file)
-            read_end, write_end = os.pipe()  # the child sees it close when this process dies
+            read_end, write_end = os.pipe()  # closes when this process dies, and the child sees it
             try:
                 child = self._child = self._spawn(read_end)
                 os.close(read_end)
@@ -167,7 +167,7 @@ class Supervisor:
         return subprocess.Popen([sys.executable, "-c", CHILD, *arguments], pass_fds=inherited)
 
     def _watch(self, child: subprocess.Popen[bytes], before: Snapshot) -> None:
-        """Return when the child is to be replaced, or to stop."""
+        """Return when the child must be replaced or stopped."""
         code = None
         while not self._stopping.is_set():
             now = snapshot(self._file)
@@ -190,11 +190,11 @@ class Supervisor:
 
 
 def snapshot(file: Path) -> Snapshot:
-    """The code files of a project, with their times and sizes."""
+    """The code files of a project, with modification times and sizes."""
     from perdure.cli.langgraph_json import find_project
 
     roots = {file.parent}
-    with contextlib.suppress(Error):  # which the child reports
+    with contextlib.suppress(Error):  # the child reports it
         roots |= {*getattr(find_project(file), "paths", ())}
     found = {}
     for path in {path for root in roots for path in _code_files(root)} | {file}:

@@ -1,4 +1,4 @@
-"""What `perdure dev` was asked for, as its child gets it."""
+"""The options of `perdure dev`, as passed to its child."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class DevOptions:
     file: str
     """The langgraph.json."""
     at: str
-    """The project as commands to paste name it; empty: it is the one here."""
+    """The project's place, for commands to paste; empty if it is the current folder."""
     concurrency: int
     grace: float
     as_json: bool = False

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def main(options: str, number: str, pipe: str) -> int:
-    """The child's process. An interrupt from the terminal is left to the supervisor."""
+    """Entry point of the child process. The supervisor handles interrupts from the terminal."""
     signal.signal(signal.SIGINT, lambda *_: None)
     _stop_with_parent(int(pipe))
     return drive_project(DevOptions.of_json(options), child=int(number))
@@ -62,7 +62,7 @@ def drive_project(options: DevOptions, *, child: int = 0) -> int:
 
 
 async def _make_server(rt: Runtime, options: DevOptions) -> Any:
-    """The HTTP server of the project; its runs are driven by the worker beside it."""
+    """The HTTP server of the project, without a worker: the child already runs one."""
     from perdure.cli.serve import check_exposure, import_server, make_app
 
     settings: ServerSettings = {
@@ -108,7 +108,7 @@ async def _serve(server: Any, options: DevOptions, working: asyncio.Task[Any]) -
 
 
 def _log_warnings(*, as_json: bool) -> None:
-    """Print warnings, but not those about a run: the feed shows its events."""
+    """Print warnings, except those about runs, which the feed shows as events."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setLevel(logging.WARNING)
     handler.addFilter(lambda record: not hasattr(record, "run_id") and record.name != EVENTS)
@@ -119,13 +119,13 @@ def _log_warnings(*, as_json: bool) -> None:
 
 
 def _report_end(showing: asyncio.Task[None]) -> None:
-    """A feed that fails does not stop the worker, but says so."""
+    """Report a feed that failed. The worker goes on."""
     if not showing.cancelled() and (error := showing.exception()) is not None:
-        print(f"perdure dev: nothing more is shown: {error!r}", file=sys.stderr, flush=True)
+        print(f"perdure dev: the event feed failed: {error!r}", file=sys.stderr, flush=True)
 
 
 def _introduce(project: Project, rt: Runtime, options: DevOptions, *, again: bool) -> None:
-    """Print what was found; after a restart only the graphs."""
+    """Print what was loaded; after a restart only the graphs."""
     graphs = ", ".join(project.graphs)
     if again:
         return print_status("dev", f"driving {graphs} (pid {os.getpid()})")

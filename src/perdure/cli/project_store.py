@@ -1,4 +1,4 @@
-"""The store of a LangGraph project: what `store` of its langgraph.json says, beside its journal."""
+"""The store of a LangGraph project, beside its journal, as `store` of its langgraph.json says."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ImportPart = Callable[[Project, str, str], Any]
 
 
 def project_store(project: Project, url: str, import_part: ImportPart) -> BaseStore | None:
-    """The store of the graphs of a project that have none of their own. None: its journal is on a
-    database that LangGraph has no store on."""
+    """The store for a project's graphs without their own. None if LangGraph has no store for the
+    journal's database."""
     settings = dict(project.store or {})
     if (place := settings.get("path")) is not None:
         return _own_store(project, import_part(project, "store.path", place))
     if url.startswith("d1:"):
         if project.store is not None:
-            project.notes.append("not used here: store, which LangGraph has none of on D1")
+            project.notes.append("not used here: store (LangGraph has no store for D1)")
         return None
     if index := settings.get("index"):
         index = dict(index)
@@ -32,11 +32,11 @@ def project_store(project: Project, url: str, import_part: ImportPart) -> BaseSt
 
 
 def _own_store(project: Project, found: Any) -> BaseStore:
-    """The store that `store.path` names: itself, or what makes it."""
+    """The store that `store.path` names, or that the function it names returns."""
     made = found() if callable(found) and not isinstance(found, BaseStore) else found
     if not isinstance(made, BaseStore):
         raise BadArgument(
-            f'{project.file}: "store.path" gives a {type(made).__name__}, not a LangGraph store. '
+            f'{project.file}: "store.path" is a {type(made).__name__}, not a LangGraph store. '
             "Name a BaseStore, or a function that returns one."
         )
     return made

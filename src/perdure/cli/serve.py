@@ -1,4 +1,4 @@
-"""`perdure serve`: a runtime, or a LangGraph project, over HTTP, with a worker beside."""
+"""`perdure serve`: serve a runtime or a LangGraph project over HTTP, with a worker."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ PORT = 2024
 Host = Annotated[str, Option(metavar="ADDRESS", help="Listen here; 0.0.0.0 is every address.")]
 AllowHost = Annotated[
     list[str] | None,
-    Option(metavar="NAME", help="A name this server is called by; repeatable. Loopback is."),
+    Option(metavar="NAME", help="Host name to answer to, besides loopback; repeatable."),
 ]
 Cors = Annotated[
     list[str] | None,
-    Option(metavar="ORIGIN", help="Pages of this origin may call; repeatable. *: any."),
+    Option(metavar="ORIGIN", help="Allow web pages from this origin; repeatable. *: any."),
 ]
 
-Insecure = Annotated[
-    bool, Option("--insecure", help="Ask no caller for a token, wherever they are.")
-]
+Insecure = Annotated[bool, Option("--insecure", help="Require no token, even from other machines.")]
 
 
 def serve(
@@ -38,7 +36,7 @@ def serve(
     port: Annotated[int, Option(metavar="N", help="0 is any free port.")] = PORT,
     worker: Annotated[bool, Option(help="Drive runs in this process too.")] = True,
     concurrency: Concurrency = 50,
-    grace: Annotated[float, Option(metavar="SECONDS", help="Time for steps to end.")] = 10,
+    grace: Annotated[float, Option(metavar="SECONDS", help="Time for running steps to end.")] = 10,
     allow_host: AllowHost = None,
     cors: Cors = None,
     insecure: Insecure = False,
@@ -96,7 +94,7 @@ async def _serve(rt: Runtime, settings: ServerSettings, host: str, port: int) ->
 
 
 def import_server() -> Any:
-    """The module of the HTTP server, which needs more packages."""
+    """Import the HTTP server. Raises if the packages of the extra `server` are missing."""
     try:
         from perdure.server import http_server
     except ImportError as error:
@@ -105,7 +103,7 @@ def import_server() -> Any:
 
 
 def make_app(rt: Runtime, settings: ServerSettings) -> Any:
-    """The application of a runtime, with what the langgraph.json of its project says about it."""
+    """The application of a runtime, with the server settings of its project's langgraph.json."""
     from perdure.cli.graph_loading import ProjectRuntime, import_part
 
     if not isinstance(rt, ProjectRuntime):
@@ -130,7 +128,7 @@ def make_app(rt: Runtime, settings: ServerSettings) -> Any:
 
 
 async def check_exposure(rt: Runtime, settings: ServerSettings, host: str) -> None:
-    """Refuse to listen beyond this machine without credentials. Raises `BadArgument`."""
+    """Raise `BadArgument` if the server would be open to other machines without credentials."""
     from perdure.langgraph_port import sdk_auth
     from perdure.server.hosts import is_loopback
 
@@ -141,6 +139,6 @@ async def check_exposure(rt: Runtime, settings: ServerSettings, host: str) -> No
         return
     if not await rt.journal.arun(rt.services.tokens.rows()):
         raise BadArgument(
-            f"{host} can be reached from other machines, and there are no tokens. Make one first: "
+            f"{host} can be reached from other machines, but there is no token. Create one first: "
             "perdure tokens create NAME --scope admin. Or pass --insecure."
         )

@@ -1,4 +1,4 @@
-"""`perdure tokens`: make, list and revoke the tokens of the HTTP API."""
+"""`perdure tokens`: create, list and revoke tokens for the HTTP API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.cli.target import client_at
 
 HEADERS = ("NAME", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "REVOKED")
 
-Name = Annotated[str, Argument(metavar="NAME", help="Its name, such as the program that has it.")]
+Name = Annotated[str, Argument(metavar="NAME", help="A name, such as the program that uses it.")]
 
 
 def create(
@@ -23,11 +23,11 @@ def create(
         Option(metavar="SCOPE", help="read, start, answer or admin; repeatable."),
     ] = None,
     expires: Annotated[
-        str | None, Option(metavar="90d", help="When it ends. Default: never.")
+        str | None, Option(metavar="90d", help="How long it is valid. Default: forever.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a token and print it, this once."""
+    """Create a token and print it. It cannot be shown again."""
     from perdure.cli.parsing import parse_duration
 
     lasts = None if expires is None else parse_duration("--expires", expires)
@@ -41,7 +41,7 @@ def create(
 
 
 def list_(at: At = None, json: Json = False) -> None:
-    """List the tokens; not the tokens themselves, which are not stored."""
+    """List the tokens, without their secrets, which are not stored."""
     from perdure.service.views.formatting import utc_time
 
     with client_at(at) as client:
@@ -63,7 +63,7 @@ def list_(at: At = None, json: Json = False) -> None:
         ]
         print(format_table(HEADERS, rows, shrinks=(0,)))
     else:
-        print("There is no token. Make one: perdure tokens create NAME --scope read.")
+        print("There is no token. Create one: perdure tokens create NAME --scope read.")
 
 
 def revoke(name: Name, at: At = None) -> None:

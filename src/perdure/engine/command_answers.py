@@ -1,4 +1,4 @@
-"""Answers to a waiting run by LangGraph's `Command(resume=…)`, of a bound graph or over HTTP."""
+"""Answer a waiting run with LangGraph's `Command(resume=…)`, from a bound graph or over HTTP."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def answer_with_command(
     by: str | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> Plan[None]:
-    """Answer the `open` waits of a run, of those `found`, in one batch with the rest of the command
-    and `changes` of its setup. The next driver reads both. Raises what `WaitService.answer_all`
-    does, and `AmbiguousAnswer`."""
+    """Answer the `open` waits of a run, in one batch with the rest of the command and `changes` to
+    its setup, which the next driver reads. `found` are its waits as read. Raises what
+    `WaitService.answer_all` raises, and `AmbiguousAnswer`."""
     answers = answers_of(row.id, command.resume, open)
-    # If a send replaces the task that asked, LangGraph gives the answer to whichever asks now,
-    # unless the answer says whom it is for.
+    # If a send replaces the task that asked, LangGraph hands the answer to whichever task asks now,
+    # unless the answer names its interrupt.
     rest = Command(update=command.update, goto=command.goto)
     if task_interrupts.replaces_tasks(command) and not names_waits(command.resume):
         rest = command
@@ -53,8 +53,8 @@ def answer_with_command(
 
 
 def answers_of(run_id: str, resume: Any, open: Sequence[WaitRow]) -> list[tuple[str, Any]]:
-    """The answers of a command, each with the id of its wait: the one it names by its interrupt id,
-    or the only one that is open. Raises `AmbiguousAnswer`."""
+    """The answers of a command, each with the id of its wait: the one whose interrupt id it names,
+    or the only open one. Raises `AmbiguousAnswer`."""
     by_id = {wait.interrupt_id: wait for wait in open}
     named = names_waits(resume)
     if named and resume.keys() <= by_id.keys():
@@ -65,7 +65,7 @@ def answers_of(run_id: str, resume: Any, open: Sequence[WaitRow]) -> list[tuple[
 
 
 def names_waits(resume: Any) -> bool:
-    """Whether an answer says by interrupt ids what it is for."""
+    """Whether an answer maps interrupt ids to values."""
     return isinstance(resume, dict) and bool(resume) and all(map(_is_interrupt_id, resume))
 
 

@@ -1,7 +1,7 @@
-"""What a worker does beside the runs: sweeps, which delete what is kept no longer.
+"""Background work of a worker: sweeps that delete what is no longer kept.
 
 A sweep is done in pieces, each small enough that the worker can stop after it. A worker that stops
-when it is idle does one piece of each.
+when idle does one piece of each.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Sweep(Protocol):
         """Whether there may be something to delete."""
 
     async def piece(self, journal: Journal, now: int) -> int:
-        """Do a piece. Gives how many runs were deleted."""
+        """Do a piece. Returns the number of deleted runs."""
 
     async def tick(self, journal: Journal, now: int) -> int:
-        """Do the one piece of a worker that does not stay."""
+        """Do the one piece of a worker that stops when idle."""
 
 
 class Housekeeping:
-    """The sweeps of one worker. `swept` is called after each piece, with the runs it deleted."""
+    """The sweeps of one worker. `swept` is called after each piece with the runs it deleted."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Housekeeping:
         sweep, deleted = self.tasks.pop(task), 0
         if not task.cancelled():
             if (error := task.exception()) is not None:
-                log.warning("%s failed; it is tried again: %s", sweep.what, error)
+                log.warning("%s failed, and will be tried again: %s", sweep.what, error)
             else:
                 deleted = task.result()
         self._swept(deleted)

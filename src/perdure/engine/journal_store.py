@@ -1,8 +1,8 @@
 """`JournalStore`: LangGraph's own store, beside the journal.
 
-A SQLite journal `agents.db` has it in the file `agents-store.db`, a PostgreSQL journal in tables of
-LangGraph's in the same database. It is opened by its first use, and works from any thread, event
-loop or forked process: the stores of LangGraph that are only awaited belong to one event loop.
+For a SQLite journal `agents.db` it is the file `agents-store.db`, for a PostgreSQL journal it is
+LangGraph's tables in the same database. It opens on first use, and works from any thread, event
+loop or forked process, unlike LangGraph's async stores, which belong to one event loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from langgraph.store.base import BaseStore, Op, Result, TTLConfig
 from perdure.errors import BadArgument, Error, needs_extra
 
 CONNECTIONS = 4
-"""Connections to PostgreSQL at most."""
+"""Maximum number of connections to PostgreSQL."""
 TTL: TTLConfig = {"refresh_on_read": True, "sweep_interval_minutes": 1}
 
 
@@ -39,7 +39,7 @@ class JournalStore(BaseStore):
         ttl: Mapping[str, Any] | None = None,
     ) -> None:
         """`index` and `ttl` are those of LangGraph's stores. Raises `BadArgument` for a database
-        that LangGraph has no store on."""
+        that LangGraph has no store for."""
         self.ttl_config = cast(TTLConfig, {**TTL, **(ttl or {})})
         options: dict[str, Any] = {"ttl": self.ttl_config}
         if index:
@@ -53,7 +53,7 @@ class JournalStore(BaseStore):
     def _opened(self) -> Any:
         with self._opening:
             if self._store is None or self._pid != os.getpid():
-                # After a fork the connections are the parent's: they are left, not closed.
+                # After a fork the connections belong to the parent: leave them open.
                 self._resources = contextlib.ExitStack()
                 self._store = self._resources.enter_context(self._open())
                 self._pid = os.getpid()
@@ -85,8 +85,8 @@ def _opener(url: str, options: dict[str, Any]) -> Callable[[], Any]:
     if scheme in ("postgresql", "postgres"):
         return lambda: _postgres(url, options)
     raise BadArgument(
-        f"LangGraph has no store on the database of this journal ({scheme}). Pass "
-        "Runtime(store=...) one of your own."
+        f"LangGraph has no store for the database of this journal ({scheme}). Pass your own: "
+        "Runtime(store=...)."
     )
 
 
@@ -102,7 +102,7 @@ def _sqlite(path: str, options: dict[str, Any]) -> Iterator[Any]:
             "Use a journal on PostgreSQL, another Python, or a store without an index."
         )
     with SqliteStore.from_conn_string(path, **options) as store:
-        store.conn.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait
+        store.conn.execute("PRAGMA journal_mode = WAL")  # readers do not block the writer
         with _swept(store):
             yield store
 
@@ -120,7 +120,7 @@ def _postgres(url: str, options: dict[str, Any]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _swept(store: Any) -> Iterator[None]:
-    """Make the tables of a store, and delete what expires as long as it is open."""
+    """Create the tables of a store, and delete expired items while it is open."""
     store.setup()
     store.start_ttl_sweeper()
     try:

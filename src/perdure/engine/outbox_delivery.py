@@ -1,7 +1,7 @@
 """Deliver the messages of the outbox to the receivers of this process.
 
-Each topic has a number of slots: so many of its messages are delivered at once, and a topic whose
-slots are taken is not looked for. So a slow receiver holds back its own messages only.
+Each topic has a number of slots: the maximum number of its messages delivered at once. Messages of
+a topic without a free slot are not taken, so a slow receiver holds back only its own messages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HANDLER_TIME = 60_000
 
 
 class Undelivered(Exception):
-    """A delivery that failed for a reason that can be shown: it has nothing of the message.
+    """A delivery that failed. The reason contains nothing of the message, so it can be shown.
 
     `final`: it is not tried again.
     """
@@ -40,13 +40,13 @@ class Undelivered(Exception):
 
 @dataclass(frozen=True)
 class Receiver:
-    """What takes the messages of a topic."""
+    """Takes the messages of a topic."""
 
     handler: Callable[[Message], Any]
     slots: int = 20
     """How many messages of the topic a worker delivers at once."""
     pause: Callable[[int], timedelta | None] = messages.REDELIVERY.pause
-    """How long to wait after so many failed deliveries. None: the message is given up."""
+    """How long to wait after this many failed deliveries. None: the message is given up."""
 
 
 class Deliveries:
@@ -60,7 +60,7 @@ class Deliveries:
         self._busy: Counter[str] = Counter()
         self._taking: asyncio.Task[None] | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
-        """Those under way, and the taking of more."""
+        """Deliveries under way, and the task that takes more messages."""
 
     @property
     def free(self) -> dict[str, int]:
@@ -70,7 +70,7 @@ class Deliveries:
         return {topic: slots for topic, slots in free.items() if slots > 0}
 
     def begin(self) -> None:
-        """Take due messages and deliver them, beside everything else."""
+        """Take due messages and deliver them in the background."""
         if self._taking is None:
             self._taking = self._start(self._take_all())
 
@@ -94,7 +94,7 @@ class Deliveries:
 
     async def _take_all(self) -> None:
         while free := self.free:
-            # No topic can get more than it has slots for, whichever the messages are of.
+            # At most as many as the fewest free slots, so that no topic can get too many.
             count, now = min(free.values()), self._driver.clock.now()
             change, op = messages.take(free, now, now + HANDLER_TIME, count)
             taken = await self._driver.journal.ado(op)

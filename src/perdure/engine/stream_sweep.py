@@ -1,7 +1,8 @@
-"""Delete what ended runs streamed, some time after their end, in small pieces beside other work.
+"""Delete the stream chunks of ended runs, some time after their end, in small pieces in the
+background.
 
-A sweep walks over the runs whose chunks are kept, oldest first, a page per piece; at the end it
-rests, then starts over. Its position is in memory only: a crash loses nothing but that.
+A sweep goes through the runs that have chunks, oldest first, one page per piece. At the end it
+rests, then starts over. Its position is in memory only, so a crash loses nothing else.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ REST, PAUSE = 60.0, 0.2
 
 
 class StreamSweep:
-    """One process's sweeps over a journal."""
+    """The sweeps of one process over a journal."""
 
-    what = "Deleting what ended runs streamed"
+    what = "Deleting stream chunks of ended runs"
 
     def __init__(self, ttl: timedelta) -> None:
         self._ttl = round(ttl.total_seconds() * 1000)
@@ -43,7 +44,7 @@ class StreamSweep:
         return oldest.streamed_at is not None and oldest.streamed_at <= now - self._ttl
 
     async def tick(self, journal: Journal, now: int) -> int:
-        """What one `tick` does: the oldest runs."""
+        """The one piece that a `tick` does: the oldest runs."""
         self._after = (FIRST_MS, "")
         return await self.piece(journal, now)
 

@@ -1,8 +1,8 @@
-"""Erase the threads whose time is over, in small pieces beside the runs that are driven.
+"""Erase expired threads, in small pieces in the background.
 
-A thread expires so many minutes after its creation, or after its time was last set. One with a run
-under way is erased once that has ended. Two processes that do this at once erase each thread once
-between them; after a crash the next piece finds what is left.
+A thread expires some minutes after its creation, or after its time to live was last set. A thread
+with a run under way is erased once the run has ended. If two processes do this at once, each thread
+is erased once; after a crash the next piece finds what is left.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from perdure.operations import threads
 from perdure.operations.look import Oldest
 
 REST = 30.0
-"""Seconds between two looks for threads whose time is over."""
+"""Seconds between two searches for expired threads."""
 PAUSE = 0.2
 """Seconds between two pieces while there are more."""
 
 
 class ThreadExpiry:
-    """One process's looks for threads whose time is over. `erase` is a plan for one thread."""
+    """Erases expired threads, for one process. `erase` is the plan for one thread."""
 
-    what = "Erasing threads whose time is over"
+    what = "Erasing expired threads"
 
     def __init__(self, erase: Callable[[str], Plan[object]]) -> None:
         self._erase = erase
@@ -40,10 +40,10 @@ class ThreadExpiry:
         return oldest.expires_at is not None and oldest.expires_at <= now
 
     async def piece(self, journal: Journal, now: int) -> int:
-        """Erase some threads whose time is over."""
+        """Erase some expired threads."""
         found = await journal.ado(threads.expired(now))
         for thread_id in found:
-            with contextlib.suppress(WrongState):  # a run was started meanwhile
+            with contextlib.suppress(WrongState):  # a run has just been started
                 await journal.arun(self._erase(thread_id))
         self._next_at = time.monotonic() + (PAUSE if len(found) == threads.EXPIRED else REST)
         return 0

@@ -1,6 +1,6 @@
-"""Hints of SQLite: the kernel says when another process, or this one, wrote to the WAL.
+"""Hints for SQLite: the kernel reports when this or another process writes to the WAL.
 
-Linux only (inotify). Elsewhere there are no hints, and watched runs are looked at every poll.
+Linux only (inotify). Elsewhere there are no hints, and watched runs are polled.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ IN_NONBLOCK, IN_CLOEXEC = os.O_NONBLOCK, getattr(os, "O_CLOEXEC", 0)
 
 
 class FileHints:
-    """Writes to the WAL of a SQLite file. Which run changed is not said."""
+    """Reports writes to the WAL of a SQLite file, but not which run changed."""
 
     def __init__(self, path: str) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         self._fd: int = libc.inotify_init1(IN_NONBLOCK | IN_CLOEXEC)
         folder, name = os.path.split(os.path.abspath(path))
         self._wal = os.fsencode(f"{name}-wal")
-        # The folder, as the file is removed and made again when its last connection closes.
+        # The folder, because the WAL is removed and created again with its last connection.
         where, what = os.fsencode(folder), IN_MODIFY | IN_CREATE
         if self._fd < 0 or libc.inotify_add_watch(self._fd, where, what) < 0:
             self.close()
@@ -44,5 +44,5 @@ class FileHints:
 
 
 def file_hints(path: str) -> FileHints | None:
-    """Hints about a SQLite file, where the system has them."""
+    """Hints for a SQLite file, or None if the system has none."""
     return FileHints(path) if sys.platform == "linux" else None

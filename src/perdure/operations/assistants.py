@@ -1,8 +1,8 @@
 """Operations on assistants: a graph with the config, context and metadata that its runs start with.
 
-An assistant has versions, numbered from 1, of which runs use one. Which of two changes is the next
-version is decided by `insert_assistant_version`. Each graph has an assistant by itself, with an id
-made of its name; it has rows only once it was changed.
+An assistant has versions, numbered from 1; its runs use one of them. `insert_assistant_version`
+decides which of two concurrent changes becomes the next version. Each graph has a default
+assistant, with an id derived from its name. It has rows only once it was changed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from perdure.serde.serializer import Serializer
 from perdure.times import moment
 
 NAMESPACE = uuid.UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
-"""The namespace from which LangGraph's Agent Server makes the ids of graphs' own assistants."""
+"""The UUID namespace that LangGraph's Agent Server uses for the ids of default assistants."""
 SYSTEM = {"created_by": "system"}
-"""The metadata of a graph's own assistant."""
+"""The metadata of a default assistant."""
 
 
 @dataclass(frozen=True)
 class AssistantContent:
-    """What a version of an assistant says."""
+    """The content of a version of an assistant."""
 
     graph_id: str
     name: str
@@ -48,9 +48,9 @@ class Assistant(AssistantContent):
     created_at: datetime = field(default_factory=lambda: moment(0))
     updated_at: datetime = field(default_factory=lambda: moment(0))
     versions: int = 0
-    """The number of its newest version; 0: it has no row."""
+    """The number of its newest version; 0 if it has no row."""
     change: int = 0
-    """The random number of the change that made this version; 0: it has no row."""
+    """The random number of the change that made this version; 0 if it has no row."""
 
 
 class AssistantRow(NamedTuple):
@@ -69,7 +69,7 @@ class AssistantRow(NamedTuple):
     body: bytes
 
     def load(self, serializer: Serializer, *, as_version: bool = False) -> Assistant:
-        """The assistant; with `as_version`, when that version was made."""
+        """The assistant. With `as_version`, `created_at` is that of the version."""
         place = places.of_assistant_version(
             self.id, self.version, self.graph, self.name, self.made_at
         )
@@ -92,12 +92,12 @@ class AssistantRow(NamedTuple):
 
 @lru_cache(1000)
 def default_id(graph: str) -> str:
-    """The id of a graph's own assistant."""
+    """The id of a graph's default assistant."""
     return str(uuid.uuid5(NAMESPACE, graph))
 
 
 def of_graph(graph: str, at: datetime) -> Assistant:
-    """A graph's own assistant, before it is changed."""
+    """A graph's default assistant, before any change."""
     return Assistant(
         graph, graph, metadata=SYSTEM, assistant_id=default_id(graph), created_at=at, updated_at=at
     )
@@ -113,8 +113,8 @@ def add_version(
     *,
     before: Op[Any] | None = None,
 ) -> Op[bool]:
-    """Store a version of an assistant, which its runs use from then on. Version 1 makes the
-    assistant. False: another change made that version. `before` goes into the same batch."""
+    """Store a version of an assistant, which its runs use from then on. Version 1 creates the
+    assistant. False if another change made that version. `before` goes into the same batch."""
     stored = {
         "description": serializer.redacted_text(content.description),
         "config": dict(serializer.redacted_entries(content.config)),
@@ -141,7 +141,7 @@ def add_version(
 
 
 def use_version(assistant_id: str, version: int, now: int) -> Op[None]:
-    """Have runs of an assistant use an earlier or later version, if there is such a one."""
+    """Set which version an assistant's runs use, if that version exists."""
     params = {"id": assistant_id, "version": version, "now": now}
     return Op("use_version", [Statement("use_version", params)], lambda rows: None, write=True)
 
@@ -151,7 +151,7 @@ def find(assistant_id: str) -> Op[AssistantRow | None]:
 
 
 def unchanged(assistant: Assistant) -> Statement:
-    """Refuses a batch unless runs of an assistant would still use what was read of it."""
+    """A statement that refuses its batch if the assistant has changed since it was read."""
     return Statement("same_assistant", {"id": assistant.assistant_id, "seen": assistant.change})
 
 

@@ -25,7 +25,7 @@ from perdure.times import milliseconds, moment
 from perdure.types import Schedule
 
 CRON = "cron"
-"""The part of a schedule's setup that one made over HTTP has; the rest is that of its runs."""
+"""The part of a schedule's setup that only crons made over HTTP have; the rest is for its runs."""
 LATE = 60_000
 """Milliseconds a slot may be late before it counts as missed."""
 MAX_CATCH_UP = 1000

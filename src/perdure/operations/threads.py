@@ -1,9 +1,8 @@
 """Operations on the records of threads: metadata, how long they are kept, and their status.
 
 Every thread has a record, made by its first run (`touch_thread`) or before it (`insert_thread`).
-Its status is not stored: SQL derives it from the runs of the thread (`{thread_status}`), in the
-words of LangGraph's Agent Server. Which of two changes to a record wins is decided by
-`change_thread`.
+Its status is not stored: SQL derives it from the thread's runs (`{thread_status}`), with the names
+of LangGraph's Agent Server. `change_thread` decides which of two concurrent changes wins.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from perdure.serde import places
 from perdure.serde.serializer import Serializer
 
 JUST_ENDED = 60_000
-"""Milliseconds that a thread is kept at least after its last run has ended."""
+"""Minimum number of milliseconds that a thread is kept after its last run ends."""
 INDEXED = (("created_at", True), ("updated_at", True))
-"""Orders that lists of threads have an index for, each with whether it goes downwards."""
+"""Sort orders that have an index: the column, and whether it is descending."""
 EXPIRED = 10
-"""Expired threads that are erased before a worker looks for due runs again."""
+"""Maximum number of expired threads erased at a time, before a worker looks for due runs again."""
 
 
 @dataclass(frozen=True)
 class ThreadContent:
-    """What callers said about a thread."""
+    """What callers have set on a thread."""
 
     metadata: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -59,7 +58,7 @@ class ThreadRow(NamedTuple):
     run_updated_at: int | None
 
     def load(self, serializer: Serializer) -> ThreadContent:
-        """What callers said about it. Its metadata names its graph and, once it has had a run, its
+        """What callers have set on it. Its metadata names its graph and, once it has had a run, its
         assistant."""
         stored: dict[str, Any] = {}
         if self.body is not None:
@@ -78,7 +77,7 @@ class ThreadRow(NamedTuple):
 
 @dataclass(frozen=True)
 class ThreadFilter:
-    """Which threads a list has, as far as SQL decides it, and their order."""
+    """The conditions and the order of a list of threads, as far as SQL applies them."""
 
     status: str | None = None
     graph: str | None = None
@@ -91,7 +90,7 @@ class ThreadFilter:
 def _params(
     serializer: Serializer, thread_id: str, created_at: int, content: ThreadContent, change: int
 ) -> dict[str, Any]:
-    """The parameters that store what a caller says. The graph and the assistant have columns."""
+    """The parameters that store what a caller sets. Graph and assistant have their own columns."""
     metadata = dict(content.metadata)
     graph, assistant = (
         check_text(name, metadata.pop(name)) if isinstance(metadata.get(name), str) else None
@@ -119,7 +118,7 @@ def _expiry(content: ThreadContent, now: int) -> int | None:
 def create(
     serializer: Serializer, thread_id: str, content: ThreadContent, change: int, now: int
 ) -> Op[ThreadRow]:
-    """Make the record of a thread, or find the one it has: `change` says which."""
+    """Create the record of a thread, or find the existing one: `change` says which."""
     params = _params(serializer, thread_id, now, content, change)
     params |= {"now": now, "expires_at": _expiry(content, now)}
     found = Statement("thread", params)
@@ -141,8 +140,8 @@ def change(
     *,
     renew: bool,
 ) -> Op[ThreadRow | None]:
-    """Replace what is said about a thread, if its record is as it was seen; `change` of the result
-    says so. With `renew` the time that it is kept begins anew."""
+    """Replace what is set on a thread, if its record has not changed since it was read; `change` of
+    the result says so. With `renew`, its time to live starts again."""
     params = _params(serializer, seen.thread_id, seen.created_at, content, change)
     params |= {
         "now": now,
@@ -168,8 +167,8 @@ def ensure(
     graph: str,
     assistant: str,
 ) -> list[Statement]:
-    """The statements that make the record of a thread unless it has one, and give it the graph and
-    assistant of its first run, for the batch that starts the run."""
+    """The statements that create a thread's record if it has none, and set the graph and assistant
+    of its first run, for the batch that starts the run."""
     params = _params(serializer, thread_id, now, content, 0)
     params |= {"now": now, "expires_at": _expiry(content, now)}
     return [
@@ -193,7 +192,7 @@ def assign(
 
 
 def require(thread_id: str, now: int, *, graph: str, assistant: str) -> list[Statement]:
-    """The same for a thread that must have a record: otherwise the batch is refused."""
+    """Like `ensure`, but refuses the batch if the thread has no record."""
     params = {"thread_id": thread_id, "now": now, "graph": graph, "assistant": assistant}
     return with_params(params, "require_thread", "assign_thread")
 
@@ -204,7 +203,7 @@ def refuse_missing(thread_id: str) -> None:
 
 
 def note_next(thread_id: str, *, has_next: bool) -> Op[None]:
-    """Note whether a caller that changed the state of a thread left nodes to run."""
+    """Note whether nodes are left to run after a caller changed the state of a thread."""
     params = {"thread_id": thread_id, "has_next": int(has_next)}
     return Op("note_next", [Statement("note_next", params)], lambda rows: None, write=True)
 
@@ -215,8 +214,7 @@ def find(thread_id: str, now: int) -> Op[ThreadRow | None]:
 
 
 def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[ThreadRow]]:
-    """Threads in their order, `count` of them from `offset` on. Those named by ids are all there,
-    in no order."""
+    """`count` threads from `offset` on, in order. A filter by ids returns them all, unordered."""
     params: dict[str, Any] = {
         "status": chosen.status,
         "graph": _maybe_text("graph_id", chosen.graph),
@@ -253,14 +251,14 @@ def _all_rows(rows: Sequence[Sequence[Row]]) -> list[ThreadRow]:
 
 
 def count(chosen: ThreadFilter, now: int) -> Op[int]:
-    """The number of threads of a status and a graph."""
+    """The number of threads with a status and a graph."""
     graph = _maybe_text("graph_id", chosen.graph)
     params = {"status": chosen.status, "graph": graph, "now": now}
     return read_op("count_threads", params, lambda rows: int(rows[0][0][0]))
 
 
 def questions(thread_ids: Iterable[str]) -> Op[set[tuple[str, str]]]:
-    """(thread, interrupt id) of the questions to people that are open in these threads."""
+    """(thread, interrupt id) of the open questions to people in these threads."""
     params = {"names": json.dumps(sorted(thread_ids))}
     return read_op(
         "questions_of_threads", params, lambda rows: {(one[0], one[1]) for one in rows[0]}
@@ -268,7 +266,7 @@ def questions(thread_ids: Iterable[str]) -> Op[set[tuple[str, str]]]:
 
 
 def expired(now: int) -> Op[list[str]]:
-    """Some threads whose time is over, and that no run is on, longest ago first. One whose run has
-    just ended is left a little longer: its callers may come back for it."""
+    """Some expired threads without an unfinished run, oldest expiry first. A thread whose run has
+    just ended is kept a little longer, because its callers may come back."""
     params = {"now": now, "recent": now - JUST_ENDED, "count": EXPIRED}
     return read_op("expired_threads", params, lambda rows: [row[0] for row in rows[0]])

@@ -1,7 +1,7 @@
 """Operations on the tokens of the HTTP API. Pure, no I/O.
 
-A token is 256 random bits, which cannot be found by trying, so SHA-256 is enough: a slow hash, as
-passwords need, would only make every request slow.
+A token is 256 random bits, which cannot be guessed, so SHA-256 is enough. A slow hash, as for
+passwords, would only slow down every request.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from perdure.operations import stored_rows
 from perdure.times import maybe_moment, moment
 
 PREFIX = "perdure_"
-"""Beginning of every token, by which tools that look for leaked secrets know it."""
+"""Prefix of every token, so that secret scanners can recognise it."""
 USED_INTERVAL = 10 * 60 * 1000
-"""Milliseconds between two notes that a token was used."""
+"""Minimum number of milliseconds between two updates of a token's last use."""
 
 
 class Scope(StrEnum):
@@ -44,14 +44,14 @@ IMPLIED = {
 
 @dataclass(frozen=True)
 class Token:
-    """A token as its owner sees it: never the token itself."""
+    """A token as it is listed, without the secret itself."""
 
     name: str
     scopes: tuple[Scope, ...]
     created_at: datetime
     expires_at: datetime | None
     used_at: datetime | None
-    """When it was last used, to within some minutes."""
+    """When it was last used, accurate to some minutes."""
     revoked_at: datetime | None
 
 
@@ -72,7 +72,7 @@ class TokenRow(NamedTuple):
 
     @property
     def allowed(self) -> frozenset[Scope]:
-        """The scopes it has, with those they imply. A scope of a newer perdure is left out."""
+        """Its scopes and those they imply. Scopes of a newer perdure are left out."""
         known = [scope for scope in Scope if scope.value in self.scopes.split()]
         return frozenset[Scope]().union(*(IMPLIED[scope] for scope in known))
 
@@ -100,7 +100,7 @@ _rows = partial(stored_rows.every, TokenRow)
 
 
 def insert(row: TokenRow) -> Op[bool]:
-    """Store a token. False if one of that name can still be used."""
+    """Store a token. False if a valid one has that name."""
     params: dict[str, Any] = {"hash": row.hash, "name": row.name, "scopes": row.scopes}
     params |= {"now": row.created_at, "expires_at": row.expires_at}
     find = Statement("find_token", {"hash": row.hash})
@@ -113,12 +113,12 @@ def _was_stored(rows: Sequence[Sequence[Row]]) -> bool:
 
 
 def every() -> Op[list[TokenRow]]:
-    """Every token, revoked ones too, oldest first."""
+    """Every token, including revoked ones, oldest first."""
     return read_op("tokens", {}, _rows)
 
 
 def use(hash: str, now: int) -> Op[None]:
-    """Note that a token was used, unless that was noted some minutes ago."""
+    """Note that a token was used, unless that was noted within the last minutes."""
     params = {"hash": hash, "now": now, "before": now - USED_INTERVAL}
     return Op("use_token", [Statement("use_token", params)], lambda rows: None, write=True)
 

@@ -1,11 +1,11 @@
 """The runtime over HTTP: `Runtime.asgi()` and `Runtime.router()`.
 
 app             puts the routes together
-options         everything that can be set
+options         every setting
 route           the class of every route: limits, errors
-gate            whether a request may pass; caller, context: what its endpoint gets
+gate            whether a request is admitted; caller, context: what its endpoint gets
 lifespan        opens the runtime, runs a worker, drains, closes it
-open_streams    at most so many streams, which end when the server stops
+open_streams    the limit of open streams; ends them when the server stops
 json_values     any value as JSON
 json_body       a body as JSON, read strictly
 json_errors     every error as {"detail": "..."}

@@ -2,7 +2,7 @@
 
     GET  /ok            whether the journal answers
     GET  /info          versions, and what this server can do
-    GET  /metrics       what `Metrics` measures, for Prometheus; off without it
+    GET  /metrics       what `Metrics` measures, for Prometheus; 404 without it
     GET  /openapi.json  every operation; /docs lists them
     POST /cron/tick     drives what is due; off until it has a secret
     agent_api/          LangGraph's Agent Server: assistants, threads, runs, crons, store
@@ -11,7 +11,7 @@
 The routes are flat and bound to their runtime (`route.py`), so the router works in FastAPI by
 `include_router` and in Starlette by `Starlette(routes=router.routes,
 lifespan=router.lifespan_context)`. The lifespan of a mounted application does not run: then the
-runtime opens on first use, and what needs a worker is refused with a sentence that says so.
+runtime opens on first use, and a request that needs a worker gets a 503 that explains this.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 A = TypeVar("A", bound=Starlette)
 
 PUBLIC: dict[str, Any] = {"security": []}
-"""In an operation's OpenAPI: it needs no credentials."""
+"""OpenAPI fields of an operation that needs no credentials."""
 
 
 def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
@@ -95,7 +95,7 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
 
 
 def make_app(runtime: Runtime, options: ServerOptions) -> FastAPI:
-    """An application with the routes of a runtime and nothing else."""
+    """An application with only the routes of a runtime."""
     app = FastAPI(
         title="perdure",
         openapi_url=None,
@@ -108,7 +108,7 @@ def make_app(runtime: Runtime, options: ServerOptions) -> FastAPI:
 
 
 def add_to_app(app: A, router: APIRouter) -> A:
-    """Add the routes of a router after those of the application, and its lifespan inside theirs."""
+    """Add a router's routes after those of an application, and its lifespan inside theirs."""
     app.router.routes.extend(router.routes)
     own = app.router.lifespan_context
 
@@ -122,7 +122,7 @@ def add_to_app(app: A, router: APIRouter) -> A:
 
 
 class MetricsEndpoint:
-    """`GET /metrics`: the text that Prometheus reads. The journal is read in a thread."""
+    """`GET /metrics`, in Prometheus's text format. The journal is read in a thread."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

@@ -1,9 +1,9 @@
-"""The handlers of a `langgraph_sdk.Auth`: who a caller is, and what of each resource they may have.
+"""The handlers of a `langgraph_sdk.Auth`: who a caller is, and which resources they may use.
 
-The `authenticate` handler is called with the parameters it names. Of the `@auth.on` handlers only
-the most specific one is asked: that of the resource and action, of the resource, of the action, or
-the global one. None and True allow, False is 403, a dict is `Filters` on metadata. A handler may
-change `value`: what it adds to the metadata of a new thread is stored.
+The `authenticate` handler is called with the parameters it names. Only the most specific `@auth.on`
+handler is called: for the resource and action, the resource, the action, or the global one. None
+and True allow, False is 403, a dict is `Filters` on metadata. A handler may change `value`: what it
+adds to the metadata of a new thread is stored.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from perdure.server.caller import Caller, Scope
 from perdure.server.json_errors import ApiError
 
 USER_SCOPES = frozenset({Scope.READ, Scope.START, Scope.ANSWER})
-"""What an authenticated user may do, as far as the `@auth.on` handlers allow it."""
+"""What an authenticated user may do, if the `@auth.on` handlers allow it."""
 ADMIN_PERMISSION = "perdure:admin"
-"""The permission of a user who may use the operators' part of the API."""
+"""The permission that lets a user call the operator routes."""
 PARAMETERS = frozenset(
     ["request", "body", "path", "method", "path_params", "query_params", "headers", "authorization"]
 )
 
 
 class User(Mapping[str, Any]):
-    """A user that a handler described by a text or a mapping, whose keys are attributes too."""
+    """A user that a handler returned as a string or a mapping. Its keys are also attributes."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         identity = fields["identity"]
@@ -98,7 +98,7 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list | tuple) or not value:
-        raise _bad_filter("$or or $and of no list")
+        raise _bad_filter("$or or $and without a list")
     return list(value)
 
 
@@ -112,7 +112,7 @@ class AuthHandlers:
     """The handlers of one `langgraph_sdk.Auth`."""
 
     def __init__(self, auth: Any) -> None:
-        """Raises `BadArgument` if it is not an `Auth`, or asks for an unknown parameter."""
+        """Raises `BadArgument` if it is not an `Auth`, or its handler has an unknown parameter."""
         if not sdk_auth.is_auth(auth):
             raise BadArgument(f"auth must be a langgraph_sdk.Auth, not {type(auth).__name__}.")
         self._auth = auth
@@ -125,7 +125,7 @@ class AuthHandlers:
         return self._authenticate is not None
 
     async def authenticate(self, request: Request) -> Caller:
-        """The caller that the `authenticate` handler says this is. Raises `ApiError`."""
+        """The caller, as identified by the `authenticate` handler. Raises `ApiError`."""
         if self._authenticate is None:
             raise ApiError(401, "No authenticate handler is registered.")
         given: dict[str, Any] = {}
@@ -147,7 +147,7 @@ class AuthHandlers:
     async def authorize(
         self, caller: Caller, resource: str, action: str, value: dict[str, Any]
     ) -> Filters | None:
-        """What the most specific handler says. Raises 403 if that is no."""
+        """The filters of the most specific handler. Raises 403 if it refuses."""
         from langgraph_sdk import Auth
 
         handler = sdk_auth.on_handler(self._auth, resource, action)
@@ -165,7 +165,7 @@ class AuthHandlers:
             raise ApiError(403, "Forbidden.")
         if isinstance(answer, Mapping):
             return Filters(answer) if answer else None
-        raise Error(f"An @auth.on handler returned {type(answer).__name__}; use a dict.")
+        raise Error(f"An @auth.on handler returned a {type(answer).__name__}; return a dict.")
 
     async def _call(self, call: Callable[[Any], Any], handler: Callable[..., Any]) -> Any:
         from langgraph_sdk import Auth
@@ -187,7 +187,7 @@ def _wanted(handler: Callable[..., Any]) -> frozenset[str]:
         elif parameter.default is parameter.empty:
             known = ", ".join(sorted(PARAMETERS))
             raise BadArgument(
-                f"The authenticate handler takes {name!r}, which is not one of {known}."
+                f"The authenticate handler has the parameter {name!r}; it may have {known}."
             )
     return frozenset(wanted)
 
@@ -222,7 +222,7 @@ def _as_user(found: Any) -> tuple[Any, dict[str, Any]]:
         return user, dict(user)
     if getattr(found, "identity", None):
         return found, _fields(found)
-    raise ApiError(401, "The authenticate handler named no identity.")
+    raise ApiError(401, "The authenticate handler returned no identity.")
 
 
 def _fields(user: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Who calls, and what they may: scopes of tokens, and the user of `langgraph_sdk.Auth` handlers."""
+"""Who calls, and what they may do: a token with its scopes, or a user of `langgraph_sdk.Auth`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Caller:
     """The caller of a request."""
 
     identity: str | None = None
-    """The name of its token, or what the `authenticate` handler says. None: not asked for."""
+    """The name of the token, or the identity from the `authenticate` handler. None: unknown."""
     scopes: frozenset[Scope] = EVERY_SCOPE
     user: Any = None
     """The user object of `langgraph_sdk.Auth` handlers."""
     permissions: tuple[str, ...] = ()
-    """Permissions that the `authenticate` handler gave."""
+    """Permissions from the `authenticate` handler."""
     is_token: bool = False
-    """Whether it sent a token of perdure: then its scopes count, and no `@auth.on` handler."""
+    """Whether it sent a perdure token: then its scopes decide, and no `@auth.on` handler."""
     configurable: dict[str, Any] = field(default_factory=dict)
     """What a run that this caller starts has in `config["configurable"]`."""
 
 
 ANYONE = Caller()
-"""The caller of a server that asks for no credentials."""
+"""The caller of a server that requires no credentials."""

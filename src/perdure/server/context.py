@@ -1,7 +1,7 @@
-"""`Api`: what an endpoint gets by `Depends(api)`.
+"""`Api`: what an endpoint gets through `Depends(api)`.
 
-The route (`route.py`) makes it once the caller may pass. Endpoints are functions of it and of their
-parameters; they keep nothing.
+The route (`route.py`) makes it once the caller is admitted. Endpoints are functions of it and of
+their parameters; they keep no state.
 
     @router.get("/threads/{thread_id}")
     async def get(thread_id: str, api: ApiDep) -> dict[str, Any]:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 KEY = "perdure.api"
 NO_WORKER = (
-    "No worker runs in this process, because the lifespan of perdure's routes did not run: a "
-    "mounted application's does not. Use app.include_router(runtime.router()) in FastAPI, or "
+    "No worker runs in this process, because the lifespan of perdure's routes did not run; in a "
+    "mounted application it never does. Use app.include_router(runtime.router()) in FastAPI, or "
     "Starlette(routes=router.routes, lifespan=router.lifespan_context); or pass worker=False and "
     "run `perdure worker` beside it."
 )
@@ -53,26 +53,26 @@ class Api:
             raise ApiError(403, f"This token does not have the scope {scope.value!r}.")
 
     async def authorize(self, resource: str, action: str, value: dict[str, Any]) -> Filters | None:
-        """Ask the `langgraph_sdk.Auth` handlers. They may change `value`; what they return are
-        conditions on the metadata of what is read or changed. Raises 403."""
+        """Call the `langgraph_sdk.Auth` handlers. They may change `value`, and return conditions on
+        the metadata of what is read or changed. Raises 403."""
         if self.handlers is None or self.caller.is_token:
             return None
         return await self.handlers.authorize(self.caller, resource, action, value)
 
     def require_worker(self) -> None:
-        """Raise 503 if runs would wait for ever, because the lifespan did not run."""
+        """Raise 503 if runs would wait forever because the lifespan did not run."""
         driven = self.lifespan.is_running or self.runtime.engine.is_driving
         if self.options.worker and not driven:
             raise ApiError(503, NO_WORKER)
 
     def open_stream(self) -> AbstractContextManager[OpenStream]:
-        """Count a stream while it is open. Raises 503 if too many are. The stream ends when its
-        `stopping` is set: the server waits for it before it exits."""
+        """Count a stream while it is open. Raises 503 if too many are open. The stream must end
+        when its `stopping` is set: the server waits for it before it exits."""
         return self.streams.open()
 
 
 async def api(request: Request) -> Api:
-    """The `Api` of a request, as a dependency. A coroutine: FastAPI calls others in a thread."""
+    """The `Api` of a request, as a dependency. A coroutine: FastAPI calls functions in a thread."""
     found: Api = request.scope[KEY]
     return found
 

@@ -1,7 +1,7 @@
-"""Which web pages may call: Starlette's CORS middleware around each route, once origins are named.
+"""Which web pages may call: Starlette's CORS middleware around each route, if origins are set.
 
-It is around the routes and not the application, so that it also holds where the router is included.
-A page may read the headers that clients of LangGraph use to reconnect and to page.
+It wraps the routes and not the application, so it also applies where the router is included. Pages
+may read the headers that LangGraph's clients use to reconnect and to page.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EXPOSED = ("Content-Location", "Location", "X-Pagination-Total", "X-Pagination-N
 
 
 class Origins:
-    """The origins that were named; `*` stands for any text in one, or for all."""
+    """The allowed origins; `*` matches any text in one, and alone every origin."""
 
     def __init__(self, named: tuple[str, ...]) -> None:
         self.named = named
@@ -33,7 +33,7 @@ class Origins:
         return self._any or bool(self.named and re.fullmatch(self._pattern, origin))
 
     def wrap(self, app: ASGIApp) -> ASGIApp:
-        """The application, with the headers that browsers ask for."""
+        """Wrap an application so that it sends CORS headers."""
         if not self.named:
             return app
         return CORSMiddleware(

@@ -1,9 +1,10 @@
-"""Whether a request may pass, and the `Api` that its endpoint gets.
+"""Decides whether a request is admitted, and makes the `Api` for its endpoint.
 
-A token is asked for as soon as one was ever made in the journal, an `Auth` has an `authenticate`
-handler, or the caller is not on this machine. Otherwise the server is open, to this machine only:
-under a loopback name, an address or one of `hosts`, and not to web pages of other origins.
-`insecure` opens it to every address, still under those names. Named `hosts` are checked always.
+Credentials are required once a token was ever created in the journal, if an `Auth` has an
+`authenticate` handler, or if the caller is on another machine. Otherwise the server is open, to
+this machine only: under a loopback name, an address or one of `hosts`, and not to web pages of
+other origins. `insecure` opens it to every address, but only under those names. If `hosts` is set,
+the name is always checked.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
 class Gate:
-    """The entrance of one runtime's routes."""
+    """Access control for the routes of one runtime."""
 
     def __init__(self, runtime: Runtime, options: ServerOptions, lifespan: SharedLifespan) -> None:
         self.runtime, self.options, self.lifespan = runtime, options, lifespan
@@ -65,17 +66,18 @@ class Gate:
             message = "Send a token: x-api-key: <token>, or Authorization: Bearer <token>."
             raise ApiError(401, message, CHALLENGE)
         if not is_local_client(request):
-            message = "This server has no tokens, and is open to its own machine only. Make one: "
+            message = "Without tokens this server is open to its own machine only. Create a token: "
             raise ApiError(401, f"{message}perdure tokens create NAME --scope admin.", CHALLENGE)
         return self._open(request)
 
     async def _check_token(self, token: str) -> Caller:
         row = await self.tokens.find(token)
         if row is None:
-            raise ApiError(401, "This token is not valid; it may have expired.", CHALLENGE)
+            message = "This token is not valid. It may have expired or been revoked."
+            raise ApiError(401, message, CHALLENGE)
         scopes = row.allowed
         if Scope.READ not in scopes:
-            raise ApiError(403, "This token has no scope that this server knows.")
+            raise ApiError(403, "This server knows none of the token's scopes. Upgrade the server.")
         return Caller(row.name, scopes, is_token=True)
 
     def _check_host(self, request: Request) -> None:
@@ -84,17 +86,17 @@ class Gate:
             shown = ascii(host_name(host) or host)[1:-1][:100]
             raise ApiError(
                 403,
-                f"This server is not known as {shown!r}. If it is, allow the name: "
+                f"The host name {shown!r} is not allowed. To allow it, pass "
                 f"--allow-host {shown}, or asgi(hosts=[...]).",
             )
 
     def _open(self, request: Request) -> Caller:
-        """Let in without credentials, except web pages of other origins or under other names,
-        which could use what is open to this machine."""
+        """Admit without credentials. Refuses web pages of other origins or under other names, which
+        could otherwise use a server that is open to this machine."""
         self._check_host(request)
         origin, host = request.headers.get("origin"), request.headers.get("host", "")
         if origin is None or self.origins.allow(origin) or is_same_origin(origin, host):
             return ANYONE
         shown = ascii(origin)[1:-1][:100]
-        message = f"Pages of {shown} may not call this server. If they may, name the origin"
-        raise ApiError(403, f"{message}: --cors {shown}, or asgi(cors=[...]).")
+        message = f"Pages from {shown} may not call this server. To allow the origin, pass"
+        raise ApiError(403, f"{message} --cors {shown}, or asgi(cors=[...]).")

@@ -1,7 +1,7 @@
 """`GET /ok`: whether the journal answers.
 
-Anyone may ask, so the response says only that. The reason for a failure names hosts, databases and
-roles: it is logged, and sent only to a request with the secret of `/cron/tick`.
+Anyone may ask, so the response says nothing else. The reason for a failure names hosts, databases
+and roles: it is logged, and sent only to a request with the secret of `/cron/tick`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Health:
         return WireResponse({"ok": False, "detail": why if known else NO_ANSWER}, 503)
 
     async def _find_fault(self) -> str | None:
-        """Why the journal does not answer, without its password. None: it does."""
+        """Why the journal does not answer, without its password. None if it does."""
         try:
             async with asyncio.timeout(PING_TIMEOUT):
                 await asyncio.shield(self._shared_ping())

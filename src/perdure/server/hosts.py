@@ -1,7 +1,7 @@
-"""Which names and addresses an open server answers to.
+"""Which host names and addresses an open server answers to.
 
-A server that asks for no credentials is open to this machine only. A web page can make a browser
-call a server on loopback: under a name of the page's own that resolves to 127.0.0.1 (DNS
+A server that requires no credentials is open to this machine only. But a web page can make a
+browser call a server on loopback: under a name of the page's own that resolves to 127.0.0.1 (DNS
 rebinding), or from another origin. Such requests carry the page's name in `Host` or `Origin`.
 """
 
@@ -14,7 +14,7 @@ from fastapi import Request
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 FORWARDED = ("x-forwarded-for", "x-real-ip", "forwarded")
-"""Headers of a proxy: the caller may be anywhere."""
+"""Headers that a proxy sets: the caller may be on any machine."""
 
 
 def is_loopback(host: str) -> bool:
@@ -30,7 +30,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_name(header: str) -> str:
-    """The name in a `Host` header, without its port. Empty if it is not a name."""
+    """The name in a `Host` header, without its port. Empty if the header is invalid."""
     try:
         return (urlsplit(f"//{header}").hostname or "").rstrip(".")
     except ValueError:
@@ -38,8 +38,8 @@ def host_name(header: str) -> str:
 
 
 def is_allowed(header: str, allowed: tuple[str, ...]) -> bool:
-    """Whether a `Host` header may name this server: a loopback name, an address, or one of
-    `allowed`. A page that rebinds a name has its own name there, never an address."""
+    """Whether a `Host` header is allowed: a loopback name, an address, or one of `allowed`. After
+    DNS rebinding the header has the page's own name, never an address."""
     name = host_name(header)
     if not name:
         return False
@@ -55,19 +55,19 @@ def _is_address(name: str) -> bool:
 
 
 def _fits(name: str, allowed: str) -> bool:
-    """`*` allows all, `*.example.com` every name below it."""
+    """`*` allows every name, `*.example.com` every subdomain."""
     wanted = host_name(allowed) or allowed.lower()
     return wanted in ("*", name) or (wanted.startswith("*.") and name.endswith(wanted[1:]))
 
 
 def is_same_origin(origin: str, host: str) -> bool:
-    """Whether an `Origin` header is of the server that the `Host` header names."""
+    """Whether an `Origin` header names the same server as the `Host` header."""
     return urlsplit(origin).netloc.lower() == host.lower()
 
 
 def is_local_client(request: Request) -> bool:
-    """Whether a request comes from this machine, and not through a proxy on it. A socket file has
-    no address."""
+    """Whether a request comes from this machine, and not through a proxy on it. A client on a Unix
+    socket has no address."""
     if any(name in request.headers for name in FORWARDED):
         return False
     return (

@@ -1,8 +1,8 @@
 """uvicorn with the limits of an exposed server, for `perdure serve` and `perdure dev`.
 
-A connection that does not send the head of a request in time is closed: uvicorn itself would keep
-it. The access log has no query strings. The signals that stop the server are handled here, so that
-what was opened around it is closed before the process ends.
+A connection that does not send its request headers in time is closed; uvicorn alone would keep it.
+The access log has no query strings. The signals that stop the server are handled here, so that the
+runtime around it is closed before the process ends.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from perdure.errors import BadArgument
 T = TypeVar("T")
 
 HEAD_TIMEOUT = 10.0
-"""Seconds that a connection has to send the head of a request."""
+"""Seconds that a connection has to send the request line and headers."""
 SEARCHED = 100
-"""Ports that are tried, one after the other, when the first is taken."""
+"""Number of ports tried, one after the other, if the first is taken."""
 BACKLOG = 2048
 
 
 class HeadTimeout(asyncio.Protocol):
-    """A connection of uvicorn that is closed if the head of a request takes too long."""
+    """A uvicorn connection that is closed if the request headers take too long."""
 
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
@@ -69,11 +69,11 @@ class HeadTimeout(asyncio.Protocol):
 
 
 GUARDED: Any = type("GuardedProtocol", (HeadTimeout, AutoHTTPProtocol), {})
-"""uvicorn's protocol, with h11 or httptools as it is installed."""
+"""uvicorn's protocol, on httptools if it is installed, else on h11."""
 
 
 class HttpServer(uvicorn.Server):
-    """A server that ends at SIGTERM or SIGINT, or when `stop` is called."""
+    """A server that stops on SIGTERM or SIGINT, or when `stop` is called."""
 
     def __init__(self, app: Any, *, grace: float, handle_signals: bool = True) -> None:
         logging.getLogger("uvicorn.access").addFilter(without_query)
@@ -96,7 +96,7 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Like uvicorn's, without raising the signal again: the caller still has to close."""
+        """Like uvicorn's, without raising the signal again: the caller still has to clean up."""
         numbers = SIGNALS if self._handle_signals else ()
         before = {number: signal.signal(number, self.handle_exit) for number in numbers}
         try:
@@ -121,11 +121,11 @@ def without_query(record: logging.LogRecord) -> bool:
 
 
 def listen(host: str, port: int, *, search: bool = False) -> socket.socket:
-    """A socket that listens; with `search` on the next free port if this one is taken. Raises
+    """A listening socket; with `search`, on the next free port if this one is taken. Raises
     `BadArgument`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in range(port, port + (SEARCHED if search and port else 1)):
-        # By name: asyncio sends small answers at once (TCP_NODELAY) only if the protocol is known.
+        # Set explicitly: asyncio sets TCP_NODELAY only if the protocol is known.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -139,7 +139,7 @@ def listen(host: str, port: int, *, search: bool = False) -> socket.socket:
         except OverflowError:
             found.close()
             raise BadArgument(f"{candidate} is not a port: use 0 to 65535.") from None
-    raise BadArgument(f"Port {port} of {host} is taken. Name another with --port; 0 is any.")
+    raise BadArgument(f"Port {port} on {host} is taken. Pass another --port; 0 is any free port.")
 
 
 def address(listening: socket.socket) -> str:
@@ -149,7 +149,7 @@ def address(listening: socket.socket) -> str:
 
 
 def raise_file_limit() -> None:
-    """Let this process have as many open connections as the system allows it."""
+    """Raise the limit of open files, and so of connections, to what the system allows."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 

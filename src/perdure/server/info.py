@@ -46,7 +46,7 @@ def _versions() -> dict[str, str]:
 
 
 class Description:
-    """What the router of one runtime says about itself."""
+    """Describes the routes of one runtime."""
 
     def __init__(self, router: APIRouter) -> None:
         self._router = router
@@ -82,7 +82,7 @@ class Description:
 
 
 def _describe_errors(document: dict[str, Any]) -> None:
-    """Our errors in place of FastAPI's, and what to send to be let in."""
+    """Describe our errors instead of FastAPI's, and the credentials."""
     document["security"] = [{}, *({name: []} for name in SECURITY)]
     document.setdefault("components", {})["securitySchemes"] = SECURITY
     for name in ("HTTPValidationError", "ValidationError"):

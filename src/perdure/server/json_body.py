@@ -1,7 +1,7 @@
-"""A request's body as JSON, read strictly: anything ambiguous is refused with a sentence.
+"""A request's body as JSON, read strictly: anything ambiguous is refused with a clear message.
 
-Python's own parser accepts NaN, the last of two equal keys and text that no database can store, and
-raises three kinds of errors. The result here can be printed, compared and stored.
+Python's own parser accepts NaN, duplicate keys and text that no database can store, and raises
+three kinds of errors. A value returned here can be printed, compared and stored.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from perdure.server.json_errors import ApiError
 DEEPEST = 100
 """Maximum depth of nested lists and objects."""
 CLOSE = {"Connection": "close"}
-"""The rest of such a body is not read."""
+"""For errors after which the rest of the body is not read."""
 
 
 async def read_body(request: Request, *, largest: int, seconds: float) -> bytes:
-    """The bytes of a body. Raises `ApiError`: too large, cut off, or too slow."""
+    """The bytes of a body. Raises `ApiError` if it is too large, cut off, or too slow."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > largest:
         raise ApiError(413, f"The body is larger than {largest} bytes.", CLOSE)
@@ -47,7 +47,7 @@ def parse_json(body: bytes) -> Any:
         found = json.loads(body, parse_constant=_refuse_constant, object_pairs_hook=_object)
     except RecursionError:
         raise _refused(f"The body is nested deeper than {DEEPEST} levels.") from None
-    except ValueError as error:  # bytes that are not text, and numbers of 5,000 digits, among them
+    except ValueError as error:  # also for invalid UTF-8, and numbers of 5,000 digits
         raise _refused(f"The body is not JSON: {ascii(str(error))[1:-1][:100]}.") from None
     _check(found)
     return found
@@ -71,13 +71,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(value: Any) -> None:
-    """Refuse what is too deep, and text with half of a surrogate pair. Without recursion."""
+    """Refuse deep nesting and unpaired surrogates, without recursion."""
     left: list[tuple[Any, int]] = [(value, 0)]
     while left:
         one, depth = left.pop()
         if isinstance(one, str):
             if not one.isascii() and any("\ud800" <= letter <= "\udfff" for letter in one):
-                raise _refused(f"The body has half of a surrogate pair: {ascii(one)[:60]}.")
+                raise _refused(f"The body contains an unpaired surrogate: {ascii(one)[:60]}.")
         elif isinstance(one, (list, dict)):
             if depth == DEEPEST:
                 raise _refused(f"The body is nested deeper than {DEEPEST} levels.")

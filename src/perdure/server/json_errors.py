@@ -1,7 +1,7 @@
-"""Every error as JSON: `{"detail": "..."}`, one sentence. Internal errors are only logged.
+"""Errors as JSON: `{"detail": "..."}`, one sentence. Details of internal errors are only logged.
 
-An error of perdure keeps its message, without the journal's password. The log of any other has its
-type and where it was raised, not its message, which may quote what a person wrote.
+A perdure error keeps its message, without the journal's password. For any other exception the log
+has its type and where it was raised, not its message, which may quote what a person wrote.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ STATUSES: tuple[tuple[type[errors.Error], int], ...] = (
     (errors.Unavailable, 503),
     (errors.Closed, 503),
 )
-"""The status of each error of perdure; the first that fits. Any other is 500."""
+"""The HTTP status of each perdure error; the first match counts. Any other is 500."""
 
 
 class ApiError(HTTPException):
-    """A request that cannot be served; the message is the response."""
+    """A request that is refused. The message becomes the response."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, message, dict(headers or {}))
@@ -61,7 +61,7 @@ def json_error(status: int, message: str, headers: Mapping[str, str] | None = No
 
 
 def error_response(error: Exception, redact: Callable[[str], str]) -> Response:
-    """The response to a request whose endpoint raised this."""
+    """The response for an exception that an endpoint raised."""
     if isinstance(error, StarletteHTTPException):  # ours, or one of `langgraph_sdk.Auth`
         return json_error(error.status_code, str(error.detail), error.headers)
     if isinstance(error, RequestValidationError):
@@ -77,14 +77,14 @@ def error_response(error: Exception, redact: Callable[[str], str]) -> Response:
 
 
 def log_failure(what: str, error: BaseException, redact: Callable[[str], str]) -> None:
-    """Log what failed, and where, without its message unless it is perdure's own."""
+    """Log a failure and its traceback. The message is included only if it is perdure's own."""
     said = f": {redact(str(error))}" if isinstance(error, errors.Error) else ""
     frames = "".join(traceback.format_tb(error.__traceback__)[-8:])
     log.error("%s failed: %s%s\n%s", what, type(error).__qualname__, said, frames.rstrip())
 
 
 def _validation(error: RequestValidationError) -> str:
-    """The first thing that is wrong with a request, and how many more there are."""
+    """The first problem of an invalid request, and how many more there are."""
     found = error.errors()
     first: Any = found[0] if found else {"loc": (), "msg": "invalid"}
     place = ".".join(str(part) for part in first["loc"])[:100]
@@ -93,7 +93,7 @@ def _validation(error: RequestValidationError) -> str:
 
 
 async def on_http_error(request: Request, error: Any) -> Response:
-    """Starlette's own `HTTPException`: no such route, or the wrong method."""
+    """The response for Starlette's own `HTTPException`: no such route, or the wrong method."""
     allowed = (error.headers or {}).get("Allow")
     if error.status_code == 404:
         message = f"Nothing is served at {request.url.path[:100]!a}."
@@ -105,5 +105,5 @@ async def on_http_error(request: Request, error: Any) -> Response:
 
 
 async def on_failure(request: Request, error: Exception) -> Response:
-    """Starlette raises the error again, and the server logs it."""
+    """The response for any other exception. Starlette raises it again, and the server logs it."""
     return json_error(500, FAILED)

@@ -1,12 +1,12 @@
 """Values as JSON on the wire: `dump` takes anything and never raises.
 
-A LangChain message is its fields (`type`, `content`, `id`, `additional_kwargs` ...), as clients of
-LangGraph's Agent Server expect; so is a pydantic model, a dataclass or a NamedTuple. An enum is its
-value, a set a list, bytes are base64, an exception is its `repr`; NaN and infinity are null. What
-has no JSON is its text.
+A LangChain message becomes an object of its fields (`type`, `content`, `id`, `additional_kwargs`
+...), as clients of LangGraph's Agent Server expect; so does a pydantic model, a dataclass or a
+NamedTuple. An enum becomes its value, a set a list, bytes base64, an exception its `repr`; NaN and
+infinity become null. Anything else becomes its `str`.
 
-orjson does the work. It refuses values that are nested too deeply, integers of more than 64 bits,
-half of a surrogate pair and odd keys: those are converted in Python first.
+orjson does the work. It refuses deep nesting, integers of more than 64 bits, unpaired surrogates
+and unusual keys: those are converted in Python first.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from starlette.responses import JSONResponse
 
 OPTIONS = orjson.OPT_NON_STR_KEYS
 DEEPEST = 200
-"""Levels of lists and objects; deeper ones become texts."""
+"""Levels of nested lists and objects. Deeper values become strings."""
 LONGEST_TEXT = 1000
-"""Characters of the text of an object that has no JSON."""
+"""Characters of the `str` of a value that has no JSON form."""
 BIGGEST = 2**64 - 1
 
 
@@ -42,18 +42,18 @@ def dump(value: Any) -> bytes:
 
 
 class WireResponse(JSONResponse):
-    """A response whose body is the JSON of a value. FastAPI describes one of another base class as
-    a text."""
+    """A response whose body is the JSON of a value. With another base class, FastAPI would describe
+    it as text."""
 
     def render(self, content: Any) -> bytes:
         return dump(content)
 
 
 def _convert(value: Any) -> Any:
-    """One level of a value that orjson does not know, as something that it does."""
+    """Convert one level of a value of a type that orjson does not know."""
     try:
         return _shape(value)
-    except Exception:  # the user's own properties and serialisers
+    except Exception:  # raised by a user's property or serialiser
         return _text(value)
 
 
@@ -94,7 +94,7 @@ def _shape(value: Any) -> Any:
 
 @cache
 def _message_fields(kind: type) -> tuple[str, ...]:
-    """The fields of a LangChain message class. Reading them is four times as fast as dumping."""
+    """The fields of a LangChain message class. Reading them is four times faster than dumping."""
     if not any(base.__name__ == "BaseMessage" for base in kind.__mro__):
         return ()
     fields = getattr(kind, "model_fields", {})
@@ -110,7 +110,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """A value as orjson certainly takes it."""
+    """Convert a value to plain types that orjson always accepts."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Enum):
@@ -143,15 +143,15 @@ def _convert_dataclass(value: Any) -> Any:
 
 
 def _shallow(value: Any) -> str:
-    """What stands for a value that is too deep. Its own text would be as deep."""
+    """A placeholder for a value that is nested too deeply. Its `repr` would be as deep."""
     return f"<{type(value).__qualname__}>"
 
 
 def _integer(value: int) -> Any:
-    """An integer of any size, which JSON has and orjson writes only as a fragment."""
+    """An integer of any size. JSON allows it; orjson writes it only as a fragment."""
     try:
         return orjson.Fragment(str(value))
-    except ValueError:  # more digits than Python prints
+    except ValueError:  # Python refuses to print this many digits
         return None
 
 

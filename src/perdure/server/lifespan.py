@@ -20,7 +20,7 @@ RESTART_AFTER = 1.0
 
 
 class SharedLifespan:
-    """A client that is open while at least one lifespan runs, with a worker beside."""
+    """Keeps a client open while at least one lifespan runs, each with its own worker."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class SharedLifespan:
         finally:
             try:
                 if worker is not None:
-                    worker.cancel()  # each run stops at its next step, or is given back
+                    worker.cancel()  # each run stops at its next step, or is released
                     await asyncio.wait([worker])
                 await self._drain()
-            finally:  # also if the server does not wait for that
+            finally:  # also if the server cancels this
                 await asyncio.to_thread(self._end)
 
     async def _keep_working(self, work: Callable[[], Awaitable[object]]) -> None:

@@ -1,7 +1,7 @@
-"""The streams that are open, at most so many, each told when the server stops.
+"""The open streams of a server: how many there may be, and ending them when it stops.
 
-A server waits for its open responses before it runs the end of its lifespan. A stream that lasts as
-long as a run would keep it from stopping, so streams end at the signal that stops the server.
+A server waits for its open responses before it ends its lifespan. A stream that lasts as long as a
+run would keep it from stopping, so streams end on the signal that stops the server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class OpenStream:
 
     loop: asyncio.AbstractEventLoop
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server stops; the stream is then to end."""
+    """Set when the server stops. The stream must then end."""
 
 
 class OpenStreams:
@@ -37,11 +37,11 @@ class OpenStreams:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[OpenStream]:
-        """Count one. Raises 503 if as many as may be are open."""
+        """Count a stream while it is open. Raises 503 if the maximum is open already."""
         if len(self._open) >= self._most:
             raise ApiError(
                 503,
-                f"{self._most} streams are open, as many as this server serves. Try again later.",
+                f"{self._most} streams are open, the maximum of this server. Try again later.",
                 {"Retry-After": "5"},
             )
         loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
-"""Settings of the HTTP side: the keyword arguments of `Runtime.asgi()` and `Runtime.router()`.
+"""Settings of the HTTP server: the keyword arguments of `Runtime.asgi()` and `Runtime.router()`.
 
-`ServerSettings` has their types for callers; `ServerOptions` is the same, checked, for the server.
+`ServerSettings` gives their types to callers; `ServerOptions` holds them, checked, for the server.
 """
 
 from __future__ import annotations
@@ -39,43 +39,43 @@ class ServerSettings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Everything that can be set about the HTTP side of a runtime."""
+    """Every setting of a runtime's HTTP server."""
 
     secret: str | None = None
-    """Bearer token of `/cron/tick`; default: `PERDURE_CRON_SECRET`. None: ticks are off."""
+    """Bearer token of `/cron/tick`; default: `PERDURE_CRON_SECRET`. Without either, it is off."""
     worker: bool = True
-    """Whether the lifespan runs a worker beside the server. Without one, run workers elsewhere."""
+    """Whether the lifespan runs a worker. If not, run workers elsewhere."""
     concurrency: int = 50
     """Segments that the worker drives at once."""
     grace: float = 10.0
-    """Seconds that steps have to end when the server stops."""
+    """Seconds that running steps have to finish when the server stops."""
     auth: Any = None
     """A `langgraph_sdk.Auth` with the handlers that authenticate and authorise callers."""
     insecure: bool = False
-    """Serve callers without a token, whatever address they come from."""
+    """Require no token, even from other machines."""
     hosts: tuple[str, ...] = ()
-    """Names this server is called by, beside the loopback ones; `*` is any."""
+    """Host names the server answers to, besides loopback names; `*` is any."""
     cors: tuple[str, ...] = ()
     """Origins of web pages that may call this server; `*` is any."""
     store: Any = None
-    """The store of graphs that have none of their own: a LangGraph `BaseStore`."""
+    """A LangGraph `BaseStore` for graphs without their own."""
     configurable_headers: tuple[str, ...] = ()
     """Patterns of request headers to pass on in `configurable`, such as `x-my-*`; `!` excludes."""
     hook_secrets: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
-    """Standard Webhooks secrets of `/perdure/hooks/{thread_id}/{name}`, by name of the signal;
+    """Standard Webhooks secrets of `/perdure/hooks/{thread_id}/{name}`, by signal name;
     default: those in `PERDURE_HOOK_SECRETS`, a JSON object."""
     hook_headers: tuple[str, ...] = ()
     """Patterns of headers of such a webhook to pass on in the signal, such as `x-event-*`."""
     max_body: int = 8 * MIB
     """Largest body of a request, in bytes."""
     body_timeout: float = 30.0
-    """Seconds that a request may take to send its body."""
+    """Seconds in which a request's body must arrive."""
     max_streams: int = 1000
     """Streams that may be open at once."""
 
     @classmethod
     def of(cls, settings: ServerSettings) -> ServerOptions:
-        """Checked options. Raises `BadArgument` for a name or value that makes no sense."""
+        """Check settings. Raises `BadArgument` for an unknown name or an invalid value."""
         known = {one.name for one in fields(cls)}
         for name in settings:
             if name not in known:
@@ -86,7 +86,7 @@ class ServerOptions:
         for name in ("hosts", "cors", "configurable_headers", "hook_headers"):
             given = values.get(name)
             if isinstance(given, str):
-                raise BadArgument(f"{name} must be a list of texts, not {given!r}.")
+                raise BadArgument(f"{name} must be a list of strings, not {given!r}.")
             values[name] = tuple(given or ())
         if values.get("hook_secrets") is None:
             values["hook_secrets"] = _hook_secrets()
@@ -100,11 +100,11 @@ class ServerOptions:
 
 
 def _hook_secrets() -> dict[str, Any]:
-    """The secrets of webhooks that come in, as the environment has them."""
+    """The secrets of incoming webhooks, from the environment."""
     try:
         found = json.loads(os.environ.get("PERDURE_HOOK_SECRETS") or "{}")
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise BadArgument('PERDURE_HOOK_SECRETS is a JSON object: {"name": "whsec_..."}.')
+        raise BadArgument('PERDURE_HOOK_SECRETS must be a JSON object: {"name": "whsec_..."}.')
     return found

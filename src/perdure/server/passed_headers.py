@@ -1,7 +1,8 @@
-"""Request headers that a run gets in `config["configurable"]`, as `http.configurable_headers` of a
-langgraph.json says.
+"""Request headers that are copied to a run's `config["configurable"]`, as set by
+`http.configurable_headers` of a langgraph.json.
 
-They are stored with the run. Credentials are passed on only if a pattern is their whole name.
+They are stored with the run. A header with credentials is copied only if a pattern is its full
+name.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ CREDENTIALS = frozenset({"authorization", "cookie", "x-api-key", "proxy-authoriz
 
 
 class PassedHeaders:
-    """Patterns of header names, such as `x-my-*`; one with `!` before it excludes."""
+    """Patterns of header names, such as `x-my-*`; a leading `!` excludes."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         lowered = [one.lower() for one in patterns]
@@ -25,7 +26,7 @@ class PassedHeaders:
         return bool(self._includes)
 
     def of(self, request: Request) -> dict[str, str]:
-        """The headers to pass on, by their names in lower case."""
+        """The headers to pass on, with names in lower case."""
         return {name: value for name, value in request.headers.items() if self._is_passed(name)}
 
     def _is_passed(self, name: str) -> bool:

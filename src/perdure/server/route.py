@@ -1,12 +1,11 @@
-"""The route class of every endpoint: what protects a request is here, so that it also holds in an
-application that includes `Runtime.router()`.
+"""The route class of every endpoint. Access checks and limits are here and not in middleware, so
+they also apply in an application that includes `Runtime.router()`.
 
-In this order: the caller and the host are checked (`gate.py`), the body is read within its limits
-when the endpoint wants it, and every error becomes JSON. An endpoint returns a plain value, which
-becomes a `WireResponse` without FastAPI's own encoder, or a `Response`.
+The caller and the host are checked first (`gate.py`); then the body is read within its limits, if
+the endpoint needs it; every error becomes JSON. An endpoint returns a `Response`, or a plain value,
+which becomes a `WireResponse` without FastAPI's own encoder.
 
-A slash at the end of a path changes nothing: a redirect, which `curl -f` takes for success, would
-do nothing.
+A trailing slash is ignored. A redirect would do nothing, and `curl -f` would report success.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ FILES = "fastapi_middleware_astack"
 
 
 class ApiRequest(Request):
-    """A request whose body is read within the limits, and parsed strictly."""
+    """A request whose body is read within limits and parsed strictly."""
 
     def __init__(self, request: Request, gate: Gate) -> None:
         super().__init__(request.scope, request.receive)
@@ -86,7 +85,7 @@ class ApiRoute(APIRoute):
 
     def matches(self, scope: Any) -> Any:
         path = scope["path"]
-        for part in self._literals:  # most routes are passed over by this, whatever their prefix
+        for part in self._literals:  # rules out most routes quickly, whatever their prefix
             if part not in path:
                 return Match.NONE, {}
         if self.gate.origins and (method := preflight_method(scope)) is not None:
@@ -98,7 +97,7 @@ class ApiRoute(APIRoute):
 
 
 def plain(endpoint: Callable[..., Awaitable[Any]], status: int | None = None) -> Callable[..., Any]:
-    """The endpoint, with a value it returns made a response."""
+    """Wrap an endpoint so that a plain value becomes a response."""
 
     @functools.wraps(endpoint)
     async def respond(*arguments: Any, **named: Any) -> Response:
@@ -109,13 +108,13 @@ def plain(endpoint: Callable[..., Awaitable[Any]], status: int | None = None) ->
 
 
 def add_routes(router: APIRouter, declared: APIRouter) -> None:
-    """Add the routes that a module declared to a runtime's router, bound to that runtime.
+    """Add the routes that a module declares to a runtime's router, bound to that runtime.
 
-    `include_router` would keep the class of the declared routes, which belong to no runtime.
+    `include_router` would keep the class of the declared routes, which is bound to no runtime.
     """
     for route in declared.routes:
         if not isinstance(route, APIRoute):
-            raise TypeError(f"{route!r} is not an endpoint of FastAPI.")
+            raise TypeError(f"{route!r} is not a FastAPI endpoint.")
         router.add_api_route(
             route.path,
             plain(route.endpoint, route.status_code),

@@ -1,4 +1,4 @@
-"""The secret of `/cron/tick`: a request with it may tick, and sees why the journal is silent."""
+"""The secret of `/cron/tick`. A request with it may tick, and sees why the journal is down."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHORTEST = 16
 
 
 class CronSecret:
-    """A bearer token. If it is not set, no request matches."""
+    """A bearer token. If none is set, no request matches."""
 
     def __init__(self, given: str | None) -> None:
         """Default: the environment's. Raises `BadArgument` if it is too short."""
@@ -22,7 +22,7 @@ class CronSecret:
         secret = None if secret is None else secret.strip()  # a file ends with a newline
         if secret is not None and len(secret) < SHORTEST:
             raise BadArgument(
-                f"The secret of /cron/tick has {len(secret)} characters, and needs at least "
+                f"The secret of /cron/tick has {len(secret)} characters, but needs at least "
                 f"{SHORTEST}. Make one with: openssl rand -hex 32."
             )
         self._secret = None if secret is None else secret.encode()

@@ -1,8 +1,8 @@
 """`POST /cron/tick`: an external cron drives what is due.
 
 Driving costs money, so the route is off (404) until it has a secret, and a request without the
-secret is refused (401) before its body is read. A tick that has begun ends on its own, even if its
-caller is gone: at its limit, at its budget, or drained when the server stops. Concurrent ticks
+secret is refused (401) before its body is read. Once a tick has begun, it goes on even if its
+caller is gone, until its limit, its budget, or a drain when the server stops. Concurrent ticks
 share the work, as two workers do.
 
 A tick drains on the SIGTERM or SIGINT that its server handles, wherever the application is mounted.
@@ -35,7 +35,7 @@ Tick = Callable[..., Awaitable[Counts]]
 LARGEST_BODY = 64 * 1024
 BODY_TIMEOUT = 30.0
 PARAMETERS = {"limit": (25, 1, 1000), "concurrency": (1, 1, 1000), "budget": (50.0, 0.0, 3600.0)}
-"""Default, minimum and maximum of each. By default one segment at a time."""
+"""Default, minimum and maximum of each. By default a tick drives one segment at a time."""
 
 
 class TickEndpoint:
@@ -91,7 +91,7 @@ async def _read_parameters(request: Request) -> dict[str, Any]:
             known = ", ".join(PARAMETERS)
             raise _refused(f"{ascii(name)[:60]} is not a parameter; use {known}.")
         if name in passed:
-            raise _refused(f"{name} is given twice.")
+            raise _refused(f"{name} is passed twice.")
         passed[name] = value
     bounds: dict[str, Any] = {name: _number(name, passed.get(name)) for name in PARAMETERS}
     return bounds | {"budget": timedelta(seconds=bounds["budget"])}

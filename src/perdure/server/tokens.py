@@ -1,6 +1,6 @@
-"""The tokens of a journal as a server sees them: read every few seconds, looked up in memory.
+"""The tokens of a journal, cached in memory and reloaded every few seconds.
 
-A request costs no query. A token that was made or revoked elsewhere counts within `READ_EVERY`.
+A request costs no query. A token created or revoked elsewhere takes effect within `READ_EVERY`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READ_EVERY = 3.0
 NOTE_EVERY = 600.0
 """Seconds between two notes that a token was used."""
 LONGEST = 200
-"""Characters of the longest text that is looked up."""
+"""Maximum length of a token. Anything longer is not looked up."""
 
 
 class Tokens:
@@ -39,13 +39,13 @@ class Tokens:
         self._notes: set[asyncio.Task[None]] = set()
 
     async def exist(self) -> bool:
-        """Whether a token was ever made. One that expired or was revoked counts: revoking the last
-        one must not open the server."""
+        """Whether a token was ever created. Expired and revoked ones count: revoking the last one
+        must not open the server."""
         await self._refresh()
         return bool(self._by_hash)
 
     async def find(self, token: str) -> TokenRow | None:
-        """The valid token that this is."""
+        """The row of a token, or None if it is not valid."""
         await self._refresh()
         if len(token) > LONGEST:
             return None
@@ -74,7 +74,7 @@ class Tokens:
         self._read_at = started
 
     def _note(self, hash: str) -> None:
-        """Store that a token was used, beside the request."""
+        """Store in the background that a token was used."""
         now = time.monotonic()
         if now - self._noted.get(hash, -NOTE_EVERY) >= NOTE_EVERY:
             self._noted[hash] = now
@@ -83,7 +83,7 @@ class Tokens:
             task.add_done_callback(self._notes.discard)
 
     async def _store_note(self, hash: str) -> None:
-        with contextlib.suppress(Error):  # only a hint for people
+        with contextlib.suppress(Error):  # only informational
             await self._runtime.journal.arun(self._runtime.services.tokens.note_use(hash))
 
 

@@ -1,6 +1,6 @@
 """Plans about assistants: create, find, change, list and delete them.
 
-The assistant that each graph has by itself is made on the fly until it is changed.
+A graph's default assistant is made on the fly until it is changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perdure.serde.serializer import Serializer
 from perdure.times import moment
 
 SEEN = 1000
-"""Names of assistants that a process remembers."""
+"""Maximum number of assistants that a process remembers, by name."""
 
 
 class AssistantService:
@@ -34,18 +34,18 @@ class AssistantService:
         self._seen: dict[str, Assistant] = {}
 
     def _own(self, graph: str) -> Assistant:
-        """A graph's own assistant, as if it were made when it was first asked for."""
+        """A graph's default assistant, as if it were created when first requested."""
         if self._began is None:
             self._began = self._clock.now()
         return assistants.of_graph(graph, moment(self._began))
 
     def by_default_id(self) -> dict[str, str]:
-        """The graphs of this process by the ids of their own assistants."""
+        """The graphs of this process by the ids of their default assistants."""
         return {assistants.default_id(graph): graph for graph in self._graphs()}
 
     def find(self, name: str) -> Plan[Assistant]:
-        """The assistant of an id, or the own one of the graph of that name. Raises `NotFound`, and
-        `UnknownGraph` if it is no id."""
+        """The assistant with an id, or the default one of the graph with that name. Raises
+        `NotFound`, or `UnknownGraph` if it is not an id."""
         id = _canonical(name)
         if name in self._graphs():
             id = assistants.default_id(name)
@@ -65,13 +65,13 @@ class AssistantService:
         return found
 
     def seen(self, name: str) -> Assistant | None:
-        """The assistant that `find` found last by this name, without reading. It may have changed:
-        the batch that uses it has to check that (`unchanged`)."""
+        """The assistant that `find` last returned for this name, without reading. It may have
+        changed, so the batch that uses it must check (`unchanged`)."""
         return self._seen.get(name)
 
     def every(self) -> Plan[list[Assistant]]:
-        """All assistants, newest first: those of graphs of this process, and those that have
-        rows."""
+        """All assistants, newest first: the default ones of this process's graphs, and those that
+        have rows."""
         rows: list[AssistantRow] = yield assistants.every()
         known = {row.id for row in rows}
         own = [self._own(graph) for id, graph in self.by_default_id().items() if id not in known]
@@ -80,7 +80,7 @@ class AssistantService:
     def create(
         self, assistant_id: str, content: AssistantContent, *, accept_existing: bool = False
     ) -> Plan[Assistant]:
-        """Store a new assistant. Raises `AlreadyExists`, or gives the one that is there."""
+        """Store a new assistant. If it exists, raises `AlreadyExists` or returns it."""
         made = False
         if assistant_id not in self.by_default_id():
             made = yield assistants.add_version(
@@ -93,7 +93,7 @@ class AssistantService:
     def change(self, assistant_id: str, changes: Mapping[str, Any]) -> Plan[Assistant]:
         """Store the next version of an assistant, with these parts changed; metadata is merged.
 
-        If another change was faster, this one is made to its version.
+        If another change came first, this one is applied on top of it.
         """
         while True:
             found = yield from self.find(assistant_id)
@@ -103,7 +103,7 @@ class AssistantService:
             merged = {**content.metadata, **(changes.get("metadata") or {})}
             content = replace(content, **{**changes, "metadata": merged})
             now, first = self._clock.now(), None
-            if not found.versions:  # the first change of a graph's own assistant
+            if not found.versions:  # the first change of a default assistant
                 own = self._own(found.graph_id)
                 first = assistants.add_version(
                     self._serializer, found.assistant_id, 1, own, random_number(), now
@@ -127,7 +127,7 @@ class AssistantService:
         return [row.load(self._serializer, as_version=True) for row in rows] or [found]
 
     def use_version(self, assistant_id: str, version: int) -> Plan[Assistant]:
-        """Have runs of an assistant use this version. Raises `NotFound` if there is none."""
+        """Set the version that an assistant's runs use. Raises `NotFound` if it does not exist."""
         found = yield from self.find(assistant_id)
         yield assistants.use_version(found.assistant_id, version, self._clock.now())
         found = yield from self.find(found.assistant_id)
@@ -136,7 +136,7 @@ class AssistantService:
         return found
 
     def delete(self, assistant_id: str) -> Plan[None]:
-        """Delete an assistant. A graph's own one loses its changes."""
+        """Delete an assistant. A default assistant only loses its changes."""
         found = yield from self.find(assistant_id)
         yield assistants.delete(found.assistant_id)
 

@@ -18,18 +18,18 @@ from perdure.serde.serializer import Serializer
 from perdure.times import maybe_moment, moment
 
 PAGE = 500
-"""Threads that are read at once when their metadata, which SQL cannot see, decides."""
+"""Threads read at a time when their metadata, which SQL cannot read, has to be compared."""
 NEWEST = 200
-"""Threads that are looked at first when those of one status are listed."""
+"""Number of newest threads that are read first when threads of one status are listed."""
 
 
 @dataclass(frozen=True)
 class Thread:
-    """A thread: what callers say about it, and how its runs are."""
+    """A thread: what callers have set on it, and the status of its runs."""
 
     thread_id: str
     status: str
-    """`idle`, `busy`, `interrupted` or `error`, as LangGraph's Agent Server says it."""
+    """`idle`, `busy`, `interrupted` or `error`, as in LangGraph's Agent Server."""
     metadata: Mapping[str, Any]
     config: Mapping[str, Any]
     created_at: datetime
@@ -40,10 +40,10 @@ class Thread:
     run_id: str | None
     """Its last run."""
     graph: str | None
-    """The graph of its last run, or the one it was made for."""
+    """The graph of its last run, or the one it was created for."""
     version: str | None
     is_assigned: bool
-    """Whether it has a graph and an assistant, which its first run gives it."""
+    """Whether it has a graph and an assistant, which its first run sets."""
 
 
 Matches = Callable[[Thread], bool]
@@ -92,7 +92,7 @@ class ThreadService:
     def create(
         self, thread_id: str, content: ThreadContent, *, accept_existing: bool = False
     ) -> Plan[Thread]:
-        """Make the record of a thread. Raises `AlreadyExists`, or gives the one that is there."""
+        """Create the record of a thread. If it exists, raises `AlreadyExists` or returns it."""
         number = random_number()
         row: ThreadRow = yield threads.create(
             self._serializer, thread_id, content, number, self._clock.now()
@@ -102,8 +102,8 @@ class ThreadService:
         return self.show(row)
 
     def assign(self, thread_id: str, content: ThreadContent, assistant: Assistant) -> Plan[None]:
-        """Make the record of a thread unless it has one, and give it the graph and assistant of
-        its first run."""
+        """Create the record of a thread if it has none, and set the graph and assistant of its
+        first run."""
         yield threads.assign(
             self._serializer,
             thread_id,
@@ -116,7 +116,7 @@ class ThreadService:
     def change(
         self, thread_id: str, metadata: Mapping[str, Any], *, ttl: float | None = None
     ) -> Plan[Thread]:
-        """Merge metadata into that of a thread, and set how many minutes it is kept from now on."""
+        """Merge metadata into a thread's, and set how many minutes it is kept from now on."""
         while True:
             seen: ThreadRow | None = yield threads.find(thread_id, self._clock.now())
             if seen is None:
@@ -135,8 +135,8 @@ class ThreadService:
     def page(
         self, chosen: ThreadFilter, offset: int, limit: int, matches: Matches | None = None
     ) -> Plan[tuple[list[Thread], bool]]:
-        """Threads in their order, from `offset` on, and whether there are more. `matches` decides
-        what SQL cannot; then all threads before the page are read, too."""
+        """Threads from `offset` on, in order, and whether there are more. `matches` checks what SQL
+        cannot; with it, all threads before the page are read too."""
         now = self._clock.now()
         if chosen.ids is not None:
             rows: list[ThreadRow] = yield threads.page(chosen, 0, 0, now)
@@ -160,15 +160,15 @@ class ThreadService:
         return found[offset : offset + limit], len(found) > offset + limit
 
     def _among_newest(self, chosen: ThreadFilter, matches: Matches | None) -> Plan[list[Thread]]:
-        """Those of the newest threads. If many threads have the status, all of a page are among
-        them, and the others need not be sorted."""
+        """The matching ones of the newest threads. If many threads have the status, these fill the
+        page, and the others need not be sorted."""
         anything = replace(chosen, status=None)
         rows: list[ThreadRow] = yield threads.page(anything, 0, NEWEST, self._clock.now())
         found = [self.show(row) for row in rows if row.status == chosen.status]
         return [one for one in found if matches is None or matches(one)]
 
     def count(self, chosen: ThreadFilter, matches: Matches | None = None) -> Plan[int]:
-        """The number of these threads."""
+        """The number of matching threads."""
         if matches is None and chosen.ids is None and chosen.assistant is None:
             return int((yield threads.count(chosen, self._clock.now())))
         found, read = 0, 0
@@ -180,7 +180,7 @@ class ThreadService:
                 return found
 
     def questions(self, thread_ids: list[str]) -> Plan[set[tuple[str, str]]]:
-        """(thread, interrupt id) of the questions to people that are open in these threads."""
+        """(thread, interrupt id) of the open questions to people in these threads."""
         return (yield threads.questions(thread_ids)) if thread_ids else set()
 
 

@@ -22,20 +22,20 @@ class TokenService:
     def create(
         self, name: str, scopes: Iterable[str], *, expires: timedelta | None = None
     ) -> Plan[str]:
-        """Make a token, and return it: it cannot be read again. Raises `BadArgument` if a token of
-        this name can still be used."""
+        """Create a token and return it: it cannot be read again. Raises `BadArgument` if a valid
+        token has this name."""
         check_text("name", name)
         if not name:
             raise BadArgument("A token needs a name.")
         chosen = _checked(scopes)
         if expires is not None and expires <= timedelta(0):
-            raise BadArgument(f"expires must be a duration of more than 0, not {expires}.")
+            raise BadArgument(f"expires must be longer than 0, not {expires}.")
         token, now = tokens.make(), self._clock.now()
         ends = None if expires is None else now + round(expires.total_seconds() * 1000)
         row = TokenRow(tokens.hash_of(token), name, chosen, now, ends, None, None)
         if not (yield tokens.insert(row)):
             raise BadArgument(
-                f"There is a token {name!r} already. Revoke it first, or use another name."
+                f"The token {name!r} already exists. Revoke it first, or use another name."
             )
         return token
 
@@ -45,18 +45,18 @@ class TokenService:
         return found
 
     def all(self) -> Plan[list[Token]]:
-        """Every token, revoked ones too, oldest first."""
+        """Every token, including revoked ones, oldest first."""
         return [row.to_token() for row in (yield from self.rows())]
 
     def revoke(self, name: str) -> Plan[None]:
-        """Revoke a token. Raises `NotFound` if no token of this name can be used."""
+        """Revoke a token. Raises `NotFound` if no valid token has this name."""
         rows = yield from self.rows()
         if not any(row.name == name and row.revoked_at is None for row in rows):
             raise NotFound("token", name)
         yield tokens.revoke(name, self._clock.now())
 
     def note_use(self, hash: str) -> Plan[None]:
-        """Note that a token was used, to within some minutes."""
+        """Note that a token was used, accurate to some minutes."""
         yield tokens.use(hash, self._clock.now())
 
 

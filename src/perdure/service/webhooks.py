@@ -1,8 +1,8 @@
 """Webhooks: the endpoints of a runtime, and which URLs a webhook may have.
 
-A caller who may start a run chooses the URL, and the request is sent from inside the network. So
-only public addresses are allowed: `check_url` refuses what the URL shows, and `is_public` is asked
-again about the address that the host's name resolves to, when the connection is made.
+Anyone who may start a run chooses the URL, and the request is sent from inside the network. So only
+public addresses are allowed: `check_url` checks the URL itself, and when the connection is made,
+`is_public` checks the address that the host name resolves to.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EVENTS = {
     "run.failed": State.FAILED,
     "run.done": State.DONE,
 }
-"""The events that endpoints can be told of besides `question.waiting`, by the state of the run."""
+"""The events for endpoints besides `question.waiting`, by the state of the run."""
 LONGEST_URL = 2048
 SECRET_PREFIX = "whsec_"  # noqa: S105 (how secrets begin)
 _NAT64 = [ipaddress.IPv6Network(one) for one in ("64:ff9b::/96", "64:ff9b:1::/48")]
@@ -37,11 +37,11 @@ _LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loop
 
 @dataclass(frozen=True)
 class Webhook:
-    """An endpoint that workers tell of questions and runs: `Runtime(webhooks=[Webhook(...)])`.
+    """An endpoint that is notified of questions and runs: `Runtime(webhooks=[Webhook(...)])`.
 
     `events` are among `question.waiting`, `run.held`, `run.failed` and `run.done`.
-    `secret` signs each request: a `whsec_` secret, or several while one replaces another. `name` is
-    in the topic of its messages, and by default made of the URL: give one to be able to change the
+    `secret` signs each request: a `whsec_` secret, or several during a rotation. `name` is part of
+    the topic of its messages, and by default derived from the URL: set it to be able to change the
     URL while messages wait. `allow_private` allows `http`, and addresses that are not public.
     """
 
@@ -59,8 +59,8 @@ class Webhook:
             raise BadArgument(f"events={self.events!r}: use some of {', '.join(known)}.")
         if not re.fullmatch(r"[A-Za-z0-9_.-]{0,64}", self.name):
             raise BadArgument(
-                f"name={self.name!r}: the name of a webhook has up to 64 letters, digits, dots, "
-                "dashes and underscores."
+                f"name={self.name!r}: use up to 64 letters, digits, dots, dashes and underscores as "
+                "the name of a webhook."
             )
 
     @property
@@ -73,7 +73,7 @@ class Webhook:
 
 @dataclass(frozen=True)
 class RunWebhooks:
-    """How the webhooks that runs are started with are signed, and which URLs they may have.
+    """How runs' own webhooks are signed, and which URLs they may have.
 
     `secret` and `allow_private` are those of `Webhook`. Without a secret they are not signed.
     """
@@ -86,10 +86,10 @@ class RunWebhooks:
 
 
 def from_environment(environ: Mapping[str, str]) -> tuple[list[Webhook], RunWebhooks]:
-    """The webhooks of a runtime whose program names none.
+    """The webhooks of a runtime whose program sets none.
 
-    `PERDURE_WEBHOOK_URL` is told of questions, and of runs that are held or failed.
-    `PERDURE_WEBHOOK_SECRET`, or several with spaces between them, signs these and those of runs.
+    `PERDURE_WEBHOOK_URL` is notified of questions, and of held and failed runs.
+    `PERDURE_WEBHOOK_SECRET` signs these and runs' own webhooks; separate several with spaces.
     `PERDURE_WEBHOOK_PRIVATE=1` allows private addresses.
     """
     secrets = environ.get("PERDURE_WEBHOOK_SECRET", "").split()
@@ -100,14 +100,14 @@ def from_environment(environ: Mapping[str, str]) -> tuple[list[Webhook], RunWebh
 
 
 def secrets_of(given: str | Sequence[str]) -> list[bytes]:
-    """The keys of secrets as Standard Webhooks writes them. Raises `BadArgument`."""
+    """The keys of Standard Webhooks secrets. Raises `BadArgument`."""
     found = []
     for secret in [given] if isinstance(given, str) else given:
         try:
             key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
         except (binascii.Error, ValueError):
             key = b""
-        if not 24 <= len(key) <= 64:  # as the standard says
+        if not 24 <= len(key) <= 64:  # required by the standard
             raise BadArgument(
                 "A webhook secret is whsec_ and the base64 of 24 to 64 random bytes. Make one "
                 "with: echo whsec_$(openssl rand -base64 32)."
@@ -124,10 +124,10 @@ def topic_of_url(url: str, *, allow_private: bool) -> str:
 def check_url(url: Any, *, allow_private: bool) -> str:
     """The host of a webhook's URL. Raises `BadArgument` if it must not be called."""
     if not isinstance(url, str) or len(url) > LONGEST_URL:
-        raise BadArgument(f"A webhook is a URL of up to {LONGEST_URL} characters.")
+        raise BadArgument(f"A webhook must be a URL of at most {LONGEST_URL} characters.")
     if not url.isascii() or re.search(r"[\x00-\x20\x7f\\]", url):
         raise BadArgument(
-            "The URL of a webhook has only printable ASCII characters: write others in Punycode "
+            "A webhook's URL must have only printable ASCII characters: write others in Punycode "
             "or percent-encoded."
         )
     try:
@@ -136,22 +136,22 @@ def check_url(url: Any, *, allow_private: bool) -> str:
     except ValueError as error:
         raise BadArgument(f"The webhook is not a URL: {error}.") from None
     if parts.scheme not in ("https", "http") or not host:
-        raise BadArgument("A webhook is a URL that begins with https:// and names a host.")
+        raise BadArgument("A webhook must be a URL that begins with https:// and names a host.")
     if parts.username is not None or parts.password is not None:
-        raise BadArgument("The URL of a webhook has no user and no password.")
+        raise BadArgument("A webhook's URL must not have a user or a password.")
     if allow_private:
         return host
     if parts.scheme == "http":
-        raise BadArgument("A webhook is called by https, unless private addresses are allowed.")
+        raise BadArgument("A webhook's URL must use https, unless allow_private is set.")
     name = host.rstrip(".")
     address = as_address(name)
     if name in _LOCAL_NAMES or name.endswith(".localhost") or (address and not is_public(address)):
-        raise BadArgument(f"The webhook's host {host} is not public, and is not called.")
+        raise BadArgument(f"The webhook's host {host} is not public. Use a public host.")
     return host
 
 
 def as_address(host: str) -> str | None:
-    """The IP address that a host is a spelling of: `127.1`, `2130706433`, `0x7f.0.0.1`, `::1`."""
+    """The IP address that a host is, in any notation: `127.1`, `2130706433`, `0x7f.0.0.1`."""
     try:
         return str(ipaddress.IPv4Address(socket.inet_aton(host)))
     except OSError:
@@ -163,7 +163,7 @@ def as_address(host: str) -> str | None:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the public internet, also if it is wrapped in IPv6."""
+    """Whether an IP address is on the public internet, even if it is embedded in IPv6."""
     found = ipaddress.ip_address(address)
     if isinstance(found, ipaddress.IPv6Address):
         wrapped = found.ipv4_mapped or found.sixtofour or (found.teredo or (None, None))[1]

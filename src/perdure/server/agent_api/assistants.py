@@ -1,7 +1,7 @@
 """`/assistants`: a graph with the config, context and metadata that its runs start with.
 
-Each registered graph has an assistant by itself, with a well-known id. Wherever an assistant is
-named, the name of a graph means that one.
+Each registered graph has a default assistant, with a well-known id. A request may use the name of a
+graph wherever it takes an assistant id; that means the graph's default assistant.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FIELDS = (
 
 
 class AssistantBody(BaseModel):
-    """What an assistant can be made or changed with."""
+    """The fields of an assistant that callers can set."""
 
     config: Json | None = None
     context: Any = None
@@ -65,7 +65,7 @@ class AssistantPatch(AssistantBody):
 
 
 class AssistantFilter(BaseModel):
-    """Which assistants are meant."""
+    """Conditions that assistants must meet."""
 
     graph_id: str | None = None
     name: str | None = None
@@ -86,14 +86,14 @@ class VersionSearch(Page):
 
 
 class ChosenVersion(BaseModel):
-    """The version of an assistant that its runs are to use."""
+    """The version of an assistant that its runs should use."""
 
     version: int = Field(ge=1, le=2**31 - 1)
 
 
 async def resolve_assistant(api: Api, name: str) -> Assistant:
-    """The assistant of this id, or of the graph of this name, for a run: raises 404 for an unknown
-    id and 422 for an unknown name. Whether the caller may start the run is for `create_run`."""
+    """The assistant of a new run, by its id or by a graph's name. Raises 404 for an unknown id and
+    422 for an unknown name. `create_run` checks whether the caller may start the run."""
     found: Assistant = await api.runtime.journal.arun(api.runtime.services.assistants.find(name))
     return found
 
@@ -101,7 +101,7 @@ async def resolve_assistant(api: Api, name: str) -> Assistant:
 async def find_assistant(
     api: Api, name: str, action: str, value: dict[str, Any] | None = None
 ) -> Assistant:
-    """An assistant that the caller may read, update or delete. Another's looks like none."""
+    """An assistant on which the caller may do `action`. Raises 404 if there is none."""
     found = await resolve_assistant(api, name)
     asked = {"assistant_id": uuid.UUID(found.assistant_id), "metadata": None, **(value or {})}
     filters = await api.authorize("assistants", action, asked)
@@ -122,7 +122,7 @@ def compiled(api: Api, assistant: Assistant) -> Any:
     graph = api.runtime.compiled(assistant.graph_id)
     if graph is None:
         raise ApiError(
-            404, f"The graph {assistant.graph_id!r} of this assistant is not registered here."
+            404, f"The assistant's graph {assistant.graph_id!r} is not registered on this server."
         )
     return graph
 
@@ -152,7 +152,7 @@ async def create(body: NewAssistant, api: ApiDep) -> Json:
         )
     )
     if not passes(filters, made.metadata):
-        raise ApiError(409, f"There is assistant {id!r} already. Choose another id.")
+        raise ApiError(409, f"Assistant {id!r} already exists. Choose another id.")
     return wire(made)
 
 
@@ -224,8 +224,8 @@ async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -
     if found.assistant_id in services.assistants.by_default_id():
         raise ApiError(
             409,
-            f"Assistant {found.assistant_id} is the graph's own, and is there as long as the graph "
-            f"{found.graph_id!r} is registered.",
+            f"Assistant {found.assistant_id} cannot be deleted: it is the default assistant of the "
+            f"registered graph {found.graph_id!r}.",
         )
     chosen = ThreadFilter(assistant=found.assistant_id)
     while delete_threads:
@@ -291,7 +291,7 @@ async def get_versions(assistant_id: str, body: VersionSearch, api: ApiDep) -> A
 
 @router.post("/assistants/{assistant_id}/latest")
 async def set_latest(assistant_id: str, body: ChosenVersion, api: ApiDep) -> Json:
-    """Have runs of an assistant use one of its versions."""
+    """Set the version that an assistant's runs use."""
     api.require(Scope.START)
     found = await find_assistant(api, assistant_id, "update", {"version": body.version})
     return wire(
@@ -302,7 +302,7 @@ async def set_latest(assistant_id: str, body: ChosenVersion, api: ApiDep) -> Jso
 
 
 def mirrored(config: Json | None, context: Any) -> dict[str, Any]:
-    """A config and a context in which what only one of them says is in both."""
+    """A config and a context, where a value that only one of them has is copied to the other."""
     config = dict(config or {})
     if not context:
         context = config.get("configurable") or {}

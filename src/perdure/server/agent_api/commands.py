@@ -1,11 +1,11 @@
 """The v2 protocol: commands to a thread, and the stream of its events.
 
-    POST /threads/{t}/commands        run.start, input.respond; an error is a response, not a status
+    POST /threads/{t}/commands        run.start, input.respond; errors are responses with status 200
     POST /threads/{t}/stream/events   server-sent events of all runs of the thread, without end
 
-`meta.applied_through_seq` of a response is the number of the last frame from before the command:
-clients tell by it what is history. `run.start` makes the thread if it is not there, and a stream of
-a thread that is not there yet waits for it.
+`meta.applied_through_seq` of a response is the number of the last frame before the command: clients
+use it to recognise history. `run.start` creates the thread if it does not exist, and a stream of a
+missing thread waits until it exists.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from perdure.server.agent_api.protocol_events import (
 )
 from perdure.server.agent_api.run_acceptance import accept_run
 from perdure.server.agent_api.run_bodies import RunBody
-from perdure.server.agent_api.run_reader import Begun, Rest, read_thread
+from perdure.server.agent_api.run_reader import Begun, RunAtRest, read_thread
 from perdure.server.agent_api.run_shapes import WIRE
 from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.threads import find_thread
@@ -56,13 +56,13 @@ CODES = {
     422: "invalid_argument",
     501: "not_supported",
 }
-"""Error codes of the protocol, by the status that the same error has elsewhere."""
+"""Error codes of the protocol, by the HTTP status that the same error has elsewhere."""
 
 Json = dict[str, Any]
 
 
 class EventStreamBody(BaseModel):
-    """Which events of a thread are wanted."""
+    """Which events of a thread to send."""
 
     channels: list[str]
     namespaces: list[list[str]] | None = None
@@ -76,7 +76,7 @@ class EventStreamBody(BaseModel):
                 raise ApiError(400, f"The channel {ascii(name)[:60]} is not one of {known}.")
 
     def has(self, frame: Frame) -> bool:
-        """Whether a frame is wanted."""
+        """Whether to send a frame."""
         channel = frame.channel
         if channel not in self.channels and not (
             channel.startswith("custom:") and "custom" in self.channels
@@ -90,7 +90,7 @@ class EventStreamBody(BaseModel):
 
 
 def _begins(namespace: Sequence[str], prefix: Sequence[str]) -> bool:
-    """Whether a namespace begins with a prefix, whose parts may leave out the ids of tasks."""
+    """Whether a namespace begins with a prefix. Parts of the prefix may leave out task ids."""
     return len(prefix) <= len(namespace) and all(
         part in (found, found.partition(":")[0])
         for part, found in zip(prefix, namespace, strict=False)
@@ -110,12 +110,12 @@ class CommandBody(BaseModel):
 
 @router.post("/threads/{thread_id}/commands")
 async def run_command(thread_id: UUID, body: CommandBody, request: Request, api: ApiDep) -> Json:
-    """Start a run, or answer what a run asks, by a command of the v2 protocol."""
+    """Start a run, or answer a question, with a command of the v2 protocol."""
     id, method, params = body.id, body.method, body.params or {}
     handle = HANDLERS.get(method or "")
     if handle is None:
         known = ", ".join(HANDLERS)
-        return _error(id, "unknown_command", f"There is no command {ascii(method)[:60]}: {known}.")
+        return _error(id, "unknown_command", f"No command {ascii(method)[:60]}; use {known}.")
     try:
         result, through = await handle(api, str(thread_id), params, request)
     except ValidationError as error:
@@ -147,8 +147,8 @@ class StartParams(BaseModel):
 
 
 async def _start(api: Api, thread_id: str, params: Any, request: Request) -> tuple[Json, int]:
-    """`run.start`. On an idle thread all that was there before the run is history. While another
-    run is under way, its frames are not: a client that has not seen them yet would miss them."""
+    """`run.start`. On an idle thread everything before the run is history. Frames of another run
+    that is under way are not: a client that has not seen them yet would miss them."""
     asked = StartParams.model_validate(params).model_dump(exclude_none=True)
     body = RunBody.model_validate({**asked, **KEPT, "if_not_exists": "create"})
     accepted = await accept_run(api, thread_id, body)
@@ -161,7 +161,7 @@ async def _start(api: Api, thread_id: str, params: Any, request: Request) -> tup
 
 
 KEPT: Json = {"stream_mode": [*MODES], "stream_subgraphs": True}
-"""What is kept of a run, enough for every channel."""
+"""The stream settings of a run, enough for every channel."""
 
 
 class OneAnswer(BaseModel):
@@ -221,15 +221,15 @@ HANDLERS: dict[str, Handler] = {"run.start": _start, "input.respond": _respond}
 
 @router.post("/threads/{thread_id}/stream/events", response_model=None, responses=DOCUMENTED)
 async def stream_events(thread_id: UUID, body: EventStreamBody, api: ApiDep) -> Response:
-    """Stream the events of all runs of a thread, by the v2 protocol: from the first that is kept,
-    or behind `since`."""
+    """Stream the events of all runs of a thread in the v2 protocol: from the first that is kept,
+    or after `since`."""
     api.require(Scope.READ)
     body.check()
     with StreamSlot(api) as slot:
         try:
             await find_thread(api, str(thread_id))
         except ApiError as error:
-            # With handlers it may be one that the caller must not know of.
+            # With handlers, a missing thread may be one that the caller must not know of.
             if error.status_code != 404 or api.options.auth is not None:
                 raise
         return EventStreamResponse(slot, _events(api, str(thread_id), body))
@@ -249,7 +249,7 @@ async def _events(api: Api, thread_id: str, wanted: EventStreamBody) -> AsyncGen
                 frames += source.feed(item)
                 if item.n == seen and reader.row.n == first and is_rest(since):
                     source.note_rest()
-            elif isinstance(item, Rest):
+            elif isinstance(item, RunAtRest):
                 error = None if item.error is None else f"{item.error}"
                 values = await reader.final_values()
                 frames += source.rest(item.outcome, item.at, error=error, values=values)

@@ -1,8 +1,8 @@
-"""Crons: schedules as the Agent Server has them.
+"""Crons: schedules in the Agent Server API.
 
-A cron is a schedule whose name is its id; one that was made by `Runtime.schedule` is shown under an
-id made of its name. The config, context and metadata of its assistant are those of the time when
-the cron was created or changed.
+A cron is a schedule whose name is its id. A schedule made by `Runtime.schedule` is shown with an id
+derived from its name. A cron keeps its assistant's config, context and metadata as they were when
+the cron was created or last changed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ OnCompleted = Literal["delete", "keep"]
 
 
 def _with_zone(value: datetime) -> datetime:
-    """A time without a zone is one of UTC."""
+    """A time without a zone is in UTC."""
     return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
@@ -73,7 +73,7 @@ class CronBody(PayloadBody):
 
 
 class CronPatch(BaseModel):
-    """A change of a cron. A null end takes its end away; any other null changes nothing."""
+    """A change to a cron. A null `end_time` removes the end; any other null changes nothing."""
 
     model_config = ConfigDict(extra="allow")
     schedule: str | None = None
@@ -85,7 +85,7 @@ class CronPatch(BaseModel):
 
 
 class CronQuery(WireBody):
-    """Which crons are meant."""
+    """Conditions that crons must meet."""
 
     assistant_id: str | None = None
     thread_id: str | None = None
@@ -94,7 +94,7 @@ class CronQuery(WireBody):
 
 
 class CronSearch(CronQuery, Page):
-    """Which crons are wanted, and in which order."""
+    """A page of crons, and their order."""
 
     sort_by: Literal[ORDERS] = "created_at"  # type: ignore[valid-type]
     select: list[str] | None = None
@@ -102,13 +102,13 @@ class CronSearch(CronQuery, Page):
 
 @router.post("/runs/crons")
 async def create(body: CronBody, api: ApiDep) -> Any:
-    """Create a cron whose runs have threads of their own."""
+    """Create a cron whose runs each get their own thread."""
     return await _create(api, None, body)
 
 
 @router.post("/threads/{thread_id}/runs/crons")
 async def create_for_thread(thread_id: str, body: CronBody, api: ApiDep) -> Any:
-    """Create a cron whose runs are on one thread."""
+    """Create a cron whose runs share one thread."""
     runtime, on = api.runtime, await known_thread(api, thread_id)
     if await runtime.journal.arun(runtime.services.threads.find(on)) is None:
         raise NotFound("thread", on)
@@ -141,11 +141,11 @@ async def _create(api: Api, thread_id: str | None, body: CronBody) -> Json:
 async def _store(
     api: Api, cron_id: str, thread_id: str | None, body: CronBody, payload: Json, user: str
 ) -> Json:
-    """Store a cron under its id. Raises 422 for a line, a zone or an end that makes no sense."""
+    """Store a cron under its id. Raises 422 for an invalid cron line, time zone or end."""
     runtime = api.runtime
     assistant = await find_assistant(api, body.assistant_id)
     if body.webhook is not None:
-        runtime.engine.webhook_topic(body.webhook)  # now, and not only when a run is started
+        runtime.engine.webhook_topic(body.webhook)  # check the URL now, not when a run starts
     setup = make_setup(api, assistant, body)
     setup["config"]["configurable"]["cron_id"] = cron_id
     if "stream_mode" in body.model_fields_set:
@@ -185,7 +185,7 @@ def _shown_payload(payload: Json, assistant: Assistant, cron_id: str) -> Json:
 
 @router.post("/runs/crons/search")
 async def search(body: CronSearch, api: ApiDep) -> Any:
-    """Crons that match, newest first by default."""
+    """List crons, by default newest first."""
     found = await _matching(api, body)
     found.sort(key=lambda one: str(one[body.sort_by] or ""), reverse=body.sort_order != "asc")
     page = found[body.offset : body.offset + body.limit]
@@ -195,7 +195,7 @@ async def search(body: CronSearch, api: ApiDep) -> Any:
 
 @router.post("/runs/crons/count")
 async def count(body: CronQuery, api: ApiDep) -> Any:
-    """The number of crons that match."""
+    """Count crons."""
     return len(await _matching(api, body))
 
 
@@ -222,7 +222,7 @@ async def _matching(api: Api, query: CronQuery) -> list[Json]:
 
 @router.patch("/runs/crons/{cron_id}")
 async def update(cron_id: UUID, body: CronPatch, api: ApiDep) -> Any:
-    """Change a cron. What is not given stays."""
+    """Change a cron. Fields that are not passed stay as they are."""
     api.require(Scope.START)
     given = body.model_dump(exclude_unset=True)
     changes = {name: value for name, value in given.items() if value is not None}
@@ -230,7 +230,7 @@ async def update(cron_id: UUID, body: CronPatch, api: ApiDep) -> Any:
     filters = await api.authorize("crons", "update", value)
     row, shown = await _find(api, str(cron_id), filters)
     if CRON not in row.load(api.runtime.engine.serializer):
-        raise ApiError(409, f"The schedule {row.name!r} is changed by Runtime.schedule, not here.")
+        raise ApiError(409, f"Change the schedule {row.name!r} with Runtime.schedule, not here.")
     before = {**shown["payload"], "enabled": shown["enabled"], "end_time": shown["end_time"]}
     merged = {**before, **changes}
     if "end_time" in given and given["end_time"] is None:
@@ -250,7 +250,7 @@ def _without_null(values: Json) -> Json:
 
 @router.get("/runs/crons/{cron_id}")
 async def get(cron_id: UUID, api: ApiDep) -> Any:
-    """A cron."""
+    """Get a cron."""
     api.require(Scope.READ)
     filters = await api.authorize("crons", "read", {"cron_id": cron_id})
     return (await _find(api, str(cron_id), filters))[1]
@@ -280,7 +280,7 @@ async def _find(api: Api, cron_id: str, filters: Filters | None) -> tuple[Schedu
 
 
 def _id_of(name: str) -> str:
-    """The id of a schedule: its name, or one made of it."""
+    """The id of a schedule: its name, or one derived from it."""
     try:
         return str(UUID(name))
     except ValueError:
@@ -288,7 +288,7 @@ def _id_of(name: str) -> str:
 
 
 def _shown(serializer: Serializer, row: ScheduleRow) -> Json:
-    """A schedule as a cron. Of one that cannot be read, what its columns say."""
+    """A schedule as a cron. If its content cannot be read, only what its columns say."""
     try:
         setup = row.load(serializer)
     except UNREADABLE:

@@ -1,4 +1,4 @@
-"""The nodes, edges and JSON schemas of a graph, as the Agent Server shows them."""
+"""The nodes, edges and JSON schemas of a graph, in the Agent Server API."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SCHEMAS = ("input_schema", "output_schema", "state_schema", "config_schema", "co
 
 
 def drawing(graph: Graph, xray: bool | int) -> dict[str, Any]:
-    """The nodes and edges of a graph; with `xray` also those of its subgraphs, so many levels
-    down."""
+    """The nodes and edges of a graph; with `xray` also those of its subgraphs, down to that many
+    levels."""
     found = graph.get_graph(xray=xray).to_json()
     nodes = []
     for node in found["nodes"]:
@@ -27,7 +27,7 @@ def drawing(graph: Graph, xray: bool | int) -> dict[str, Any]:
 
 
 def schemas(graph: Graph, graph_id: str) -> dict[str, Any]:
-    """The JSON schemas of a graph. One that cannot be derived is None."""
+    """The JSON schemas of a graph. A schema that cannot be derived is None."""
     made: tuple[Callable[[Graph], Any], ...] = (
         lambda one: one.get_input_jsonschema(),
         lambda one: one.get_output_jsonschema(),
@@ -41,7 +41,7 @@ def schemas(graph: Graph, graph_id: str) -> dict[str, Any]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 found[name] = make(graph)
-        except Exception:  # whatever pydantic, or a type of the user, raises
+        except Exception:  # raised by pydantic, or by a user's type
             found[name] = None
     return found
 
@@ -69,7 +69,7 @@ def _config_schema(graph: Graph) -> Any:
 def _schema_of(kind: Any) -> Any:
     if kind is None:
         return None
-    if is_typeddict(kind):  # pydantic takes those of `typing` from Python 3.12 on only
+    if is_typeddict(kind):  # pydantic accepts `typing.TypedDict` only on Python 3.12 and later
         hints = get_type_hints(kind)
         required: frozenset[str] = getattr(kind, "__required_keys__", frozenset())
         fields: Any = {name: (hints[name], ... if name in required else None) for name in hints}

@@ -1,11 +1,11 @@
-"""LangGraph's message pieces as the events of the wire's mode `messages`. Pure, no I/O.
+"""LangGraph's message pieces as events of the stream mode `messages`. Pure, no I/O.
 
     messages/metadata   {id: {"metadata": {...}}}   before the first event of a message
-    messages/partial    [message]                   a streamed message, as far as it has come
+    messages/partial    [message]                   a streamed message, as received so far
     messages/complete   [message]                   a message that was not streamed
 
-A reader that comes in the middle is given the pieces before that too, so that its first partial
-message is whole. Pieces that a later segment replaces are taken back by `forget_from`.
+For a reader that starts in the middle, the earlier pieces are fed too, so that its first partial
+message is complete. `forget_from` removes pieces that a later segment replaces.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class MessageEvents:
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
         self._known: dict[str, int] = {}
-        """Ids whose metadata was sent, and the chunk it was sent for."""
+        """Ids of messages whose metadata was sent, and the chunk it was sent for."""
 
     def feed(self, n: int, message: Any, metadata: Any) -> Iterator[tuple[str, Any]]:
-        """Names and data of the events that chunk `n` causes."""
+        """Names and data of the events for chunk `n`."""
         if not isinstance(message, BaseMessage):
             return
         id = message.id or ""
@@ -65,7 +65,7 @@ class MessageEvents:
             del self._open[id]
 
     def forget_from(self, n: int) -> None:
-        """Take back what chunks from `n` on said: they are void."""
+        """Forget chunks from `n` on: they are void."""
         for one in self._open.values():
             one.forget_from(n)
         self._open = {id: one for id, one in self._open.items() if one.pieces}

@@ -1,21 +1,22 @@
 """Chunks of a thread's runs as frames of the v2 protocol. Pure, no I/O.
 
-`seq` numbers the frames of a thread. It is made of what is stored, so that it is the same in every
+`seq` numbers the frames of a thread. It is computed from what is stored, so it is the same in every
 process and at any time:
 
-    bits 33 to 52   number of the run on its thread, from 1: it is never used again
+    bits 33 to 52   number of the run on its thread, from 1; never reused
     bits 9 to 32    number of the chunk in the run; 0 is the beginning of the run
-    bits 0 to 8     number of the frame of that chunk
+    bits 0 to 8     number of the frame within that chunk
 
-Numbers have gaps, as protocol and clients expect: a stream is filtered by channels. A JavaScript
-number holds 53 bits. Frame 0 of a chunk is the `lifecycle` event that a run goes on, and 511 says
-how it stands after that chunk: completed, failed, interrupted. A chunk with more than 509 other
-frames, a message of 170 blocks, repeats 510 for the last ones.
+The numbers have gaps, which the protocol and its clients expect, since streams are filtered by
+channel. They fit the 53 bits of a JavaScript number. Frame 0 of a chunk is the `lifecycle` event
+that says the run goes on; frame 511 says how it came to rest after that chunk: completed, failed or
+interrupted. A chunk with more than 509 other frames (a message of 170 blocks) reuses 510 for the
+last ones.
 
-To give the frames behind a `seq`, its run is read from the beginning, with what was replaced up to
-there, and earlier frames are left out. What a segment replaces is left out for readers that come
-later. One that has seen it is told: messages that were cut off end in an `error`, and a second
-`running` begins the segment.
+To send the frames after a `seq`, the run is read from its beginning, including what was replaced up
+to there, and earlier frames are skipped. Output that a segment replaces is not sent to readers that
+connect later. A reader that has already seen it gets an `error` for each message that was cut off,
+and then a second `running`, which begins the segment.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from perdure.server.agent_api.run_events import INTERRUPT, SEGMENT, interrupts_i
 from perdure.types import Chunk
 
 MODES = ("values", "updates", "messages", "custom", "tasks", "checkpoints")
-"""What a run that is started by this protocol keeps."""
+"""The stream modes kept for a run that this protocol starts."""
 CHUNK_BITS, FRAME_BITS = 24, 9
 GOES_ON, LAST_FRAME, RESTS = 0, 510, 511
 Namespace = tuple[str, ...]
@@ -56,7 +57,7 @@ def chunk_of(seq: int) -> int:
 
 
 def is_rest(seq: int) -> bool:
-    """Whether a frame says how a run stands."""
+    """Whether a frame says how a run came to rest."""
     return seq & RESTS == RESTS
 
 
@@ -73,7 +74,7 @@ class Frame:
 
     @property
     def channel(self) -> str:
-        """The channel that it is on."""
+        """The channel it is sent on."""
         if self.method == "input.requested":
             return "input"
         name = self.data.get("name") if self.method == "custom" else None
@@ -107,7 +108,7 @@ class RunFrames:
         self._last, self._rests = 0, False
         self._messages: dict[str, OpenMessage] = {}
         self._subgraphs: dict[Namespace, int] = {}
-        """Subgraphs that have begun, and the chunk that said so."""
+        """Subgraphs that have begun, and the chunk in which each began."""
         self._ended: dict[Namespace, int] = {}
         self._tools: dict[str, int] = {}
         self._asked: dict[str, int] = {}
@@ -119,8 +120,8 @@ class RunFrames:
     def rest(
         self, event: str, at: datetime, *, error: str | None = None, values: Any = None
     ) -> list[Frame]:
-        """The frames that say how the run stands: completed, failed or interrupted. `values` is its
-        state, if its chunks are not there."""
+        """The frames of a run at rest: completed, failed or interrupted. `values` is its state, for
+        a run whose chunks were not kept."""
         self._rests = True
         ends = [part for one in list(self._messages.values()) for part in self._close(one)]
         if values is not None:
@@ -132,7 +133,7 @@ class RunFrames:
         return [*frames, last]
 
     def note_rest(self) -> None:
-        """Note that the reader was told how the run stood after the last chunk."""
+        """Note that the reader has seen the `rest` frames after the last chunk."""
         self._rests = True
 
     def feed(self, chunk: Chunk) -> list[Frame]:
@@ -229,7 +230,7 @@ class RunFrames:
         for node, values in data.items():
             for message in list(self._messages.values()):
                 if (message.namespace, message.node) == (chunk.namespace, node):
-                    yield from self._close(message)  # its model does not mark the last piece
+                    yield from self._close(message)  # some models do not mark the last piece
             if node != INTERRUPT:
                 values = values if isinstance(values, dict) else {"value": values}
                 yield _Part("updates", chunk.namespace, {"node": node, "values": values}, node)
@@ -292,7 +293,7 @@ class RunFrames:
 
 
 def _before(n: int, known: dict[K, int]) -> dict[K, int]:
-    """What chunks before this one said."""
+    """The entries from chunks before this one."""
     return {key: said for key, said in known.items() if said < n}
 
 
@@ -322,7 +323,7 @@ def _checkpoint_id(config: Any) -> str | None:
 
 
 def _tool_calls(given: Any) -> list[Data]:
-    """The calls that a task of LangGraph's `ToolNode` was given: one, or a list."""
+    """The calls in the input of a `ToolNode` task: one, or a list."""
     if isinstance(given, dict) and given.get("__type") == "tool_call_with_context":
         given = [given.get("tool_call")]
     if not isinstance(given, list):

@@ -4,10 +4,10 @@
     content-block-delta {index, delta}    content-block-finish {index, content}
     message-finish {usage}
 
-A message that was not streamed goes through the same events at once. The arguments of a tool call
-are sent as `block-delta` with all of them so far, which clients of every release understand; each
-is at least an eighth longer than the one before, so that long ones are not sent a thousand times.
-Every event has the id of its message, as several may be streamed at once.
+A message that was not streamed produces the same events at once. The arguments of a tool call are
+sent as `block-delta` events with the arguments so far, which clients of every release understand.
+Each is at least an eighth longer than the one before, so that long arguments are not sent a
+thousand times. Every event has the id of its message, because several may be streamed at once.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any
 from langchain_core.messages import BaseMessage, BaseMessageChunk, RemoveMessage, ToolMessage
 
 ROLES = {"ai": "ai", "AIMessageChunk": "ai", "human": "human", "HumanMessageChunk": "human"}
-"""Roles by the type of a message; any other is `system`."""
+"""Roles by message type; any other type has the role `system`."""
 PARTS = {"text": "text", "reasoning": "reasoning"}
-"""Blocks that are streamed as text, and the field of it."""
+"""Blocks that are streamed as text, and the field that holds the text."""
 CALLS = {"tool_call_chunk": "tool_call", "server_tool_call_chunk": "server_tool_call"}
-"""Blocks of tool calls that are streamed, and what they are in the end."""
+"""Streamed blocks of tool calls, and the type of the finished block."""
 HEAVY = frozenset({"args", "data", "base64", "output", "value"})
-"""Fields that are left out until a block is finished."""
+"""Large fields that are left out until a block is finished."""
 REPLACED = "replaced"
-"""The code of the error of a message that a later segment sends again."""
+"""Error code of a message that a later segment sends again."""
 
 Data = dict[str, Any]
 
@@ -38,7 +38,7 @@ class _Block:
     index: int
     content: Data
     sent: int = 0
-    """Characters of the arguments that were sent."""
+    """Characters of the arguments sent so far."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class OpenMessage:
         return data | ({"metadata": hints} if hints else {})
 
     def add(self, message: BaseMessage) -> Iterator[Data]:
-        """The events of a piece, or of a whole message."""
+        """The events for a piece of the message, or for all of it."""
         self._metadata.update(message.response_metadata or {})
         _add_usage(self._usage, getattr(message, "usage_metadata", None) or {})
         for position, block in enumerate(_blocks(message)):
@@ -101,7 +101,7 @@ class OpenMessage:
         yield data
 
     def void(self) -> Data:
-        """The event of a message that was cut off, and comes again."""
+        """The event for a message that was cut off and will be sent again."""
         message = "This message was cut off, and comes again."
         return {"event": "error", "message_id": self.id, "message": message, "code": REPLACED}
 
@@ -110,14 +110,14 @@ class OpenMessage:
 
 
 def is_sent(message: Any) -> bool:
-    """Whether a message belongs on the channel `messages`: results of tools are on `tools`."""
+    """Whether a message belongs on the channel `messages`. Tool results are on `tools`."""
     return isinstance(message, BaseMessage) and not isinstance(
         message, (ToolMessage, RemoveMessage)
     )
 
 
 def is_last(message: BaseMessage) -> bool:
-    """Whether nothing follows of a message."""
+    """Whether this is the last piece of its message."""
     if not isinstance(message, BaseMessageChunk):
         return True
     return getattr(message, "chunk_position", None) == "last"
@@ -135,7 +135,7 @@ def _blocks(message: BaseMessage) -> list[Data]:
 
 
 def _skeleton(block: Data) -> Data:
-    """A block as it begins: what is streamed of it is empty."""
+    """A block at its start, with the streamed fields empty."""
     kind = block.get("type", "")
     if kind in PARTS:
         return {**_without(block, {"index", "annotations"}), PARTS[kind]: ""}
@@ -146,7 +146,7 @@ def _skeleton(block: Data) -> Data:
 
 
 def _merge(content: Data, block: Data) -> None:
-    """Add a piece of a block to what is there of it."""
+    """Add a piece of a block to its content so far."""
     streamed = PARTS.get(block.get("type", "")) or ("args" if block.get("type") in CALLS else "")
     for name, value in block.items():
         if name == streamed:

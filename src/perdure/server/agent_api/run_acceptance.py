@@ -1,13 +1,13 @@
-"""Accepting a run over HTTP: a new one, or the one that waits for the answer in the request.
+"""Accept a run over HTTP: a new one, or the one that waits for the answer in the request.
 
-    an input                       a new run; one that asks a person is superseded, as in LangGraph
+    an input                       a new run; it replaces a run that asks a person, as in LangGraph
     a command with `resume`        answers the run that asks, which goes on under its id
     a command without `resume`     a new run that begins with the command
-    a jump to the end              ends the run that asks: LangGraph itself would ask again
-    neither, at a breakpoint       lets the run that rests there go on
+    a jump to the end              ends the run that asks; LangGraph itself would ask again
+    neither, at a breakpoint       continues the run that rests there
     with an old checkpoint         a new run from there
 
-What was accepted is on disk: the thread's record and the run in one batch, or the answers with the
+What is accepted is on disk, in one batch: the thread's record and the run, or the answers and the
 rest of their command.
 """
 
@@ -52,22 +52,22 @@ from perdure.server.json_errors import ApiError
 from perdure.types import Kind, WaitState
 
 STATELESS_TTL = 1.0
-"""Minutes from the start of a stateless run after which its thread is erased, once it has ended."""
+"""Minutes from its start until a stateless run's thread is erased, if the run has ended."""
 BREAKPOINT = "breakpoint:"
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """A run that was accepted, or goes on."""
+    """A run that was accepted or continued."""
 
     row: RunRow
     is_stateless: bool = False
     after: int = 0
-    """The number of the last chunk from before it went on."""
+    """Number of the last chunk before it was continued."""
 
     @property
     def location(self) -> str:
-        """Where the run is found."""
+        """The path of the run."""
         if self.is_stateless:
             return f"/runs/{self.row.id}"
         return f"/threads/{self.row.thread_id}/runs/{self.row.id}"
@@ -75,7 +75,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A request that creates a run, with what it refers to."""
+    """A request that creates a run, with everything it refers to."""
 
     thread_id: str
     run_id: str
@@ -85,13 +85,13 @@ class RunRequest:
     graph: tuple[str, str]
     setup: dict[str, Any]
     thread_metadata: Mapping[str, Any]
-    """The metadata of the thread, if the run makes it."""
+    """The metadata of the thread, if the run creates it."""
     is_read: bool
-    """Whether the assistant was read for this request, and not remembered."""
+    """Whether the assistant was read for this request, not taken from memory."""
 
 
 async def accept_run(api: Api, thread_id: str | None, body: RunBody) -> Accepted:
-    """Accept a run on a thread, or with None on one of its own. Raises 404, 409, 422."""
+    """Accept a run on a thread; without a `thread_id`, on a new one. Raises 404, 409, 422."""
     api.require(Scope.ANSWER if body.resumes else Scope.START)
     api.require_worker()
     if thread_id is not None:
@@ -112,7 +112,7 @@ async def _accept(api: Api, request: RunRequest) -> Accepted:
     accepted = None
     if request.is_stateless:
         if body.resumes:
-            raise ApiError(422, "A stateless run has nothing to resume: name its thread.")
+            raise ApiError(422, "A stateless run has nothing to resume. Send it to a thread.")
     elif body.jumps_to_end:
         accepted = await _end_asking(api, request)
     elif body.resumes or body.run_input is None:
@@ -127,7 +127,7 @@ async def _accept(api: Api, request: RunRequest) -> Accepted:
 
 
 async def known_thread(api: Api, thread_id: str) -> str:
-    """A thread's id as it is stored: a UUID, or that of a thread which is there. Raises 422."""
+    """A thread's id as it is stored. Raises 422 unless it is a UUID or an existing thread."""
     if (id := canonical(thread_id)) is not None:
         return id
     runtime = api.runtime
@@ -137,7 +137,7 @@ async def known_thread(api: Api, thread_id: str) -> str:
 
 
 async def find_assistant(api: Api, name: str) -> Assistant:
-    """The assistant of an id or of a graph's name."""
+    """The assistant with an id, or the default one of the graph with that name."""
     runtime = api.runtime
     return await runtime.journal.arun(runtime.services.assistants.find(name), flush=False)
 
@@ -194,7 +194,7 @@ async def check_filters(
 
 
 def make_setup(api: Api, assistant: Assistant, body: PayloadBody) -> dict[str, Any]:
-    """What each segment of a run is started with, besides what only one request has."""
+    """The setup of a run's segments, without the parts that belong to a single request."""
     ids = {"graph_id": assistant.graph_id, "assistant_id": assistant.assistant_id}
     config = merged_config(assistant.config, body.config, {**api.caller.configurable, **ids})
     fields = context_fields(api.runtime.engine.graphs.newest.get(assistant.graph_id))
@@ -221,7 +221,7 @@ def make_setup(api: Api, assistant: Assistant, body: PayloadBody) -> dict[str, A
 
 
 def _of_run(body: RunBody) -> dict[str, Any]:
-    """The parts of a setup that come from one request: its command, place and stream."""
+    """The parts of a setup that belong to a single request: command, place and stream."""
     found: dict[str, Any] = {}
     if (input := body.run_input) is not body.input:
         found["input"] = input
@@ -232,7 +232,7 @@ def _of_run(body: RunBody) -> dict[str, Any]:
 
 
 def context_fields(graph: Graph | None) -> list[str]:
-    """The names of the fields of a graph's context."""
+    """The field names of a graph's context."""
     schema = None if graph is None else graph.pregel.context_schema
     return [*getattr(schema, "model_fields", getattr(schema, "__annotations__", {}))]
 
@@ -287,8 +287,8 @@ def _with_wire(request: RunRequest) -> dict[str, Any]:
 
 
 def _continue(api: Api, request: RunRequest) -> Plan[Accepted | None]:
-    """Let the run that rests on a thread go on, with the answers of the request. None: the request
-    asks for a new run instead."""
+    """Continue the run that rests on a thread, with the answers of the request. None: the request
+    needs a new run instead."""
     runtime, body = api.runtime, request.body
     engine, place = runtime.engine, body.place()
     if place and not (yield from _is_latest(api, request.thread_id, place)):
@@ -307,8 +307,8 @@ def _continue(api: Api, request: RunRequest) -> Plan[Accepted | None]:
             raise NotFound("thread", request.thread_id)
         raise ApiError(
             409,
-            f"Nothing on thread {request.thread_id} waits for an answer: it was answered already, "
-            "or its run has not asked yet.",
+            f"No run of thread {request.thread_id} waits for an answer: the question was already "
+            "answered, or not asked yet.",
         )
     else:
         _check_named(command.resume, found)
@@ -326,7 +326,7 @@ def _continue(api: Api, request: RunRequest) -> Plan[Accepted | None]:
 
 
 async def _end_asking(api: Api, request: RunRequest) -> Accepted | None:
-    """End the run that asks, as if its graph were at its end. None: there is no such run."""
+    """End the run that asks, as if its graph had finished. None: there is no such run."""
     runtime = api.runtime
     row = await runtime.journal.ado(runs.head(request.thread_id))
     if row is None:
@@ -347,7 +347,7 @@ async def _end_asking(api: Api, request: RunRequest) -> Accepted | None:
 
 
 def _is_latest(api: Api, thread_id: str, place: Mapping[str, Any]) -> Plan[bool]:
-    """Whether a place is the last checkpoint of its thread."""
+    """Whether a place is the latest checkpoint of its thread."""
     at = yield from latest_checkpoint(api.runtime.engine.saver, thread_id)
     return at is not None and at.checkpoint["id"] == call_config.root_checkpoint(place)
 
@@ -359,7 +359,7 @@ def _let_go(stops: list[WaitRow]) -> Any:
 
 
 def _check_named(resume: Any, found: list[WaitRow]) -> None:
-    """Raise if an answer names a question that is not open any more."""
+    """Raise if an answer names a question that is no longer open."""
     if not names_waits(resume):
         return
     open = {one.interrupt_id for one in found if one.state == WaitState.OPEN}
@@ -373,8 +373,8 @@ def _check_named(resume: Any, found: list[WaitRow]) -> None:
 def _changes(
     before: Mapping[str, Any], request: RunRequest, caller: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The parts of a run's setup that a request which continues it changes. `caller` is what its
-    nodes are told about who calls."""
+    """The changes to a run's setup when a request continues it. `caller` is what its nodes can read
+    about the caller."""
     body, setup = request.body, request.setup
     sent = body.model_fields_set
     changes: dict[str, Any] = {}

@@ -1,8 +1,8 @@
-"""Answers of the Agent Inbox to questions of `HumanInTheLoopMiddleware`, in its own dialect.
+"""Translates Agent Inbox's answers to questions of `HumanInTheLoopMiddleware`.
 
-The Agent Inbox shows such a question but answers it as one of its own: a list of responses, each
+Agent Inbox shows such a question but answers it in its own format: a list of responses, each
 `{"type": "accept" | "edit" | "response" | "ignore", "args": ...}`. The middleware would raise on
-that. Anything else is handed on as it is, and checked against the question before it is stored
+that. Any other answer is passed on unchanged, and checked against the question before it is stored
 (`answer_dialects.check_fits`).
 """
 
@@ -19,7 +19,7 @@ from perdure.serde.serializer import Serializer
 
 
 def translated(serializer: Serializer, open: Sequence[WaitRow], resume: Any) -> Any:
-    """The answer of a command, for these open waits of a run, in the dialect of its questions."""
+    """A command's answer to these open waits, translated to the format that they expect."""
     if names_waits(resume):
         by_id = {wait.interrupt_id: wait for wait in open}
         return {
@@ -48,7 +48,7 @@ def _is_response(one: Any) -> bool:
 
 
 def _decision(part: Part, response: Mapping[str, Any]) -> dict[str, Any]:
-    """A response as a decision of the middleware."""
+    """A response as a decision for the middleware."""
     args = response["args"]
     match response["type"]:
         case "accept":
@@ -56,7 +56,7 @@ def _decision(part: Part, response: Mapping[str, Any]) -> dict[str, Any]:
         case "edit" if isinstance(args, Mapping):
             edited = {"name": args.get("action", part.action), "args": args.get("args")}
             return {"type": "edit", "edited_action": edited}
-        case "response":  # as the result of the tool, or as the reason why it was not called
+        case "response":  # becomes the tool's result, or the reason why it was not called
             return {"type": "respond" if "respond" in part.allowed else "reject", "message": args}
         case "ignore":
             return {"type": "reject"}

@@ -1,7 +1,7 @@
 """The body of a request that creates a run, as LangGraph's clients send it, and what it means.
 
-Only `assistant_id` is required, and unknown keys are accepted. A key that is null is as if it were
-not there.
+Only `assistant_id` is required, and unknown keys are accepted. A null value is the same as a
+missing key.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Nodes = list[str] | Literal["*"]
 Json = dict[str, Any]
 
 SET_BY_SERVER = ("thread_id", "run_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map")
-"""Keys of `configurable` that say where a run begins. `CreateRun.place` reads them."""
-OF_USER = ("langgraph_auth_", "__")
-"""Keys of `configurable` that begin so are the server's: a caller cannot pass them."""
+"""Keys of `configurable` that say where a run begins. `RunBody.place` reads them."""
+RESERVED_PREFIXES = ("langgraph_auth_", "__")
+"""Prefixes of `configurable` keys that only the server sets: callers cannot pass them."""
 LONGEST_DELAY = timedelta(days=366 * 10).total_seconds()
 END = "__end__"
 """LangGraph's name for the end of a graph."""
@@ -41,7 +41,7 @@ PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
 
 
 class WireBody(BaseModel):
-    """A JSON object that may have more keys than we know. Null is the same as absent."""
+    """A JSON object that may have unknown keys. Null is the same as absent."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -72,7 +72,7 @@ class CommandBody(WireBody):
         return self.resume is None and self.update is None and not self.goto
 
     def to_command(self) -> Any:
-        """The same as LangGraph has it."""
+        """The command as LangGraph's `Command`."""
         from langgraph.types import Command, Send
 
         goto = self.goto if isinstance(self.goto, list) else [self.goto] if self.goto else []
@@ -81,7 +81,7 @@ class CommandBody(WireBody):
 
 
 class ConfigBody(WireBody):
-    """A LangChain `RunnableConfig`, as far as it can be sent."""
+    """The parts of a LangChain `RunnableConfig` that can be sent as JSON."""
 
     tags: list[str] = Field(default_factory=list)
     recursion_limit: int | None = Field(default=None, ge=1)
@@ -118,16 +118,16 @@ class PayloadBody(WireBody):
     durability: Literal["sync", "async", "exit"] | None = None
 
     def stream_modes(self) -> tuple[str, ...]:
-        """What is to be kept of the run's output, in LangGraph's words."""
+        """The LangGraph stream modes of the output to keep."""
         given = self.stream_mode
         modes: Sequence[str] = [given] if isinstance(given, str) else given or ["values"]
         kept = {"messages" if mode == "messages-tuple" else mode for mode in modes}
         return tuple(mode for mode in MODES if mode in kept)
 
     def kept_stream(self) -> Json:
-        """The part of a run's setup that says what is kept of its output, with the modes as they
-        were sent: a client that comes back expects its messages in the same shape. By default that
-        is the state after each step, for readers of the thread's stream."""
+        """The part of a run's setup that says which output is kept. It includes the modes as they
+        were sent, because a client that reconnects expects the same message format. The default is
+        the state after each step, for readers of the thread's stream."""
         kept = kept_modes(self.stream_modes(), self.stream_subgraphs)
         given = [self.stream_mode] if isinstance(self.stream_mode, str) else self.stream_mode
         return {**(kept or {}), "wire": given or ["values"]}
@@ -154,29 +154,29 @@ class RunBody(PayloadBody):
 
     @property
     def resumes(self) -> bool:
-        """Whether it answers what a run of the thread asks."""
+        """Whether it answers a question of a run on the thread."""
         return self.command is not None and self.command.resume is not None
 
     @property
     def begins_anew(self) -> bool:
-        """Whether it asks for a new run, and not perhaps for one that goes on."""
+        """Whether it certainly needs a new run, and cannot continue one."""
         return self.run_input is not None and not self.resumes and not self.jumps_to_end
 
     @property
     def jumps_to_end(self) -> bool:
-        """Whether it wants no more of the graph: people mark a question as resolved so."""
+        """Whether it jumps to the end of the graph. People mark a question as resolved this way."""
         command = self.command
         return command is not None and command.resume is None and command.goto in (END, [END])
 
     @property
     def run_input(self) -> Any:
-        """The input of the run: the command, unless that is empty."""
+        """The input of the run: the command, unless it is empty."""
         if self.command is None or self.command.is_empty:
             return self.input
         return self.command.to_command()
 
     def place(self) -> Json:
-        """Where the run begins, if not at the last checkpoint of its thread."""
+        """Where the run begins, if not at the latest checkpoint of its thread."""
         given = dict((self.config or ConfigBody()).configurable)
         if self.checkpoint is not None:
             given |= self.checkpoint.model_dump(exclude_none=True)
@@ -186,17 +186,17 @@ class RunBody(PayloadBody):
         return {} if [*place] == ["checkpoint_ns"] else place
 
     def check_thread(self, thread_id: str | None) -> None:
-        """Raise 422 if the checkpoint is one of another thread."""
+        """Raise 422 if the checkpoint belongs to another thread."""
         named = None if self.checkpoint is None else self.checkpoint.thread_id
         if named is not None and named != thread_id:
-            raise ApiError(422, f"checkpoint.thread_id is {named!r}: that is another thread.")
+            raise ApiError(422, f"checkpoint.thread_id {named!r} is not the thread of this run.")
 
 
 def merged_config(
     own: Mapping[str, Any], given: ConfigBody | None, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The config of a run: what its assistant has, then what the request says, then `more`, which
-    the server puts into `configurable`."""
+    """The config of a run: the assistant's, overridden by the request's, then by `more`, which the
+    server adds to `configurable`."""
     asked = given or ConfigBody()
     base = ConfigBody.model_validate(dict(own))
     config: dict[str, Any] = {}
@@ -218,15 +218,15 @@ def _passed_on(configurable: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in configurable.items()
-        if name not in SET_BY_SERVER and not name.startswith(OF_USER)
+        if name not in SET_BY_SERVER and not name.startswith(RESERVED_PREFIXES)
     }
 
 
 def merged_context(
     own: Any, given: Json | None, configurable: Mapping[str, Any], fields: Iterable[str]
 ) -> Any:
-    """The context of a run: what its assistant has, then what the request says. Without either, the
-    keys of `configurable` that the graph's context has (`fields`): clients may use both names."""
+    """The context of a run: the assistant's, overridden by the request's. Without either, the keys
+    of `configurable` that are `fields` of the graph's context: clients may use either place."""
     base = dict(own) if isinstance(own, Mapping) else {}
     if context := {**base, **(given or {})}:
         return context

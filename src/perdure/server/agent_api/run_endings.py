@@ -17,16 +17,16 @@ from perdure.types import Control, State
 log = logging.getLogger("perdure")
 
 GRACE = timedelta(seconds=0.5)
-"""How long a step of a cancelled run may go on: a person who stops an answer waits for that."""
+"""How long a step of a cancelled run may go on. Short, because a person may be waiting."""
 REASON = "it was cancelled over HTTP"
 
 _FINISHING: set[asyncio.Task[None]] = set()
-"""Keeps the tasks that finish what a caller does not wait for."""
+"""Keeps references to background tasks that finish a cancellation."""
 
 
 async def cancel(api: Api, found: SeenRun, *, action: str, wait: bool) -> None:
-    """Cancel a run; by `rollback` it and its checkpoints are deleted. One that has ended stays as
-    it is. Unless it is to `wait`, it returns when the request to stop is on disk."""
+    """Cancel a run; `rollback` also deletes it and its checkpoints. A run that has ended is not
+    changed. Without `wait`, this returns once the request to stop is on disk."""
     if found.has_ended:
         return
     runtime, run_id, undo = api.runtime, found.row.id, action == "rollback"
@@ -36,7 +36,7 @@ async def cancel(api: Api, found: SeenRun, *, action: str, wait: bool) -> None:
     try:
         await runtime.journal.arun(stop)
     except WrongState:
-        return  # it has ended meanwhile
+        return  # it has just ended
     runtime.engine.stop(run_id, Control.CANCEL)
     runtime.engine.wake(stopped=True)
     finish = _finish(api, run_id, undo)
@@ -53,11 +53,11 @@ async def cancel(api: Api, found: SeenRun, *, action: str, wait: bool) -> None:
 def _finished(task: asyncio.Task[None]) -> None:
     _FINISHING.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("a run could not be rolled back yet: %s", error)
+        log.warning("rolling back a cancelled run failed: %s", error)
 
 
 async def _finish(api: Api, run_id: str, undo: bool) -> None:
-    """Wait until a cancelled run has ended, and delete it if it is undone."""
+    """Wait until a cancelled run has ended; with `undo`, roll it back."""
     found = await until(api, run_id, lambda one: one.has_ended)
     if undo and found is not None and found.row.undo:
         with contextlib.suppress(NotFound):  # another request was faster
@@ -65,8 +65,8 @@ async def _finish(api: Api, run_id: str, undo: bool) -> None:
 
 
 def _roll_back(api: Api, run_id: str) -> Plan[None]:
-    """Delete an ended run and its checkpoints. After a crash in between, the start of the thread's
-    next run deletes the checkpoints."""
+    """Delete an ended run and its checkpoints. After a crash in between, the thread's next run
+    deletes the checkpoints when it starts."""
     row = yield from api.runtime.services.runs.find(run_id)
     yield from api.runtime.engine.saver.pruner.delete_for_runs([run_id], row.thread_id)
     yield runs.note_rolled_back(row.thread_id, run_id)
@@ -74,8 +74,8 @@ def _roll_back(api: Api, run_id: str) -> Plan[None]:
 
 
 async def delete(api: Api, found: SeenRun) -> None:
-    """Delete a run and its history; the state of its thread stays. One that is not driven is
-    cancelled first. Raises `WrongState` if it is driven."""
+    """Delete a run and its history; the state of its thread stays. A run that is not being driven
+    is cancelled first. Raises `WrongState` if it is."""
     runtime = api.runtime
     if not found.has_ended and found.row.state != State.RUNNING:
         stop = runtime.services.runs.stop(found.row.id, Control.CANCEL, GRACE, reason=REASON)

@@ -1,17 +1,17 @@
-"""Chunks of a run as the wire's v1 events, with their ids. Pure, no I/O.
+"""Chunks of a run as v1 events, with their ids. Pure, no I/O.
 
-The id of an event is the number of its chunk. A chunk that causes several events, such as
-`messages/metadata` and `messages/partial`, has `<n>` for the first and `<n>-1`, `<n>-2` for the
-others. So ids rise strictly, and the events behind any id are the same in every process and at any
-time: what chunk <n> causes after that one, and all later chunks.
+The id of an event is the number of its chunk. If a chunk becomes several events, such as
+`messages/metadata` and `messages/partial`, the first has the id `<n>` and the others `<n>-1`,
+`<n>-2`. So ids increase strictly, and the events after any id are the same in every process and at
+any time: the remaining events of chunk <n>, and those of all later chunks.
 
     id 0            the `metadata` that begins a stream
     id <n>, <n>-<k> an event of chunk n
     no id           `error`, `end`, and the last `values` of a run whose output was not kept
 
-Where a segment replaces output of the one before it, because a process died or a node runs again,
-`metadata {run_id, attempt, replaces_from}` says so. A client that drops the events it has with ids
-from `replaces_from` on has what a run without that crash would have sent.
+If a segment replaces earlier output, because a process died or a node runs again, the event
+`metadata {run_id, attempt, replaces_from}` says so. A client that then drops its events with ids
+from `replaces_from` on has what an undisturbed run would have sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INTERRUPT = "__interrupt__"
 
 
 class Position(NamedTuple):
-    """A place in the stream of a run: behind event `k` of chunk `n`."""
+    """A place in the stream of a run: after event `k` of chunk `n`."""
 
     n: int
     k: int = 0
@@ -42,7 +42,7 @@ START = Position(0)
 
 
 def parse_position(text: str | None) -> Position | None:
-    """The place a client names by `Last-Event-ID`. None: it names none that is ours."""
+    """The place that `Last-Event-ID` names. None if it is missing or not one of our ids."""
     if text is None:
         return None
     text = text.strip()
@@ -57,7 +57,7 @@ def parse_position(text: str | None) -> Position | None:
 
 @dataclass(frozen=True)
 class WireEvent:
-    """One event. `data` is not JSON yet."""
+    """One event. `data` is not encoded as JSON yet."""
 
     name: str
     data: Any
@@ -83,7 +83,7 @@ class RunEvents:
         return WireEvent("metadata", data, at)
 
     def feed(self, chunk: Chunk) -> list[WireEvent]:
-        """The events of a chunk; none if its mode was not asked for."""
+        """The events of a chunk; empty if its mode was not requested."""
         return [
             WireEvent(name, data, Position(chunk.n, k))
             for k, (name, data) in enumerate(self._events(chunk))
@@ -132,10 +132,10 @@ def interrupts_in(chunk: Chunk) -> tuple[Any, ...]:
 
 
 def without_interrupts(chunk: Chunk, ids: Collection[str]) -> Chunk | None:
-    """A chunk without these interrupts. None: it reported nothing else.
+    """A chunk without these interrupts. None if nothing else is left.
 
-    A run that sleeps, or waits for a signal or another run, is interrupted too, in LangGraph's
-    words. On the wire it goes on running.
+    LangGraph also reports an interrupt for a run that sleeps, or waits for a signal or another run.
+    For clients such a run is still running.
     """
     left = tuple(one for one in interrupts_in(chunk) if one.id not in ids)
     if left:

@@ -1,7 +1,7 @@
-"""Reads the chunks of runs for the wire, and how a run stands when they stop.
+"""Reads the chunks of runs for clients, and the outcome of a run at rest.
 
-LangGraph reports an interrupt for every wait, also for those that no person ends: `sleep`,
-`wait_for` and `join`. On the wire such a run goes on running, so these are left out.
+LangGraph reports an interrupt for every wait, including those that no person ends: `sleep`,
+`wait_for` and `join`. For clients such a run is still running, so these interrupts are left out.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from perdure.times import moment
 from perdure.types import ENDED, Chunk, Kind, Run, RunError, State
 
 TRIES, PAUSE = 50, 0.02
-"""How often, and after how many seconds, a wait is looked for that is not stored yet."""
+"""How many times to look for a wait that is not stored yet, and the seconds between two tries."""
 PAGE = 20
 """Runs of a thread that are read at once."""
 
 
 class Outcome(StrEnum):
-    """How a run stands when its stream stops."""
+    """Outcome of a run whose stream stops."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -44,17 +44,17 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Rest:
-    """How a run stands."""
+class RunAtRest:
+    """A run at rest: ended, held, paused, or waiting for a person."""
 
     outcome: Outcome
     is_over: bool
-    """Whether it cannot go on. One that asks a person can."""
+    """Whether it has ended. A run that asks a person has not."""
     at: datetime
     error: RunError | None = None
 
     @classmethod
-    def of(cls, run: Run) -> Rest:
+    def of(cls, run: Run) -> RunAtRest:
         at = run.updated_at
         if run.state is State.DONE:
             return cls(Outcome.COMPLETED, True, at)
@@ -75,11 +75,11 @@ class RunReader:
         self._kinds: dict[str, str] = {}
 
     async def last(self) -> int:
-        """The number of the last chunk that is there."""
+        """Number of the last stored chunk."""
         return await self._runtime.journal.aread_committed(streams.last(self.row))
 
     async def chunks(self, after: int, *, until_waiting: bool = True) -> AsyncGenerator[Chunk]:
-        """What the run produces after a chunk, until it rests."""
+        """The chunks of the run after a number, until it rests."""
         runtime = self._runtime
         serializer, clock = runtime.engine.serializer, runtime.services.clock
         reader = StreamReader(runtime.journal, serializer, clock, self.row)
@@ -91,8 +91,8 @@ class RunReader:
                     yield shown
 
     async def history(self, last: int) -> AsyncGenerator[Chunk]:
-        """What the run produced up to a chunk, with what was replaced: as one saw it who was there
-        all the time."""
+        """The chunks of the run up to a number, including replaced ones: what a reader saw that was
+        connected from the start."""
         journal, serializer = self._runtime.journal, self._runtime.engine.serializer
         after = 0
         while after < last:
@@ -108,20 +108,20 @@ class RunReader:
             after = rows[-1].last if rows else last
 
     async def final_values(self) -> Any:
-        """The state that the run has led to, if none of its output is kept: clients that read it
-        get that one. None: its output says it, or it has failed."""
+        """The final state of a run whose output was not kept, for clients that read it. None if its
+        output was kept, or if it has failed."""
         if self.row.streams:
             return None
         found = await look(self._api, self.row.id, flush=False)
         values = await result_of(self._api, self.row.id, found)
         return values if isinstance(values, dict) and "__error__" not in values else None
 
-    async def rest(self) -> Rest:
-        """How the run stands. One that was deleted is over."""
+    async def rest(self) -> RunAtRest:
+        """The run at rest. A deleted run counts as ended."""
         try:
-            return Rest.of(await self._runtime.get(self.row.id, output=False))
+            return RunAtRest.of(await self._runtime.get(self.row.id, output=False))
         except NotFound:
-            return Rest(Outcome.INTERRUPTED, True, moment(self._runtime.services.clock.now()))
+            return RunAtRest(Outcome.INTERRUPTED, True, moment(self._runtime.services.clock.now()))
 
     async def _without_waits(self, chunk: Chunk) -> Chunk | None:
         ids = {one.id for one in interrupts_in(chunk)}
@@ -138,21 +138,21 @@ class RunReader:
 
 @dataclass(frozen=True)
 class Begun:
-    """A run of a thread begins, or is read from its beginning."""
+    """Marks where the chunks of a run begin, in the stream of its thread."""
 
 
-Item = Begun | Chunk | Rest
+Item = Begun | Chunk | RunAtRest
 
 
 async def read_thread(
     api: Api, thread_id: str, first: int, seen_of_first: int = 0
 ) -> AsyncGenerator[tuple[RunReader, Item]]:
-    """What the runs of a thread produce, one after the other from their beginning, and how each
-    then stands. Without end: it waits for the next run.
+    """The chunks of a thread's runs, one run after the other, each with its outcome when it rests.
+    Without end: it waits for the next run.
 
-    `first` is the number of the first run on its thread. Up to chunk `seen_of_first` it is read
-    with what was replaced, which the caller has seen. A run whose chunks are deleted already is
-    left out, unless it is the last one.
+    `first` is the number, on the thread, of the run to begin with. Up to chunk `seen_of_first` that
+    run is read including replaced chunks, which the caller has seen. A run whose chunks were
+    deleted is left out, unless it is the last one.
     """
     number, runtime = first - 1, api.runtime
     serializer = runtime.engine.serializer
@@ -174,7 +174,7 @@ async def read_thread(
 
 
 def is_shown(serializer: Serializer, row: RunRow) -> bool:
-    """Whether the wire has such a run."""
+    """Whether clients can see a run."""
     return not is_gone(row) and not is_update(load_setup(serializer, row))
 
 
@@ -196,7 +196,7 @@ async def _read_run(reader: RunReader, after: int) -> AsyncGenerator[Item]:
         yield rest
         if rest.is_over:
             return
-        # Wait until it is answered, resumed or retried, and goes on, or ends.
+        # Wait until it goes on (answered, resumed or retried) or ends.
         async with aclosing(reader.chunks(after, until_waiting=False)) as chunks:
             first = [chunk async for chunk in _one(chunks)]
         for chunk in first:
@@ -209,7 +209,7 @@ async def _read_run(reader: RunReader, after: int) -> AsyncGenerator[Item]:
 
 
 async def _one(chunks: AsyncIterator[Chunk]) -> AsyncIterator[Chunk]:
-    """The first of these, if there is one."""
+    """Only the first chunk, if there is one."""
     async for chunk in chunks:
         yield chunk
         return

@@ -1,4 +1,4 @@
-"""Runs that others wait for: found, watched until they are over, and what they returned."""
+"""Find runs, wait until they are over, and return their results."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from perdure.server.context import Api
 from perdure.types import ENDED, Kind, State, WaitState
 
 LOOK = 5.0
-"""Seconds between two looks at a run that did not change."""
+"""Maximum number of seconds between two reads of a run that is waited for."""
 
 
 class SeenRun(NamedTuple):
-    """A run and its waits, on one snapshot."""
+    """A run and its waits, read in one snapshot."""
 
     row: RunRow
     waits: Sequence[WaitRow]
@@ -37,7 +37,7 @@ class SeenRun(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether clients take it for finished."""
+        """Whether clients consider it finished."""
         return statuses.is_over(self.row, asks=self.asks)
 
     @property
@@ -46,7 +46,7 @@ class SeenRun(NamedTuple):
 
     @property
     def questions(self) -> list[WaitRow]:
-        """The open questions to people, without stops at breakpoints."""
+        """The open questions to people, without breakpoints."""
         return [
             one
             for one in self.waits
@@ -81,8 +81,8 @@ async def look(api: Api, run_id: str, *, flush: bool = True) -> SeenRun | None:
 async def find_run(
     api: Api, thread_id: str | None, run_id: str, *, action: str = "read"
 ) -> SeenRun:
-    """A run that the caller may read, or whatever the `action` is. Raises 404. Without a thread it
-    is a stateless one."""
+    """A run on which the caller may do `action`. Raises 404. Without a `thread_id` it must be a
+    stateless run."""
     if thread_id is not None:
         thread_id = await known_thread(api, thread_id)
     found = await look(api, run_id)
@@ -96,7 +96,7 @@ async def find_run(
 
 
 async def until(api: Api, run_id: str, is_done: Callable[[SeenRun], bool]) -> SeenRun | None:
-    """Wait until a run is as wanted, whichever process drives it. None: it was deleted."""
+    """Wait until `is_done` holds, whichever process drives the run. None: it was deleted."""
     with api.runtime.journal.feed.watch(run_id) as watch:
         while True:
             seen = watch.count
@@ -107,7 +107,7 @@ async def until(api: Api, run_id: str, is_done: Callable[[SeenRun], bool]) -> Se
 
 
 async def until_over(api: Api, run_id: str) -> SeenRun | None:
-    """Wait until clients take a run for finished. None: it was deleted."""
+    """Wait until clients consider a run finished. None: it was deleted."""
     return await until(api, run_id, lambda found: found.is_over)
 
 
@@ -136,7 +136,7 @@ async def result_of(api: Api, run_id: str, found: SeenRun | None) -> Any:
 
 
 def as_error(kind: str, message: str) -> dict[str, Any]:
-    """A run that failed, as `wait` and `join` return it: it is no error of HTTP."""
+    """A failed run as `wait` and `join` return it. The HTTP status is still 200."""
     return {"__error__": wire_error(kind, message)}
 
 
@@ -151,7 +151,7 @@ def as_interrupt(api: Api, wait: WaitRow) -> dict[str, Any]:
 
 
 async def state_values(graph: Graph | None, thread_id: str) -> Any:
-    """The state of a thread, as its graph shows it."""
+    """The state of a thread, as its graph returns it."""
     if graph is None:
         return {}
     state = await graph.pregel.aget_state({"configurable": {"thread_id": thread_id}})
@@ -159,7 +159,7 @@ async def state_values(graph: Graph | None, thread_id: str) -> Any:
 
 
 def _returns_state(graph: Graph) -> bool:
-    """Whether a graph returns its whole state, so that the output of a run is that."""
+    """Whether the output of a graph's run is its whole state."""
     output, state = graph.pregel.output_channels, graph.pregel.stream_channels_asis
     if isinstance(output, str) or isinstance(state, str):
         return output == state

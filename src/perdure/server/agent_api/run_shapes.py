@@ -1,4 +1,4 @@
-"""Runs as they are on the wire."""
+"""Runs as clients get them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from perdure.server.agent_api.statuses import RunStatus
 from perdure.times import moment
 
 WIRE = "wire"
-"""The part of a run's setup that only the wire has: its assistant, strategy and command."""
+"""The part of a run's setup that only the Agent Server API uses: assistant, strategy, command."""
 UPDATE = {"source": "update_state"}
-"""The metadata of a run that only changes the state of its thread: the wire has no such run."""
+"""Metadata of a run that only updates the state of its thread. Clients do not see such runs."""
 KWARGS = (
     *("input", "context", "config", "webhook", "interrupt_before", "interrupt_after"),
     *("durability", "place"),
@@ -23,22 +23,22 @@ KWARGS = (
 
 
 def wire_time(at: int) -> str:
-    """A time in milliseconds as the Agent Server writes it: always with microseconds."""
+    """Format a time in milliseconds as the Agent Server does, always with microseconds."""
     return moment(at).isoformat(timespec="microseconds")
 
 
 def wire_error(kind: str, message: str) -> dict[str, str]:
-    """An error as clients get it: the name of its class, without the module."""
+    """An error as clients get it: its class name, without the module, and its message."""
     return {"error": kind.rpartition(".")[2], "message": message}
 
 
 def is_update(setup: Mapping[str, Any]) -> bool:
-    """Whether a run only changed the state of its thread."""
+    """Whether a run only updated the state of its thread."""
     return bool(setup.get("metadata") == UPDATE)
 
 
 def wire_run(serializer: Serializer, row: RunRow, status: RunStatus) -> dict[str, Any]:
-    """A run, with what it was started with. Raises one of `UNREADABLE`."""
+    """A run with its input and settings. Raises one of `UNREADABLE`."""
     setup = load_setup(serializer, row)
     wire: Mapping[str, Any] = setup.get(WIRE) or {}
     kwargs = {name: setup[name] for name in KWARGS if setup.get(name) is not None}
@@ -61,6 +61,6 @@ def wire_run(serializer: Serializer, row: RunRow, status: RunStatus) -> dict[str
 
 
 def selected(run: dict[str, Any], select: Iterable[str]) -> dict[str, Any]:
-    """Those fields of a run that were asked for; all by default."""
+    """The selected fields of a run; by default all."""
     wanted = list(select)
     return {name: run[name] for name in wanted if name in run} if wanted else run

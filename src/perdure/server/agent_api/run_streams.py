@@ -1,16 +1,16 @@
 """The streams of single runs: `runs.stream` and `runs.join_stream`.
 
     POST /threads/{t}/runs/stream, /runs/stream    accept a run, and stream it
-    GET  /threads/{t}/runs/{r}/stream              join the stream of a run, or come back to it
-    GET  /runs/{r}/stream                          the same for a run without a thread
+    GET  /threads/{t}/runs/{r}/stream              join or resume the stream of a run
+    GET  /runs/{r}/stream                          the same for a stateless run
 
-`Last-Event-ID` names the last event that a client has, and the stream goes on behind it, also after
-the run has ended, and in another process. `-1` and `-` are the beginning. A join without it, or
-with one that is not ours, is live only: it begins with what is produced from now on.
+`Last-Event-ID` names the last event that a client has. The stream resumes after it, even after the
+run has ended or in another process. `-1` and `-` mean the beginning. A join without it, or with an
+id that is not ours, gets only new events.
 
-A stream ends with `end` when the run has ended, or asks a person; before that there is an `error`
-if it has failed. Our ids are always sent, so every stream can be resumed. A run whose output was
-not kept, because its request named no stream mode, or long ago, has one `values`: its last state.
+A stream ends with `end` when the run ends or asks a person; if the run failed, an `error` comes
+first. Ids are always sent, so every stream can be resumed. If a run's output was not kept, because
+its request named no stream mode or it was deleted, the stream has one `values`: the last state.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def stream_run(thread_id: str, body: RunBody, request: Request, api: ApiDe
 
 @router.post("/runs/stream", response_model=None, responses=DOCUMENTED)
 async def stream_stateless_run(body: RunBody, request: Request, api: ApiDep) -> Response:
-    """Create a run without a thread, and stream its output as server-sent events."""
+    """Create a stateless run, and stream its output as server-sent events."""
     return await _accept_and_stream(api, None, body, request)
 
 
@@ -64,7 +64,7 @@ async def stream_stateless_run(body: RunBody, request: Request, api: ApiDep) -> 
 async def join_run_stream(
     thread_id: UUID, run_id: UUID, request: Request, api: ApiDep, cancel_on_disconnect: bool = False
 ) -> Response:
-    """Stream the output of a run as server-sent events, from `Last-Event-ID` on or from now."""
+    """Stream the output of a run as server-sent events, after `Last-Event-ID` or from now on."""
     return await _join(api, str(thread_id), str(run_id), request, cancel_on_disconnect)
 
 
@@ -72,7 +72,7 @@ async def join_run_stream(
 async def join_stateless_run_stream(
     run_id: UUID, request: Request, api: ApiDep, cancel_on_disconnect: bool = False
 ) -> Response:
-    """Stream the output of a run without a thread as server-sent events."""
+    """Stream the output of a stateless run as server-sent events."""
     return await _join(api, None, str(run_id), request, cancel_on_disconnect)
 
 
@@ -107,7 +107,7 @@ async def _join(
         else:
             stream = RunStream(reader, source, position, is_new=position < START)
         path = f"/threads/{thread_id}/runs/{run_id}" if thread_id else f"/runs/{run_id}"
-        # A client that was cut off calls what `location` says: it has to get the same stream.
+        # A client that reconnects calls `location`, and must get the same stream.
         query = [("stream_mode", mode) for mode in wanted or ()]
         query += [("cancel_on_disconnect", "true")] if cancels else []
         location = f"{path}/stream{'?' if query else ''}{urlencode(query)}"
@@ -135,10 +135,10 @@ class RunStream:
     source: RunEvents
     behind: Position
     is_new: bool
-    """Whether it begins with `metadata`, and behind the whole chunk that is named."""
+    """Whether it begins with `metadata`, after all events of the chunk in `behind`."""
 
     async def events(self) -> AsyncGenerator[bytes]:
-        """Encoded events, until the run has ended or rests."""
+        """Encoded events, until the run ends or rests."""
         behind = max(self.behind, START)
         after = behind.n if self.is_new else max(behind.n - 1, 0)
         if self.is_new:

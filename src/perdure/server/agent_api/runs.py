@@ -1,8 +1,8 @@
 """Runs: create, wait, join, batch, list, get, cancel, delete.
 
-Runs of a thread are at `/threads/{thread_id}/runs`, stateless ones at `/runs`: those have a thread
-of their own, which is erased some time after they ended, unless it is to be kept. Until then they
-can be joined and cancelled by their id alone.
+Runs of a thread are at `/threads/{thread_id}/runs`, stateless runs at `/runs`. A stateless run has
+its own thread, which is erased some time after the run ends, unless the caller keeps it. Until then
+the run can be joined and cancelled by its id alone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PAGE = 200
 THREAD = "/threads/{thread_id}/runs"
 RUN = THREAD + "/{run_id}"
 ASKED: dict[int | str, dict[str, Any]] = {202: {"description": "The run was asked to stop"}}
-"""The answer of a request to cancel that does not wait."""
+"""The response to a cancel request that does not wait."""
 Json = dict[str, Any]
 Action = Literal["interrupt", "rollback"]
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -93,7 +93,7 @@ async def create_stateless(body: RunBody, api: ApiDep) -> Any:
 async def create_batch(
     body: Annotated[list[BatchBody], Field(max_length=1000)], api: ApiDep
 ) -> Any:
-    """Create several runs, each on its thread or on one of its own."""
+    """Create several runs, each on the thread it names or on its own."""
 
     async def accept(one: BatchBody) -> Json:
         return _shown(api, await accept_run(api, one.thread_id, one))
@@ -120,14 +120,14 @@ def _shown(api: Api, accepted: Accepted) -> Json:
 
 @router.post(THREAD + "/wait")
 async def create_and_wait(thread_id: str, body: RunBody, api: ApiDep) -> Any:
-    """Create a run on a thread, and return its values when it is over."""
+    """Create a run on a thread, wait until it is over, and return its values."""
     slot = StreamSlot(api)
     return _waited(api, slot, await accept_run(api, thread_id, body), body)
 
 
 @router.post("/runs/wait")
 async def create_stateless_and_wait(body: RunBody, api: ApiDep) -> Any:
-    """Create a run on a thread of its own, and return its values when it is over."""
+    """Create a run on a thread of its own, wait until it is over, and return its values."""
     slot = StreamSlot(api)
     return _waited(api, slot, await accept_run(api, None, body), body)
 
@@ -172,14 +172,14 @@ async def _join(api: Api, thread_id: str | None, run_id: str, cancels: bool) -> 
     slot = StreamSlot(api)
     try:
         found = await find_run(api, thread_id, run_id)
-    except NotFound as missing:  # clients of the Agent Server expect no error of HTTP
+    except NotFound as missing:  # clients of the Agent Server expect 200 here
         return as_error("NotFound", str(missing))
     location = Accepted(found.row, thread_id is None).location
     headers = {"Content-Location": location, "Location": f"{location}/join"}
     return _result(api, slot, run_id, headers=headers, cancels=cancels)
 
 
-# -- looking
+# -- reading
 
 
 @router.get(THREAD)
@@ -191,7 +191,7 @@ async def list_runs(
     status: RunStatus | None = None,
     select: Annotated[list[str] | None, Query()] = None,
 ) -> Any:
-    """The runs of a thread, newest first."""
+    """List the runs of a thread, newest first."""
     api.require(Scope.READ)
     on = await known_thread(api, thread_id)
     for action in ("read", "search"):
@@ -214,7 +214,7 @@ async def list_runs(
 
 
 async def _page(api: Api, thread_id: str, status: RunStatus | None, count: int) -> list[SeenRun]:
-    """The newest runs of a thread that the wire has, and that have a status."""
+    """The newest visible runs of a thread; with `status`, those that have it."""
     runtime = api.runtime
     page = wait_operations.page(kind="human", thread_id=thread_id, after=None, count=PAGE)
     open = await runtime.journal.ado(page)
@@ -239,13 +239,13 @@ async def _page(api: Api, thread_id: str, status: RunStatus | None, count: int) 
 
 @router.get(RUN)
 async def get(thread_id: str, run_id: UUID, api: ApiDep) -> Any:
-    """A run."""
+    """Get a run."""
     return await _get(api, thread_id, str(run_id))
 
 
 @router.get("/runs/{run_id}")
 async def get_stateless(run_id: UUID, api: ApiDep) -> Any:
-    """A stateless run, until its thread is erased."""
+    """Get a stateless run, until its thread is erased."""
     return await _get(api, None, str(run_id))
 
 
@@ -260,7 +260,7 @@ async def _get(api: Api, thread_id: str | None, run_id: str) -> Json:
 
 @router.delete(RUN, status_code=204)
 async def delete(thread_id: str, run_id: UUID, api: ApiDep) -> Response:
-    """Delete a run; the state of its thread stays. One that is driven has to be cancelled first."""
+    """Delete a run; the state of its thread stays. Cancel a running run first."""
     api.require(Scope.START)
     found = await find_run(api, thread_id, str(run_id), action="delete")
     await run_endings.delete(api, found)
@@ -275,7 +275,7 @@ async def cancel(
     wait: bool = False,
     action: Action = "interrupt",
 ) -> Any:
-    """Cancel a run. By `rollback`, it and its checkpoints are deleted."""
+    """Cancel a run. `rollback` also deletes it and its checkpoints."""
     return await _cancel(api, thread_id, str(run_id), action, wait)
 
 
@@ -302,14 +302,14 @@ async def cancel_many(body: CancelBody, api: ApiDep, action: Action = "interrupt
     api.require(Scope.START)
     chosen = await _chosen(api, body)
     if not chosen:
-        raise ApiError(404, "No run that can be cancelled matches.")
+        raise ApiError(404, "No matching run is pending or running.")
     for one in chosen:
         await run_endings.cancel(api, one, action=action, wait=False)
     return Response(status_code=204)
 
 
 async def _chosen(api: Api, body: CancelBody) -> list[SeenRun]:
-    """The runs that a request names, as far as they are under way."""
+    """The runs under way that a request names."""
     on = None if body.thread_id is None else str(body.thread_id)
     if body.run_ids:
         ids = [str(one) for one in body.run_ids]
@@ -330,7 +330,7 @@ async def _chosen(api: Api, body: CancelBody) -> list[SeenRun]:
                 break
             before = (rows[-1].created_at, rows[-1].id)
     else:
-        raise ApiError(422, "Name the runs by run_ids and thread_id, or by status.")
+        raise ApiError(422, "Pass thread_id and run_ids, or status.")
     found = []
     for run_id in ids:
         try:

@@ -1,4 +1,4 @@
-"""What the searches of the Agent Server share: limits, filters, fields, headers of a page."""
+"""Shared parts of the Agent Server's searches: limits, filters, fields, page headers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Offset = Annotated[int, Field(ge=0, le=2**31)]
 
 
 class Page(BaseModel):
-    """The part of every search that says which page is wanted."""
+    """Which page of a search to return."""
 
     limit: Limit = 10
     offset: Offset = 0
@@ -23,7 +23,7 @@ class Page(BaseModel):
 
 
 def has_metadata(metadata: Mapping[str, Any], wanted: Mapping[str, Any] | None) -> bool:
-    """Whether metadata, or a state, contains all that is wanted; objects in it as well."""
+    """Whether metadata, or a state, contains `wanted`, including nested objects."""
     return all(
         key in metadata and _holds(metadata[key], one) for key, one in (wanted or {}).items()
     )
@@ -36,12 +36,12 @@ def _holds(value: Any, wanted: Any) -> bool:
 
 
 def passes(filters: Filters | None, metadata: Mapping[str, Any]) -> bool:
-    """Whether the conditions of an authorization handler, if it has any, are met."""
+    """Whether metadata meets the conditions of an authorization handler, if there are any."""
     return filters is None or filters.match(dict(metadata))
 
 
 def selected(item: Mapping[str, Any], select: Iterable[str] | None) -> dict[str, Any]:
-    """The chosen fields of an item, all by default; `values.name` is one key of its values."""
+    """The selected fields of an item, by default all; `values.name` is one key of its values."""
     if select is None:
         return dict(item)
     found: dict[str, Any] = {}
@@ -57,7 +57,7 @@ def selected(item: Mapping[str, Any], select: Iterable[str] | None) -> dict[str,
 
 
 def page_response(items: Sequence[Any], offset: int, *, has_more: bool) -> WireResponse:
-    """A page of a search. Its total counts what is known: this page, and one if there are more."""
+    """A page of a search. Its total is a lower bound: items so far, plus one if there are more."""
     end = offset + len(items)
     headers = {"x-pagination-total": str(end + has_more)}
     if has_more:

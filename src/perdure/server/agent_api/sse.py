@@ -3,15 +3,14 @@
 A stream ends in one of four ways.
 
     its events end       the response ends
-    the client leaves    noticed at once, also while nothing is sent
-    the server stops     the connection is cut, as by a crash: clients come back by `Last-Event-ID`
-                         to the next server, and would take a clean end for the end of the run
+    the client leaves    noticed at once, even while nothing is sent
+    the server stops     the connection is cut, as by a crash: clients reconnect to the next server
+                         with `Last-Event-ID`. They would mistake a clean end for the run's end
     the journal is gone  the same
 
-Events that are there at once are sent together, up to 32 KiB; then the next one is asked for when
-the connection has taken them. A client that reads slowly slows only its own reader of the journal.
-Every 5 seconds a comment is sent, whatever else is: JavaScript clients drop a connection whose
-comments are late.
+Events that are available together are sent together, up to 32 KiB; the next one is read once the
+connection has taken them. A slow client slows only its own reader of the journal. A comment is sent
+every 5 seconds, even between events: JavaScript clients drop a connection whose comments are late.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from perdure.server.json_values import dump
 HEARTBEAT = 5.0
 """Seconds between two comments."""
 FULL = 32 * 1024
-"""Bytes of events that are gathered at most before they are sent."""
+"""Maximum number of bytes gathered before they are sent."""
 STALLED = 900.0
-"""Seconds after which a client that takes nothing is given up."""
+"""Seconds after which a client that reads nothing is disconnected."""
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 COMMENT = b": heartbeat\r\n\r\n"
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
@@ -47,20 +46,20 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
 
 
 def encode(name: str, data: Any, id: str | None = None) -> bytes:
-    """One event. JSON has no line breaks, so its data is one line."""
+    """Encode one event. Its JSON has no line breaks, so the data is one line."""
     event = b"event: " + _line(name) + b"\r\ndata: " + dump(data) + b"\r\n"
     return event + (b"" if id is None else b"id: " + _line(id) + b"\r\n") + b"\r\n"
 
 
 def _line(text: str) -> bytes:
-    """A text that may come from a user, such as the name of a node, as one line."""
+    """Text that may come from a user, such as a node's name, as one line."""
     return text.replace("\r", " ").replace("\n", " ").encode("utf-8", "replace")
 
 
 class StreamSlot:
-    """A stream that counts as open from now on: take it before a run is accepted for it.
+    """Counts a stream as open. Take it before accepting the run that is to be streamed.
 
-    with StreamSlot(api) as slot:  # given back if what follows raises
+    with StreamSlot(api) as slot:  # released if the block raises
         accepted = await accept_run(api, thread_id, body)
         return EventStreamResponse(slot, events)
     """
@@ -85,7 +84,7 @@ class StreamSlot:
 
 
 class EventStreamResponse(Response):
-    """Streams encoded events. `on_leave` is awaited if the client leaves before their end."""
+    """Streams encoded events. `on_leave` is awaited if the client leaves before the end."""
 
     media_type = "text/event-stream"
 
@@ -134,7 +133,7 @@ class EventStreamResponse(Response):
             log_failure("A stream", error, self._slot.redact)
             data = {"error": "InternalError", "message": "The stream failed; the log says why."}
             await connection.write(encode("error", data))
-        # What is being sent waits while the client takes nothing, and would be lost by cancelling.
+        # A send waits while the client reads nothing; cancelling it would lose its events.
         await connection.flush()
 
 
@@ -152,10 +151,10 @@ class _Connection:
             self._has_some.set()
         else:
             await self.flush()
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # let other tasks run
 
     async def send_gathered(self) -> None:
-        """Send what is gathered whenever the source of events has none for the moment."""
+        """Send what is gathered whenever no further event is available."""
         while True:
             await self._has_some.wait()
             self._has_some.clear()
@@ -166,7 +165,7 @@ class _Connection:
         await self._send(b"", more=False)
 
     async def flush(self) -> None:
-        """Send what is gathered, behind what is being sent."""
+        """Send what is gathered, after any send in progress."""
         async with self._free:
             body = bytes(self._gathered)
             self._gathered.clear()
@@ -178,7 +177,7 @@ class _Connection:
         await self._send_message(message)
 
     async def beat(self) -> None:
-        """Send comments until the client has taken nothing for too long."""
+        """Send comments until the client has read nothing for too long."""
         loop = asyncio.get_running_loop()
         next_at, taken_at = loop.time() + HEARTBEAT, loop.time()
         while loop.time() < taken_at + STALLED:

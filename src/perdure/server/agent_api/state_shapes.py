@@ -1,4 +1,4 @@
-"""The state of a thread as the Agent Server shows it: `ThreadState`, and its questions."""
+"""The state of a thread in the Agent Server API: `ThreadState`, and its interrupts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.langgraph_port.call_config import OWN_KEYS
 
 
 def thread_state(snapshot: StateSnapshot) -> dict[str, Any]:
-    """A state as clients get it. One without a checkpoint is empty."""
+    """A state as clients get it. Without a checkpoint it is empty."""
     here, parent = checkpoint(snapshot.config), checkpoint(snapshot.parent_config)
     exists = snapshot.created_at is not None
     return {
@@ -30,7 +30,7 @@ def thread_state(snapshot: StateSnapshot) -> dict[str, Any]:
 
 
 def checkpoint(config: RunnableConfig | Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The place that a config names."""
+    """The checkpoint that a config names."""
     found = (config or {}).get("configurable")
     if not found:
         return None
@@ -46,7 +46,7 @@ def interrupt(found: Interrupt) -> dict[str, Any]:
 
 
 def interrupts_by_task(snapshot: StateSnapshot, open_ids: set[str]) -> dict[str, Any]:
-    """The questions that are open, by the tasks that ask them."""
+    """The open questions, by the tasks that ask them."""
     found: dict[str, Any] = {}
     for task in snapshot.tasks:
         if asked := [interrupt(one) for one in task.interrupts if one.id in open_ids]:
@@ -77,5 +77,5 @@ def _json_schema(schema: Any) -> Any:
 
     try:
         return TypeAdapter(schema).json_schema()
-    except Exception:  # whatever pydantic, or a type of the user, raises
+    except Exception:  # raised by pydantic, or by a user's type
         return None

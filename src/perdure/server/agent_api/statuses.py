@@ -1,8 +1,8 @@
-"""Our states in the Agent Server's words, for runs and threads.
+"""Statuses of runs and threads in the Agent Server API, derived from our run states.
 
-The Agent Server has no run that waits: a run that asks a person something is over there, and its
-thread is `interrupted`. A run that waits for the clock, a signal or another run goes on by itself,
-so it is `running`.
+The Agent Server has no status for a waiting run: there, a run that asks a person has succeeded, and
+its thread is `interrupted`. A run that waits for the clock, a signal or another run goes on by
+itself, so it is `running`.
 
     run                              its status      its thread
     pending                          pending         busy
@@ -15,7 +15,7 @@ so it is `running`.
     failed                           error           error
     cancelled                        interrupted     interrupted, or idle if no node is next
 
-A run that was stopped by `rollback` does not exist there (`is_gone`).
+A run that was stopped by `rollback` does not exist in the API (`is_gone`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RunStatus(StrEnum):
     ERROR = "error"
     SUCCESS = "success"
     TIMEOUT = "timeout"
-    """Never set here: a run that takes too long has failed."""
+    """Never used here: a run that takes too long has failed."""
     INTERRUPTED = "interrupted"
 
 
@@ -51,7 +51,7 @@ class ThreadStatus(StrEnum):
 
 
 UNDER_WAY = frozenset({RunStatus.PENDING, RunStatus.RUNNING})
-"""Statuses of a run that will change by itself."""
+"""Statuses of a run that will still change by itself."""
 _OF_RUN = {
     State.PENDING: RunStatus.PENDING,
     State.RUNNING: RunStatus.RUNNING,
@@ -70,17 +70,17 @@ STATES_OF: dict[RunStatus, tuple[State, ...]] = {
     RunStatus.TIMEOUT: (),
     RunStatus.INTERRUPTED: (State.CANCELLED, State.PAUSED),
 }
-"""The states in which a run may have a status. Of a waiting one `asks_person` decides."""
+"""The states that can have each status. For a waiting run, `asks_person` decides."""
 
 
 def is_gone(row: RunRow) -> bool:
-    """Whether a run was stopped by `rollback`: the wire has no such run."""
+    """Whether a run was stopped by `rollback`, and so is not visible to clients."""
     return bool(row.undo)
 
 
 def asks_person(row: RunRow, waits: Iterable[WaitRow], now: int) -> bool:
-    """Whether a run rests until a person answers. One that is due is not asking: an answer is
-    there, or the time of its question is up. `waits` may be those of any runs."""
+    """Whether a run rests until a person answers. A run that is due does not: it has an answer, or
+    its question has expired. `waits` may include waits of other runs."""
     if row.state != State.WAITING or (row.due_at is not None and row.due_at <= now):
         return False
     return any(
@@ -90,7 +90,7 @@ def asks_person(row: RunRow, waits: Iterable[WaitRow], now: int) -> bool:
 
 
 def run_status(row: RunRow, *, asks: bool) -> RunStatus:
-    """The status of a run; `asks` is what `asks_person` says of it."""
+    """The status of a run; `asks` is the result of `asks_person`."""
     return RunStatus.SUCCESS if asks else _OF_RUN[state_of(row)]
 
 
@@ -99,9 +99,9 @@ def thread_status(
 ) -> ThreadStatus:
     """The status of a thread.
 
-    `head` is its first run that is not over, and `asks` what `asks_person` says of it; `last` is
-    its newest run that is not `is_gone`; `has_next` is whether a node is next at its last
-    checkpoint.
+    `head` is its first run that has not ended, and `asks` the result of `asks_person` for it;
+    `last` is its newest run that is not `is_gone`; `has_next` says whether a node is next at its
+    last checkpoint.
     """
     if head is not None:
         if asks or head.state == State.PAUSED:
@@ -113,5 +113,5 @@ def thread_status(
 
 
 def is_over(row: RunRow, *, asks: bool) -> bool:
-    """Whether the Agent Server's clients take a run for finished."""
+    """Whether clients of the Agent Server consider a run finished."""
     return asks or row.state in ENDED or row.state in (State.PAUSED, State.HELD)

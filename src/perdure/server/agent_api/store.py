@@ -1,7 +1,7 @@
 """`/store`: items of LangGraph's store, by namespace and key.
 
 The store is that of the runtime (`Runtime(store=...)`), or the one that its graphs were compiled
-with. Authorization handlers have no conditions here: they rewrite `value["namespace"]`.
+with. Authorization handlers cannot filter items; they rewrite `value["namespace"]` instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Minutes = Annotated[float, Field(gt=0, le=5_000_000)]
 
 
 class NewItem(BaseModel):
-    """An item to be stored."""
+    """An item to store."""
 
     namespace: Labels
     key: str
@@ -41,7 +41,7 @@ class NewItem(BaseModel):
 
 
 class ItemKey(BaseModel):
-    """An item to be deleted."""
+    """An item to delete."""
 
     namespace: Labels = Field(default_factory=list)
     key: str
@@ -70,7 +70,7 @@ class NamespaceSearch(BaseModel):
 
 @router.put("/store/items", status_code=204)
 async def put_item(body: NewItem, api: ApiDep) -> Response:
-    """Store an item, or replace the one of this key."""
+    """Store an item, or replace the one with this key."""
     api.require(Scope.START)
     value: dict[str, Any] = {
         "namespace": _namespace(body.namespace),
@@ -96,7 +96,7 @@ async def put_item(body: NewItem, api: ApiDep) -> Response:
 async def get_item(
     key: str, api: ApiDep, namespace: str = "", refresh_ttl: bool | None = None
 ) -> Json | None:
-    """Get an item, or null. The labels of the namespace are joined by dots."""
+    """Get an item, or null. The namespace is its labels, joined by dots."""
     api.require(Scope.READ)
     labels = _namespace(namespace.split(".") if namespace else [])
     value: dict[str, Any] = {"namespace": labels, "key": _text("key", key)}
@@ -110,7 +110,7 @@ async def get_item(
 
 @router.delete("/store/items", status_code=204)
 async def delete_item(body: ItemKey, api: ApiDep) -> Response:
-    """Delete an item, if it is there."""
+    """Delete an item, if it exists."""
     api.require(Scope.START)
     value: dict[str, Any] = {
         "namespace": _namespace(body.namespace),
@@ -182,11 +182,11 @@ def _store(api: Api) -> BaseStore:
     if len(own) == 1:
         [found] = own.values()
         return found
-    raise ApiError(501, "This server has no store: pass Runtime(store=True), or one of your own.")
+    raise ApiError(501, "This server has no store. Pass Runtime(store=True), or your own store.")
 
 
 async def _ask(api: Api, ask: Callable[[BaseStore], Awaitable[T]]) -> T:
-    """Ask the store, in the event loop it belongs to if it belongs to one."""
+    """Call the store, in its own event loop if it is bound to one."""
     store = _store(api)
     loop = loop_of(store)
 
@@ -214,7 +214,7 @@ def _labels(labels: list[str]) -> tuple[str, ...]:
     for label in labels:
         if not label or "." in label:
             raise ApiError(
-                400, f"A label of a namespace must not be empty or contain a dot: {label[:100]!a}."
+                400, f"A namespace label must not be empty or contain a dot: {label[:100]!a}."
             )
         _text("namespace", label)
     return tuple(labels)
@@ -242,6 +242,6 @@ def _wire(item: Item) -> Json:
 
 
 def _time(at: datetime) -> str:
-    """A time as clients get it. The SQLite store's are in UTC, and do not say so."""
+    """A time as clients get it. The SQLite store returns UTC without a time zone."""
     known = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     return known.isoformat(timespec="microseconds")

@@ -1,7 +1,7 @@
-"""Stream modes on the wire, and LangGraph's modes that a run keeps for them.
+"""Stream modes that clients request, and the LangGraph modes that a run keeps for them.
 
-The wire has two for messages: `messages` sends each message as far as it has come, and
-`messages-tuple` the pieces as LangGraph gives them. A run keeps the pieces for both.
+Clients have two modes for messages: `messages` sends each message as received so far, and
+`messages-tuple` the pieces as LangGraph emits them. A run keeps the pieces for both.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ DEFAULT = ("values",)
 
 
 def parse_modes(given: Any) -> tuple[str, ...]:
-    """The wire modes of a run's body: a name, a list, or nothing, which is `values`."""
+    """The modes of a run's body: a name, a list, or nothing, which means `values`."""
     if given is None or given == "":
         return DEFAULT
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, Sequence):
-        raise ApiError(422, "stream_mode must be the name of a mode, or a list of names.")
+        raise ApiError(422, "stream_mode must be a mode or a list of modes.")
     for name in names:
         if not isinstance(name, str) or name not in WIRE_MODES:
             known = ", ".join(WIRE_MODES)
@@ -36,26 +36,26 @@ def parse_modes(given: Any) -> tuple[str, ...]:
 
 
 def parse_filter(given: Iterable[str]) -> tuple[str, ...] | None:
-    """The wire modes of a query, repeated or as a JSON list. None: no filter was given."""
+    """The modes of a query, repeated or as a JSON list. None: no filter was given."""
     names: list[Any] = []
     for one in given:
         if one.lstrip().startswith("["):
             try:
                 names += json.loads(one)
             except (ValueError, RecursionError):
-                raise ApiError(422, "stream_mode is not a list of modes in JSON.") from None
+                raise ApiError(422, "stream_mode is not a JSON list of modes.") from None
         elif one.strip():
             names.append(one.strip())
     return parse_modes(names) if names else None
 
 
 def kept_modes(modes: Iterable[str]) -> tuple[str, ...]:
-    """LangGraph's modes that a run must keep so that these can be sent."""
+    """The LangGraph modes that a run must keep so that these modes can be sent."""
     return tuple(dict.fromkeys("messages" if one == PIECES else one for one in modes))
 
 
 def run_modes(setup: Mapping[str, Any]) -> tuple[tuple[str, ...], bool]:
-    """The wire modes that a run was started with, and whether its subgraphs are streamed too."""
+    """The modes that a run was started with, and whether its subgraphs are streamed too."""
     kept = setup.get("stream") or {}
     modes = [PIECES if one == ACCUMULATED else one for one in kept.get("modes", ())]
     return tuple(kept.get("wire") or modes), bool(kept.get("subgraphs"))

@@ -1,7 +1,7 @@
 """`/threads/search` and `/threads/count`.
 
-SQL finds threads by status, graph, assistant and id; any other metadata, and values, are compared
-once the threads are read.
+SQL filters by status, graph, assistant and id. Other metadata, and values, are compared after the
+threads are read.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ router = APIRouter(tags=["threads"])
 Json = dict[str, Any]
 Sort = Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"]
 SCANNED = 1000
-"""Threads whose values are compared at most."""
+"""Maximum number of threads whose values are compared."""
 
 
 class ThreadQuery(BaseModel):
-    """Which threads are meant."""
+    """Conditions that threads must meet."""
 
     metadata: Json | None = None
     values: Json | None = None
@@ -57,7 +57,7 @@ class ThreadSearch(Page, ThreadQuery):
 
 @router.post("/threads/search")
 async def search(body: ThreadSearch, api: ApiDep) -> Any:
-    """List threads, each with the values of its state and the questions that are open."""
+    """List threads, each with its state values and open questions."""
     page = {"limit": body.limit, "offset": body.offset}
     chosen, matches = await _chosen(api, body, page)
     chosen = ThreadFilter(
@@ -93,7 +93,7 @@ async def count(body: ThreadQuery, api: ApiDep) -> int:
 async def _chosen(
     api: Api, body: ThreadQuery, page: Mapping[str, int]
 ) -> tuple[ThreadFilter, Matches | None]:
-    """What SQL decides, and what is left to decide."""
+    """The conditions that SQL checks, and a function for the others."""
     api.require(Scope.READ)
     value: dict[str, Any] = {
         "metadata": body.metadata or {},
@@ -126,7 +126,7 @@ def _matches(wanted: Mapping[str, Any], filters: Filters | None) -> Callable[[Th
 async def _by_values(
     api: Api, body: ThreadSearch, chosen: ThreadFilter, matches: Matches | None
 ) -> Any:
-    """A page of threads whose state has certain values: each has to be read."""
+    """A page of threads with certain state values. Each thread's state has to be read."""
     journal, threads = api.runtime.journal, api.runtime.services.threads
     found, _ = await journal.arun(threads.page(chosen, 0, SCANNED, matches))
     fitting = []
@@ -161,7 +161,7 @@ async def _wire(api: Api, body: ThreadSearch, found: list[Thread]) -> list[Json]
 
 
 def extracted(item: Any, path: str) -> Any:
-    """What is at a path such as `values.messages[-1].content`; None if nothing is."""
+    """The value at a path such as `values.messages[-1].content`, or None."""
     if not re.fullmatch(r"[\w-]+(\[-?\d+\]|\.[\w-]+)*", path):
         raise ApiError(422, f"extract: {path[:100]!a} is not a path such as values.messages[-1].")
     for part in re.findall(r"[\w-]+(?![\w-]*\])|\[-?\d+\]", path):
@@ -178,7 +178,7 @@ def extracted(item: Any, path: str) -> Any:
 
 
 def _is_data(item: Any, name: str) -> bool:
-    """Whether this is a field of a message or another model, not a method of it."""
+    """Whether this is a field of a message or another model, not a method."""
     return name in getattr(type(item), "model_fields", {}) or name in getattr(
         type(item), "__dataclass_fields__", {}
     )

@@ -1,7 +1,7 @@
-"""`/threads/{id}/state` and `/history`: the states of a thread, now and before, and changing them.
+"""`/threads/{id}/state` and `/history`: read and change the state of a thread.
 
-A state is read and changed by the graph of the thread's last run, or the one that its metadata
-names. A change is made under a lease: while a run is driven it is 409.
+The graph that reads and changes it is that of the thread's last run, or the one that its metadata
+names. A change is made under a lease: while a run is being driven, it gets 409.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ END = "__end__"
 
 
 class StateQuery(BaseModel):
-    """Which state is meant."""
+    """Which state to return."""
 
     checkpoint: CheckpointBody
     subgraphs: bool = False
@@ -58,7 +58,7 @@ class StateChange(BaseModel):
 
 
 class HistoryQuery(BaseModel):
-    """Which states of a thread are meant. `before` is a checkpoint, its id, or a config."""
+    """Which states of a thread to return. `before` is a checkpoint, its id, or a config."""
 
     limit: Limit = 10
     before: str | Json | None = None
@@ -103,8 +103,8 @@ async def _state(
 
 @router.post("/threads/{thread_id}/state")
 async def update_state(thread_id: str, body: StateChange, api: ApiDep) -> Json:
-    """Change the state of a thread as if a node had returned the values. Values of null as
-    `__end__` leave nothing to do: a run that waits on the thread ends."""
+    """Change the state of a thread as if a node had returned the values. Null values as the node
+    `__end__` finish the graph: a run that waits on the thread ends."""
     api.require(Scope.START)
     value: dict[str, Any] = {"values": body.values, "as_node": body.as_node}
     thread = await find_thread(api, thread_id, "update", value)
@@ -112,7 +112,7 @@ async def update_state(thread_id: str, body: StateChange, api: ApiDep) -> Json:
     if graph is None:
         raise ApiError(
             400,
-            f"Thread {thread.thread_id!r} has no graph that is registered here: start a run on it, "
+            f"Thread {thread.thread_id!r} has no graph that is registered here. Start a run on it, "
             "or set metadata.graph_id.",
         )
     at = {} if body.checkpoint is None else body.checkpoint.model_dump()
@@ -131,7 +131,7 @@ async def update_state(thread_id: str, body: StateChange, api: ApiDep) -> Json:
 
 
 async def _finish(api: Api, thread: Thread) -> None:
-    """Let the run that waited on a thread end now, not when a worker comes to it."""
+    """End the run that waited on a thread now, instead of when a worker claims it."""
     graph = graph_of(api, thread)
     if graph is None or thread.status != "interrupted":
         return
@@ -185,6 +185,6 @@ def _before(
         inner = given.get("configurable")
         given = (inner if isinstance(inner, dict) else given).get("checkpoint_id")
     if not isinstance(given, str) or not given:
-        raise ApiError(422, "before: give a checkpoint, its id, or a config with one.")
+        raise ApiError(422, "before must be a checkpoint, its id, or a config with one.")
     ns = config["configurable"]["checkpoint_ns"]
     return place(thread_id, {"checkpoint_ns": ns, "checkpoint_id": given})

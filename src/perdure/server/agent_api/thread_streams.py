@@ -1,11 +1,11 @@
-"""`GET /threads/{t}/stream`: what all runs of a thread produce, as v1 events, without end.
+"""`GET /threads/{t}/stream`: the output of all runs of a thread, as v1 events, without end.
 
-Each run begins with `metadata {run_id, attempt}`, unless it was under way already, and ends with
-`metadata {status: "run_done", run_id}`. It ends so each time it asks a person, too.
+Each run begins with `metadata {run_id, attempt}`, unless it was already under way, and ends with
+`metadata {status: "run_done", run_id}`, which is also sent each time it asks a person.
 
 An id is `<run>.<id of the event in the stream of that run>`, where <run> is the number of the run
-on its thread. `Last-Event-ID` resumes behind it; `-1`, `-` and `0` are the beginning. Without it
-the stream is live only.
+on its thread. `Last-Event-ID` resumes after that event; `-1`, `-` and `0` mean the beginning.
+Without it, the stream has only new events.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from starlette.responses import Response
 from perdure.operations import runs, streams
 from perdure.operations.run_payload import load_setup
 from perdure.server.agent_api.run_events import Position, RunEvents, parse_position
-from perdure.server.agent_api.run_reader import Begun, Rest, RunReader, read_thread
+from perdure.server.agent_api.run_reader import Begun, RunAtRest, RunReader, read_thread
 from perdure.server.agent_api.run_streams import error_data
 from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.stream_modes import run_modes
@@ -34,9 +34,9 @@ from perdure.types import Chunk
 router = APIRouter(tags=["threads"])
 
 OUTPUT, LIFECYCLE = "run_modes", "lifecycle"
-"""All that a run sends, or only when one begins and ends."""
+"""All events of each run, or only its beginning and end."""
 DONE = 999
-"""Number of the event that a run has ended or rests, among those of its last chunk."""
+"""Number, within the last chunk, of the event that says a run has ended or rests."""
 
 
 class ThreadPosition(NamedTuple):
@@ -50,7 +50,7 @@ class ThreadPosition(NamedTuple):
 
 
 def parse_thread_position(text: str | None) -> ThreadPosition | None:
-    """The place a client names by `Last-Event-ID`. None: it names none that is ours."""
+    """The place that `Last-Event-ID` names. None if it is missing or not one of our ids."""
     if text is not None and text.strip() in ("-1", "-", "0"):
         return ThreadPosition(1, Position(-1))
     run, dot, rest = (text or "").strip().partition(".")
@@ -62,15 +62,15 @@ def parse_thread_position(text: str | None) -> ThreadPosition | None:
 
 @router.get("/threads/{thread_id}/stream", response_model=None, responses=DOCUMENTED)
 async def join_thread_stream(thread_id: UUID, request: Request, api: ApiDep) -> Response:
-    """Stream what all runs of a thread produce, from `Last-Event-ID` on or from now."""
+    """Stream the output of all runs of a thread, after `Last-Event-ID` or from now on."""
     api.require(Scope.READ)
     modes = frozenset(request.query_params.getlist("stream_mode") or [OUTPUT]) - {""}
     if unknown := modes - {OUTPUT, LIFECYCLE}:
         name = sorted(unknown)[0]
         if name == "state_update":
-            raise ApiError(501, "Streams of threads do not have the mode state_update here.")
+            raise ApiError(501, "The stream mode state_update is not supported for threads.")
         raise ApiError(
-            422, f"stream_mode {ascii(name)[:60]} of a thread is not run_modes or lifecycle."
+            422, f"The stream mode of a thread is run_modes or lifecycle, not {ascii(name)[:60]}."
         )
     with StreamSlot(api) as slot:
         await find_thread(api, str(thread_id))
@@ -82,7 +82,7 @@ async def join_thread_stream(thread_id: UUID, request: Request, api: ApiDep) -> 
 
 
 async def _now(api: Api, thread_id: str) -> ThreadPosition:
-    """The place behind all that is there."""
+    """The current end of the stream."""
     journal = api.runtime.journal
     head = await journal.ado(runs.head(thread_id))
     if head is not None:
@@ -111,7 +111,7 @@ async def _events(
                 position = ThreadPosition(reader.row.n, event.position)
                 if position > behind:
                     yield encode(event.name, event.data, str(position))
-            if isinstance(item, Rest):
+            if isinstance(item, RunAtRest):
                 position = ThreadPosition(reader.row.n, Position(last, DONE))
                 if position > behind:
                     values = await reader.final_values() if has_output else None

@@ -1,4 +1,4 @@
-"""A thread on the wire: its values, questions and error, and the graph that reads its state."""
+"""A thread as clients get it: values, questions and error; and the graph that reads its state."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FIELDS = (
     *("thread_id", "created_at", "updated_at", "state_updated_at", "metadata", "status", "config"),
 )
 OF_STATE = frozenset({"values", "interrupts", "error"})
-"""Fields that need the state of the thread, or its last run."""
+"""Fields that need the thread's state or its last run."""
 
 
 async def wire_thread(
     api: Api, thread: Thread, *, questions: Iterable[str] | None = None, state: bool = True
 ) -> dict[str, Any]:
-    """A thread as clients get it. `questions` are its open interrupt ids, if they are known; with
+    """A thread as clients get it. `questions` are its open interrupt ids, if known. With
     `state=False` it has no values."""
     shown = {name: getattr(thread, name) for name in FIELDS}
     if not state:
@@ -53,7 +53,7 @@ async def wire_thread(
 
 
 async def open_questions(api: Api, thread_id: str) -> set[str]:
-    """The interrupt ids of the questions to people that are open in a thread."""
+    """The interrupt ids of a thread's open questions to people."""
     found = await api.runtime.journal.arun(api.runtime.services.threads.questions([thread_id]))
     return {id for _, id in found}
 
@@ -62,12 +62,12 @@ async def _readable_snapshot(api: Api, thread: Thread) -> StateSnapshot | None:
     try:
         config = place(thread.thread_id)
         return await api.runtime.journal.in_thread(lambda: snapshot_at(api, thread, config))
-    except UNREADABLE:  # a list of threads can still be seen
+    except UNREADABLE:  # one damaged thread must not break a list
         return None
 
 
 async def _error(api: Api, thread: Thread) -> dict[str, Any] | None:
-    """Why a thread has failed, or was interrupted by something else than a question."""
+    """Why a thread failed, or was interrupted other than by a question."""
     if thread.run_id is None or thread.status not in ("error", "interrupted"):
         return None
     run = await api.runtime.get(thread.run_id)
@@ -89,14 +89,14 @@ def wire_ttl(thread: Thread) -> dict[str, Any] | None:
 
 
 def place(thread_id: str, checkpoint: dict[str, Any] | None = None) -> RunnableConfig:
-    """The config that names a state of a thread: by default the latest of its top graph."""
+    """The config of a state of a thread: by default the latest of its root graph."""
     every = (checkpoint or {}).items()
     given = {name: one for name, one in every if one is not None and name in OWN_KEYS}
     return {"configurable": {"checkpoint_ns": "", **given, "thread_id": thread_id}}
 
 
 def graph_of(api: Api, thread: Thread) -> Graph | None:
-    """The graph of a thread's last run, or the one that its metadata names."""
+    """The graph of a thread's last run, or the one named in its metadata."""
     graphs, name = api.runtime.engine.graphs, thread.graph
     if name is None:
         return None
@@ -104,7 +104,7 @@ def graph_of(api: Api, thread: Thread) -> Graph | None:
 
 
 def graph_named(api: Api, name: Any) -> Graph:
-    """The graph of this name. Raises 422."""
+    """The graph with this name. Raises 422."""
     graph = api.runtime.engine.graphs.newest.get(name) if isinstance(name, str) else None
     if graph is None:
         raise ApiError(422, f"metadata.graph_id must name a registered graph, not {name!a:.100}.")
@@ -114,8 +114,8 @@ def graph_named(api: Api, name: Any) -> Graph:
 def snapshot_at(
     api: Api, thread: Thread, config: RunnableConfig, *, subgraphs: bool = False
 ) -> StateSnapshot:
-    """The state of a thread at a place; it blocks. Without its graph only what is stored can be
-    shown. Raises 404 if the graph has no such subgraph."""
+    """The state of a thread at a place. Blocks. Without a graph, it has only what is stored. Raises
+    404 if the graph has no such subgraph."""
     graph = graph_of(api, thread)
     if graph is not None:
         with finding_subgraph(config):
@@ -125,7 +125,7 @@ def snapshot_at(
 
 @contextmanager
 def finding_subgraph(config: RunnableConfig) -> Iterator[None]:
-    """Makes LangGraph's error for a subgraph that is not in the graph a 404."""
+    """Turn LangGraph's error for a missing subgraph into a 404."""
     try:
         yield
     except ValueError as error:
@@ -135,7 +135,7 @@ def finding_subgraph(config: RunnableConfig) -> Iterator[None]:
 
 
 def stored_state(found: CheckpointTuple | None, config: RunnableConfig) -> StateSnapshot:
-    """A checkpoint as a state, without the tasks that only its graph knows."""
+    """A checkpoint as a state, without tasks, which need the graph."""
     if found is None:
         return StateSnapshot({}, (), config, None, None, None, (), ())
     values = found.checkpoint["channel_values"]
@@ -150,8 +150,8 @@ async def apply_supersteps(
     config: RunnableConfig,
     supersteps: Sequence[Sequence[dict[str, Any]]],
 ) -> RunnableConfig:
-    """Change the state of a thread under a lease. Raises 400 for an update that the graph does not
-    take, such as one as an unknown node."""
+    """Change the state of a thread under a lease. Raises 400 for an update that the graph refuses,
+    such as one as an unknown node."""
     bound = BoundGraph.of(graph, api.runtime.engine)
     steps = [[_state_update(one) for one in step] for step in supersteps]
     try:
@@ -159,17 +159,17 @@ async def apply_supersteps(
     except (Error, ApiError):
         raise
     except Exception as error:
-        await _note_next(api, graph, config)  # nodes that were next before still are
+        await _note_next(api, graph, config)  # nodes may still be left from before
         if isinstance(error, InvalidUpdateError | ValueError):
             raise ApiError(400, f"The state was not updated: {error!s:.300}") from error
-        kind = type(error).__name__  # of a reducer, or a condition, of the user's
+        kind = type(error).__name__  # raised by a user's reducer or condition
         raise ApiError(422, f"The state was not updated: the graph raised {kind}.") from error
     await _note_next(api, graph, config)
     return made
 
 
 async def _note_next(api: Api, graph: Graph, config: RunnableConfig) -> None:
-    """Store whether nodes are left to run, which makes a thread `interrupted`."""
+    """Store whether nodes are left to run. If so, the thread is `interrupted`."""
     thread_id = config["configurable"]["thread_id"]
     state = await graph.pregel.aget_state(place(thread_id))
     await api.runtime.journal.ado(threads.note_next(thread_id, has_next=bool(state.next)))

@@ -1,8 +1,7 @@
 """`/threads`: create, read, change, list, copy and delete threads.
 
-Every thread of the journal is listed, also those of runs that were not started over HTTP. A
-thread's id is a UUID, or that of a thread which is there. A thread that the caller may not see
-looks like a missing one.
+Every thread of the journal is listed, including those whose runs were not started over HTTP. The id
+of a new thread must be a UUID. A thread that the caller may not see is reported as missing.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Update(BaseModel):
 
 
 class Superstep(BaseModel):
-    """Updates that are applied at once."""
+    """Updates that are applied together."""
 
     updates: list[Update]
 
@@ -71,7 +70,7 @@ class ThreadPatch(BaseModel):
 
 
 class Pruning(BaseModel):
-    """Which threads are to be deleted, or cut down to their latest state."""
+    """Which threads to delete, or to reduce to their latest state."""
 
     thread_ids: Annotated[list[str], Field(max_length=1000)]
     strategy: Literal["delete", "keep_latest"] = "delete"
@@ -80,8 +79,8 @@ class Pruning(BaseModel):
 async def find_thread(
     api: Api, thread_id: str, action: str = "read", value: dict[str, Any] | None = None
 ) -> Thread:
-    """A thread that the caller may read, update, delete or run. Raises 404, or 422 if there is none
-    and the id is no UUID. `value` is what the authorization handlers are given, and may change."""
+    """A thread on which the caller may do `action`. Raises 404, or 422 if it does not exist and the
+    id is not a UUID. `value` is passed to the authorization handlers, which may change it."""
     found, _ = await read_thread(api, thread_id, lambda thread: None, action, value)
     return found
 
@@ -93,7 +92,7 @@ async def read_thread(
     action: str = "read",
     value: dict[str, Any] | None = None,
 ) -> tuple[Thread, T]:
-    """Like `find_thread`, with what `read` reads of the thread, in one visit to the journal."""
+    """Like `find_thread`; also calls `read` with the thread, in the same background thread."""
     id, runtime = canonical(thread_id), api.runtime
     asked = {} if value is None else value
     asked["thread_id"] = thread_id if id is None else uuid.UUID(id)
@@ -123,7 +122,7 @@ def canonical(id: str) -> str | None:
 
 
 def minutes(ttl: Ttl | float | None) -> float | None:
-    """How many minutes a thread is to be kept."""
+    """How many minutes to keep a thread."""
     if not isinstance(ttl, Ttl):
         return ttl
     if ttl.strategy != "delete":
@@ -153,7 +152,7 @@ async def create(body: NewThread, api: ApiDep) -> Json:
         )
     )
     if not passes(filters, made.metadata):
-        raise ApiError(409, f"There is thread {id!r} already. Choose another id.")
+        raise ApiError(409, f"Thread {id!r} already exists. Choose another id.")
     if graph is not None and body.supersteps and made.run_id is None:
         await thread_views.apply_supersteps(
             api,
@@ -167,8 +166,8 @@ async def create(body: NewThread, api: ApiDep) -> Json:
 
 @router.post("/threads/prune")
 async def prune(body: Pruning, api: ApiDep) -> Json:
-    """Delete threads, or all their checkpoints but the latest. Threads that are not there, and
-    those with a run under way, are passed over."""
+    """Delete threads, or all their checkpoints but the latest. Missing threads, and threads with a
+    run under way, are skipped."""
     api.require(Scope.START)
     pruned = 0
     for id in dict.fromkeys(body.thread_ids):
@@ -206,7 +205,7 @@ async def update(
     api: ApiDep,
     prefer: Annotated[str, Header()] = "",
 ) -> Any:
-    """Merge metadata into that of a thread, and set how long it is kept."""
+    """Merge metadata into a thread's, and set how long it is kept."""
     api.require(Scope.START)
     value: dict[str, Any] = {"metadata": body.metadata or {}}
     found = await find_thread(api, thread_id, "update", value)
@@ -222,23 +221,23 @@ async def update(
 
 @router.delete("/threads/{thread_id}", status_code=204)
 async def delete(thread_id: str, api: ApiDep) -> Response:
-    """Delete a thread with its runs and its state. 409 while a run is under way."""
+    """Delete a thread with its runs and its state. Returns 409 while a run is under way."""
     api.require(Scope.START)
     await erase_thread(api, await find_thread(api, thread_id, "delete"))
     return Response(status_code=204)
 
 
 async def erase_thread(api: Api, thread: Thread) -> None:
-    """Erase a thread. A run that rests on it is cancelled; one that is driven is an error."""
+    """Erase a thread. Its resting run is cancelled first. Raises 409 if a run is being driven."""
     if thread.status == "busy":
         raise ApiError(
             409,
-            f"Thread {thread.thread_id!r} has a run under way. Cancel it, or wait until it ended.",
+            f"Thread {thread.thread_id!r} has a run under way. Cancel it, or wait until it ends.",
         )
     if thread.status in ("interrupted", "error"):
         head = await api.runtime.journal.ado(runs.head(thread.thread_id))
         if head is not None:
-            await api.runtime.cancel(head.id, reason="its thread is deleted")
+            await api.runtime.cancel(head.id, reason="its thread was deleted")
     await api.runtime.erase(thread.thread_id)
 
 

@@ -1,7 +1,7 @@
-"""The response of `wait` and `join`: JSON that comes when a run is over.
+"""The response of `wait` and `join`: JSON that is sent when a run is over.
 
-Until then a line feed is sent every few seconds, which JSON ignores and which keeps proxies from
-closing the connection. The caller may go away before that; then `left` is called.
+Until then a line feed is sent every few seconds. JSON ignores it, and it keeps proxies from closing
+the connection. If the caller disconnects before the end, `left` is called.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from perdure.server.json_values import dump
 
 PULSE = 5.0
 """Seconds between two line feeds."""
-STOPPING = "This server stops; ask again."
+STOPPING = "The server is stopping. Send the request again."
 
 
 class WaitingResponse(Response):
-    """A response whose value is waited for."""
+    """A response that waits for its value."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class WaitingResponse(Response):
                 if not has_begun:
                     await json_error(503, STOPPING, {"Retry-After": "1"})(scope, receive, send)
                     return
-                raise ConnectionAbortedError(STOPPING)  # the caller sees that it is not complete
+                raise ConnectionAbortedError(STOPPING)  # the caller sees an incomplete response
             body = dump(value.result()) if value.done() else b"\n"
             if not has_begun:
                 await send(
@@ -85,6 +85,6 @@ class WaitingResponse(Response):
 
 
 async def _disconnected(receive: Receive) -> None:
-    """Return when the caller is gone."""
+    """Return when the caller has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass

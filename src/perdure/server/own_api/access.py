@@ -1,8 +1,8 @@
-"""Which threads a caller may see or change, as `langgraph_sdk.Auth` handlers say; and who acts.
+"""Which threads a caller may see or change, by `langgraph_sdk.Auth` handlers; and who acts.
 
-Handlers are asked about the thread, as for the Agent Server's routes. What they hide is not there:
-404. What is not about one thread needs the scope `admin`, which their users do not have, unless
-they have the permission `perdure:admin`.
+The handlers decide by thread, as for the Agent Server's routes. A thread that they hide is 404. A
+route that is not about one thread needs the scope `admin`, which a user has only with the
+permission `perdure:admin`.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class ThreadFilter:
 
 
 async def _metadata(api: Api, thread_id: str) -> dict[str, Any]:
-    """The metadata of a thread. One without a record has none, so a filter does not match it."""
+    """The metadata of a thread. Without a record it is empty, so no filter matches."""
     plan = api.runtime.services.threads.find(thread_id)
     thread = await api.runtime.journal.arun(plan)
     return {} if thread is None else dict(thread.metadata)
 
 
 def actor(api: Api, given: str | None) -> str | None:
-    """Who acts, for the record: the authenticated user, or what the caller says, or its token."""
+    """Who acts, for the record: the authenticated user, the name the caller gives, or its token."""
     if api.caller.user is not None:
         return api.caller.identity
     return given or api.caller.identity

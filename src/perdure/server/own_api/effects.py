@@ -1,4 +1,4 @@
-"""Effects: calls that left the process; and settling those with an unknown outcome."""
+"""Effects: list calls that left the process, and settle those with an unknown outcome."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ router = APIRouter(prefix="/perdure/effects", tags=["effects"])
 class SettleBody(Body):
     how: Literal["done", "retry", "fail"]
     result: Any = None
-    """Of `done`: what the call would have returned."""
+    """With `done`: what the call would have returned."""
     by: Person = None
     reason: Text | None = None
 
@@ -46,7 +46,7 @@ async def list_effects(
     limit: Limit = 100,
     after: After = None,
 ) -> Page[EffectRecord]:
-    """Effects, oldest first. `state=unknown` are those that a person has to settle."""
+    """List effects, oldest first. `state=unknown` selects those that a person has to settle."""
     api.require(Scope.READ)
     seen, behind = await ThreadFilter.of(api), position(after)
     journal, serializer = api.runtime.journal, api.runtime.engine.serializer
@@ -69,7 +69,7 @@ async def list_effects(
 
 @router.get("/{key:path}", responses=errors(404))
 async def get_effect(api: ApiDep, key: Id) -> EffectRecord:
-    """An effect, by its key."""
+    """Get an effect by its key."""
     api.require(Scope.READ)
     return effects.to_record(api.runtime.engine.serializer, await _find(api, key, "read"))
 

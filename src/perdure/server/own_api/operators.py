@@ -36,8 +36,8 @@ class Health:
 
 @router.get("/messages", responses=errors())
 async def list_messages(api: ApiDep, limit: Limit = 100) -> list[Message]:
-    """Undelivered messages of the outbox, webhooks among them, oldest first, without payloads. One
-    without a `due_at` was given up."""
+    """List undelivered messages of the outbox, including webhooks, oldest first, without payloads.
+    A message without a `due_at` was given up."""
     api.require(Scope.ADMIN)
     found = await api.runtime.messages(limit=limit)
     return [replace(one, payload=None) for one in found]
@@ -45,7 +45,7 @@ async def list_messages(api: ApiDep, limit: Limit = 100) -> list[Message]:
 
 @router.post("/messages/{message_id:path}/redeliver", responses=errors(404), status_code=204)
 async def redeliver(api: ApiDep, message_id: Name) -> Response:
-    """Deliver a message now: one that was given up, or is to be tried later."""
+    """Deliver a message now, if it was given up or waits for a retry."""
     api.require(Scope.ADMIN)
     await api.runtime.redeliver(message_id)
     return Response(status_code=204)
@@ -53,7 +53,7 @@ async def redeliver(api: ApiDep, message_id: Name) -> Response:
 
 @router.get("/doctor", responses=errors())
 async def doctor(api: ApiDep) -> Health:
-    """Check the journal's invariants, on one snapshot. It reads the whole journal."""
+    """Check the journal's invariants in one snapshot. Reads the whole journal."""
     api.require(Scope.ADMIN)
     found = await api.runtime.doctor()
     findings = [Finding(*one) for one in found.findings]

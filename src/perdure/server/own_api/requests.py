@@ -1,8 +1,8 @@
-"""What the operations share: parameters, positions in lists, errors.
+"""Shared by the operations: parameters, positions in lists, errors.
 
-A list is `{"items": [...], "next": ...}`. `next` is a position: pass it as `after` for the next
-page; null if this was the last. What happens between two pages repeats nothing and skips nothing
-that was there before. With `langgraph_sdk.Auth` handlers a page may have fewer items than `limit`.
+A list is `{"items": [...], "next": ...}`. Pass `next` as `after` to get the next page; it is null
+on the last one. Changes between two pages neither repeat nor skip existing items. With
+`langgraph_sdk.Auth` handlers a page may have fewer items than `limit`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Detail(BaseModel):
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The errors of an operation, for its OpenAPI."""
+    """The errors of an operation, for OpenAPI."""
     return {status: {"model": Detail} for status in (401, 403, 422, 503, *statuses)}
 
 
 class Body(BaseModel):
-    """The body of a request. A key that is not known is refused, as it is probably misspelt."""
+    """The body of a request. Unknown keys are refused, because they are probably misspelt."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
@@ -56,7 +56,7 @@ class Page(Generic[T]):
 
     @classmethod
     def of(cls, items: list[T], last: tuple[int, str] | None, *, full: bool) -> Page[T]:
-        """`last` is the position of the last item that was read; `full`: there may be more."""
+        """Make a page. `last` is the position of the last item read; `full`: there may be more."""
         more = full and last is not None
         return cls(items, f"{last[0]}.{last[1]}" if more and last else None)
 

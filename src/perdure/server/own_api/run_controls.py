@@ -1,4 +1,4 @@
-"""What operators do to a run: pause, resume, cancel, retry, wake, fork."""
+"""Controls for operators: pause, resume, cancel, retry, wake and fork a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Request(Body):
 
 class StopBody(Request):
     grace: Annotated[float, Field(ge=0, le=3600)] = 10.0
-    """Seconds after which a step that does not end is left in the middle."""
+    """Seconds after which a step that has not ended is stopped."""
 
 
 class CancelBody(StopBody):
@@ -51,14 +51,14 @@ async def pause(api: ApiDep, run_id: Id, body: StopBody | None = None) -> Run:
 
 @router.post("/resume", responses=ERRORS)
 async def resume(api: ApiDep, run_id: Id) -> Run:
-    """Let a paused run go on."""
+    """Continue a paused run."""
     await _operate(api, run_id)
     return await api.runtime.resume(run_id)
 
 
 @router.post("/cancel", responses=ERRORS)
 async def cancel(api: ApiDep, run_id: Id, body: CancelBody | None = None) -> Run:
-    """End a run, after the compensations of its effects: at once, or after its current step."""
+    """Cancel a run, at once or after its current step. Its effects are compensated first."""
     await _operate(api, run_id)
     asked = body or CancelBody()
     grace, by = timedelta(seconds=asked.grace), actor(api, asked.by)
@@ -81,7 +81,7 @@ async def wake(api: ApiDep, run_id: Id, body: Request | None = None) -> Run:
 
 @router.post("/fork", responses=ERRORS, status_code=201)
 async def fork(api: ApiDep, run_id: Id, body: ForkBody | None = None) -> Run:
-    """Start a run on a new thread that goes on from a checkpoint of this one."""
+    """Start a run on a new thread, from a checkpoint of this run."""
     await _operate(api, run_id)
     asked = body or ForkBody()
     if asked.thread_id is not None:

@@ -1,9 +1,9 @@
 """The history of a run, as pages and live; and the events of all runs, live.
 
-A live stream is server-sent events: `event` is the kind, `data` the event with its run. Of a run,
-`id` is the event's number: a reader that was cut off sends it as `Last-Event-ID`, or as `after`,
-and misses nothing. It ends with `event: end` when the run has ended. Of all runs, `id` is a time:
-after a reconnect events may come again, and `run_id` and `n` say which.
+A live stream is server-sent events: `event` is the kind, `data` the event with its run. For one
+run, `id` is the event's number: a reader that reconnects sends it as `Last-Event-ID`, or as
+`after`, and misses nothing. The stream ends with `event: end` when the run ends. For all runs, `id`
+is a time: after a reconnect, events may repeat; `run_id` and `n` identify them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ router = APIRouter(prefix="/perdure", tags=["events"])
 
 PAGE = 1000
 LOOK = 0.5
-"""Seconds between two looks, if the database is not to be asked less often."""
+"""Seconds between two reads, unless the database has a longer poll interval."""
 SSE: Any = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
 Number = Annotated[int, Query(ge=0, le=2**53, description="Number of the last event seen.")]
@@ -40,7 +40,7 @@ LastId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=64)]
 
 @dataclass(frozen=True)
 class RunEvent(Event):
-    """An event, and the run it is of."""
+    """An event and its run."""
 
     run_id: str = ""
     thread_id: str = ""
@@ -55,7 +55,7 @@ class RunEvent(Event):
 async def events_of_run(
     api: ApiDep, run_id: Id, after: Number = 0, limit: Limit = 100
 ) -> list[RunEvent]:
-    """The history of a run, oldest first, after event number `after`."""
+    """List the events of a run, oldest first, after event number `after`."""
     api.require(Scope.READ)
     row = await find_run(api, run_id)
     found = await api.runtime.events(run_id, after=after, limit=limit)
@@ -70,7 +70,7 @@ async def events_of_run(
 async def stream_events_of_run(
     api: ApiDep, run_id: Id, after: Number = 0, last_event_id: LastId = None
 ) -> EventStreamResponse:
-    """The history of a run, and what is added to it, until the run has ended."""
+    """Stream the events of a run, past and new, until it ends."""
     api.require(Scope.READ)
     row = await find_run(api, run_id)
     start = after if last_event_id is None else _number(last_event_id)
@@ -79,8 +79,8 @@ async def stream_events_of_run(
 
 @router.get("/events/stream", response_class=EventStreamResponse, responses={**errors(), **SSE})
 async def stream_events(api: ApiDep, last_event_id: LastId = None) -> EventStreamResponse:
-    """The events of all runs from now on. A segment that an old run had between two looks may be
-    missing: the history of each run is complete."""
+    """Stream the events of all runs from now on. A segment of an old run that begins and ends
+    between two reads may be missing. The history of each run is complete."""
     api.require(Scope.READ)
     seen = await ThreadFilter.of(api)
     since = await api.runtime.now()

@@ -1,4 +1,4 @@
-"""Runs, as perdure knows them: list, show, join."""
+"""Runs with perdure's own states: list, show, join."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from perdure.types import Run, State, WaitRecord
 
 router = APIRouter(prefix="/perdure/runs", tags=["runs"])
 
-Seconds = Annotated[float, Query(ge=0, le=300, description="Seconds to wait at most.")]
+Seconds = Annotated[float, Query(ge=0, le=300, description="Maximum seconds to wait.")]
 
 
 @router.get("", responses=errors())
@@ -37,7 +37,7 @@ async def list_runs(
     limit: Limit = 100,
     after: After = None,
 ) -> Page[Run]:
-    """Runs, newest first, without their outputs. Several `state`s may be given."""
+    """List runs, newest first, without their outputs. `state` may be repeated."""
     api.require(Scope.READ)
     seen, services = await ThreadFilter.of(api), api.runtime.services
     which = select_runs(thread_id=thread_id, parent_id=parent_id, state=state, graph=graph)
@@ -52,7 +52,7 @@ async def list_runs(
 
 @router.get("/{run_id}", responses=errors(404))
 async def get_run(api: ApiDep, run_id: Id) -> Run:
-    """A run as it is now, with its output."""
+    """Get a run with its output."""
     api.require(Scope.READ)
     row = await find_run(api, run_id)
     return await api.runtime.journal.arun(api.runtime.services.runs.show(row))
@@ -60,7 +60,7 @@ async def get_run(api: ApiDep, run_id: Id) -> Run:
 
 @router.get("/{run_id}/join", responses=errors(404))
 async def join_run(api: ApiDep, run_id: Id, timeout: Seconds = 60.0) -> Run:
-    """The run once it has ended, or as it is after `timeout` seconds: look at its `state`."""
+    """Wait until a run ends, for at most `timeout` seconds, and return it: check its `state`."""
     api.require(Scope.READ)
     await find_run(api, run_id)
     try:
@@ -71,7 +71,7 @@ async def join_run(api: ApiDep, run_id: Id, timeout: Seconds = 60.0) -> Run:
 
 @router.get("/{run_id}/waits", responses=errors(404))
 async def waits_of_run(api: ApiDep, run_id: Id) -> list[WaitRecord]:
-    """Every wait of a run, oldest first, each with its answer."""
+    """List every wait of a run, oldest first, each with its answer."""
     api.require(Scope.READ)
     await find_run(api, run_id)
     return await api.runtime.wait_history(run_id)

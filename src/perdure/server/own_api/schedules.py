@@ -1,4 +1,4 @@
-"""Schedules: runs at each time of a cron line."""
+"""Schedules: start runs at the times of a cron line."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ScheduleBody(Body):
     timezone: Text = "UTC"
     input: Any = None
     catch_up: bool | Annotated[float, Field(ge=0, le=10**8)] = False
-    """Whether slots that passed while no worker ran are started; or how many seconds old they may
-    be."""
+    """Whether to start slots that were missed while no worker ran; or how many seconds late they
+    may be."""
     metadata: dict[str, Any] | None = None
     tags: tuple[Text, ...] = ()
     context: Any = None
@@ -32,14 +32,14 @@ class ScheduleBody(Body):
 
 @router.get("", responses=errors())
 async def list_schedules(api: ApiDep) -> list[Schedule]:
-    """Every schedule, by name."""
+    """List every schedule, by name."""
     api.require(Scope.ADMIN)
     return await api.runtime.schedules()
 
 
 @router.put("/{name}", responses=errors())
 async def put_schedule(api: ApiDep, name: Name, body: ScheduleBody) -> Schedule:
-    """Make a schedule, or change the one of this name."""
+    """Create a schedule, or change the one with this name."""
     api.require(Scope.ADMIN)
     late = body.catch_up
     return await api.runtime.schedule(

@@ -1,4 +1,4 @@
-"""Scores of a run: how well it did, as people and programs say."""
+"""Scores of a run: how well it did, as judged by people and programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/perdure/runs/{run_id}/scores", tags=["scores"])
 class ScoreBody(Body):
     name: Annotated[str, Field(min_length=1, max_length=256)]
     value: bool | float | Text | None = None
-    """A number, or a category; None: only a comment."""
+    """A number or a category; None if there is only a comment."""
     about: Text = ""
     step: Text | None = None
     effect: Text | None = None
@@ -29,7 +29,7 @@ class ScoreBody(Body):
 
 @router.get("", responses=errors(404))
 async def list_scores(api: ApiDep, run_id: Id) -> list[Score]:
-    """The scores of a run, oldest first."""
+    """List the scores of a run, oldest first."""
     api.require(Scope.READ)
     await find_run(api, run_id)
     return await api.runtime.scores(run_id)
@@ -37,8 +37,8 @@ async def list_scores(api: ApiDep, run_id: Id) -> list[Score]:
 
 @router.post("", responses=errors(404))
 async def score(api: ApiDep, run_id: Id, body: ScoreBody) -> list[Score]:
-    """Score a run, the part of it that `about` names, a step or an effect. A score of the same name
-    and part is replaced."""
+    """Score a run, the part that `about` names, a step or an effect. Replaces a score with the same
+    name for the same part."""
     api.require(Scope.ANSWER)
     await find_run(api, run_id, "update")
     await api.runtime.score(

@@ -1,11 +1,12 @@
 """Signals: named messages to a thread, from callers, and from other services' webhooks.
 
-A signal is on disk when the response is sent, and is delivered once. With a key it is stored once
-however often it is sent: `Idempotency-Key`, or `key` in the body; of a webhook its `webhook-id`.
+A signal is on disk when the response is sent, and is delivered once. With a key it is stored once,
+however often it is sent. The key is `Idempotency-Key`, `key` in the body, or a webhook's
+`webhook-id`.
 
-A webhook of another service may be of any content type. At `/perdure/hooks/` its sender needs no
-token, but a Standard Webhooks signature, with a secret that the server has for the signal's name:
-`asgi(hook_secrets={name: "whsec_..."})`. At `.../raw` it needs a token, as any caller.
+A webhook from another service may have any content type. At `/perdure/hooks/` its sender needs no
+token but a Standard Webhooks signature, with the secret that the server has for the signal's name:
+`asgi(hook_secrets={name: "whsec_..."})`. At `.../raw` it needs a token, like any caller.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from perdure.service.webhooks import secrets_of
 router = APIRouter(prefix="/perdure", tags=["signals"])
 
 KEPT_HEADERS = ("content-type", "user-agent", "webhook-id", "webhook-timestamp")
-"""Headers of a webhook that are part of the signal's value, beside those the server names."""
+"""Headers of a webhook that are part of the signal's value, besides `hook_headers`."""
 ANY_BODY: dict[str, Any] = {"requestBody": {"content": {"*/*": {"schema": {}}}}}
 
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)]
@@ -40,12 +41,12 @@ Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)]
 class SignalBody(Body):
     value: Any = None
     key: Text | None = None
-    """The same key on a thread is stored once."""
+    """A signal with the same key is stored once per thread."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Whether the signal was stored; False: one with this key was sent before."""
+    """Whether the signal was stored. False if one with this key was sent before."""
 
     stored: bool
 
@@ -58,12 +59,12 @@ async def signal(
     body: SignalBody | None = None,
     idempotency_key: Key = None,
 ) -> Sent:
-    """Send a signal to a thread. If no run of it waits for one of this name, it is kept."""
+    """Send a signal to a thread. If no run waits for a signal with this name, it is kept."""
     api.require(Scope.START)
     await allow_thread(api, thread_id, "update")
     given = body or SignalBody()
     if idempotency_key and given.key and idempotency_key != given.key:
-        raise ApiError(422, "Idempotency-Key and the key in the body are not the same.")
+        raise ApiError(422, "Idempotency-Key and the key in the body differ. Send one of them.")
     key = idempotency_key or given.key
     return Sent(await api.runtime.signal(thread_id, name, given.value, key=key))
 
@@ -75,7 +76,7 @@ async def raw_signal(
     api: ApiDep, thread_id: Id, name: Name, request: Request, idempotency_key: Key = None
 ) -> Sent:
     """Send a body of any content type as a signal: `{"body": ..., "headers": {...}}`. A JSON body
-    is that value, another one is text, or base64 if it is no text."""
+    is parsed; any other is text, or base64 if it is not valid text."""
     api.require(Scope.START)
     await allow_thread(api, thread_id, "update")
     value = _as_value(api, request, await request.body())
@@ -89,11 +90,11 @@ async def raw_signal(
     openapi_extra={"security": [], **ANY_BODY},
 )
 async def receive_webhook(api: ApiDep, thread_id: Id, name: Name, request: Request) -> Sent:
-    """Store a webhook of another service as a signal, as `.../raw` does. Its signature is checked
-    with the secret of this name, and `webhook-id` is the signal's key."""
+    """Store a webhook from another service as a signal, as `.../raw` does. The signature must match
+    the secret for this name. `webhook-id` is the signal's key."""
     secret = api.options.hook_secrets.get(name)
     if secret is None:
-        raise ApiError(404, "No secret is set for webhooks of this name: asgi(hook_secrets=...).")
+        raise ApiError(404, "No secret is set for this name. Pass asgi(hook_secrets={name: ...}).")
     body = await request.body()
     try:
         id = verify(secrets_of(secret), request.headers, body, time.time())

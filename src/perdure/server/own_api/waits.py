@@ -42,7 +42,7 @@ class WithdrawBody(Body):
 
 
 class Conflict(Detail):
-    """Why an answer was not accepted; if another was, whose, and when."""
+    """Why an answer was not accepted. If another one was: who answered, and when."""
 
     answered_by: str | None = None
     answered_at: str | None = None
@@ -57,7 +57,7 @@ async def list_waits(
     limit: Limit = 100,
     after: After = None,
 ) -> Page[Wait]:
-    """Open waits, oldest first. `kind=human` are the questions for people."""
+    """List open waits, oldest first. `kind=human` selects the questions to people."""
     api.require(Scope.READ)
     seen, behind = await ThreadFilter.of(api), position(after)
     journal, serializer = api.runtime.journal, api.runtime.engine.serializer
@@ -82,15 +82,15 @@ async def list_waits(
 
 @router.get("/{wait_id}", responses=errors(404))
 async def get_wait(api: ApiDep, wait_id: Id) -> WaitRecord:
-    """A wait, open or not, with its answer."""
+    """Get a wait, open or not, with its answer."""
     api.require(Scope.READ)
     return api.runtime.services.waits.record(await _find(api, wait_id, "read"))
 
 
 @router.post("/{wait_id}/answer", responses={**errors(404), 409: {"model": Conflict}})
 async def answer(api: ApiDep, wait_id: Id, body: AnswerBody) -> WaitRecord:
-    """Answer a question. The first answer counts; a second one is refused with 409, and says who
-    answered, and when. An answer that does not fit the question is refused with 422."""
+    """Answer a question. The first answer counts; a second one gets 409, which says who answered
+    and when. An answer that does not fit the question gets 422."""
     api.require(Scope.ANSWER)
     await _find(api, wait_id, "update")
     try:
@@ -104,7 +104,7 @@ async def answer(api: ApiDep, wait_id: Id, body: AnswerBody) -> WaitRecord:
 
 @router.post("/{wait_id}/withdraw", responses=errors(404, 409))
 async def withdraw(api: ApiDep, wait_id: Id, body: WithdrawBody) -> WaitRecord:
-    """Take an answer back, if the run has not gone on with it: the question is open again."""
+    """Withdraw an answer that the run has not used yet. The question is open again."""
     api.require(Scope.ANSWER)
     await _find(api, wait_id, "update")
     await api.runtime.withdraw(wait_id, by=actor(api, body.by), reason=body.reason)

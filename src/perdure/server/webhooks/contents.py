@@ -1,7 +1,7 @@
-"""What a webhook is sent: read from the journal when it is delivered.
+"""The content of a webhook, read from the journal at delivery.
 
-A message names an event of a run. The event says which state the run was in then, and the last
-checkpoint before it what its values were: so a delivery days later, or a second one, says the same.
+A message names an event of a run. The event gives the run's state at that time, and the last
+checkpoint before it the values. So a delivery days later, or a second one, has the same content.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from perdure.times import moment
 from perdure.types import Event, EventKind, Message
 
 LOOKED_BACK = 200
-"""Events before the one that is told, among which its checkpoint is looked for."""
+"""Number of earlier events searched for the last checkpoint."""
 _STATUS = {
     EventKind.DONE: RunStatus.SUCCESS,
     EventKind.WAITING: RunStatus.SUCCESS,
@@ -33,7 +33,7 @@ _TYPES = {state.value: event for event, state in EVENTS.items()}
 
 
 class ToldRun:
-    """A run, and the event of it that a message is about."""
+    """A run, and the event that a message is about."""
 
     def __init__(
         self, engine: Engine, row: RunRow, history: list[Event], started: datetime
@@ -44,7 +44,7 @@ class ToldRun:
 
     @classmethod
     async def read(cls, engine: Engine, message: Message) -> ToldRun:
-        """Raises `Undelivered` if the run, or its event, is gone."""
+        """Read the run and its event. Raises `Undelivered` if either was deleted."""
         row: RunRow | None = await engine.journal.ado(runs.find(message.run_id))
         number = message.id.removeprefix(f"{message.run_id}-").partition("-")[0]
         if row is None or not number.isdigit():
@@ -68,7 +68,7 @@ class ToldRun:
 
     @property
     def error(self) -> dict[str, str] | None:
-        """Why it failed or is held, as the Agent Server says it."""
+        """Why it failed or is held, in the Agent Server's format."""
         data = self.event.data
         if self.event.kind == EventKind.HELD:
             return {"error": "Held", "message": str(data.get("reason", ""))}
@@ -77,7 +77,7 @@ class ToldRun:
         return None
 
     async def values(self) -> Any:
-        """The values of the run's state then; None if its checkpoint was pruned."""
+        """The state values at the event; None if the checkpoint was pruned."""
         steps = [one for one in self._history if "checkpoint" in one.data]
         if not steps:
             return None
@@ -93,7 +93,7 @@ class ToldRun:
         return {name: value for name, value in found if not is_trigger(name)}
 
     async def as_wire_run(self) -> dict[str, Any]:
-        """The body of a run's own webhook: the Agent Server's."""
+        """The body of a run's own webhook, in the Agent Server's format."""
         status = _STATUS.get(EventKind(self.event.kind), RunStatus.INTERRUPTED)
         body = {
             **wire_run(self._engine.serializer, self.row, status),
@@ -106,7 +106,7 @@ class ToldRun:
         return body if self.error is None else {**body, "error": self.error}
 
     def as_event(self) -> dict[str, Any]:
-        """What an endpoint is told of the state of a run."""
+        """The body for an endpoint, about the state of a run."""
         data = {
             "run_id": self.row.id,
             "thread_id": self.row.thread_id,
@@ -120,5 +120,5 @@ class ToldRun:
 
 
 def as_question(message: Message) -> dict[str, Any]:
-    """What an endpoint is told of a new question."""
+    """The body for an endpoint, about a new question."""
     return {"type": QUESTION_WAITING, "timestamp": message.sent_at, "data": message.payload}

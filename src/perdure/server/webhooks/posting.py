@@ -1,9 +1,9 @@
-"""One POST to a webhook: to a public address, without redirects, within a time.
+"""One POST to a webhook: only to public addresses, without redirects, with a timeout.
 
-The host's name is resolved once, when the connection is made, and the connection is made to the
-address that was checked: a name that later resolves to another one changes nothing. The Host header
-and the certificate are those of the name. Proxies of the environment are not used, because the
-proxy would resolve the name. Of the response only the status is read.
+The host name is resolved once, and the connection goes to the address that was checked, so a name
+that later resolves to another address changes nothing. The Host header and the certificate are
+those of the name. Proxy settings of the environment are ignored, because a proxy would resolve the
+name itself. Only the status of the response is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perdure.engine.outbox_delivery import Undelivered
 from perdure.service.webhooks import is_public
 
 TIMEOUT = 20.0
-"""Seconds that a delivery may take in all."""
+"""Seconds that a delivery may take in total."""
 CONNECT_TIMEOUT = 10.0
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -33,13 +33,13 @@ class Forbidden(Exception):
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """The addresses of a host, as the system's resolver gives them."""
+    """The addresses of a host, from the system's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)  # SOCK_STREAM
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class CheckedConnections(httpcore.AnyIOBackend):
-    """Connections to addresses that were checked."""
+    """Connects only to addresses that were checked."""
 
     def __init__(self, resolve: Resolve, *, allow_private: bool) -> None:
         self._resolve, self._allow_private = resolve, allow_private
@@ -82,9 +82,9 @@ async def post(
     allow_private: bool = False,
     resolve: Resolve = resolve,
 ) -> None:
-    """Send a request. Raises `Undelivered` unless it is answered with 2xx.
+    """Send a request. Raises `Undelivered` unless the response is 2xx.
 
-    What it says names the host alone: the rest of a URL may be a secret.
+    The error names only the host, because the rest of a URL may be secret.
     """
     host = httpcore.URL(url).host.decode()
     backend = CheckedConnections(resolve, allow_private=allow_private)

@@ -1,7 +1,7 @@
-"""The receivers of the outbox's topics for webhooks: what is sent where, and when again.
+"""The receivers of the outbox's webhook topics: what is sent where, and when to retry.
 
-Deliveries are repeated for three days, always with the same `webhook-id`. One that is answered with
-410 Gone, or is still not delivered after the last attempt, is kept in the outbox as given up.
+A delivery is repeated for three days, always with the same `webhook-id`. After a 410 Gone, or after
+the last failed attempt, the message stays in the outbox as given up.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ PAUSES = (
 )
 """How long to wait after each failed delivery."""
 JITTER = 0.1
-"""Share of a pause that is added at random: those that failed together are not tried together."""
+"""Maximum share of a pause added at random, so that messages that failed together do not retry
+together."""
 SLOTS = 4
-"""How many requests a worker makes at once to one endpoint."""
+"""Maximum number of simultaneous requests from a worker to one endpoint."""
 
 
 def pause(attempts: int) -> timedelta | None:
-    """How long to wait after so many failed deliveries; None after the last."""
+    """How long to wait after this many failed deliveries; None after the last."""
     if attempts > len(PAUSES):
         return None
     return PAUSES[max(0, attempts - 1)] * (1 + JITTER * random.random())  # noqa: S311 (no secret)
@@ -48,7 +49,7 @@ class WebhookSender:
         self._engine, self._own, self._webhooks = engine, own, tuple(webhooks)
 
     def attach(self) -> None:
-        """Let the workers of the engine deliver, and store what is to be delivered."""
+        """Let the engine's workers store and deliver webhooks."""
         if self._webhooks and find_spec("starlette") is None:
             raise Error(needs_extra("Runtime(webhooks=...)", "server"))
         lanes = {lane_topic(n): self._to_run for n in range(LANES)}
@@ -79,7 +80,7 @@ class WebhookSender:
     async def _send(
         self, url: str, message: Message, content: Any, by: Webhook | RunWebhooks
     ) -> None:
-        from perdure.server.json_values import dump  # these take a while to import
+        from perdure.server.json_values import dump  # slow to import
         from perdure.server.webhooks import posting
         from perdure.server.webhooks.signatures import sign
 

@@ -1,6 +1,6 @@
 """Standard Webhooks signatures: `v1,` and the base64 of an HMAC-SHA256 over id, time and body.
 
-A request may have several, while one secret replaces another; one that matches is enough.
+A request may carry several during a rotation of secrets; one match is enough.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import hmac
 from collections.abc import Iterable, Mapping
 
 TOLERANCE = 300
-"""Seconds that the time of a request may differ from ours."""
+"""Maximum difference in seconds between the request's time and ours."""
 
 
 class BadSignature(Exception):
-    """A request whose signature does not hold; the message says why, without a secret."""
+    """A request with an invalid signature. The message says why, without a secret."""
 
 
 def sign(keys: Iterable[bytes], id: str, at: int, body: bytes) -> dict[str, str]:
-    """The headers of a request. `at` is in seconds since 1970."""
+    """The headers of a signed request. `at` is a Unix time in seconds."""
     headers = {"webhook-id": id, "webhook-timestamp": str(at)}
     if signatures := [_signature(key, id, str(at), body) for key in keys]:
         headers["webhook-signature"] = " ".join(signatures)
@@ -31,7 +31,7 @@ def verify(keys: Iterable[bytes], headers: Mapping[str, str], body: bytes, now: 
     sent = headers.get("webhook-signature", "")
     if not id or not at or not sent:
         raise BadSignature(
-            "Sign the request: webhook-id, webhook-timestamp and webhook-signature are needed."
+            "Sign the request: webhook-id, webhook-timestamp and webhook-signature are required."
         )
     if not at.isascii() or not at.isdigit() or len(at) > 12:
         raise BadSignature("webhook-timestamp is not a number of seconds.")
@@ -40,7 +40,7 @@ def verify(keys: Iterable[bytes], headers: Mapping[str, str], body: bytes, now: 
     expected = [_signature(key, id, at, body).encode() for key in keys]
     given = [one.encode("utf-8", "replace") for one in sent.split(" ")]
     if not any(hmac.compare_digest(one, other) for one in expected for other in given):
-        raise BadSignature("No webhook-signature matches.")
+        raise BadSignature("No signature in webhook-signature matches. Check the secret.")
     return id
 
 
