@@ -182,7 +182,7 @@ def calls(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_it_shows_what_it_found_and_what_happens(
+def test_it_shows_what_it_loaded_and_what_happens(
     folder: Path, client: perdure.Client, dev: Callable[..., Dev]
 ) -> None:
     shown = dev()
@@ -223,7 +223,7 @@ def in_the_middle(folder: Path, client: perdure.Client, shown: Dev) -> Run:
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_of_a_run_and_started_again_it_goes_on(
+def test_a_run_goes_on_after_dev_was_killed_and_started_again(
     folder: Path, client: perdure.Client, dev: Callable[..., Dev]
 ) -> None:
     shown = dev()
@@ -263,7 +263,7 @@ def test_an_interrupt_from_the_terminal_lets_the_step_under_way_end(
 
 
 @pytest.mark.slow
-def test_interrupted_twice_it_waits_for_nothing(
+def test_a_second_interrupt_stops_it_at_once(
     folder: Path, client: perdure.Client, dev: Callable[..., Dev]
 ) -> None:
     shown = dev("--grace", "600")
@@ -276,7 +276,7 @@ def test_interrupted_twice_it_waits_for_nothing(
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_is_started_anew(
+def test_a_killed_worker_is_started_again(
     folder: Path, client: perdure.Client, dev: Callable[..., Dev]
 ) -> None:
     shown = dev()
@@ -326,7 +326,7 @@ def test_from_another_folder_the_commands_name_the_project(
     assert calls(folder) == ["first"]  # in its own folder
 
 
-def test_a_folder_without_a_project_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_project_is_reported(tmp_path: Path) -> None:
     shown = Dev(tmp_path)
     assert shown.ends() == 2
     shown.says("There is no langgraph.json in .*perdure worker module:name")

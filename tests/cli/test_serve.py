@@ -223,7 +223,7 @@ def test_without_a_worker_it_drives_nothing(folder: Path, sqlite_url: str) -> No
 
 
 @pytest.mark.slow
-def test_another_address_needs_a_token_an_auth_or_a_word(folder: Path, sqlite_url: str) -> None:
+def test_another_address_needs_a_token_an_auth_or_insecure(folder: Path, sqlite_url: str) -> None:
     open_to_all = ("serve", "agents:rt", "--host", "0.0.0.0", "--port", "0")
     code, said = run(folder, sqlite_url, *open_to_all)
     assert code == 2
@@ -237,7 +237,7 @@ def test_another_address_needs_a_token_an_auth_or_a_word(folder: Path, sqlite_ur
 
 
 @pytest.mark.slow
-def test_a_taken_port_is_said(folder: Path, sqlite_url: str) -> None:
+def test_a_taken_port_is_reported(folder: Path, sqlite_url: str) -> None:
     with command(folder, sqlite_url, "serve", "agents:rt", "--port", "0") as running:
         port = serves(running).rpartition(":")[2]
         code, said = run(folder, sqlite_url, "serve", "agents:rt", "--port", port)
@@ -270,7 +270,7 @@ def test_a_project_is_served_with_its_own_application_and_its_auth(
         ({"http": {"app": "./agents.py:builder"}}, '"http.app" is StateGraph'),
     ],
 )
-def test_what_a_langgraph_json_names_and_is_not_there_is_said(
+def test_a_missing_part_of_a_langgraph_json_is_reported(
     folder: Path, sqlite_url: str, keys: Any, said: str
 ) -> None:
     project(folder, **keys)
@@ -290,13 +290,13 @@ def test_what_a_langgraph_json_names_and_is_not_there_is_said(
         ({"http": {"cors": {"allow_origins": "*"}}}, "list of texts"),
     ],
 )
-def test_what_a_langgraph_json_says_wrong_is_named(folder: Path, keys: Any, said: str) -> None:
+def test_an_invalid_value_in_a_langgraph_json_is_named(folder: Path, keys: Any, said: str) -> None:
     project(folder, **keys)
     with pytest.raises(BadArgument, match=said):
         find_project(folder)
 
 
-def test_what_a_langgraph_json_says_about_serving_is_read(folder: Path) -> None:
+def test_the_server_settings_of_a_langgraph_json_are_read(folder: Path) -> None:
     headers = {"includes": ["x-my-*"], "excludes": ["x-my-key"]}
     http: dict[str, Any] = {"app": "./own.py:app", "configurable_headers": headers}
     http["cors"] = {"allow_origins": ["https://ui.example"]}
@@ -353,7 +353,7 @@ def test_a_change_restarts_dev_while_a_stream_is_open(folder: Path, sqlite_url: 
 
 
 @pytest.mark.slow
-def test_dev_without_reload_serves_too_and_ends_at_ctrl_c(folder: Path, sqlite_url: str) -> None:
+def test_dev_without_reload_serves_too_and_ends_on_ctrl_c(folder: Path, sqlite_url: str) -> None:
     project(folder)
     with command(folder, sqlite_url, "dev", "--no-reload", "--port", "0") as running:
         place = running.says(r"api +(http://\S+)")
@@ -361,7 +361,7 @@ def test_dev_without_reload_serves_too_and_ends_at_ctrl_c(folder: Path, sqlite_u
         assert running.stop(signal.SIGINT) == 0
 
 
-def test_tokens_are_made_listed_and_revoked(folder: Path, sqlite_url: str) -> None:
+def test_tokens_are_created_listed_and_revoked(folder: Path, sqlite_url: str) -> None:
     def tokens(*arguments: str) -> tuple[int, str]:
         return run(folder, sqlite_url, "tokens", *arguments)
 

@@ -1,7 +1,7 @@
-"""Callers who mean harm: half-sent requests, huge bodies, thousands of streams. Others are served.
+"""Abusive callers: half-sent requests, huge bodies, thousands of streams. Others are still served.
 
-The server is a process of its own, as it would be, and every attack goes to loopback. `make test`
-opens a part of the connections; `PERDURE_EVERY_POINT=1` all that the limit on open files allows.
+The server is a separate process, as in production, and every attack goes to loopback. `make test`
+opens some of the connections; `PERDURE_EVERY_POINT=1` as many as the limit of open files allows.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ async def status(reader: asyncio.StreamReader) -> int:
     return int(line.split()[1]) if line else 0
 
 
-async def test_requests_that_never_end_are_ended_and_others_are_served(port: int) -> None:
+async def test_requests_that_never_end_are_closed_and_others_are_served(port: int) -> None:
     """Slowloris: a body is announced, and sent byte by byte or not at all."""
     count = 2000 if FULL else 300
     first = request("POST", "/threads", length=1000, body=b'{"metadata": {')
@@ -141,7 +141,7 @@ async def test_requests_that_never_end_are_ended_and_others_are_served(port: int
     assert set(codes) <= {408, 0}
 
 
-async def test_requests_whose_head_never_ends_do_not_keep_others_from_being_served(
+async def test_requests_whose_headers_never_end_do_not_block_others(
     port: int,
 ) -> None:
     count = 2000 if FULL else 300
@@ -205,7 +205,7 @@ async def test_json_that_is_deep_or_long_is_refused_and_costs_little(port: int) 
     await serves(port)
 
 
-async def test_streams_are_opened_until_the_limit_says_no_and_others_are_served(port: int) -> None:
+async def test_streams_over_the_limit_are_refused_and_others_are_served(port: int) -> None:
     """10,000 with PERDURE_EVERY_POINT, as far as the limit on open files goes; else 300."""
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
         thread = (await http.post("/threads", json={})).json()["thread_id"]

@@ -38,7 +38,7 @@ def server(runtime: Runtime) -> Iterator[AgentServer]:
 
 
 @SERVED
-def test_each_graph_has_an_assistant_with_the_well_known_id(server: AgentServer) -> None:
+def test_each_graph_has_a_default_assistant_with_the_well_known_id(server: AgentServer) -> None:
     client = server.sync_client()
     found = client.assistants.get(OWN)
     assert (found["graph_id"], found["name"], found["version"]) == ("numbers", "numbers", 1)
@@ -92,7 +92,7 @@ def test_an_assistant_is_created_once(server: AgentServer) -> None:
     assert error.value.status_code == 422
 
 
-def test_what_only_the_context_or_the_config_says_is_in_both(server: AgentServer) -> None:
+def test_a_value_in_only_context_or_config_is_copied_to_the_other(server: AgentServer) -> None:
     client = server.sync_client()
     by_context = client.assistants.create("numbers", context={"by": 2})
     assert by_context["config"]["configurable"] == {"by": 2}
@@ -125,7 +125,9 @@ async def test_each_change_is_a_version_and_any_of_them_can_be_used(server: Agen
 
 
 @SERVED
-def test_the_assistant_of_a_graph_can_be_changed_and_is_not_deleted(server: AgentServer) -> None:
+def test_the_default_assistant_of_a_graph_can_be_changed_but_not_deleted(
+    server: AgentServer,
+) -> None:
     client = server.sync_client()
     changed = client.assistants.update("numbers", context={"by": 5}, metadata={"mine": True})
     assert (changed["assistant_id"], changed["version"]) == (OWN, 2)
@@ -173,7 +175,7 @@ def test_the_total_of_a_page_counts_one_more_if_there_are_more(server: AgentServ
 
 
 @SERVED
-def test_a_deleted_assistant_is_gone_and_its_threads_if_asked(server: AgentServer) -> None:
+def test_deleting_an_assistant_can_delete_its_threads_too(server: AgentServer) -> None:
     client = server.sync_client()
     made = client.assistants.create("numbers")
     id = made["assistant_id"]
@@ -216,7 +218,7 @@ async def test_the_schemas_of_a_graph_and_of_its_subgraphs_are_shown(server: Age
         assert await client.assistants.get_subgraphs("numbers") == {}
 
 
-async def test_changes_at_once_are_a_version_each(sqlite_url: str) -> None:
+async def test_concurrent_changes_each_make_a_version(sqlite_url: str) -> None:
     async with TemporaryRuntime(sqlite_url) as rt:
         with_graphs(rt)
         service, id = rt.services.assistants, str(uuid.uuid4())

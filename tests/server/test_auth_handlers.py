@@ -54,7 +54,7 @@ def named(found: Any) -> Auth:
 # -- who it is
 
 
-async def test_the_handler_gets_what_it_names(sqlite_url: str) -> None:
+async def test_the_handler_gets_the_parameters_it_names(sqlite_url: str) -> None:
     auth, got = Auth(), {}
 
     @auth.authenticate
@@ -82,7 +82,7 @@ async def test_the_handler_gets_what_it_names(sqlite_url: str) -> None:
     assert got["request"].headers["x-one"] == "1"
 
 
-async def test_a_handler_that_names_nothing_or_takes_all_is_called_too(sqlite_url: str) -> None:
+async def test_a_handler_without_parameters_or_with_kwargs_is_called_too(sqlite_url: str) -> None:
     auth = Auth()
 
     @auth.authenticate
@@ -135,13 +135,13 @@ async def test_the_user_is_in_the_configurable_of_runs(
 
 
 @pytest.mark.parametrize("found", [None, "", {}, {"identity": ""}, 7])
-async def test_who_has_no_identity_is_not_let_in(sqlite_url: str, found: Any) -> None:
+async def test_a_caller_without_an_identity_is_refused(sqlite_url: str, found: Any) -> None:
     async with opened(sqlite_url) as rt:
         answer = await call(rt, named(found), "/me/1")
     assert answer.status_code == 401
 
 
-async def test_a_handler_that_refuses_says_how(sqlite_url: str) -> None:
+async def test_a_handler_chooses_the_status_of_its_refusal(sqlite_url: str) -> None:
     auth = Auth()
 
     @auth.authenticate
@@ -155,7 +155,7 @@ async def test_a_handler_that_refuses_says_how(sqlite_url: str) -> None:
     assert answer.headers["WWW-Authenticate"] == "Basic"
 
 
-async def test_a_handler_that_fails_lets_nobody_in_and_is_not_quoted(
+async def test_a_failing_handler_admits_nobody_and_its_error_is_not_shown(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     auth = Auth()
@@ -174,13 +174,13 @@ async def test_a_handler_that_fails_lets_nobody_in_and_is_not_quoted(
     assert "hunter2" not in caplog.text
 
 
-async def test_what_says_how_the_server_is_is_open_with_handlers_too(sqlite_url: str) -> None:
+async def test_status_routes_are_open_with_handlers_too(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt, client_of(rt.asgi(auth=named(None))) as http:
         for path in ("/ok", "/info", "/docs", "/openapi.json"):
             assert (await http.get(path)).status_code == 200
 
 
-async def test_a_user_is_no_admin_without_that_permission(sqlite_url: str) -> None:
+async def test_a_user_is_an_admin_only_with_the_permission(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
         plain = await call(rt, named("ada"), "/me/1")
         admin = await call(rt, named({"identity": "bo", "permissions": ["perdure:admin"]}), "/me/1")
@@ -188,7 +188,7 @@ async def test_a_user_is_no_admin_without_that_permission(sqlite_url: str) -> No
     assert admin.json()["scopes"] == ["admin", "answer", "read", "start"]
 
 
-async def test_a_token_of_perdure_passes_beside_the_handlers(sqlite_url: str) -> None:
+async def test_a_perdure_token_is_accepted_beside_the_handlers(sqlite_url: str) -> None:
     auth = named(None)
 
     @auth.on
@@ -203,7 +203,7 @@ async def test_a_token_of_perdure_passes_beside_the_handlers(sqlite_url: str) ->
         assert answer.json()["filters"] is None
 
 
-def test_a_parameter_that_nobody_passes_is_refused_when_the_application_is_made(
+def test_an_unknown_handler_parameter_is_refused_when_the_application_is_made(
     sqlite_url: str,
 ) -> None:
     auth = Auth()
@@ -219,7 +219,7 @@ def test_a_parameter_that_nobody_passes_is_refused_when_the_application_is_made(
 # -- what they may
 
 
-async def test_only_the_most_specific_handler_is_asked(sqlite_url: str) -> None:
+async def test_only_the_most_specific_handler_is_called(sqlite_url: str) -> None:
     auth = named({"identity": "ada", "permissions": ["p"], "team": 7})
     asked: list[Any] = []
 
@@ -256,7 +256,7 @@ async def test_only_the_most_specific_handler_is_asked(sqlite_url: str) -> None:
         (7, 500, None),
     ],
 )
-async def test_what_a_handler_returns_decides(
+async def test_the_return_value_of_a_handler_decides(
     sqlite_url: str, said: Any, status: int, filters: Any
 ) -> None:
     auth = named("ada")
@@ -290,7 +290,7 @@ async def test_a_handler_may_change_the_value(sqlite_url: str) -> None:
     assert item.json()["value"] == {"namespace": ["ada", "a"]}
 
 
-async def test_a_handler_may_raise_what_the_caller_gets(sqlite_url: str) -> None:
+async def test_a_handler_may_raise_an_http_error_for_the_caller(sqlite_url: str) -> None:
     auth = named("ada")
 
     @auth.on
@@ -302,7 +302,7 @@ async def test_a_handler_may_raise_what_the_caller_gets(sqlite_url: str) -> None
     assert (answer.status_code, answer.json()) == (402, {"detail": "Pay first"})
 
 
-async def test_without_an_authenticate_handler_the_others_are_asked_about_somebody(
+async def test_without_an_authenticate_handler_the_others_get_an_anonymous_user(
     sqlite_url: str,
 ) -> None:
     auth = Auth()
@@ -349,16 +349,16 @@ def test_a_filter_holds_or_not(conditions: Any, holds: bool) -> None:
 
 
 @pytest.mark.parametrize("conditions", [{"a": {"$gt": 1}}, {"$or": []}, {"$or": ["a"]}, {"$or": 1}])
-def test_a_filter_that_is_not_known_allows_nothing(conditions: Any) -> None:
+def test_an_unknown_filter_allows_nothing(conditions: Any) -> None:
     with pytest.raises(Error, match="filter"):
         Filters(conditions).match({})
 
 
-def test_no_metadata_fits_no_condition() -> None:
+def test_missing_metadata_meets_no_condition() -> None:
     assert not Filters({"owner": "ada"}).match(None)
 
 
-async def test_a_user_may_make_what_the_handlers_allow(sqlite_url: str) -> None:
+async def test_a_user_may_create_what_the_handlers_allow(sqlite_url: str) -> None:
     auth = named("ada")
 
     @auth.on.assistants.delete

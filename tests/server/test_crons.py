@@ -1,4 +1,4 @@
-"""Crons over HTTP with LangGraph's own clients: made, found, changed, deleted, and fired."""
+"""Crons over HTTP with LangGraph's own clients: created, found, changed, deleted and fired."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refused(code: int, call: Any, *arguments: Any, **named: Any) -> str:
     return str(error.value)
 
 
-def test_a_cron_is_made_found_changed_and_deleted(client: Any) -> None:
+def test_a_cron_is_created_found_changed_and_deleted(client: Any) -> None:
     made = client.crons.create(
         "one", schedule=YEARLY, input={"n": 1}, metadata={"c": 1}, timezone="Europe/Berlin"
     )
@@ -64,7 +64,7 @@ def test_a_cron_is_made_found_changed_and_deleted(client: Any) -> None:
     refused(404, client.crons.update, made["cron_id"], enabled=True)
 
 
-def test_the_end_of_a_cron_is_set_and_taken_away(client: Any) -> None:
+def test_the_end_of_a_cron_is_set_and_removed(client: Any) -> None:
     end = datetime(2040, 1, 1, tzinfo=UTC)
     made = client.crons.create("one", schedule=YEARLY, end_time=end)
     assert datetime.fromisoformat(made["end_time"]) == end
@@ -141,7 +141,7 @@ async def test_a_cron_of_a_thread_starts_its_runs_there(url: str, clock: Clock) 
             assert [run.thread_id for run in runs] == [thread["thread_id"]] * hours
 
 
-async def test_a_cron_that_is_off_or_over_starts_nothing(url: str, clock: Clock) -> None:
+async def test_a_disabled_or_ended_cron_starts_nothing(url: str, clock: Clock) -> None:
     with closing(wire_runtime(url, clock=clock)) as runtime, served(runtime, worker=False) as s:
         client = s.sync_client()
         hourly: Any = {"schedule": "0 * * * *", "input": {"n": 1}, "on_run_completed": "keep"}

@@ -1,5 +1,5 @@
-"""The routes in an application of one's own: its lifespan runs a worker, and where it does not run,
-what needs one says so."""
+"""The routes embedded in another application: the lifespan runs a worker. Where it does not run,
+requests that need a worker say so."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def application(how: str, rt: perdure.Runtime) -> Any:
 
 
 @pytest.mark.parametrize("how", ["fastapi", "prefix", "starlette", "added"])
-async def test_included_its_worker_drives_what_is_started(url: str, how: str) -> None:
+async def test_the_worker_of_an_included_router_drives_runs(url: str, how: str) -> None:
     rt = runtime(url)
     app, prefix = application(how, rt), "/agents" if how == "prefix" else ""
     for _ in range(2):
@@ -94,7 +94,7 @@ async def test_included_its_worker_drives_what_is_started(url: str, how: str) ->
 
 
 @pytest.mark.parametrize("outer", [FastAPI, Starlette])
-async def test_mounted_reads_work_and_what_needs_a_worker_says_what_to_do(
+async def test_when_mounted_reads_work_and_other_requests_say_what_to_do(
     url: str, outer: Any
 ) -> None:
     rt = runtime(url)
@@ -162,7 +162,7 @@ async def test_a_runtime_without_graphs_is_served_without_a_worker(sqlite_url: s
         assert (await http.get("/ok")).status_code == 200
 
 
-async def test_a_run_that_is_under_way_is_given_back_when_the_server_stops(url: str) -> None:
+async def test_a_run_under_way_is_released_when_the_server_stops(url: str) -> None:
     async def nap(state: Any) -> None:
         await asyncio.sleep(0.05)
 
@@ -179,7 +179,7 @@ async def test_a_run_that_is_under_way_is_given_back_when_the_server_stops(url: 
 # -- what it says about itself
 
 
-async def test_info_says_the_versions_and_docs_list_every_operation_without_outside_requests(
+async def test_info_shows_versions_and_docs_list_every_operation_without_external_requests(
     sqlite_url: str,
 ) -> None:
     rt = perdure.Runtime(sqlite_url)

@@ -1,4 +1,4 @@
-"""Who may pass: tokens and their scopes, callers of other machines, names and origins of pages."""
+"""Who is admitted: tokens and their scopes, callers on other machines, host names and origins."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_without_tokens_this_machine_needs_none(url: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["10.0.0.7", "2001:db8::7", "::ffff:10.0.0.7"])
-async def test_a_caller_of_another_machine_needs_a_token(sqlite_url: str, address: str) -> None:
+async def test_a_caller_on_another_machine_needs_a_token(sqlite_url: str, address: str) -> None:
     async with opened(sqlite_url) as rt:
         async with client_of(app_with(rt, declared), address=address) as http:
             answer = await http.get("/private")
@@ -64,7 +64,7 @@ async def test_a_caller_of_another_machine_needs_a_token(sqlite_url: str, addres
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded"])
-async def test_a_caller_behind_a_proxy_of_this_machine_needs_a_token(
+async def test_a_caller_behind_a_proxy_on_this_machine_needs_a_token(
     sqlite_url: str, header: str
 ) -> None:
     async with opened(sqlite_url) as rt, client_of(app_with(rt, declared)) as http:
@@ -94,7 +94,7 @@ async def test_insecure_opens_it_to_every_address(sqlite_url: str) -> None:
         ("[", 403),
     ],
 )
-async def test_a_name_that_is_not_this_machines_is_refused_while_it_is_open(
+async def test_an_open_server_refuses_foreign_host_names(
     sqlite_url: str, host: str, status: int
 ) -> None:
     async with opened(sqlite_url) as rt, client_of(app_with(rt, declared)) as http:
@@ -106,7 +106,7 @@ async def test_a_name_that_is_not_this_machines_is_refused_while_it_is_open(
         assert health.status_code == 200
 
 
-async def test_a_name_can_be_allowed(sqlite_url: str) -> None:
+async def test_a_host_name_can_be_allowed(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
         app = app_with(rt, declared, hosts=["agents.example.com"])
         async with client_of(app) as http:
@@ -115,7 +115,7 @@ async def test_a_name_can_be_allowed(sqlite_url: str) -> None:
                 assert answer.status_code == status
 
 
-def test_a_host_may_be_a_name_below_another_or_any() -> None:
+def test_an_allowed_host_may_be_a_wildcard() -> None:
     assert is_allowed("a.example.com", ("*.example.com",))
     assert not is_allowed("example.com", ("*.example.com",))
     assert not is_allowed("badexample.com", ("*.example.com",))
@@ -134,7 +134,7 @@ def test_a_host_may_be_a_name_below_another_or_any() -> None:
         ("null", 403),
     ],
 )
-async def test_a_page_of_another_origin_cannot_use_what_is_open_to_this_machine(
+async def test_a_page_of_another_origin_cannot_use_an_open_server(
     sqlite_url: str, origin: str, status: int
 ) -> None:
     async with opened(sqlite_url) as rt, client_of(app_with(rt, declared)) as http:
@@ -159,7 +159,7 @@ def embedded(rt: perdure.Runtime, how: str, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("how", ["asgi", "fastapi", "starlette"])
-async def test_pages_of_named_origins_may_call_and_read_the_headers(
+async def test_pages_of_allowed_origins_may_call_and_read_the_headers(
     sqlite_url: str, how: str
 ) -> None:
     async with opened(sqlite_url) as rt:
@@ -187,14 +187,14 @@ async def test_pages_of_named_origins_may_call_and_read_the_headers(
                     assert {"content-location", "location", "x-pagination-total"} <= {*exposed}
 
 
-async def test_any_origin_may_be_named(sqlite_url: str) -> None:
+async def test_every_origin_may_be_allowed(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt, client_of(app_with(rt, declared, cors=["*"])) as http:
         answer = await http.get("/private", headers={"Origin": "https://anywhere.example"})
     assert answer.headers["access-control-allow-origin"] == "*"
     assert "access-control-allow-credentials" not in answer.headers
 
 
-async def test_without_origins_a_browser_is_not_answered(sqlite_url: str) -> None:
+async def test_without_origins_a_preflight_request_is_refused(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt, client_of(app_with(rt, declared)) as http:
         asked = {"Access-Control-Request-Method": "GET", "Origin": "https://ui.example"}
         answer = await http.options("/private", headers=asked)
@@ -206,7 +206,7 @@ async def test_without_origins_a_browser_is_not_answered(sqlite_url: str) -> Non
 
 
 @pytest.mark.parametrize("header", ["x-api-key", "authorization"])
-async def test_once_a_token_was_made_it_is_asked_for(url: str, header: str) -> None:
+async def test_once_a_token_was_created_one_is_required(url: str, header: str) -> None:
     async with opened(url) as rt:
         token = await create(rt, "read", name="reader")
         async with client_of(app_with(rt, declared)) as http:
@@ -219,7 +219,7 @@ async def test_once_a_token_was_made_it_is_asked_for(url: str, header: str) -> N
             assert (answer.status_code, answer.json()["who"]) == (200, "reader")
 
 
-async def test_what_says_how_the_server_is_needs_no_token(sqlite_url: str) -> None:
+async def test_status_routes_need_no_token(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
         await create(rt, "admin")
         app = rt.asgi()
@@ -241,7 +241,7 @@ async def test_a_scope_allows_what_it_implies_and_nothing_else(sqlite_url: str, 
                     assert scope.value in answer.json()["detail"]
 
 
-async def test_a_token_that_expired_or_was_revoked_is_refused_and_opens_nothing(
+async def test_an_expired_or_revoked_token_is_refused_and_the_server_stays_closed(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_tokens, "READ_EVERY", 0.0)
@@ -261,7 +261,7 @@ async def test_a_token_that_expired_or_was_revoked_is_refused_and_opens_nothing(
             assert await statuses() == [401, 401, 401]
 
 
-async def test_a_request_costs_no_query_and_its_use_is_noted_once(
+async def test_a_request_costs_no_query_and_the_use_of_its_token_is_noted_once(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_tokens, "READ_EVERY", 3600.0)
@@ -285,7 +285,7 @@ async def test_a_request_costs_no_query_and_its_use_is_noted_once(
         assert found.used_at == found.created_at  # the clock stands still
 
 
-async def test_a_journal_that_does_not_answer_lets_nobody_in() -> None:
+async def test_while_the_journal_is_down_nobody_is_admitted() -> None:
     rt = perdure.Runtime("postgresql://127.0.0.1:1/agents")
     async with client_of(app_with(rt, declared)) as http:
         answer = await http.get("/private")
@@ -296,7 +296,7 @@ async def test_a_journal_that_does_not_answer_lets_nobody_in() -> None:
 # -- headers for runs
 
 
-async def test_named_headers_are_passed_to_runs_but_no_credentials(sqlite_url: str) -> None:
+async def test_configured_headers_are_passed_to_runs_but_not_credentials(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
         patterns = ["x-my-*", "x-*", "!x-my-secret"]
         app = app_with(rt, declared, configurable_headers=patterns)
@@ -306,7 +306,7 @@ async def test_named_headers_are_passed_to_runs_but_no_credentials(sqlite_url: s
     assert answer.json()["configurable"] == {"x-my-tenant": "acme"}
 
 
-async def test_a_credential_is_passed_on_if_it_is_named(sqlite_url: str) -> None:
+async def test_a_credential_is_passed_on_if_its_full_name_is_configured(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
         app = app_with(rt, declared, configurable_headers=["x-api-key"])
         async with client_of(app) as http:
@@ -337,14 +337,12 @@ def test_every_setting_is_in_the_guide() -> None:
         ({"auth": object()}, "langgraph_sdk.Auth"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused(
-    sqlite_url: str, settings: Any, said: str
-) -> None:
+def test_an_invalid_setting_is_refused(sqlite_url: str, settings: Any, said: str) -> None:
     with pytest.raises(perdure.errors.BadArgument, match=said):
         perdure.Runtime(sqlite_url).asgi(**settings)
 
 
-async def test_answers_are_not_made_by_the_encoder_of_fastapi(sqlite_url: str) -> None:
+async def test_responses_do_not_go_through_fastapis_encoder(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt, client_of(app_with(rt, declared)) as http:
         answer: httpx.Response = await http.get("/private/")
     assert answer.headers["content-type"] == "application/json"

@@ -1,6 +1,6 @@
 """LangGraph's JavaScript SDK, 1.12 and npm's `latest`, calls every method and gets what it expects.
 
-One program calls them all; each test looks at some of the answers.
+One program calls them all; each test checks some of the responses.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_an_assistant_shows_its_graph_and_schemas(answers: Answers) -> None:
     assert set(subgraphs) == {"sub"} or failed(answers, "assistants.getSubgraphs") == 422
 
 
-def test_an_assistant_is_made_changed_and_removed(answers: Answers) -> None:
+def test_an_assistant_is_created_changed_and_deleted(answers: Answers) -> None:
     made = answers["assistants.create"]
     assert (made["name"], made["version"], made["metadata"]) == ("mine", 1, {"team": "a"})
     assert made["config"] == {"tags": ["x"]}
@@ -127,7 +127,7 @@ def test_an_assistant_is_made_changed_and_removed(answers: Answers) -> None:
     assert failed(answers, "assistants.get deleted") == 404
 
 
-def test_a_thread_is_made_found_and_changed(answers: Answers) -> None:
+def test_a_thread_is_created_found_and_changed(answers: Answers) -> None:
     made = answers["threads.create"]
     assert set(made) >= THREAD
     assert made["status"] == "idle"
@@ -197,7 +197,7 @@ def test_state_and_history_are_read_and_edited(answers: Answers) -> None:
     assert failed(answers, "threads.patchState") == 405
 
 
-def test_a_run_is_made_joined_and_listed(answers: Answers) -> None:
+def test_a_run_is_created_joined_and_listed(answers: Answers) -> None:
     assert answers["runs.wait"] == {"n": 4, "log": ["add", "double"]}
     made = answers["runs.create"]
     assert set(made) >= RUN
@@ -281,7 +281,7 @@ def test_streams_of_several_modes_and_of_subgraphs_are_labelled(answers: Answers
     ]
 
 
-def test_a_failed_run_is_an_event_and_a_value_but_no_http_error(answers: Answers) -> None:
+def test_a_failed_run_is_an_event_and_a_value_but_not_an_http_error(answers: Answers) -> None:
     error = {"error": "ValueError", "message": "this node always fails"}
     assert events(answers, "runs.stream failing")[-1] == ("error", error)
     raised = answers["runs.wait failing"]["failed"]
@@ -322,13 +322,13 @@ def test_a_question_is_shown_found_and_answered(answers: Answers) -> None:
     assert (resumed["status"], resumed["interrupts"]) == ("idle", {})
 
 
-def test_a_breakpoint_stops_a_run_and_null_lets_it_go_on(answers: Answers) -> None:
+def test_a_breakpoint_stops_a_run_and_null_input_continues_it(answers: Answers) -> None:
     assert answers["runs.wait breakpoint"]["n"] == 2
     assert answers["threads.get breakpoint"]["status"] == "interrupted"
     assert answers["runs.wait past breakpoint"]["n"] == 4
 
 
-def test_a_run_is_cancelled_rolled_back_or_put_off(answers: Answers) -> None:
+def test_a_run_is_cancelled_rolled_back_or_delayed(answers: Answers) -> None:
     assert failed(answers, "runs.create busy reject") == 409
     assert answers["threads.get busy"]["status"] == "busy"
     assert failed(answers, "threads.updateState busy") == 409
@@ -358,7 +358,7 @@ def test_a_threads_stream_shows_the_runs_that_begin_later(answers: Answers) -> N
     assert (event, data["status"]) == ("metadata", "run_done")
 
 
-def test_crons_are_made_found_changed_and_removed(answers: Answers) -> None:
+def test_crons_are_created_found_changed_and_deleted(answers: Answers) -> None:
     made = answers["crons.create"]
     assert set(made) >= CRON
     assert (made["schedule"], made["thread_id"], made["enabled"]) == ("0 0 1 1 *", None, True)
@@ -376,7 +376,7 @@ def test_crons_are_made_found_changed_and_removed(answers: Answers) -> None:
     assert answers["crons.search deleted"] == []
 
 
-def test_store_items_are_kept_found_and_removed(answers: Answers) -> None:
+def test_store_items_are_stored_found_and_deleted(answers: Answers) -> None:
     assert nothing(answers, "store.putItem")
     item = answers["store.getItem"]
     assert (item["key"], item["value"]) == ("k", {"a": 1, "text": "one"})
@@ -430,7 +430,7 @@ def test_the_protocol_ends_a_failed_run(protocol: Answers) -> None:
         assert failure["output"] == {"n": 2, "log": ["add"]}
 
 
-def test_the_protocol_names_the_subgraph_an_event_is_of(protocol: Answers) -> None:
+def test_the_protocol_names_the_subgraph_of_an_event(protocol: Answers) -> None:
     seen = protocol["subgraph"]
     assert ["values", ["sub"], None] in seen
     assert ["lifecycle", ["sub"], "completed"] in seen

@@ -152,14 +152,14 @@ def test_the_schema_of_an_answer_is_a_json_schema() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_json_does_not_have_is_what_it_stands_for(value: Any, expected: Any) -> None:
+def test_values_without_a_json_form_are_converted(value: Any, expected: Any) -> None:
     if expected is None and value is Item:
         assert wire(value)["title"] == "Item"
     else:
         assert wire(value) == expected
 
 
-def test_a_model_is_dumped_by_its_own_serialisers_and_hides_what_it_hides() -> None:
+def test_a_model_is_dumped_by_its_own_serialisers_and_keeps_its_exclusions() -> None:
     assert wire(Item(name="ada")) == {
         "name": "ADA",
         "secret": "**********",
@@ -182,7 +182,7 @@ class RudeModel(BaseModel):
         raise RuntimeError("no dump")
 
 
-def test_what_cannot_be_converted_is_a_text() -> None:
+def test_a_value_that_cannot_be_converted_becomes_a_string() -> None:
     assert wire([Rude()]) == ["<Rude>"]
     assert wire(RudeModel()) == "a=1"
     assert wire({"f": open}) == {"f": "<built-in function open>"}
@@ -191,7 +191,7 @@ def test_what_cannot_be_converted_is_a_text() -> None:
 
 
 @pytest.mark.parametrize("kind", ["list", "dict", "model", "dataclass"])
-def test_a_value_that_holds_itself_or_is_too_deep_ends_somewhere(kind: str) -> None:
+def test_a_cyclic_or_too_deep_value_is_cut_off(kind: str) -> None:
     deep: Any = "end"
     for _ in range(3000):
         deep = {

@@ -101,7 +101,7 @@ async def test_a_body_over_the_limit_is_not_read(
     ],
     ids=range(10),
 )
-async def test_what_is_not_plain_json_is_refused_in_a_sentence(
+async def test_a_body_that_is_not_strict_json_is_refused_with_a_clear_message(
     sqlite_url: str, content: bytes, named: str
 ) -> None:
     async with opened(sqlite_url) as rt, client_of(app_with(rt, declared)) as http:
@@ -113,7 +113,7 @@ async def test_what_is_not_plain_json_is_refused_in_a_sentence(
     assert len(answer.text) < 300
 
 
-async def test_a_body_without_its_type_is_no_json(sqlite_url: str) -> None:
+async def test_a_body_without_a_json_content_type_is_refused(sqlite_url: str) -> None:
     """A page can send such a body without asking the browser first."""
     async with opened(sqlite_url) as rt, client_of(app_with(rt, declared)) as http:
         for kind in ({}, {"Content-Type": "text/plain"}):
@@ -121,7 +121,7 @@ async def test_a_body_without_its_type_is_no_json(sqlite_url: str) -> None:
             assert answer.status_code == 422
 
 
-async def test_what_fails_inside_is_neither_told_nor_quoted_in_the_log(
+async def test_an_internal_error_is_not_shown_and_its_message_is_not_logged(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(sqlite_url) as rt, client_of(app_with(rt, declared)) as http:
@@ -170,7 +170,7 @@ async def test_a_stream_over_the_limit_is_refused_until_another_ends(sqlite_url:
                         found = again.status_code
 
 
-async def test_streams_end_when_the_server_gets_its_signal(sqlite_url: str) -> None:
+async def test_streams_end_when_the_server_is_signalled_to_stop(sqlite_url: str) -> None:
     before = (
         signal.signal(signal.SIGTERM, lambda *_: None),
         signal.signal(signal.SIGINT, lambda *_: None),
@@ -199,7 +199,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_connection_that_sends_no_head_is_closed_and_others_are_served(sqlite_url: str) -> None:
+def test_a_connection_without_request_headers_is_closed_and_others_are_served(
+    sqlite_url: str,
+) -> None:
     rt = perdure.Runtime(sqlite_url)
     with listening(rt.asgi(worker=False), http=http_server.GUARDED) as address:
         silent = socket.create_connection(address)
@@ -230,7 +232,7 @@ def test_a_connection_that_sends_no_head_is_closed_and_others_are_served(sqlite_
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_long_answer_is_not_cut_off(sqlite_url: str) -> None:
+async def test_a_long_response_is_not_cut_off(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
         app = app_with(rt, declared, worker=False)
         with listening(app, http=http_server.GUARDED) as (host, port):
@@ -242,7 +244,7 @@ async def test_a_long_answer_is_not_cut_off(sqlite_url: str) -> None:
                     await asyncio.wait_for(anext(lines), 1)
 
 
-def test_a_taken_port_is_named_and_the_next_one_can_be_used() -> None:
+def test_a_taken_port_is_reported_and_the_next_one_can_be_used() -> None:
     with http_server.listen("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(perdure.errors.BadArgument, match=f"{port} .* taken"):
@@ -258,5 +260,5 @@ def test_an_address_that_is_not_here_is_refused(host: str, port: int) -> None:
         http_server.listen(host, port)
 
 
-def test_an_error_of_the_api_is_its_sentence() -> None:
+def test_the_text_of_an_api_error_is_its_message() -> None:
     assert str(ApiError(404, "Gone.")) == "Gone."

@@ -1,4 +1,4 @@
-"""Chunks as v1 events: messages as far as they have come, ids, resuming, and what is replaced."""
+"""Chunks as v1 events: messages as received so far, ids, resuming, and what is replaced."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def events_of(chunks: list[Chunk], *modes: str, **options: Any) -> list[WireEven
     return [event for one in chunks for event in source.feed(one)]
 
 
-def test_a_streamed_message_is_sent_as_far_as_it_has_come() -> None:
+def test_a_streamed_message_is_sent_as_received_so_far() -> None:
     events = events_of([piece(1, "he"), piece(2, "llo"), piece(3, "", last=True)], "messages")
     assert told(events) == [
         ("1", METADATA, {"m1": {"metadata": ABOUT}}),
@@ -81,7 +81,7 @@ def test_tool_calls_are_joined_from_their_pieces() -> None:
     ]
 
 
-def test_pieces_and_accumulated_messages_can_both_be_asked_for() -> None:
+def test_pieces_and_accumulated_messages_can_both_be_requested() -> None:
     events = events_of([piece(1, "he")], "messages-tuple", "messages")
     assert [(str(one.position), one.name) for one in events] == [
         ("1", "messages"),
@@ -91,7 +91,7 @@ def test_pieces_and_accumulated_messages_can_both_be_asked_for() -> None:
     assert events[0].data[0].type == "AIMessageChunk"
 
 
-def test_modes_that_were_not_asked_for_are_left_out() -> None:
+def test_modes_that_were_not_requested_are_left_out() -> None:
     chunks = [chunk(1, "values", {"a": 1}), chunk(2, "updates", {"n": {"a": 1}}), piece(3, "x")]
     assert told(events_of(chunks, "updates")) == [("2", "updates", {"n": {"a": 1}})]
 
@@ -134,7 +134,7 @@ def test_a_message_with_the_same_id_is_not_continued_after_it_became_void() -> N
     ids=st.lists(st.sampled_from(["a", "b", "c"]), min_size=12, max_size=12),
     cut=st.integers(0, 60),
 )
-def test_a_reader_that_resumes_anywhere_gets_exactly_what_is_behind(
+def test_a_reader_that_resumes_anywhere_gets_exactly_the_later_events(
     texts: list[str], ids: list[str], cut: int
 ) -> None:
     chunks = [piece(n, text, ids[n - 1]) for n, text in enumerate(texts, 1)]
@@ -172,7 +172,7 @@ def test_dropping_ids_from_replaces_from_on_leaves_the_stream_without_the_crash(
     assert told(held) == told(events_of([*before, *after], "messages"))
 
 
-def test_ids_rise_strictly() -> None:
+def test_ids_increase_strictly() -> None:
     chunks = [piece(1, "a"), piece(2, "b"), chunk(3, "segment", replaces_from=2), piece(4, "c")]
     positions = [one.position for one in events_of(chunks, "messages", "messages-tuple")]
     assert positions == sorted(set(positions))
@@ -199,7 +199,7 @@ def test_a_last_event_id_names_a_place_or_none(text: str | None, position: Posit
     assert parse_position(text) == position
 
 
-def test_interrupts_for_no_person_are_not_on_the_wire() -> None:
+def test_interrupts_that_ask_no_person_are_hidden_from_clients() -> None:
     asks, sleeps = Interrupt("ok?", "i1"), Interrupt({"wake_at": "2026-01-01"}, "i2")
     both = chunk(1, "values", {"a": 1, "__interrupt__": (asks, sleeps)})
     left = without_interrupts(both, {"i2"})
@@ -216,7 +216,7 @@ def test_modes_are_a_name_a_list_or_nothing() -> None:
 
 
 @pytest.mark.parametrize("mode", ["tools", "lifecycle", "nonsense", 3, ["values", "tools"]])
-def test_modes_that_the_wire_does_not_have_are_refused(mode: Any) -> None:
+def test_unknown_stream_modes_are_refused(mode: Any) -> None:
     with pytest.raises(ApiError) as raised:
         parse_modes(mode)
     assert raised.value.status_code == 422

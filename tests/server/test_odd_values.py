@@ -1,4 +1,4 @@
-"""Values that no database, or no graph, takes are the caller's fault: never a 500."""
+"""Values that a database or a graph cannot accept are the caller's fault: never a 500."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def server(request: pytest.FixtureRequest, database: str) -> Iterator[AgentServe
 
 
 @SERVED
-def test_odd_values_are_answered_with_a_sentence(server: AgentServer) -> None:
+def test_unusual_values_get_a_clear_error_message(server: AgentServer) -> None:
     client, http = server.sync_client(), server.http()
     thread = client.threads.create(graph_id="numbers")["thread_id"]
     client.threads.update_state(thread, {"n": 1}, as_node="add")

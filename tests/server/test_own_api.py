@@ -153,7 +153,7 @@ def test_an_answer_that_does_not_fit_is_refused_and_changes_nothing(quick: Own) 
     quick.post(f"/waits/{OFF}/answer", {"value": 1}, 404)
 
 
-def test_an_answer_can_be_withdrawn_until_the_run_has_gone_on(sqlite_url: str) -> None:
+def test_an_answer_can_be_withdrawn_until_the_run_uses_it(sqlite_url: str) -> None:
     with serving(sqlite_url, worker=False) as own:
         run = own.start("approve")
         own.rt.blocking.tick()
@@ -225,7 +225,7 @@ def test_a_failed_run_is_retried_and_a_run_is_forked(own: Own) -> None:
     until(lambda: len(own.get("/waits")["items"]) == 2, "the question of the fork")
 
 
-def test_join_gives_the_run_as_it_is_when_its_time_is_up(quick: Own) -> None:
+def test_join_returns_the_current_run_after_its_timeout(quick: Own) -> None:
     run = quick.start("nap")
     quick.until(run, "waiting")
     begun = time.monotonic()
@@ -314,7 +314,7 @@ def test_a_signal_is_stored_once_per_key_and_wakes_its_run(own: Own) -> None:
     assert own.post(path) == {"stored": True}  # without a key each is one of its own
 
 
-def test_a_webhook_of_another_service_is_a_signal_if_its_signature_holds(url: str) -> None:
+def test_a_webhook_from_another_service_is_a_signal_if_its_signature_is_valid(url: str) -> None:
     with serving(url, hook_secrets={"reply": SECRET}, hook_headers=["X-Event-*"]) as own:
         run = own.start("listen", thread_id="t")
         own.until(run, "waiting")
@@ -409,7 +409,7 @@ def test_an_effect_with_an_unknown_outcome_is_settled(own: Own) -> None:
 # -- schedules, scores, the outbox, the journal
 
 
-def test_a_schedule_is_made_changed_listed_and_deleted(own: Own) -> None:
+def test_a_schedule_is_created_changed_listed_and_deleted(own: Own) -> None:
     body = {"graph": "work", "cron": "0 9 * * 1", "timezone": "Europe/Rome", "input": {"log": []}}
     made = own.http.put("/perdure/schedules/digest", json=body)
     assert (made.status_code, made.json()["graph"]) == (200, "work")
@@ -442,7 +442,7 @@ def test_an_operator_sees_the_outbox_and_the_health_of_the_journal(own: Own) -> 
 # -- who may
 
 
-def test_each_scope_opens_what_it_is_for(sqlite_url: str) -> None:
+def test_each_scope_allows_its_own_operations(sqlite_url: str) -> None:
     with Runtime(sqlite_url) as made:
         tokens = {
             scope: made.journal.run(made.services.tokens.create(scope.value, [scope]))
@@ -482,7 +482,7 @@ def test_each_scope_opens_what_it_is_for(sqlite_url: str) -> None:
                 assert (found.status_code != 403) == allowed, (method, path, scope, found.text)
 
 
-def test_who_answers_is_the_authenticated_user_whatever_they_say(sqlite_url: str) -> None:
+def test_an_answer_is_recorded_as_the_authenticated_users(sqlite_url: str) -> None:
     auth = Auth()
 
     @auth.authenticate

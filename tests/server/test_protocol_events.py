@@ -273,7 +273,7 @@ def test_a_frame_on_the_wire_has_its_number_as_id() -> None:
     }
 
 
-def test_a_run_that_rests_and_goes_on_says_both() -> None:
+def test_a_run_that_rests_and_goes_on_reports_both() -> None:
     source = RunFrames(1, "g")
     source.feed(piece(1, "hi"))
     rests = source.rest("interrupted", AT)
@@ -359,7 +359,7 @@ def test_a_frame_has_the_same_number_for_every_reader(
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
-def test_reading_again_from_a_number_gives_the_rest(at: int) -> None:
+def test_resuming_from_a_number_returns_the_rest(at: int) -> None:
     chunks = [piece(1, "a"), piece(2, "b"), piece(3, "c", last=True)]
     frames = frames_of(chunks)
     since = frames[at].seq

@@ -74,7 +74,7 @@ def told(found: list[dict[str, Any]], method: str) -> list[Any]:
 # -- LangGraph's own clients
 
 
-async def test_a_thread_stream_gives_messages_values_and_the_output(
+async def test_a_thread_stream_has_messages_values_and_the_output(
     server: StreamingServer,
 ) -> None:
     async with (
@@ -207,7 +207,7 @@ def test_custom_data_comes_on_its_channel(server: StreamingServer) -> None:
     assert {one["method"] for one in found} == {"custom", "lifecycle"}
 
 
-def test_a_question_is_requested_and_its_answer_lets_the_run_go_on(
+def test_a_question_is_requested_and_its_answer_continues_the_run(
     server: StreamingServer,
 ) -> None:
     http, t = server.http.http(), thread()
@@ -269,7 +269,7 @@ def test_all_runs_of_a_thread_are_replayed_in_order_with_the_same_numbers(
         assert events(other.http.http(), t, 3) == first
 
 
-def test_since_gives_what_is_behind_a_number(server: StreamingServer) -> None:
+def test_since_returns_the_events_after_a_number(server: StreamingServer) -> None:
     http, t = server.http.http(), thread()
     for graph in ("outer", "chat"):
         start(http, t, graph)
@@ -279,7 +279,7 @@ def test_since_gives_what_is_behind_a_number(server: StreamingServer) -> None:
         assert whole[:at] + events(http, t, left, since=whole[at - 1]["seq"]) == whole
 
 
-def test_what_a_command_says_was_applied_leaves_the_whole_run_to_come(
+def test_all_events_of_a_started_run_come_after_its_applied_through_seq(
     server: StreamingServer,
 ) -> None:
     http, t = server.http.http(), thread()
@@ -316,7 +316,7 @@ def test_events_are_chosen_by_namespace_and_depth(server: StreamingServer) -> No
     assert chosen(len(whole) - at_top, namespaces=[[*inside]], depth=0) == {inside}
 
 
-def test_a_stream_of_a_thread_that_is_not_there_waits_for_it(server: StreamingServer) -> None:
+def test_a_stream_of_a_missing_thread_waits_for_it(server: StreamingServer) -> None:
     http, t = server.http.http(), thread()
     body = {"channels": ["lifecycle"]}
     with http.stream("POST", f"/threads/{t}/stream/events", json=body) as reply:
@@ -370,7 +370,7 @@ def test_a_command_with_wrong_parameters_is_an_error(server: StreamingServer) ->
     assert command(http, t, "input.respond", response=1)["error"] == "invalid_argument"
 
 
-def test_a_stream_of_a_channel_that_is_none_is_refused(server: StreamingServer) -> None:
+def test_a_stream_of_an_unknown_channel_is_refused(server: StreamingServer) -> None:
     http, t = server.http.http(), thread()
     path = f"/threads/{t}/stream/events"
     assert http.post(path, json={"channels": ["nonsense"]}).status_code == 400

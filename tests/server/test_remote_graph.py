@@ -89,7 +89,7 @@ def test_it_is_a_node_of_a_local_graph(server: AgentServer) -> None:
     assert [update for _, update in chunks][-1] == {"far": {"n": 2, "log": ["add"]}}
 
 
-def test_an_interrupt_in_a_node_elsewhere_stops_the_local_graph(server: AgentServer) -> None:
+def test_an_interrupt_in_a_remote_node_stops_the_local_graph(server: AgentServer) -> None:
     builder: StateGraph[Any] = StateGraph(Talk)
     builder.add_node("far", remote(server, "gate"))
     builder.add_edge(START, "far")

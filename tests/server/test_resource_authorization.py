@@ -1,5 +1,5 @@
-"""What `langgraph_sdk.Auth` handlers and scopes of tokens let callers have of threads, assistants
-and the store. What a caller may not have looks as if it were not there."""
+"""Which threads, assistants and store items a caller may use, by `langgraph_sdk.Auth` handlers and
+token scopes. What a caller may not use appears not to exist."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def ben(server: AgentServer) -> SyncLangGraphClient:
 
 
 @SERVED
-def test_threads_of_others_look_like_none(
+def test_threads_of_others_appear_not_to_exist(
     ada: SyncLangGraphClient, ben: SyncLangGraphClient
 ) -> None:
     made = ada.threads.create(graph_id="numbers", metadata={"n": 1})
@@ -105,7 +105,7 @@ def test_threads_of_others_look_like_none(
     assert ada.threads.update(id, metadata={"n": 3})["metadata"]["n"] == 3  # type: ignore[index]
 
 
-def test_a_thread_that_was_started_by_no_user_is_no_users(
+def test_a_thread_not_started_by_a_user_belongs_to_no_user(
     runtime: Runtime, ada: SyncLangGraphClient
 ) -> None:
     id = str(uuid.uuid4())
@@ -116,7 +116,7 @@ def test_a_thread_that_was_started_by_no_user_is_no_users(
 
 
 @SERVED
-def test_assistants_of_others_look_like_none(
+def test_assistants_of_others_appear_not_to_exist(
     ada: SyncLangGraphClient, ben: SyncLangGraphClient
 ) -> None:
     id = ada.assistants.create("numbers", name="mine")["assistant_id"]
@@ -157,7 +157,7 @@ def test_a_handler_gives_each_user_a_store(
     assert actions == {"put", "get", "search", "delete", "list_namespaces"}
 
 
-def test_handlers_are_asked_for_what_is_done(ada: SyncLangGraphClient) -> None:
+def test_handlers_are_called_for_each_action(ada: SyncLangGraphClient) -> None:
     id = ada.threads.create(graph_id="numbers")["thread_id"]
     for call, expected in (
         (lambda: ada.threads.get(id), ["read"]),
@@ -175,7 +175,7 @@ def test_handlers_are_asked_for_what_is_done(ada: SyncLangGraphClient) -> None:
         assert asked == [("threads", action) for action in expected]
 
 
-def test_scopes_of_tokens_hold(runtime: Runtime) -> None:
+def test_token_scopes_are_enforced(runtime: Runtime) -> None:
     create = runtime.services.tokens.create
     reader, starter = (runtime.journal.run(create(one, [one])) for one in ("read", "start"))
     with served(runtime) as server:

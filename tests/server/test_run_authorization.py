@@ -1,4 +1,4 @@
-"""Who may start, answer, read and end runs: scopes of tokens, and handlers of `Auth`."""
+"""Who may start, answer, read and end runs: token scopes, and `Auth` handlers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def server(url: str, seen: Seen) -> Iterator[AgentServer]:
         yield running
 
 
-def test_the_runs_of_others_look_like_none(server: AgentServer, seen: Seen) -> None:
+def test_the_runs_of_others_appear_not_to_exist(server: AgentServer, seen: Seen) -> None:
     ada: Any = server.sync_client(headers={"x-name": "ada"})
     bob: Any = server.sync_client(headers={"x-name": "bob"})
     t = str(uuid4())
@@ -99,7 +99,7 @@ def test_the_runs_of_others_look_like_none(server: AgentServer, seen: Seen) -> N
     assert [one["run_id"] for one in ada.runs.list(t)] == [run["run_id"]]
 
 
-def test_the_crons_of_others_look_like_none(server: AgentServer) -> None:
+def test_the_crons_of_others_appear_not_to_exist(server: AgentServer) -> None:
     ada: Any = server.sync_client(headers={"x-name": "ada"})
     bob: Any = server.sync_client(headers={"x-name": "bob"})
     cron = ada.crons.create("one", schedule="0 0 1 1 *")
@@ -111,7 +111,7 @@ def test_the_crons_of_others_look_like_none(server: AgentServer) -> None:
     refused(404, bob.crons.update, cron["cron_id"], enabled=False)
 
 
-def test_a_run_knows_its_user_and_a_caller_cannot_say_otherwise(server: AgentServer) -> None:
+def test_a_run_knows_its_user_and_a_caller_cannot_forge_it(server: AgentServer) -> None:
     ada: Any = server.sync_client(headers={"x-name": "ada"})
     forged = {"langgraph_auth_user_id": "eve", "user_id": "eve"}
     values = ada.runs.wait(None, "settings", input={"said": []}, config={"configurable": forged})

@@ -100,7 +100,7 @@ async def test_the_first_of_two_answers_at_once_wins(server: AgentServer) -> Non
         assert values["said"][1:] == ["end"]
 
 
-def test_an_answer_where_nothing_waits_is_refused(client: Any) -> None:
+def test_an_answer_to_a_thread_without_a_question_is_refused(client: Any) -> None:
     t = str(uuid4())
     refused(404, client.runs.create, t, "gate", command={"resume": 1})
     client.runs.wait(t, "numbers", input={"n": 1}, **NEW)
@@ -139,13 +139,13 @@ def test_an_answer_that_the_middleware_would_raise_on_is_refused(
         ({"type": "ignore", "args": None}, {"type": "reject"}),
     ],
 )
-def test_the_agent_inbox_answers_the_middleware(client: Any, response: Any, decision: Any) -> None:
+def test_agent_inbox_answers_the_middleware(client: Any, response: Any, decision: Any) -> None:
     t, _ = asked(client, "review")
     values: Any = client.runs.wait(t, "review", command={"resume": [response]})
     assert values["said"] == [{"decisions": [decision]}, "end"]
 
 
-def test_the_middleware_itself_takes_what_the_agent_inbox_answers(url: str) -> None:
+def test_the_middleware_itself_accepts_the_answers_of_agent_inbox(url: str) -> None:
     agent, paid = reviewed({"invoice": "R-1"})
     with closing(perdure.Runtime(url)) as runtime:
         runtime.register(agent, name="payments", retry=Retry(attempts=1))

@@ -83,7 +83,7 @@ def test_values_are_the_state_after_each_step(client: SyncLangGraphClient) -> No
     assert [one["content"] for one in parts[2].data["messages"]] == ["hi", SAID]
 
 
-def test_messages_grow_until_they_are_whole(client: SyncLangGraphClient) -> None:
+def test_messages_grow_until_they_are_complete(client: SyncLangGraphClient) -> None:
     parts = streamed(client, "chat", "messages")
     assert names(parts)[:3] == ["metadata", "messages/metadata", "messages/partial"]
     (id,) = parts[1].data
@@ -129,7 +129,7 @@ def test_subgraphs_are_named_in_the_event(client: SyncLangGraphClient) -> None:
     assert names(streamed(client, "outer", "updates")) == ["metadata", "updates", "updates", "end"]
 
 
-def test_modes_that_the_wire_does_not_have_are_refused(server: StreamingServer) -> None:
+def test_unknown_stream_modes_are_refused(server: StreamingServer) -> None:
     http = server.http.http()
     for mode in ("tools", "lifecycle", "nonsense"):
         body = {"assistant_id": "chat", "input": HI, "stream_mode": mode}
@@ -162,7 +162,7 @@ def test_the_response_says_where_it_can_be_resumed(server: StreamingServer) -> N
     assert parse(reply.text)[-1] == Sse("end", None, None)
 
 
-def test_ids_are_sent_always_and_rise_strictly(server: StreamingServer) -> None:
+def test_ids_are_always_sent_and_increase_strictly(server: StreamingServer) -> None:
     modes = ["values", "messages", "messages-tuple", "updates"]
     body = {"assistant_id": "chat", "input": HI, "stream_mode": modes}
     events = parse(server.http.http().post("/runs/stream", json=body).text)
@@ -182,7 +182,7 @@ def test_a_stateless_run_can_be_streamed_and_resumed(server: StreamingServer) ->
 
 
 @pytest.mark.parametrize("modes", [["messages"], ["messages-tuple", "values"], ["updates"]])
-def test_a_stream_resumes_behind_any_of_its_ids(server: StreamingServer, modes: list[str]) -> None:
+def test_a_stream_resumes_after_any_of_its_ids(server: StreamingServer, modes: list[str]) -> None:
     http = server.http.http()
     body = {"assistant_id": "outer", "input": HI, "stream_mode": modes, "stream_subgraphs": True}
     first = http.post("/runs/stream", json=body)
@@ -203,7 +203,7 @@ def test_a_join_from_the_start_begins_with_metadata(server: StreamingServer) -> 
     assert parse(behind.text) == parse(first.text)[1:]
 
 
-def test_a_join_without_an_id_of_ours_is_live_only(server: StreamingServer) -> None:
+def test_a_join_without_one_of_our_ids_gets_only_new_events(server: StreamingServer) -> None:
     http = server.http.http()
     first = http.post("/runs/stream", json={"assistant_id": "count", "input": HI})
     for headers in ({}, {"Last-Event-ID": "1763391-0-x"}):
@@ -211,7 +211,7 @@ def test_a_join_without_an_id_of_ours_is_live_only(server: StreamingServer) -> N
         assert [one.event for one in again] == ["metadata", "end"]
 
 
-def test_a_join_filters_by_modes_in_every_spelling(server: StreamingServer) -> None:
+def test_a_join_filters_by_modes_in_every_format(server: StreamingServer) -> None:
     http = server.http.http()
     body = {"assistant_id": "count", "input": HI, "stream_mode": ["values", "custom", "updates"]}
     location = http.post("/runs/stream", json=body).headers["location"]
@@ -248,7 +248,7 @@ async def test_nothing_is_lost_at_the_end_of_a_stream_whose_client_is_slow() -> 
     assert sent == b"the last event, the end"
 
 
-def test_a_join_that_was_cut_off_comes_back_as_it_was_asked_for(server: StreamingServer) -> None:
+def test_a_join_that_reconnects_gets_the_same_modes(server: StreamingServer) -> None:
     http = server.http.http()
     body = {"assistant_id": "count", "input": HI, "stream_mode": ["values", "custom", "updates"]}
     path = http.post("/runs/stream", json=body).headers["location"]
@@ -261,7 +261,7 @@ def test_a_join_that_was_cut_off_comes_back_as_it_was_asked_for(server: Streamin
     assert http.get(f"{path}?stream_mode=").headers["location"] == path
 
 
-def test_an_unknown_run_is_404_and_an_id_that_is_none_is_422(server: StreamingServer) -> None:
+def test_an_unknown_run_is_404_and_an_invalid_id_is_422(server: StreamingServer) -> None:
     http = server.http.http()
     assert http.get(f"/threads/{thread()}/runs/{thread()}/stream").status_code == 404
     assert http.get(f"/runs/{thread()}/stream").status_code == 404
@@ -350,7 +350,7 @@ def test_remote_graph_streams_asks_and_goes_on(server: StreamingServer) -> None:
 # -- clients that come, go and are slow
 
 
-async def test_a_client_that_joins_sees_what_comes_while_it_is_there(
+async def test_a_client_that_joins_sees_new_events(
     server: StreamingServer,
 ) -> None:
     t = thread()
@@ -377,7 +377,7 @@ def leave_at(server: StreamingServer, request: httpx.Request, event: str) -> Non
 
 
 @pytest.mark.parametrize(("mode", "status"), [("cancel", "interrupted"), ("continue", "success")])
-def test_a_client_that_leaves_cancels_the_run_if_it_said_so(
+def test_a_client_that_leaves_cancels_the_run_if_requested(
     server: StreamingServer, mode: str, status: str
 ) -> None:
     client, t = server.http.sync_client(), thread()
@@ -391,7 +391,7 @@ def test_a_client_that_leaves_cancels_the_run_if_it_said_so(
     until(lambda: client.runs.get(t, run["run_id"])["status"] == status)
 
 
-def test_a_client_that_leaves_a_join_cancels_if_it_said_so(server: StreamingServer) -> None:
+def test_a_client_that_leaves_a_join_cancels_the_run_if_requested(server: StreamingServer) -> None:
     client, t = server.http.sync_client(), thread()
     run = client.runs.create(t, "gate", input=HI, stream_mode=["custom"], **NEW)
     path = f"/threads/{t}/runs/{run['run_id']}/stream?cancel_on_disconnect=1"
@@ -400,7 +400,7 @@ def test_a_client_that_leaves_a_join_cancels_if_it_said_so(server: StreamingServ
     until(lambda: client.runs.get(t, run["run_id"])["status"] == "interrupted")
 
 
-def test_a_stream_that_is_one_too_many_is_refused_before_its_run_is_accepted(url: str) -> None:
+def test_a_stream_over_the_limit_is_refused_before_its_run_is_accepted(url: str) -> None:
     with streaming_server(url, max_streams=1) as server:
         http, t = server.http.http(), thread()
         body = {"assistant_id": "gate", "input": HI, **NEW}
@@ -416,7 +416,7 @@ def test_a_stream_that_is_one_too_many_is_refused_before_its_run_is_accepted(url
         until(is_free)
 
 
-def test_a_client_that_does_not_read_holds_up_nobody_and_misses_nothing(
+def test_a_client_that_does_not_read_delays_nobody_and_misses_nothing(
     server: StreamingServer,
 ) -> None:
     client, http, t = server.http.sync_client(), server.http.http(), thread()
@@ -443,7 +443,7 @@ def test_comments_come_regularly(server: StreamingServer, monkeypatch: pytest.Mo
     assert sum(pauses) / len(pauses) == pytest.approx(0.1, abs=0.05)
 
 
-def test_a_server_that_stops_cuts_its_streams_so_that_clients_come_back(url: str) -> None:
+def test_a_server_that_stops_cuts_its_streams_so_that_clients_reconnect(url: str) -> None:
     with streaming_server(url) as server:
         client, t = server.http.sync_client(), thread()
         run = client.runs.create(t, "gate", input=HI, stream_mode=["custom", "values"], **NEW)
@@ -511,7 +511,7 @@ def read_thread(http: httpx.Client, t: str, last: str, until_done: int) -> list[
     return parse(text)
 
 
-def test_a_thread_stream_resumes_behind_any_of_its_ids(server: StreamingServer) -> None:
+def test_a_thread_stream_resumes_after_any_of_its_ids(server: StreamingServer) -> None:
     client, http, t = server.http.sync_client(), server.http.http(), thread()
     for graph in ("chat", "count"):
         streamed(client, graph, "messages", "updates", on=t)
@@ -522,7 +522,7 @@ def test_a_thread_stream_resumes_behind_any_of_its_ids(server: StreamingServer) 
         assert whole[:at] + read_thread(http, t, whole[at - 1].id or "", left) == whole
 
 
-def test_a_thread_that_is_not_there_or_a_mode_that_is_not_is_refused(
+def test_an_unknown_thread_or_mode_is_refused(
     server: StreamingServer,
 ) -> None:
     client, http = server.http.sync_client(), server.http.http()

@@ -120,7 +120,7 @@ def test_a_long_wait_sends_line_feeds_before_the_json(
     assert answer.json()["log"] == ["napped"]
 
 
-def test_a_run_that_failed_is_no_error_of_http(client: Any) -> None:
+def test_a_failed_run_is_not_an_http_error(client: Any) -> None:
     t = thread()
     with pytest.raises(Exception, match="ValueError: this node always fails"):
         client.runs.wait(t, "faulty", input={"n": 1}, **NEW)
@@ -188,7 +188,7 @@ async def test_a_thread_of_the_runtime_may_have_another_kind_of_id(url: str) -> 
         assert only["run_id"] == run.id
 
 
-def test_more_waits_than_the_server_takes_create_no_run(url: str) -> None:
+def test_waits_over_the_limit_create_no_run(url: str) -> None:
     with wire_server(url, max_streams=1) as server:
         client, t = server.sync_client(), thread()
         client.runs.create(t, "slow", input={"n": 1}, **NEW)
@@ -227,7 +227,7 @@ def test_an_interrupting_run_keeps_the_steps_of_the_other(client: Any) -> None:
     assert client.runs.get(t, first["run_id"])["status"] == "interrupted"
 
 
-def test_a_run_by_rollback_removes_the_other(client: Any) -> None:
+def test_a_run_with_rollback_removes_the_other(client: Any) -> None:
     t = thread()
     first = client.runs.create(t, "slow", input={"n": 1}, **NEW)
     until(lambda: client.runs.get(t, first["run_id"])["status"] == "running")
@@ -260,7 +260,7 @@ def test_a_cancelled_run_is_interrupted_and_keeps_its_state(client: Any) -> None
     client.runs.cancel(t, run["run_id"])  # again: nothing to do
 
 
-def test_cancelling_answers_202_or_200(server: AgentServer, client: Any) -> None:
+def test_cancelling_returns_202_or_200(server: AgentServer, client: Any) -> None:
     http, t = server.http(), thread()
     run = client.runs.create(t, "slow", input={"n": 1}, **NEW)
     answer = http.post(f"/threads/{t}/runs/{run['run_id']}/cancel?wait=0&action=interrupt")
@@ -386,7 +386,7 @@ async def test_the_thread_of_a_stateless_run_is_erased_some_time_after_it(url: s
 # -- what a run is started with
 
 
-def test_a_run_has_what_its_assistant_and_its_request_say(client: Any) -> None:
+def test_a_run_merges_its_assistant_and_its_request(client: Any) -> None:
     assistant = client.assistants.create(
         "settings", context={"tone": "dry", "more": "a"}, metadata={"team": "x"}
     )
@@ -409,7 +409,7 @@ def test_a_run_has_what_its_assistant_and_its_request_say(client: Any) -> None:
     assert client.threads.get(t)["metadata"]["assistant_id"] == assistant["assistant_id"]
 
 
-def test_a_run_uses_an_assistant_as_another_server_has_just_changed_it(url: str) -> None:
+def test_a_run_uses_an_assistant_that_another_server_has_just_changed(url: str) -> None:
     with wire_server(url) as one, wire_server(url) as other:
         here, there = one.sync_client(), other.sync_client()
         for version in ("first", "second"):
@@ -421,7 +421,7 @@ def test_a_run_uses_an_assistant_as_another_server_has_just_changed_it(url: str)
         refused(404, here.runs.create, thread(), "numbers", input={"n": 1})
 
 
-def test_a_webhook_is_told_of_a_run_and_of_one_that_goes_on(url: str) -> None:
+def test_a_webhook_is_sent_for_a_run_and_for_one_that_is_continued(url: str) -> None:
     own = RunWebhooks((), allow_private=True)
     with closing(wire_runtime(url, run_webhooks=own)) as runtime, receiving() as receiver:
         with served(runtime) as server:
@@ -434,7 +434,7 @@ def test_a_webhook_is_told_of_a_run_and_of_one_that_goes_on(url: str) -> None:
     assert told.json["values"] == {"said": ["yes", "end"]}
 
 
-def test_a_webhook_on_a_private_address_is_refused(client: Any) -> None:
+def test_a_webhook_to_a_private_address_is_refused(client: Any) -> None:
     private: Any = {"webhook": "http://127.0.0.1:1/hook"}
     refused(422, client.runs.create, None, "one", input={"n": 1}, **private)
     refused(422, client.crons.create, "one", schedule="0 0 1 1 *", **private)

@@ -1,7 +1,7 @@
-"""Schemathesis asks everything that /openapi.json describes: no 500, no answer against its schema.
+"""Schemathesis calls every operation of /openapi.json: no 500, and no response violates its schema.
 
-Ids that exist are put into many requests, because made-up ones never get past 404. The variable
-`SCHEMATHESIS_EXAMPLES` asks more of each operation than `make test` does.
+Many requests get existing ids, because made-up ones never get past 404. `SCHEMATHESIS_EXAMPLES`
+sets how many requests each operation gets; `make test` sends few.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def operations(schema: Any) -> dict[str, Any]:
     return {found.ok().label: found.ok() for found in schema.get_all_operations()}
 
 
-def test_everything_that_is_described_is_asked(server: Server) -> None:
+def test_every_described_operation_is_called(server: Server) -> None:
     found = operations(server.schema)
     assert len(found) > 60
     for label in ("POST /threads/{thread_id}/runs/stream", "GET /threads/{thread_id}/state"):
@@ -99,8 +99,8 @@ def test_everything_that_is_described_is_asked(server: Server) -> None:
 
 @pytest.mark.timeout(60 + 60 * EXAMPLES)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_request_is_a_server_error_or_against_the_schema(server: Server, part: int) -> None:
-    """Operations are known only when the server runs, so that a test is of many."""
+def test_no_request_causes_a_server_error_or_violates_the_schema(server: Server, part: int) -> None:
+    """The operations are known only once the server runs, so each test covers many."""
     faults: list[str] = []
     for label, operation in [*operations(server.schema).items()][part::PARTS]:
         try:

@@ -48,6 +48,6 @@ def asks(function: Any, depth: int = DEPTH) -> bool:
     return False
 
 
-def test_every_endpoint_that_is_not_public_asks_for_a_scope() -> None:
+def test_every_endpoint_that_is_not_public_requires_a_scope() -> None:
     forgot = [name for name, endpoint in endpoints() if not asks(endpoint)]
     assert not forgot, "\n".join(forgot)

@@ -1,5 +1,5 @@
-"""The runtime over HTTP: who may have what is due driven, and what becomes of a tick whose caller,
-or whose server, is gone."""
+"""The runtime over HTTP: health, who may tick, and what happens to a tick whose caller or server
+goes away."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_a_journal_that_answers_is_ok(url: str) -> None:
         "postgresql://127.0.0.1:1/agents?user=ana&password=pass%2Fword7",
     ],
 )
-async def test_why_it_does_not_is_logged_and_told_to_who_knows_the_secret_without_its_password(
+async def test_why_the_journal_is_down_is_logged_and_shown_only_with_the_secret(
     nobody: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     rt = perdure.Runtime(nobody)
@@ -97,7 +97,7 @@ async def test_why_it_does_not_is_logged_and_told_to_who_knows_the_secret_withou
     assert caplog.text.count("GET /ok") == 1
 
 
-async def test_a_password_is_cut_out_of_whatever_a_caller_is_told() -> None:
+async def test_a_password_is_removed_from_every_error_message() -> None:
     client = perdure.Client("postgresql://ana:pass%2Fword7@localhost/agents?password=other8")
     told = client.redact("no pass/word7, no pass%2Fword7, no other8")
     assert told == "no ***, no ***, no ***"
@@ -139,7 +139,7 @@ async def test_the_secret_may_come_from_the_environment(
     ],
     ids=range(10),
 )
-async def test_who_does_not_know_the_secret_is_refused_and_nothing_is_driven(
+async def test_a_caller_without_the_secret_is_refused_and_nothing_is_driven(
     sqlite_url: str, given: bytes | None
 ) -> None:
     calls = Calls()
@@ -221,7 +221,7 @@ def test_without_the_extra_the_error_names_it(
     ],
     ids=range(32),
 )
-async def test_what_makes_no_sense_is_refused_in_a_sentence(
+async def test_invalid_parameters_are_refused_with_a_clear_message(
     sqlite_url: str, query: str, body: str, named: str
 ) -> None:
     calls = Calls()
@@ -266,7 +266,7 @@ async def test_each_route_has_its_methods_with_and_without_a_slash_and_nothing_e
                     assert answer.headers["Allow"] in answer.json()["detail"]
 
 
-async def test_what_fails_inside_is_not_told(
+async def test_an_internal_error_is_not_shown(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(**bounds: Any) -> Any:
@@ -283,7 +283,7 @@ async def test_what_fails_inside_is_not_told(
     assert answer.json() == {"detail": "The server failed; its log says why."}
 
 
-async def test_a_tick_drives_25_and_says_what_it_did(url: str) -> None:
+async def test_a_tick_drives_25_and_returns_its_counts(url: str) -> None:
     async with ticking(url, Calls().node("a")) as (rt, http):
         for _ in range(30):
             await rt.start("g", {})
@@ -322,7 +322,7 @@ async def test_a_tick_drives_one_after_the_other_in_the_order_they_are_due(url: 
     assert order == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-async def test_at_its_budget_a_tick_gives_back_what_it_drives(sqlite_url: str) -> None:
+async def test_at_its_budget_a_tick_releases_its_runs(sqlite_url: str) -> None:
     calls = Calls()
 
     async def pause(state: Any) -> None:
@@ -430,7 +430,7 @@ def test_an_application_can_be_started_again_in_the_same_process(url: str) -> No
         assert [run.state for run in rt.blocking.runs()] == [State.DONE] * 4
 
 
-def test_of_lifespans_that_overlap_the_last_closes_the_runtime(sqlite_url: str) -> None:
+def test_the_last_of_overlapping_lifespans_closes_the_runtime(sqlite_url: str) -> None:
     rt = perdure.Runtime(sqlite_url)
     rt.register(chain(Calls().node("a")), name="g")
     app = rt.asgi(secret=SECRET, worker=False)
@@ -491,7 +491,7 @@ async def test_a_server_that_stops_drains_its_ticks(url: str) -> None:
             assert (await rt.get(run.id)).state is State.DONE
 
 
-async def test_mounted_into_another_application_it_works_without_its_lifespan(url: str) -> None:
+async def test_a_mounted_application_works_without_its_lifespan(url: str) -> None:
     rt = perdure.Runtime(url)
     rt.register(chain(Calls().node("a")), name="g")
     app = Starlette(routes=[Mount("/agents", app=rt.asgi(secret=SECRET, worker=False))])
@@ -689,7 +689,7 @@ def test_a_tick_of_a_mounted_application_drains_at_sigterm_and_answers(
         assert [run.attempts for run in ended[3:]] == [0, 0, 0]
 
 
-def test_what_a_caller_cuts_off_is_no_error_of_the_server(
+def test_a_truncated_request_is_not_a_server_error(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     head = f"POST /cron/tick HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRET}\r\n"

@@ -124,7 +124,7 @@ def test_nodes_and_clients_have_the_same_store(runtime: Runtime, server: AgentSe
 
 
 @SERVED
-def test_an_item_is_still_there_after_the_server_was(url: str) -> None:
+def test_an_item_survives_the_server(url: str) -> None:
     for n in range(2):
         with served(Runtime(url, store=True), worker=False) as server:
             client = server.sync_client()
@@ -134,7 +134,7 @@ def test_an_item_is_still_there_after_the_server_was(url: str) -> None:
             assert client.store.get_item(["a"], "k", refresh_ttl=True)["value"] == {"n": 1}
 
 
-def test_a_graph_keeps_a_store_of_its_own(sqlite_url: str) -> None:
+def test_a_graph_keeps_its_own_store(sqlite_url: str) -> None:
     own = InMemoryStore()
     mine = row(add, remember).compile(store=own)
     rt = Runtime(sqlite_url)
@@ -173,7 +173,7 @@ def test_a_server_without_a_store_says_so(sqlite_url: str) -> None:
     assert "Runtime(store=True)" in str(error.value)
 
 
-async def test_a_store_that_belongs_to_another_event_loop_is_asked_there(
+async def test_a_store_bound_to_another_event_loop_is_called_there(
     sqlite_url: str, tmp_path: Path
 ) -> None:
     async with AsyncSqliteStore.from_conn_string(str(tmp_path / "own.db")) as store:

@@ -1,5 +1,5 @@
-"""Streams whose server and worker are killed: the client comes back, and has what a run without a
-crash would have sent. The server is a process of its own, ended by real signals."""
+"""Streams whose server and worker are killed: the client reconnects, and has what a run without a
+crash would have sent. The server is a separate process, ended by real signals."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_client_whose_server_is_killed_again_and_again_misses_nothing(
     assert len({*client.seen}) == len(client.seen)  # no event twice
 
 
-async def test_langgraphs_client_comes_back_by_itself(server: ServerProcess) -> None:
+async def test_langgraphs_client_reconnects_by_itself(server: ServerProcess) -> None:
     async with get_client(url=server.url, api_key=None) as client:
         stream = client.runs.stream(
             str(uuid4()),

@@ -1,12 +1,12 @@
-"""A client of a stream over HTTP has the same text whether or not the server and the worker were
-killed: no event is lost, none comes twice. A reader that is slow does not slow the run.
+"""A client of a stream over HTTP gets the same text whether or not the server and the worker were
+killed: no event is lost or repeated. A slow reader does not slow the run.
 
     killed      the client                                      decided by
-    worker      keeps its connection, hears what is void        `begin_stream`
-    server      comes back by `Last-Event-ID` to the next one   the ids are those of stored chunks
+    worker      keeps its connection, learns what is void       `begin_stream`
+    server      reconnects to the next with `Last-Event-ID`     the ids are those of stored chunks
 
 `perdure serve --no-worker` and a worker run in processes of their own, on SQLite and PostgreSQL.
-The clients are langgraph-sdk, which comes back by itself, and a plain reader that never gives up.
+The clients are langgraph-sdk, which reconnects by itself, and a plain reader that never gives up.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def check(readers: Sequence[WireListener], later: WireListener, states: Any = No
         assert states is None or heard.states() == states
 
 
-async def test_clients_have_every_word_once_though_every_tenth_kills_the_server_or_the_worker(
+async def test_clients_get_every_word_once_though_every_tenth_kills_the_server_or_the_worker(
     fork_server: ForkServer, new_journal: NewJournal, tmp_path: Path
 ) -> None:
     lanes, rounds = examples(4, 1), examples(25, 2)
@@ -211,7 +211,7 @@ async def _reader(http: httpx.AsyncClient, path: str, number: int) -> WireListen
 
 
 @pytest.mark.parametrize("one", [False, True], ids=["worker elsewhere", "worker in the server"])
-async def test_a_reader_that_sleeps_slows_no_run_and_then_has_everything(
+async def test_a_sleeping_reader_slows_no_run_and_then_gets_everything(
     fork_server: ForkServer, new_journal: NewJournal, tmp_path: Path, one: bool
 ) -> None:
     pieces, sleep = examples(4000, 1500), examples(60, 2)

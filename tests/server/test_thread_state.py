@@ -1,4 +1,4 @@
-"""The states of a thread over HTTP: now, before, changed; asked by LangGraph's own clients."""
+"""The states of a thread over HTTP: current, earlier and changed, with LangGraph's own clients."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_a_thread_without_a_graph_has_no_state_to_change(server: AgentServer) ->
     assert client.threads.get_state(id)["values"] == {"n": 1, "log": []}
 
 
-def test_an_update_that_the_graph_does_not_take_is_no_failure_of_the_server(
+def test_an_update_that_the_graph_refuses_is_not_a_server_error(
     runtime: Runtime, server: AgentServer
 ) -> None:
     id, client = ran(runtime, "numbers"), server.sync_client()
@@ -224,9 +224,7 @@ def test_an_update_that_the_graph_does_not_take_is_no_failure_of_the_server(
     assert client.threads.get(id)["status"] == "idle"
 
 
-def test_a_subgraph_that_the_graph_does_not_have_is_not_found(
-    runtime: Runtime, server: AgentServer
-) -> None:
+def test_an_unknown_subgraph_is_not_found(runtime: Runtime, server: AgentServer) -> None:
     id, http = ran(runtime, "numbers"), server.http()
     for path in ("state/checkpoint", "history"):
         answer = http.post(f"/threads/{id}/{path}", json={"checkpoint": {"checkpoint_ns": "nope"}})

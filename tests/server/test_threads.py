@@ -82,7 +82,7 @@ def test_a_thread_is_created_once(server: AgentServer) -> None:
     assert again == made
 
 
-def test_an_id_that_is_no_uuid_is_422_and_an_unknown_one_404(server: AgentServer) -> None:
+def test_an_id_that_is_not_a_uuid_is_422_and_an_unknown_one_404(server: AgentServer) -> None:
     client, http = server.sync_client(), server.http()
     with pytest.raises(APIStatusError) as error:
         client.threads.create(thread_id="mine")
@@ -337,7 +337,7 @@ def kept(thread: Thread) -> Any:
 
 
 @SERVED
-async def test_a_thread_is_erased_when_its_time_is_over(url: str) -> None:
+async def test_an_expired_thread_is_erased(url: str) -> None:
     clock = Clock(NOON)
     async with TemporaryRuntime(url, clock=clock) as rt:
         with_graphs(rt)

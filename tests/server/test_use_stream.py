@@ -1,4 +1,4 @@
-"""`useStream` in a real browser: both hooks of LangGraph, on a page of our server and on another's.
+"""`useStream` in a real browser: both of LangGraph's hooks, on pages of our origin and of another.
 
 A person chats, is asked a question, stops an answer, and reloads the page in the middle of one.
 """
@@ -83,9 +83,7 @@ def check(story: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_of_another_origin_that_is_named_uses_the_hook(
-    either_url: str, pages: Path, page: str
-) -> None:
+def test_a_page_of_an_allowed_origin_uses_the_hook(either_url: str, pages: Path, page: str) -> None:
     with another_origin(pages) as origin, agent_server(either_url, cors=[origin]) as address:
         check(node("use_stream.mjs", f"{origin}/{page}.html", address))
 
@@ -104,7 +102,7 @@ def test_a_page_of_the_embedding_application_uses_the_hook(
         check(node("use_stream.mjs", f"{server.url}/pages/{page}.html", server.url))
 
 
-def test_a_page_of_an_origin_that_is_not_named_gets_nothing(sqlite_url: str, pages: Path) -> None:
+def test_a_page_of_an_origin_that_is_not_allowed_gets_nothing(sqlite_url: str, pages: Path) -> None:
     with another_origin(pages) as origin, agent_server(sqlite_url, cors=[]) as address:
         story = node("use_stream.mjs", f"{origin}/rest-1.12.html", address, "chat")
     assert story["failed"] == 1

@@ -1,4 +1,4 @@
-"""Webhooks out: stored with the change they tell about, signed, repeated for days with one id, and
+"""Outgoing webhooks: stored with the change they report, signed, repeated for days with one id, and
 never sent to an address that is not public."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def events(receiver: WebhookReceiver) -> list[str]:
 # -- a run's own webhook
 
 
-async def test_a_run_tells_its_webhook_that_it_is_done(url: str, receiver: WebhookReceiver) -> None:
+async def test_a_run_that_is_done_calls_its_webhook(url: str, receiver: WebhookReceiver) -> None:
     async with told(url, receiver) as rt:
         hook = f"{receiver.url}/hook?token=x"
         run = await rt.start(
@@ -101,7 +101,7 @@ async def test_a_run_tells_its_webhook_that_it_is_done(url: str, receiver: Webho
         assert await rt.messages() == []
 
 
-async def test_a_run_tells_its_webhook_that_it_waits_for_a_person_and_then_that_it_is_done(
+async def test_a_run_calls_its_webhook_when_it_waits_for_a_person_and_when_it_is_done(
     url: str, receiver: WebhookReceiver
 ) -> None:
     async with told(url, receiver) as rt:
@@ -121,7 +121,7 @@ async def test_a_run_tells_its_webhook_that_it_waits_for_a_person_and_then_that_
 @pytest.mark.parametrize(
     ("graph", "error"), [("fail", "ValueError"), ("hold", "Held")], ids=["failed", "held"]
 )
-async def test_a_webhook_is_told_why_a_run_did_not_succeed(
+async def test_a_webhook_says_why_a_run_did_not_succeed(
     sqlite_url: str, receiver: WebhookReceiver, graph: str, error: str
 ) -> None:
     async with told(sqlite_url, receiver) as rt:
@@ -133,7 +133,7 @@ async def test_a_webhook_is_told_why_a_run_did_not_succeed(
         assert "no such mailbox" in got.json["error"]["message"]
 
 
-async def test_a_webhook_is_told_of_a_cancellation_whoever_cancels(
+async def test_a_cancelled_run_calls_its_webhook_whoever_cancels(
     url: str, receiver: WebhookReceiver
 ) -> None:
     async with told(url, receiver) as rt:
@@ -149,7 +149,7 @@ async def test_a_webhook_is_told_of_a_cancellation_whoever_cancels(
         )
 
 
-async def test_a_run_without_a_webhook_tells_nobody(
+async def test_a_run_without_a_webhook_calls_none(
     sqlite_url: str, receiver: WebhookReceiver
 ) -> None:
     async with told(sqlite_url, receiver) as rt:
@@ -185,7 +185,7 @@ def ops(receiver: WebhookReceiver, *events: str, **options: Any) -> Webhook:
     return Webhook(receiver.url, SECRET, allow_private=True, **{**chosen, **options})
 
 
-async def test_an_endpoint_is_told_of_questions_and_of_runs_that_need_a_person(
+async def test_an_endpoint_is_notified_of_questions_and_of_runs_that_need_a_person(
     url: str, receiver: WebhookReceiver
 ) -> None:
     async with told(url, receiver, webhooks=[ops(receiver, name="ops")]) as rt:
@@ -220,7 +220,7 @@ async def test_an_endpoint_chooses_its_events_and_each_gets_its_own_message(
         assert all(one.id.startswith(run.id) for one in receiver.got)
 
 
-async def test_a_python_handler_hears_of_a_question_beside_the_endpoints(
+async def test_a_python_handler_is_called_for_a_question_beside_the_endpoints(
     sqlite_url: str, receiver: WebhookReceiver
 ) -> None:
     heard: list[Any] = []
@@ -245,7 +245,7 @@ async def test_a_python_handler_hears_of_a_question_beside_the_endpoints(
         {"url": "http://example.com/x"},
     ],
 )
-def test_an_endpoint_that_cannot_work_is_refused(options: dict[str, Any]) -> None:
+def test_an_invalid_endpoint_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadArgument):
         Webhook(**{"url": "https://example.com/hook", **options})
 
@@ -277,7 +277,7 @@ def client_of(url: str, *, allow_private: bool) -> Iterator[Any]:
             yield server.sync_client()
 
 
-def test_langgraph_s_client_gives_a_run_a_webhook(url: str, receiver: WebhookReceiver) -> None:
+def test_langgraphs_client_sets_a_webhook(url: str, receiver: WebhookReceiver) -> None:
     with client_of(url, allow_private=True) as client:
         thread = client.threads.create()["thread_id"]
         given = {"input": {"log": []}, "webhook": receiver.url}
@@ -294,7 +294,7 @@ def test_langgraph_s_client_gives_a_run_a_webhook(url: str, receiver: WebhookRec
         assert receiver.got[1].json["values"] == {"log": ["worked", "yes"]}
 
 
-def test_a_run_of_langgraph_s_client_with_a_private_webhook_is_refused(
+def test_langgraphs_client_cannot_set_a_private_webhook(
     sqlite_url: str, receiver: WebhookReceiver
 ) -> None:
     with client_of(sqlite_url, allow_private=False) as client:
@@ -368,7 +368,7 @@ def test_what_the_standard_library_signs_is_verified_here() -> None:
         ({}, b"{}", -301, "300 seconds"),
     ],
 )
-def test_a_signature_that_does_not_hold_is_refused(
+def test_an_invalid_signature_is_refused(
     changes: dict[str, str], body: bytes, now: int, why: str
 ) -> None:
     keys = secrets_of(SECRET)
@@ -466,7 +466,7 @@ async def test_a_slow_receiver_does_not_hold_back_the_others(
                 await auntil(lambda: len(receiver.got) == 30)
 
 
-async def test_a_receiver_that_never_answers_is_given_a_time(
+async def test_a_receiver_that_never_answers_times_out(
     sqlite_url: str, receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(posting, "TIMEOUT", 0.2)
@@ -496,7 +496,7 @@ async def test_a_receiver_that_is_down_is_tried_again(sqlite_url: str) -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["stored", "sent"])
-async def test_a_worker_killed_before_it_noted_the_delivery_loses_none_and_repeats_the_id(
+async def test_a_worker_killed_before_noting_a_delivery_repeats_it_with_the_same_id(
     url: str, receiver: WebhookReceiver, fork_server: ForkServer, at_once: bool
 ) -> None:
     receiver.go_on.clear()
@@ -597,7 +597,7 @@ def test_an_address_that_is_not_public_is_refused_when_a_run_is_accepted(host: s
         7,
     ],
 )
-def test_a_url_that_is_not_one_is_refused(url: Any) -> None:
+def test_an_invalid_url_is_refused(url: Any) -> None:
     with pytest.raises(BadArgument):
         check_url(url, allow_private=False)
 
@@ -657,7 +657,7 @@ async def test_a_name_is_resolved_once_and_the_checked_address_is_called(
     assert got.headers["host"] == f"hooks.example:{port}"
 
 
-async def test_a_certificate_is_asked_for_by_name_and_a_wrong_one_is_refused(
+async def test_the_certificate_must_match_the_name(
     tmp_path: Path,
 ) -> None:
     names: list[str | None] = []
@@ -706,7 +706,7 @@ def _certificate(directory: Path) -> Path:
     return path
 
 
-async def test_the_environment_s_proxy_is_not_used(
+async def test_proxy_settings_of_the_environment_are_ignored(
     receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
@@ -727,7 +727,7 @@ async def test_a_host_without_an_address_is_tried_again(monkeypatch: pytest.Monk
 # -- what is logged
 
 
-async def test_a_log_has_neither_the_payload_nor_the_url_nor_the_answer(
+async def test_logs_contain_neither_payload_nor_url_nor_response(
     sqlite_url: str, receiver: WebhookReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver.body = b"the answer is a secret"
