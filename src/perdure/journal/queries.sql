@@ -1814,12 +1814,12 @@ WHERE r.state = 'waiting' AND (r.due_at IS NULL OR r.due_at > r.updated_at AND N
   WHERE j.thread_id = w.thread_id AND j.wait_id = w.id AND r.due_at <= e.updated_at));
 
 -- name: insert_assistant
--- An assistant with its first version, unless it is there.
+-- An assistant with its first version, unless it exists.
 INSERT INTO perdure_assistants (id, version, versions, created_at, updated_at)
 VALUES (:id, 1, 1, :now, :now) ON CONFLICT DO NOTHING;
 
 -- name: insert_assistant_version
--- A version of an assistant, unless another change was faster.
+-- A version of an assistant, unless another change made it first.
 INSERT INTO perdure_assistant_versions (assistant_id, version, graph, name, created_at, change, body)
 VALUES (:id, :version, :graph, :name, :now, :change, :body) ON CONFLICT DO NOTHING;
 
@@ -1831,7 +1831,7 @@ WHERE id = :id AND versions < :version AND EXISTS (
   WHERE v.assistant_id = :id AND v.version = :version AND v.change = :change);
 
 -- name: use_version
--- Runs use this version, if there is such a one.
+-- Runs use this version, if it exists.
 UPDATE perdure_assistants SET version = :version, updated_at = :now
 WHERE id = :id AND EXISTS (
   SELECT 1 FROM perdure_assistant_versions AS v WHERE v.assistant_id = :id AND v.version = :version);
@@ -1842,7 +1842,7 @@ SELECT 1 FROM perdure_assistant_versions
 WHERE assistant_id = :id AND version = :version AND change = :change;
 
 -- name: same_assistant
--- Refuses the batch if the version that runs of an assistant use is not the one that was seen. 0: it had no row.
+-- Refuses the batch if the version that an assistant's runs use is not the one that was read. 0: it had no row.
 INSERT INTO perdure_fence (refused)
 SELECT NULL WHERE :seen <> COALESCE((SELECT v.change FROM perdure_assistants AS a
   JOIN perdure_assistant_versions AS v ON v.assistant_id = a.id AND v.version = a.version
@@ -1871,7 +1871,7 @@ DELETE FROM perdure_assistants WHERE id = :id;
 DELETE FROM perdure_assistant_versions WHERE assistant_id = :id;
 
 -- name: touch_thread
--- A run is started: its thread has a record, with the graph of its first run.
+-- When a run starts: the record of its thread, with the graph of its first run.
 INSERT INTO perdure_thread_records (thread_id, graph, created_at, updated_at, change)
 VALUES (:thread_id, :graph, :now, :now, 0)
 ON CONFLICT (thread_id) DO UPDATE
@@ -1884,7 +1884,7 @@ INSERT INTO perdure_fence (refused)
 SELECT NULL WHERE NOT EXISTS (SELECT 1 FROM perdure_thread_records WHERE thread_id = :thread_id);
 
 -- name: insert_thread
--- Makes the record of a thread, unless it has one.
+-- Creates the record of a thread, unless it has one.
 INSERT INTO perdure_thread_records
   (thread_id, graph, assistant, created_at, updated_at, expires_at, change, body)
 VALUES (:thread_id, :graph, :assistant, :now, :now, :expires_at, :change, :body)
@@ -1898,7 +1898,7 @@ SET graph = COALESCE(graph, CAST(:graph AS TEXT)),
 WHERE thread_id = :thread_id;
 
 -- name: change_thread
--- Stores what a caller says about a thread, if it is still as the caller saw it.
+-- Stores what a caller sets on a thread, if it has not changed since the caller read it.
 UPDATE perdure_thread_records
 SET graph = COALESCE(CAST(:graph AS TEXT), graph),
     assistant = COALESCE(CAST(:assistant AS TEXT), assistant), updated_at = :now, expires_at = :expires_at,
@@ -1906,7 +1906,7 @@ SET graph = COALESCE(CAST(:graph AS TEXT), graph),
 WHERE thread_id = :thread_id AND change = :seen;
 
 -- name: note_next
--- A caller changed the state of a thread: whether it left nodes to run.
+-- Whether nodes are left to run after a caller changed the state of a thread.
 UPDATE perdure_thread_records SET has_next = :has_next WHERE thread_id = :thread_id;
 
 -- name: thread
@@ -1938,7 +1938,7 @@ WHERE t.assistant = :assistant AND t.assistant IS NOT NULL AND {has_status}
 ORDER BY {thread_order} LIMIT :count OFFSET :offset;
 
 -- name: threads_not_idle
--- Threads that are busy, interrupted or failed, by the runs that may make them so.
+-- Threads that are busy, interrupted or failed, found by the runs that may make them so.
 SELECT {thread} FROM (
   SELECT thread_id FROM perdure_runs WHERE state NOT IN {ended}
   UNION
@@ -1960,12 +1960,12 @@ SELECT COUNT(*) FROM {thread_rows}
 WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status};
 
 -- name: questions_of_threads
--- The open questions of these threads to people.
+-- The open questions to people in these threads.
 SELECT thread_id, interrupt_id FROM perdure_waits
 WHERE thread_id IN ({names}) AND state = 'open' AND kind = 'human';
 
 -- name: expired_threads
--- Threads whose time is over, and that no run is on, nor was until :recent.
+-- Expired threads without an unfinished run, or one that ended after :recent.
 SELECT thread_id FROM perdure_thread_records AS t
 WHERE expires_at <= :now AND expires_at IS NOT NULL AND NOT EXISTS (
   SELECT 1 FROM perdure_runs AS r
@@ -1976,7 +1976,7 @@ ORDER BY expires_at LIMIT :count;
 DELETE FROM perdure_thread_records WHERE thread_id = :thread_id AND {no_runs};
 
 -- name: insert_stream
--- Stores chunks of a segment, unless its lease is lost: then they are not, and none after them.
+-- Stores chunks of a segment, unless its lease is lost: then neither these nor later ones are stored.
 INSERT INTO perdure_stream (thread_id, run_id, n, last, token, at, replaces, body)
 SELECT thread_id, id, CAST(:n AS INTEGER), CAST(:last AS INTEGER), token, CAST(:now AS BIGINT),
        CAST(:replaces AS INTEGER), CAST(:body AS {blob})
@@ -2008,7 +2008,7 @@ WHERE s.thread_id = :thread_id AND s.run_id = :id AND s.last > :after
 ORDER BY s.n LIMIT :count;
 
 -- name: stream_between
--- Every row of a run with chunks after :after, also those that were replaced.
+-- Every row of a run with chunks after :after, including replaced ones.
 SELECT s.n, s.last, s.token, s.at, s.replaces, s.body, NULL FROM perdure_stream AS s
 WHERE s.thread_id = :thread_id AND s.run_id = :id AND s.last > :after
   AND s.n >= COALESCE((SELECT max(f.n) FROM perdure_stream AS f
@@ -2033,8 +2033,8 @@ WHERE thread_id = :thread_id AND run_id = :id
            WHERE l.thread_id = :thread_id AND l.run_id = :id);
 
 -- name: versions_of_runs
--- What differs when one of these runs changed, or produced something, or one of these threads has a
--- further run.
+-- Values that differ once one of these runs has changed or produced output, or one of these threads
+-- has a new run.
 SELECT r.id, r.change, COALESCE((SELECT max(s.n) FROM perdure_stream AS s
                                  WHERE s.thread_id = r.thread_id AND s.run_id = r.id), 0)
 FROM perdure_runs AS r WHERE r.id IN ({names})
@@ -2042,12 +2042,12 @@ UNION ALL
 SELECT t.thread_id, t.runs, 0 FROM perdure_threads AS t WHERE t.thread_id IN ({names});
 
 -- name: runs_with_streams
--- The oldest runs behind a position whose chunks are kept.
+-- The oldest runs after a position whose chunks are kept.
 SELECT thread_id, id, state, created_at, updated_at FROM perdure_runs
 WHERE streams = 1 AND (created_at, id) > (:after, :after_id) ORDER BY created_at, id LIMIT :count;
 
 -- name: note_forgotten
--- A run none of whose chunks is left keeps none.
+-- Marks a run without chunks as keeping none.
 UPDATE perdure_runs SET streams = 0
 WHERE thread_id = :thread_id AND id = :id AND state IN {ended} AND NOT EXISTS (
   SELECT 1 FROM perdure_stream AS s WHERE s.thread_id = :thread_id AND s.run_id = :id);
@@ -2060,7 +2060,7 @@ SELECT CASE WHEN EXISTS (
 THEN 1 ELSE 0 END;
 
 -- name: insert_token
--- Stores the hash of a new token, unless a token of that name can still be used.
+-- Stores the hash of a new token, unless a token with that name is not revoked.
 INSERT INTO perdure_tokens (hash, name, scopes, created_at, expires_at)
 VALUES (:hash, :name, :scopes, :now, :expires_at)
 ON CONFLICT DO NOTHING;
@@ -2081,7 +2081,7 @@ WHERE hash = :hash AND (used_at IS NULL OR used_at < :before);
 UPDATE perdure_tokens SET revoked_at = :now WHERE name = :name AND revoked_at IS NULL;
 
 -- name: runs_after
--- The runs of a thread behind a number, in their order.
+-- The runs of a thread after a number, in order.
 SELECT {run} FROM perdure_runs WHERE thread_id = :thread_id AND n > :after ORDER BY n LIMIT :count;
 
 -- name: oldest_kept

@@ -1,12 +1,12 @@
 """Operations on messages of the outbox. Pure, no I/O, no colour.
 
-taken, not delivered     reserved for one worker for a while; then it is due again
-delivered, not deleted   it is delivered again, with the same id
+taken, not delivered     reserved for one worker for a while, then due again
+delivered, not deleted   delivered again, with the same id
 given up                 kept with the last error, and never due
 
-The message of a webhook has no body: it names an event of a run, and what is sent is read from the
-journal when it is delivered. So the statement that changes a run can store it, whatever the change
-turns out to be.
+The message of a webhook has no body: it names an event of a run, and its content is read from the
+journal at delivery. So the statement that changes a run can store it, before the outcome of the
+change is known.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from perdure.times import LAST_MS, moment
 from perdure.types import Message, Retry, State
 
 QUESTION = "perdure.question"
-"""Topic of the message that a new question for a person is announced with."""
+"""Topic of messages about new questions to people."""
 WEBHOOK = "perdure.webhook"
-"""How the topics of webhooks begin."""
+"""Prefix of webhook topics."""
 LANES = 8
-"""Topics that the webhooks of runs are spread over, by host: a slow receiver holds back its own."""
+"""Number of topics that runs' own webhooks are spread over, by host, so that a slow receiver holds
+back few others."""
 REDELIVERY = Retry(attempts=2**31)
 """How long to wait after a failed delivery."""
 NEVER = LAST_MS
-"""When a message is due that was given up."""
+"""Due time of a message that was given up."""
 
 
 class Endpoint(NamedTuple):
-    """A topic that is told of runs in some states, and of new questions for people."""
+    """A topic that gets messages about runs in some states, and about new questions to people."""
 
     topic: str
     name: str
@@ -49,17 +50,17 @@ class Endpoint(NamedTuple):
 
 
 def lane_topic(lane: int) -> str:
-    """The topic of the webhooks of some runs."""
+    """The topic of a lane: the own webhooks of some runs."""
     return f"{WEBHOOK}.{lane}"
 
 
 def topic_of_host(host: str) -> str:
-    """The topic of the webhooks of runs that go to this host."""
+    """The topic of runs' own webhooks to this host."""
     return lane_topic(zlib.crc32(host.lower().encode()) % LANES)
 
 
 def topic_of_endpoint(name: str) -> str:
-    """The topic of an endpoint of the runtime."""
+    """The topic of one of the runtime's endpoints."""
     return f"{WEBHOOK}:{name}"
 
 
@@ -68,12 +69,12 @@ def is_webhook(topic: str) -> bool:
 
 
 def announce_ends(made: Change) -> Statement:
-    """Store messages for the webhooks of the runs that a change ended, held or left waiting."""
+    """Store messages for the own webhooks of runs that a change ended, held or left waiting."""
     return Statement("announce_ends", {**made.params, "empty": b""})
 
 
 def announce_states(made: Change, endpoints: Iterable[Endpoint]) -> list[Statement]:
-    """Store messages for the endpoints that are told of the state a change leaves a run in."""
+    """Store messages for the endpoints that want the state in which a change leaves a run."""
     return [
         Statement(
             "announce_state",
@@ -156,7 +157,7 @@ def redeliver(message_id: str, now: int) -> Op[bool]:
 
 
 def pending(serializer: Serializer, count: int) -> Op[list[Message]]:
-    """Messages that are not delivered yet, oldest first."""
+    """Undelivered messages, oldest first."""
     return Op(
         "messages",
         [Statement("messages", {"count": count})],
@@ -168,7 +169,7 @@ def pending(serializer: Serializer, count: int) -> Op[list[Message]]:
 
 
 def _listed(serializer: Serializer, row: MessageRow, due_at: Any, error: Any) -> Message:
-    """A message that is not delivered yet. One that cannot be read has `damaged`."""
+    """An undelivered message. If it cannot be read, it has `damaged`."""
     try:
         message = to_message(serializer, row)
     except UNREADABLE as found:

@@ -100,7 +100,7 @@ _rows = partial(stored_rows.every, TokenRow)
 
 
 def insert(row: TokenRow) -> Op[bool]:
-    """Store a token. False if a valid one has that name."""
+    """Store a token. False if one with that name is not revoked."""
     params: dict[str, Any] = {"hash": row.hash, "name": row.name, "scopes": row.scopes}
     params |= {"now": row.created_at, "expires_at": row.expires_at}
     find = Statement("find_token", {"hash": row.hash})

@@ -22,8 +22,8 @@ class TokenService:
     def create(
         self, name: str, scopes: Iterable[str], *, expires: timedelta | None = None
     ) -> Plan[str]:
-        """Create a token and return it: it cannot be read again. Raises `BadArgument` if a valid
-        token has this name."""
+        """Create a token and return it: it cannot be read again. Raises `BadArgument` if a
+        token with this name is not revoked."""
         check_text("name", name)
         if not name:
             raise BadArgument("A token needs a name.")
@@ -49,7 +49,7 @@ class TokenService:
         return [row.to_token() for row in (yield from self.rows())]
 
     def revoke(self, name: str) -> Plan[None]:
-        """Revoke a token. Raises `NotFound` if no valid token has this name."""
+        """Revoke a token. Raises `NotFound` if no unrevoked token has this name."""
         rows = yield from self.rows()
         if not any(row.name == name and row.revoked_at is None for row in rows):
             raise NotFound("token", name)

@@ -59,8 +59,8 @@ class Webhook:
             raise BadArgument(f"events={self.events!r}: use some of {', '.join(known)}.")
         if not re.fullmatch(r"[A-Za-z0-9_.-]{0,64}", self.name):
             raise BadArgument(
-                f"name={self.name!r}: use up to 64 letters, digits, dots, dashes and underscores as "
-                "the name of a webhook."
+                f"name={self.name!r}: the name of a webhook must have at most 64 letters, digits, "
+                "dots, dashes and underscores."
             )
 
     @property

@@ -32,7 +32,7 @@ _STATUS = {
 _TYPES = {state.value: event for event, state in EVENTS.items()}
 
 
-class ToldRun:
+class ReportedRun:
     """A run, and the event that a message is about."""
 
     def __init__(
@@ -43,7 +43,7 @@ class ToldRun:
         self.setup = load_setup(engine.serializer, row)
 
     @classmethod
-    async def read(cls, engine: Engine, message: Message) -> ToldRun:
+    async def read(cls, engine: Engine, message: Message) -> ReportedRun:
         """Read the run and its event. Raises `Undelivered` if either was deleted."""
         row: RunRow | None = await engine.journal.ado(runs.find(message.run_id))
         number = message.id.removeprefix(f"{message.run_id}-").partition("-")[0]

@@ -62,17 +62,17 @@ class WebhookSender:
         self._engine.run_webhooks = self._own
 
     async def _to_run(self, message: Message) -> None:
-        from perdure.server.webhooks.contents import ToldRun
+        from perdure.server.webhooks.contents import ReportedRun
 
-        told = await ToldRun.read(self._engine, message)
-        url, body = str(told.setup.get("webhook")), await told.as_wire_run()
+        reported = await ReportedRun.read(self._engine, message)
+        url, body = str(reported.setup.get("webhook")), await reported.as_wire_run()
         await self._send(url, message, body, self._own)
 
     async def _to_endpoint(self, webhook: Webhook, message: Message) -> None:
-        from perdure.server.webhooks.contents import ToldRun, as_question
+        from perdure.server.webhooks.contents import ReportedRun, as_question
 
         if message.payload is None:
-            body = (await ToldRun.read(self._engine, message)).as_event()
+            body = (await ReportedRun.read(self._engine, message)).as_event()
         else:
             body = as_question(message)
         await self._send(webhook.url, message, body, webhook)
