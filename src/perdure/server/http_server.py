@@ -139,7 +139,7 @@ def listen(host: str, port: int, *, search: bool = False) -> socket.socket:
         except OverflowError:
             found.close()
             raise BadArgument(f"{candidate} is not a port: use 0 to 65535.") from None
-    raise BadArgument(f"Port {port} on {host} is taken. Pass another --port; 0 is any free port.")
+    raise BadArgument(f"Port {port} of {host} is taken. Pass another --port; 0 is any free port.")
 
 
 def address(listening: socket.socket) -> str:
