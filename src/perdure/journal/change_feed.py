@@ -1,13 +1,13 @@
-"""Wake those who wait for a run, in whichever process it changes.
+"""Wake callers that wait for a run, whichever process changes it.
 
-Callers of `join` watch the id of a run, readers of its stream watch `stream_of` that id, readers of
-all runs of a thread watch the id of the thread, for its next run. A run that produces something
-wakes the readers of its stream; one that changes wakes its callers of `join` too. Three sources:
+Callers of `join` watch the id of a run, readers of its stream watch `stream_of` that id, and
+readers of all runs of a thread watch the thread's id, for its next run. New output of a run wakes
+only the readers of its stream; a change of its state also wakes callers of `join`. Three sources:
 
-    a commit of this process       at once; what was streamed is handed over in memory
-    a hint of the database         PostgreSQL's NOTIFY, a write to SQLite's WAL
-    a look at the watched runs     one read for all of them, after a hint that does not say which
-                                   run changed, and every `poll` seconds: hints may be lost
+    a commit of this process       at once; stream chunks are handed over in memory
+    a hint from the database       PostgreSQL's NOTIFY, a write to SQLite's WAL
+    a read of the watched runs     one for all of them, after a hint that does not name the run,
+                                   and every `poll` seconds, because hints may be lost
 
 The thread that waits for hints lives while something is watched.
 """
@@ -27,37 +27,37 @@ from typing import Any, Protocol
 from perdure.journal.operation import Row, Statement
 
 CHANGES = frozenset({"let_go", "stop_run"})
-"""Statements after which those who watch the run `:id` may have something to do."""
+"""Statements that wake every watcher of the run `:id`."""
 NEW_CHUNKS = "insert_stream"
-"""The statement that stores what the run `:id` produced."""
+"""The statement that stores stream chunks of the run `:id`."""
 NEW_RUN = "insert_run"
-"""The statement that gives the thread `:thread_id` a further run."""
+"""The statement that adds a run to the thread `:thread_id`."""
 KEPT = 1 << 20
-"""Bytes of what a watched run streamed that are kept in memory."""
+"""Bytes of a watched run's stream chunks kept in memory."""
 GATHER = 0.01
-"""Seconds between two looks."""
+"""Minimum number of seconds between two reads."""
 HINTED = 5.0
-"""How many times longer the pauses are between two looks if the database gives hints."""
+"""Factor by which the poll interval is longer if the database sends hints."""
 LINGER = 5.0
 """Seconds without a watched run after which the thread ends."""
 LOOKED_FOR = 1000
-"""Runs that one statement looks for."""
+"""Maximum number of runs that one statement reads."""
 
 Read = Callable[[Sequence[Statement]], list[list[Row]]]
 
 
 class Hints(Protocol):
-    """How a database says that something was committed."""
+    """Hints from a database that something was committed."""
 
     def wait(self, seconds: float) -> Collection[str] | None:
-        """Wait for a commit of another process: ids of the runs that changed; None: any may have;
-        empty: nothing was heard. Raises anything if it cannot listen any more."""
+        """Wait for a commit of another process. Returns the names of what changed; None if any may
+        have; empty if there was no hint. May raise anything if it can no longer listen."""
 
     def close(self) -> None: ...
 
 
 class Item(Protocol):
-    """What was streamed, numbered from `n` to `last`."""
+    """Stream chunks, numbered from `n` to `last`."""
 
     n: int
     last: int
@@ -65,11 +65,11 @@ class Item(Protocol):
 
 
 class Watch:
-    """What is watched under one name by at least one caller in this process."""
+    """A run, stream or thread that at least one caller in this process watches."""
 
     def __init__(self) -> None:
         self.count = 0
-        """How often it has changed since it is watched."""
+        """How often it has changed while being watched."""
         self.watchers = 0
         self._version: Any = None
         self._streamed = 0
@@ -79,7 +79,7 @@ class Watch:
         self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     def changed(self, item: Any = None) -> None:
-        """Wake those who wait. `item` is what was streamed, if this process stored it."""
+        """Wake the waiting callers. `item` has the new chunks, if this process stored them."""
         with self._lock:
             self.count += 1
             if item is not None:
@@ -93,20 +93,20 @@ class Watch:
                     loop.call_soon_threadsafe(event.set)
 
     def looked(self, version: Any, streamed: int) -> None:
-        """Wake those who wait if it is not as it was at the last look, or if more was streamed than
-        they were given. At the first look too: they may have read before it."""
+        """Wake the waiting callers if a read found a new version, or more chunks than they have
+        got. The first read wakes them too, because they may have read before it."""
         if version != self._version or streamed > self._streamed:
             self._version, self._streamed = version, max(streamed, self._streamed)
             self.changed()
 
     def items_after(self, number: int) -> list[Any]:
-        """What was streamed after a number, if it is in memory without a gap."""
+        """The chunks after a number, if they are in memory without a gap."""
         with self._lock:
             found = [item for item in self._items if item.last > number]
         return found if found and found[0].n <= number + 1 else []
 
     async def wait(self, seen: int, seconds: float | None = None) -> None:
-        """Wait until it has changed more often than `seen` times, or so long."""
+        """Wait until `count` differs from `seen`, or until `seconds` have passed."""
         event = asyncio.Event()
         with self._lock:
             if self.count != seen:
@@ -138,8 +138,8 @@ class ChangeFeed:
 
     @contextlib.contextmanager
     def watch(self, name: str) -> Iterator[Watch]:
-        """Watch a run, a stream or a thread. Whatever changes from now on wakes the caller, or is
-        seen by its next read."""
+        """Watch a run, a stream or a thread. Every change from now on wakes the caller, or is seen
+        by its next read."""
         with self._lock:
             watch = self._watches.setdefault(name, Watch())
             watch.watchers += 1
@@ -153,25 +153,26 @@ class ChangeFeed:
                     self._watches.pop(name, None)
 
     def _start_thread(self) -> None:
-        """Have a thread wait for hints, if something is watched. Only with the lock."""
+        """Start the thread that waits for hints, if something is watched. The caller holds the
+        lock."""
         if self._thread is None and self._watches and not self._closed:
             self._thread = threading.Thread(target=self._run, name="perdure-changes", daemon=True)
             self._thread.start()
 
     def note(self, names: Collection[str]) -> None:
-        """These have changed."""
+        """Wake the watchers of what has changed."""
         for name in names:
             for one in (name, stream_of(name)):
                 if (watch := self._watches.get(one)) is not None:
                     watch.changed()
 
     def publish(self, run_id: str, item: Any) -> None:
-        """Hand over what a run streamed. It is on disk."""
+        """Hand over chunks of a run, which are on disk."""
         if (watch := self._watches.get(stream_of(run_id))) is not None:
             watch.changed(item)
 
     def close(self) -> None:
-        """Wake all, so that they see that the journal is closed."""
+        """Wake every caller, so that it sees that the journal is closed."""
         self._closed = True
         self._woken.set()
         self.note(list(self._watches))
@@ -191,10 +192,10 @@ class ChangeFeed:
                 hints.close()
             with self._lock:
                 self._thread = None
-                self._start_thread()  # for a caller that came while it ended
+                self._start_thread()  # for a caller that arrived while it ended
 
     def _turn(self, hints: Hints | None) -> Hints | None:
-        """Wait for a hint, and wake whom it concerns. Gives the source of the next one."""
+        """Wait for a hint, and wake the callers it concerns. Returns the source of the next one."""
         heard: Collection[str] | None = ()
         if hints is None:
             self._woken.wait(self._poll)
@@ -217,11 +218,11 @@ class ChangeFeed:
     def _hints(self) -> Hints | None:
         try:
             return self._open_hints()
-        except Exception:  # without hints it is seen at the next look
+        except Exception:  # without hints, the next poll sees the change
             return None
 
     def _look(self) -> None:
-        """Wake those whose runs are not as they were at the last look."""
+        """Read what is watched, and wake the callers of what has changed."""
         ids = sorted({name.removeprefix(_STREAM) for name in list(self._watches)})
         pieces = [ids[at : at + LOOKED_FOR] for at in range(0, len(ids), LOOKED_FOR)]
         names = [Statement("versions_of_runs", {"names": json.dumps(some)}) for some in pieces]
@@ -229,7 +230,7 @@ class ChangeFeed:
             return
         try:
             found = self._read(names)
-        except Exception:  # the callers meet it themselves, when they read
+        except Exception:  # callers get the same error when they read
             return
         for rows in found:
             for name, version, streamed in rows:
@@ -243,17 +244,17 @@ _STREAM = "stream:"
 
 
 def stream_of(run_id: str) -> str:
-    """The name by which what a run produces is watched."""
+    """The name under which the stream of a run is watched."""
     return _STREAM + run_id
 
 
 def changed_names(statements: Sequence[Statement]) -> set[str]:
-    """What is to be noted when these statements are committed: runs that change, and threads that
-    have a further run."""
+    """The names to note when these statements are committed: runs that change, and threads that get
+    a new run."""
     changed = {params["id"] for name, params in statements if name in CHANGES}
     return changed | {params["thread_id"] for name, params in statements if name == NEW_RUN}
 
 
 def streamed_names(statements: Sequence[Statement]) -> set[str]:
-    """What other processes have to note besides. This one is handed the chunks themselves."""
+    """The names that only other processes note. This one gets the chunks themselves."""
     return {stream_of(params["id"]) for name, params in statements if name == NEW_CHUNKS}

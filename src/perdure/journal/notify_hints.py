@@ -1,7 +1,7 @@
-"""Hints of PostgreSQL: LISTEN on a connection of its own, NOTIFY in the transaction that changes.
+"""Hints from PostgreSQL: LISTEN on a separate connection, NOTIFY in the transaction that changes.
 
-A hint may be lost: behind a pooler that gives a connection per transaction, or while this process
-connects again. Readers see what changed at the next look then.
+A hint may be lost, behind a transaction-mode connection pooler or while this process reconnects.
+Then readers see the change at the next poll.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import psycopg
 
 CHANNEL = "perdure"
 LONGEST = 7_900
-"""Bytes of a payload; PostgreSQL takes 8,000."""
+"""Maximum bytes of a payload; PostgreSQL allows fewer than 8,000."""
 
 
 def payload(sender: str, names: Iterable[str]) -> str:
-    """The payload of a notification: who sends it, and what changed if that fits."""
+    """The payload of a notification: its sender, and the names of what changed if they fit."""
     text = " ".join([sender, *sorted(names)])
     return text if len(text) < LONGEST and text.isascii() else sender
 
 
 class NotifyHints:
-    """Notifications of others. `sender` has told its own readers already."""
+    """Notifications from other journals. Those of `sender` are skipped: it woke its own readers."""
 
     def __init__(self, url: str, sender: str) -> None:
         self._sender = sender
