@@ -31,7 +31,7 @@ def verify(keys: Iterable[bytes], headers: Mapping[str, str], body: bytes, now: 
     sent = headers.get("webhook-signature", "")
     if not id or not at or not sent:
         raise BadSignature(
-            "Sign the request: webhook-id, webhook-timestamp and webhook-signature are required."
+            "Sign the request: webhook-id, webhook-timestamp and webhook-signature are needed."
         )
     if not at.isascii() or not at.isdigit() or len(at) > 12:
         raise BadSignature("webhook-timestamp is not a number of seconds.")
