@@ -179,7 +179,7 @@ async def test_what_cannot_be_stored_is_given_by_the_name_of_its_type(
         await rt.work(until_idle=True)
         [chunk] = await read(rt, run.id)
         assert chunk.data == {"fine": 1, "odd": "<Odd>", "many": ["<Odd>"]}
-    assert "streams what cannot be stored, in mode custom" in caplog.text
+    assert "streams a value that cannot be stored, in mode custom" in caplog.text
 
 
 async def test_the_stream_of_a_failed_run_ends_with_what_it_said(url: str) -> None:

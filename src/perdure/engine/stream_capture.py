@@ -1,16 +1,16 @@
-"""What LangGraph streams while a segment is driven, given to the recorder of the segment.
+"""Passes what LangGraph streams while a segment is driven to the segment's recorder.
 
-    begin_stream    where the numbers go on, and which chunks of the segment before are void
-    stream_through  LangGraph's own stream, recorded in its order; `recorded` for bound graphs
+    begin_stream    finds where numbering continues, and which earlier chunks are void
+    stream_through  runs LangGraph and records its stream in order; `recorded` for bound graphs
 
-A process that dies leaves chunks on disk behind the last checkpoint. Their nodes run again, so the
-next segment says that it replaces them from there. Some do not run again: parallel nodes that had
-finished, steps of a subgraph that has its own checkpoint. Their chunks are queued once more, behind
-that statement: a reader that drops what is void misses nothing, and has nothing twice.
+A process that dies leaves chunks on disk after the last checkpoint. Their nodes run again, so the
+next segment declares those chunks void. But some nodes do not run again: parallel ones that had
+finished, and steps of a subgraph that has its own checkpoint. Their chunks are queued once more
+after that declaration, so a reader that drops void chunks misses nothing and sees nothing twice.
 
-LangGraph, when it resumes, first gives the state it resumes from. Readers have it already, since it
-was queued before its checkpoint. It is recorded only after a wait, where LangGraph's callers expect
-it, and then it stays valid: it is on disk, whatever happens to the nodes that follow.
+When LangGraph resumes, it first emits the state it resumes from. Readers already have it, because
+it was queued before its checkpoint. It is recorded only after a wait, where LangGraph's callers
+expect it; then it stays valid whatever happens to the nodes that follow, since it is on disk.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from perdure.types import Chunk, State
 
 EVENTS = "events"
 RESUMED = "resumed"
-"""In place of its tasks: a state that LangGraph resumed from."""
+"""Stored in place of the tasks of a chunk: it is a state that LangGraph resumed from."""
 PAGE = 200
-"""Rows of the segment before that are read at once."""
+"""Rows of the previous segment to read at once."""
 
 
 def begin_stream(saver: Saver, drive: Drive, setup: Mapping[str, Any]) -> Plan[None]:
-    """Let a segment record what it produces, if its run keeps that."""
+    """Let a segment record its output, if its run keeps any."""
     segment, wanted, row = drive.segment, setup.get("stream"), drive.row
     if not wanted:
         return
@@ -61,7 +61,7 @@ def begin_stream(saver: Saver, drive: Drive, setup: Mapping[str, Any]) -> Plan[N
         recorder.resumed, recorder.after_wait = {*marks}, after_wait
     if last > marks.get("", 0):
         final = yield from _final_chunks(saver, row, marks)
-        if after_wait:  # LangGraph gives that state now
+        if after_wait:  # LangGraph is about to emit that state
             final = [one for one in final if one[1] != RESUMED]
         recorder.begin(marks.get("", 0) + 1, final)
     segment.stream = segment.progress.stream = recorder
@@ -70,7 +70,7 @@ def begin_stream(saver: Saver, drive: Drive, setup: Mapping[str, Any]) -> Plan[N
 def _final_chunks(
     saver: Saver, row: RunRow, marks: Mapping[str, int]
 ) -> Plan[list[tuple[Chunk, str]]]:
-    """Chunks behind the last checkpoint whose nodes do not run again."""
+    """Chunks after the last checkpoint whose nodes do not run again."""
     tail: list[tuple[Chunk, str]] = []
     final: list[tuple[Chunk, str]] = []
     after = marks.get("", 0)
@@ -80,7 +80,7 @@ def _final_chunks(
             found = [pair for pair in found if pair[0].n > after]
             if one.replaces is None:
                 tail += found
-            else:  # what was before it is void; what it gives again was final then, and still is
+            else:  # earlier chunks are void; those it repeats were final then, and still are
                 final, tail = found[1:], []
         after = rows[-1].last
     done: set[str] = set()
@@ -92,11 +92,11 @@ def _final_chunks(
 
 
 def _is_final(chunk: Chunk, tasks: str, marks: Mapping[str, int], done: set[str]) -> bool:
-    """Whether the task of a chunk, or one around it, has finished, or its subgraph has stored a
+    """Whether the task of a chunk, or an enclosing one, has finished, or its subgraph has stored a
     checkpoint since."""
     if tasks == RESUMED:
         return True
-    if not tasks or chunk.mode == "updates":  # LangGraph gives those of finished tasks again
+    if not tasks or chunk.mode == "updates":  # LangGraph repeats those of finished tasks
         return False
     chain = tasks.split("|")
     if any(part.rpartition(":")[2] in done for part in chain):
@@ -126,14 +126,14 @@ async def stream_through(drive: Drive, recorder: StreamRecorder) -> Any:
 async def recorded(
     chunks: AsyncIterator[Any], recorder: StreamRecorder, stream_mode: Any, subgraphs: bool
 ) -> AsyncIterator[Any]:
-    """A stream of LangGraph's, called with these arguments, that is recorded."""
+    """Record a stream of LangGraph's that was called with these arguments, and pass it on."""
     async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)) as found:
         async for chunk in tapped(found, _tap(recorder), stream_mode, subgraphs):
             yield chunk
 
 
 def _tap(recorder: StreamRecorder) -> Tap:
-    """Has chunks recorded, except those that readers have already."""
+    """Records chunks, except those that readers already have."""
 
     def tap(namespace: tuple[str, ...], mode: str, data: Any, tasks: str) -> None:
         if mode == "messages":
@@ -141,7 +141,7 @@ def _tap(recorder: StreamRecorder) -> Tap:
                 if recorder.hides_pieces:
                     return
             elif data[0].id in recorder.messages:
-                return  # a finished subgraph that is entered again gives its messages once more
+                return  # a finished subgraph that is entered again repeats its messages
         elif mode == "values" and (ns := "|".join(namespace)) in recorder.resumed:
             recorder.resumed.remove(ns)
             if not recorder.after_wait:
@@ -153,7 +153,7 @@ def _tap(recorder: StreamRecorder) -> Tap:
 
 
 class _Recorded(Runnable[Any, Any]):
-    """The graph of a segment, whose stream is recorded."""
+    """The graph of a segment, with a recorded stream."""
 
     def __init__(self, drive: Drive, recorder: StreamRecorder) -> None:
         self._drive, self._recorder = drive, recorder

@@ -1,12 +1,12 @@
-"""What a running graph streams, where it comes from.
+"""Taps what a running graph streams, at the point where it is emitted.
 
-A graph gives what its steps emit to the stream in its config too, and so do its subgraphs, which
-find it there; nodes write to the writer beside it. Messages do not go that way.
+A graph also passes what its steps emit to a stream in its config, where its subgraphs find it too,
+and its nodes use the stream writer next to it. Messages do not go that way.
 
-`Pregel.astream` keeps what nodes and steps emit in a queue, the local variable `stream` of the
-generator, from which its caller is served when it is resumed. The saver is called in between: the
-last chunks of a step are still in the queue then. And a chunk that a node writes does not say which
-task wrote it; but it is put into the queue in the context of that task.
+`Pregel.astream` puts what nodes and steps emit into a queue, the generator's local variable
+`stream`, and serves its caller from there when it is resumed. The saver is called in between, while
+the last chunks of a step are still in the queue. A chunk that a node writes does not say which task
+wrote it, but it is put into the queue in the context of that task.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
 TAPPED = frozenset({"values", "updates", "tasks", "checkpoints", "debug", "custom"})
-"""The modes of what `with_tap` gives."""
+"""The modes that `with_tap` can tap."""
 Tap = Callable[[tuple[str, ...], str, Any, str], None]
-"""Takes the namespace, mode and data of a chunk, and the tasks it comes from: `tasks_of`."""
+"""Takes the namespace, mode and data of a chunk, and the tasks it comes from (`tasks_of`)."""
 
 
 def with_tap(config: RunnableConfig, tap: Tap, modes: frozenset[str]) -> RunnableConfig:
-    """A config whose graph gives `tap` what it and its subgraphs emit in these modes, each chunk
-    before a checkpoint that follows it is stored. Unlike a stream with `subgraphs=True` it does not
-    make LangGraph run its steps in a slower way."""
+    """A config with which a graph passes `tap` what it and its subgraphs emit in these modes, each
+    chunk before the next checkpoint is stored. Unlike a stream with `subgraphs=True`, this keeps
+    LangGraph's faster way of running a step with a single task."""
     from langgraph._internal._constants import CONFIG_KEY_RUNTIME, CONFIG_KEY_STREAM
     from langgraph.pregel.protocol import StreamProtocol
     from langgraph.runtime import DEFAULT_RUNTIME
@@ -48,8 +48,8 @@ def with_tap(config: RunnableConfig, tap: Tap, modes: frozenset[str]) -> Runnabl
 async def tapped(
     chunks: AsyncGenerator[Any], tap: Tap, stream_mode: Any, subgraphs: bool
 ) -> AsyncIterator[Any]:
-    """The stream of a graph, called with these arguments. `tap` gets each chunk when it is emitted:
-    before a checkpoint that follows it is stored."""
+    """The stream of a graph that was called with these arguments. `tap` gets each chunk when it is
+    emitted, before the next checkpoint is stored."""
     first = asyncio.ensure_future(anext(chunks))
     try:
         await asyncio.sleep(0)  # the queue is made now, and no node has run yet
@@ -86,7 +86,7 @@ def _tap(tap: Tap, item: tuple[tuple[str, ...], str, Any]) -> None:
 
 
 def _as_item(chunk: Any, stream_mode: Any, subgraphs: bool) -> tuple[tuple[str, ...], str, Any]:
-    """A chunk as the caller of a stream gets it, as it was in the queue."""
+    """A chunk from the caller's side of a stream, as it was in the queue."""
     if isinstance(chunk, dict) and chunk.keys() >= {"type", "ns", "data"}:  # version="v2"
         return chunk["ns"], chunk["type"], chunk["data"]
     if isinstance(stream_mode, str):
@@ -96,16 +96,16 @@ def _as_item(chunk: Any, stream_mode: Any, subgraphs: bool) -> tuple[tuple[str, 
 
 
 def is_whole_message(data: Any) -> bool:
-    """Whether a chunk of mode `messages` is a message that a node returned, not a piece of one that
-    a model streams. LangGraph gives it unless it has streamed its pieces in this process."""
+    """Whether a chunk of mode `messages` is a message that a node returned, rather than a piece
+    that a model streamed. LangGraph emits it unless it streamed its pieces in this process."""
     from langchain_core.messages import BaseMessageChunk
 
     return not isinstance(data[0], BaseMessageChunk)
 
 
 def tasks_of(namespace: tuple[str, ...], mode: str, data: Any) -> str:
-    """The tasks that a chunk comes from, as a namespace: `outer:task id|inner:task id`. Without the
-    innermost one where that is not known. To be called where the chunk is emitted."""
+    """The tasks that a chunk comes from, as a namespace: `outer:task id|inner:task id`, without the
+    innermost task where it is not known. Call it where the chunk is emitted."""
     if mode == "messages" and isinstance(data, tuple) and isinstance(data[-1], dict):
         return str(data[-1].get("langgraph_checkpoint_ns") or "")
     if mode == "custom":

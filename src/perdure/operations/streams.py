@@ -1,12 +1,13 @@
-"""Operations on what a run produces while it is driven. Pure, no I/O.
+"""Operations on what a run streams while it is driven. Pure, no I/O.
 
-Chunks are numbered per run, from 1, without gaps. A row holds those that one transaction took. Only
-the driver that holds the lease stores any (`insert_stream`), so its numbers go on from what is on
-disk. What is not on disk when it dies was given to no reader, and its numbers are used again.
+Chunks are numbered per run, from 1, without gaps. A row holds the chunks that one transaction took.
+Only the driver that holds the lease stores any (`insert_stream`), so it numbers on from what is on
+disk. Chunks that are not on disk when it dies never reached a reader, and their numbers are reused.
 
-A segment that begins behind a checkpoint first stores a chunk of mode `segment`: it says from which
-number on the chunks before it are void, because their node runs again. `stream_after` leaves out
-rows that are void for readers that come later, and says of the others which chunks are.
+If a segment starts with chunks on disk after its checkpoint, it first stores a chunk of mode
+`segment`, which says from which number on earlier chunks are void, because their node runs again.
+For readers that come later, `stream_after` leaves out void rows, and says which chunks of a partly
+void row to drop.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from perdure.times import moment
 from perdure.types import ENDED, Chunk
 
 SEGMENT = "segment"
-"""The mode of the chunk that begins a segment which replaces something."""
+"""The mode of the chunk with which a segment replaces earlier ones."""
 MODES = ("values", "updates", "messages", "custom", "tasks", "checkpoints", "debug", "events")
-"""What can be kept of a run."""
+"""The modes of a run's output that can be kept."""
 PAGE = 100
-"""Rows that a reader reads at once."""
+"""Rows to read at once."""
 
 
 class StreamRow(NamedTuple):
@@ -50,18 +51,18 @@ class Entry(NamedTuple):
     namespace: tuple[str, ...]
     data: bytes
     extra: int | None = None
-    """Which of the row's extras is the metadata of this message. Many chunks have the same."""
+    """Index of this message's metadata in the row's extras; many chunks share it."""
     tasks: str = ""
-    """The tasks it comes from, as far as that is known: `outer:task id|inner:task id`."""
+    """The tasks it comes from, as far as known: `outer:task id|inner:task id`."""
 
 
 class StreamPage(NamedTuple):
-    """What a reader finds, on one snapshot."""
+    """What a reader finds in one snapshot."""
 
     rows: list[StreamRow]
     has_ended: bool
     rests: bool
-    """Whether the run rests until a person decides."""
+    """Whether the run waits until a person decides."""
     is_kept: bool
 
     @property
@@ -129,8 +130,8 @@ def insert(
     make: Callable[[], StreamRow],
     stored: Callable[[StreamRow], None],
 ) -> Op[None]:
-    """Store a row, which `make` gives when the transaction is formed, always the same. `stored` is
-    called once it is on disk; it must be quick."""
+    """Store a row. `make` returns it when the transaction is formed, always the same one. `stored`
+    is called once it is on disk, and must be quick."""
 
     def statements() -> list[Statement]:
         row = make()
@@ -148,7 +149,7 @@ def insert(
 
 
 def after(thread_id: str, run_id: str, number: int, now: int) -> Op[StreamPage]:
-    """What a run produced after a number, and whether more may follow."""
+    """What a run streamed after a number, and whether more may follow."""
     params = {"thread_id": thread_id, "id": run_id, "after": number, "now": now, "count": PAGE}
 
     def result(rows: Sequence[Sequence[Row]]) -> StreamPage:
@@ -177,13 +178,13 @@ def last(row: RunRow) -> Op[int]:
 
 
 def kept(behind: tuple[int, str], count: int) -> Op[list[StreamedRun]]:
-    """Runs whose chunks are kept, oldest first, behind a position."""
+    """Runs whose chunks are kept, oldest first, after a position."""
     params = {"after": behind[0], "after_id": behind[1], "count": count}
     return read_op("runs_with_streams", params, lambda rows: [StreamedRun(*r) for r in rows[0]])
 
 
 def forget(run: StreamedRun, count: int) -> Op[bool]:
-    """Delete up to `count` rows with chunks of an ended run. True: some are left."""
+    """Delete up to `count` rows of an ended run's chunks. True if some are left."""
     params = {"thread_id": run.thread_id, "id": run.id, "count": count}
     names = ("delete_run_stream", "note_forgotten", "is_stream_left")
     return Op("forget_stream", with_params(params, *names), is_left, write=True)

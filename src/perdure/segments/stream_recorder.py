@@ -1,13 +1,13 @@
-"""What a segment produces, queued as chunks in the journal's ordered log. Nothing waits for it.
+"""Queues the output of a segment as chunks in the journal's ordered queue. Nothing waits for it.
 
-A row is queued with its first chunk and gathers more until its transaction is formed, at most 20 ms
-later: a token is not a row, and a step costs no further commit. A checkpoint is queued behind the
-rows of the chunks before it, and `mark` says how many those are. So, once a checkpoint is on disk,
-so is everything that its nodes streamed; and the chunks on disk behind its mark come from nodes
-that the next segment runs again.
+A row is queued with its first chunk and takes more until its transaction is formed, at most 20 ms
+later, so many tokens share a row and a step needs no extra commit. A checkpoint is queued after the
+rows of all chunks that precede it, and `mark` returns how many those are. So once a checkpoint is
+on disk, everything its nodes streamed is too, and any chunk on disk with a higher number comes from
+a node that the next segment runs again.
 
-On a database whose batches are limited a row is formed when it is queued: after some bytes or some
-time, at a checkpoint, and at the end.
+On a database with limited batches, a row is formed when it is queued: after enough bytes or time,
+at a checkpoint, and at the end.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from perdure.types import Chunk
 log = logging.getLogger("perdure")
 
 LARGEST = 64 * 1024
-"""Bytes of a row that takes no further chunk."""
+"""Bytes after which a row takes no more chunks."""
 LONGEST = 0.25
-"""Seconds after which a row is queued on a database whose batches are limited."""
+"""Seconds after which a row is queued on a database with limited batches."""
 
 
 class _Row:
@@ -50,11 +50,11 @@ class _Row:
         self.extra_at: dict[int, tuple[Any, int]] = {}
         self.size = 0
         self.formed: StreamRow | None = None
-        """As it is stored, once its transaction was formed. Then it takes no further chunk."""
+        """The row as it is stored. Once its transaction is formed it takes no more chunks."""
 
 
 class StreamRecorder:
-    """The chunks of one segment. `modes` are those that its run keeps."""
+    """Records the chunks of one segment, in the `modes` that its run keeps."""
 
     def __init__(
         self,
@@ -68,27 +68,28 @@ class StreamRecorder:
         subgraphs: bool = True,
         marks: Mapping[str, int] | None = None,
     ) -> None:
-        """`last` is the number of the last chunk that is on disk, `marks` what the run's row says
-        of its checkpoints."""
+        """`last` is the number of the last chunk on disk; `marks` are the counts stored with the
+        run's checkpoints."""
         self._lease, self._journal, self._serializer = lease, journal, serializer
         self._clock, self.modes, self.subgraphs, self._count = clock, modes, subgraphs, last
         self._bounded = journal.capabilities.bounded
         self.messages: set[str | None] = set()
-        """Ids of messages that were given in an earlier segment, and are not void."""
+        """Ids of messages from an earlier segment that are still valid."""
         self.resumed: set[str] = set()
-        """Namespaces that resume from a checkpoint, and have not said from which state yet."""
+        """Namespaces that resume from a checkpoint and have not emitted that state yet."""
         self.after_wait = False
-        """Whether the segment goes on after a wait, not after a crash or a failure."""
+        """Whether the segment resumes after a wait, rather than after a crash or a failure."""
         redactor = serializer.codec.redactor
         self.hides_pieces = redactor is not None and bool(redactor.policy.patterns)
-        """Whether pieces of messages are left out: a pattern does not find a secret in pieces."""
+        """Whether to leave out pieces of messages: a redaction pattern cannot match a secret that
+        is split over several."""
         self._lock = threading.Lock()
         self._row: _Row | None = None
         self._marks: dict[str, int] = dict(marks or {})
         self._warned: set[str] = set()
 
     def begin(self, replaces_from: int, again: Iterable[tuple[Chunk, str]]) -> None:
-        """Say that chunks from this number on are void, except these, which are queued again: in
+        """Declare the chunks from this number on void, and queue the ones in `again` once more: in
         one row, so that another crash leaves all of them or none."""
         with self._lock:
             self._count += 1
@@ -103,7 +104,7 @@ class StreamRecorder:
             self._queue(row)
 
     def add(self, namespace: tuple[str, ...], mode: str, data: Any, tasks: str = "") -> None:
-        """Queue a chunk, if its mode is kept. `tasks` are those it comes from."""
+        """Queue a chunk if its mode is kept. `tasks` are the tasks it comes from."""
         if mode not in self.modes:
             return
         with self._lock:
@@ -125,8 +126,8 @@ class StreamRecorder:
         self._count += 1
 
     def mark(self, ns: str) -> str:
-        """A checkpoint of this namespace follows. Returns how many chunks came before it, and
-        before the checkpoints of subgraphs since the last one at the top."""
+        """Called before a checkpoint of this namespace. Returns how many chunks precede it, and
+        precede the subgraphs' checkpoints since the last one at the top level."""
         with self._lock:
             if self._bounded:
                 self._end_row()
@@ -134,7 +135,7 @@ class StreamRecorder:
             return json.dumps(self._marks)
 
     def close(self) -> None:
-        """Queue what is left: the segment ends."""
+        """Queue what is left when the segment ends."""
         with self._lock:
             self._end_row()
 
@@ -167,14 +168,14 @@ class StreamRecorder:
         return row.size > LARGEST or time.monotonic() - row.begun > LONGEST
 
     def _queue(self, row: _Row) -> None:
-        """Queue a row. If it has not been formed, it takes chunks until its transaction is."""
+        """Queue a row. Unless it is formed already, it takes chunks until its transaction is."""
         lease, feed = self._lease, self._journal.feed
         if self._bounded:
             self._form(row)
 
         def make() -> StreamRow:
             formed = row.formed
-            if formed is not None:  # without the lock: who queues a formed row has it
+            if formed is not None:  # the caller that queues a formed row holds the lock
                 return formed
             with self._lock:
                 return self._form(row) if row.formed is None else row.formed
@@ -191,7 +192,7 @@ class StreamRecorder:
         return row.formed
 
     def _position(self, row: _Row, extra: Any) -> int:
-        """Where the metadata of a message is in its row. The chunks of a message share it."""
+        """The position of a message's metadata in its row; all chunks of a message share it."""
         found = row.extra_at.get(id(extra))
         if found is None:
             blob = self._encode("messages", extra)
@@ -208,7 +209,8 @@ class StreamRecorder:
             if mode not in self._warned:
                 self._warned.add(mode)
                 log.warning(
-                    "run %s streams what cannot be stored, in mode %s: %s. Readers get its type.",
+                    "run %s streams a value that cannot be stored, in mode %s: %s. Readers get the "
+                    "name of its type.",
                     self._lease.run_id,
                     mode,
                     error,
@@ -217,7 +219,7 @@ class StreamRecorder:
             return encode(self._simplified(value), mode)
 
     def _simplified(self, value: Any, depth: int = 20) -> Any:
-        """A value whose parts that cannot be stored are replaced by the names of their types."""
+        """The value, with each part that cannot be stored replaced by the name of its type."""
         if depth and isinstance(value, dict):
             return {str(k): self._simplified(v, depth - 1) for k, v in value.items()}
         if depth and isinstance(value, (list, tuple)):

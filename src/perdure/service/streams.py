@@ -1,7 +1,7 @@
-"""Reading what runs produce: from memory where this process drives them, else from the journal.
+"""Reads what runs stream: from memory if this process drives them, else from the journal.
 
-A reader holds the number of the last chunk it gave, and nothing else: it may stop at any time, and
-another one goes on from that number. How fast it reads is of no concern to the run.
+A reader's only state is the number of the last chunk it returned: it may stop at any time, and
+another reader can continue from that number. How fast it reads does not affect the run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_modes(modes: Iterable[str] | str | None) -> list[str]:
 
 
 def kept_modes(modes: Iterable[str] | str | None, subgraphs: bool) -> dict[str, Any] | None:
-    """The part of a run's setup that says what is kept of its output."""
+    """The part of a run's setup that says which output to keep."""
     wanted = check_modes(modes)
     return {"modes": wanted, "subgraphs": subgraphs} if wanted else None
 
@@ -45,7 +45,7 @@ class StreamReader:
     async def read(
         self, after: int, modes: Collection[str], until_waiting: bool
     ) -> AsyncGenerator[Chunk]:
-        """Chunks after a number, until the run has ended, or rests if that is wanted."""
+        """Chunks after a number, until the run has ended or, with `until_waiting`, rests."""
         with self._journal.feed.watch(stream_of(self._run_id)) as watch:
             while True:
                 seen, page = watch.count, None
@@ -58,7 +58,7 @@ class StreamReader:
                         after = chunk.n
                         if not modes or chunk.mode in modes or chunk.mode == SEGMENT:
                             yield chunk
-                    await asyncio.sleep(0)  # a row may take long to decode: others have their turn
+                    await asyncio.sleep(0)  # a row may take long to decode: let others run
                 if page is None or page.is_full:
                     continue
                 if page.has_ended or (until_waiting and page.rests):
