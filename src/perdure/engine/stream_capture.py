@@ -15,6 +15,7 @@ expect it; then it stays valid whatever happens to the nodes that follow, since 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -134,6 +135,7 @@ async def recorded(
 
 def _tap(recorder: StreamRecorder) -> Tap:
     """Records chunks, except those that readers already have."""
+    recorder.loop = asyncio.get_running_loop()
 
     def tap(namespace: tuple[str, ...], mode: str, data: Any, tasks: str) -> None:
         if mode == "messages":

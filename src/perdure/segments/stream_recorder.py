@@ -73,6 +73,8 @@ class StreamRecorder:
         self._lease, self._journal, self._serializer = lease, journal, serializer
         self._clock, self.modes, self.subgraphs, self._count = clock, modes, subgraphs, last
         self._bounded = journal.capabilities.bounded
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The loop that runs the graph. Nodes may write from other threads."""
         self.messages: set[str | None] = set()
         """Ids of messages from an earlier segment that are still valid."""
         self.resumed: set[str] = set()
@@ -155,9 +157,14 @@ class StreamRecorder:
             if not self._bounded:
                 self._queue(row)
             else:
-                with contextlib.suppress(RuntimeError):  # no event loop: the next chunk queues it
-                    asyncio.get_running_loop().call_later(LONGEST, self._end_if_open, row)
+                self._end_later(row)
         return row
+
+    def _end_later(self, row: _Row) -> None:
+        loop = self.loop
+        with contextlib.suppress(RuntimeError):  # the loop is closed: `close` has queued the rest
+            if loop is not None:
+                loop.call_soon_threadsafe(loop.call_later, LONGEST, self._end_if_open, row)
 
     def _end_if_open(self, row: _Row) -> None:
         with self._lock, contextlib.suppress(Error):  # the journal may be closed by now
