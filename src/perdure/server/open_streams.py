@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from perdure.engine.shutdown import drain_on_signals, has_signal_handlers
 from perdure.server.json_errors import ApiError
+
+
+def is_not_of_a_cut(record: logging.LogRecord) -> bool:
+    """Whether a record of uvicorn is not the error that it logs for each stream that is cut."""
+    return record.msg != "ASGI callable returned without completing response."
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +64,7 @@ class OpenStreams:
 
     def stop(self) -> None:
         """Tell every stream to end."""
+        logging.getLogger("uvicorn.error").addFilter(is_not_of_a_cut)
         for stream in list(self._open):
             with contextlib.suppress(RuntimeError):  # its loop is closed
                 stream.loop.call_soon_threadsafe(stream.stopping.set)
