@@ -119,6 +119,16 @@ async def test_a_body_without_a_json_content_type_is_refused(sqlite_url: str) ->
         for kind in ({}, {"Content-Type": "text/plain"}):
             answer = await http.post("/body", content=b'{"limit": 3}', headers=kind)
             assert answer.status_code == 422
+            assert "send Content-Type: application/json" in answer.json()["detail"]
+
+
+async def test_a_value_that_is_none_of_those_a_field_takes_is_refused_by_the_fields_name(
+    sqlite_url: str,
+) -> None:
+    async with opened(sqlite_url) as rt, client_of(rt.asgi()) as http:
+        body = {"assistant_id": "g", "input": {}, "stream_mode": "sideways"}
+        said = (await http.post("/runs/stream", json=body)).json()["detail"]
+    assert said.startswith("body.stream_mode: Input should be 'values', 'updates'")
 
 
 async def test_an_internal_error_is_not_shown_and_its_message_is_not_logged(

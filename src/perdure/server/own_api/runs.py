@@ -22,7 +22,7 @@ from perdure.server.own_api.requests import (
 from perdure.service.run_selection import select_runs
 from perdure.types import Run, State, WaitRecord
 
-router = APIRouter(prefix="/perdure/runs", tags=["runs"])
+router = APIRouter(prefix="/perdure/runs", tags=["runs, perdure's own"])
 
 Seconds = Annotated[float, Query(ge=0, le=300, description="Maximum seconds to wait.")]
 
