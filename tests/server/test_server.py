@@ -723,6 +723,33 @@ def test_a_server_that_stops_lets_a_step_end_or_gives_its_run_back_and_logs_no_e
         assert not re.search("Traceback|ERROR", server.text), server.text
 
 
+@pytest.mark.slow
+def test_who_waits_for_a_run_when_the_server_stops_goes_on_at_its_location(
+    sqlite_url: str, folder: Path
+) -> None:
+    with Server(folder, sqlite_url, app="hasty") as server:
+        body = {"assistant_id": "hanging", "input": {"n": 1}}
+        asked: list[httpx.Response] = []
+
+        def wait() -> None:
+            with httpx.stream("POST", f"{server.place}/runs/wait", json=body, timeout=60) as reply:
+                asked.append(reply)
+                with pytest.raises(httpx.RemoteProtocolError):
+                    reply.read()
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        until((folder / "there").exists, "the node")
+        server.process.send_signal(signal.SIGTERM)
+        waiting.join(60)
+        server.process.wait(60)
+        assert not re.search("Traceback|ERROR", server.text), server.text
+    (folder / "go").touch()
+    with Server(folder, sqlite_url, app="hasty") as server:
+        found = httpx.get(server.place + asked[0].headers["Location"], timeout=60)
+        assert found.json() == {"n": 1, "log": ["hung", "third"]}
+
+
 def test_a_truncated_request_is_not_a_server_error(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
