@@ -180,7 +180,9 @@ async def test_a_stream_over_the_limit_is_refused_until_another_ends(sqlite_url:
                         found = again.status_code
 
 
-async def test_streams_end_when_the_server_is_signalled_to_stop(sqlite_url: str) -> None:
+async def test_streams_end_when_the_server_is_signalled_to_stop_also_those_opened_just_after(
+    sqlite_url: str,
+) -> None:
     before = (
         signal.signal(signal.SIGTERM, lambda *_: None),
         signal.signal(signal.SIGINT, lambda *_: None),
@@ -194,7 +196,8 @@ async def test_streams_end_when_the_server_is_signalled_to_stop(sqlite_url: str)
                 assert not asked.done()
                 signal.raise_signal(signal.SIGTERM)
                 answer = await asyncio.wait_for(asked, 10)
-        assert answer.text == "first\nlast\n"
+                late = await asyncio.wait_for(http.get("/stream"), 10)
+        assert answer.text == late.text == "first\nlast\n"
     finally:
         signal.signal(signal.SIGTERM, before[0])
         signal.signal(signal.SIGINT, before[1])

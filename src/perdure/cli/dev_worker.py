@@ -73,7 +73,7 @@ async def _make_server(rt: Runtime, options: DevOptions) -> Any:
     }
     measured(rt)
     app = make_app(rt, settings)
-    await check_exposure(rt, settings, options.host)
+    await check_exposure(rt, settings, options.host, options.at)
     return import_server().HttpServer(app, grace=options.grace, handle_signals=False)
 
 
