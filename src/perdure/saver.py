@@ -276,7 +276,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         # returns later, when the checkpoint may already be there. So it is queued now.
         try:
             queued = self._task_writer.put(self.journal, config, writes, task_id, task_path)
-        except Exception as error:
+        except BaseException as error:  # LeaseLost too: raised here, asyncio would print it
             return _raise(error)
         return self._await(queued)
 
@@ -460,5 +460,5 @@ def _note_interrupt(interrupts: Sequence[Any]) -> None:
 task_interrupts.watch_interrupts(_note_interrupt)
 
 
-async def _raise(error: Exception) -> None:
+async def _raise(error: BaseException) -> None:
     raise error

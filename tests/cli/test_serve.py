@@ -227,7 +227,7 @@ def test_another_address_needs_a_token_an_auth_or_insecure(folder: Path, sqlite_
     open_to_all = ("serve", "agents:rt", "--host", "0.0.0.0", "--port", "0")
     code, said = run(folder, sqlite_url, *open_to_all)
     assert code == 2
-    assert "perdure tokens create" in said
+    assert "perdure tokens create NAME --scope admin --at agents:rt." in said
     with command(folder, sqlite_url, *open_to_all, "--insecure") as running:
         serves(running)
     code, token = run(folder, sqlite_url, "tokens", "create", "ci", "--scope", "read")

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langgraph.types import Command as Goto
 from langgraph.types import Send
 
 import perdure
+from perdure.cli.output import one_line
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Run
 from tests.support.agents import chain
@@ -132,6 +134,11 @@ def test_an_effect_without_arguments_is_one_line(rt: TemporaryRuntime, command: 
     lines = command("show", run.id).done.out.splitlines()
     assert any("effect refresh done" in line for line in lines)
     assert not [line for line in lines if line and not line.strip()]
+
+
+def test_a_message_is_shown_without_its_empty_fields() -> None:
+    message = HumanMessage("Hello", id="m")
+    assert one_line([message]) == '[{"content": "Hello", "type": "human", "id": "m"}]'
 
 
 def test_as_json_it_has_everything_that_there_is_of_a_run(

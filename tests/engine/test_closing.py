@@ -82,6 +82,35 @@ async def test_closing_gives_back_what_is_driven(sqlite_url: str, way: str) -> N
     assert (found.state, found.attempts, calls) == (State.PENDING, 0, [])
 
 
+@pytest.mark.parametrize("grace", [0, 600], ids=["after its grace", "when cancelled once more"])
+async def test_a_cancelled_worker_gives_back_a_step_that_does_not_end_and_prints_no_error(
+    sqlite_url: str, grace: int
+) -> None:
+    reached, errors = asyncio.Event(), list[dict[str, Any]]()
+
+    async def waits_forever(_: Any) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    async with perdure.Runtime(sqlite_url, lease=timedelta(minutes=10)) as rt:
+        rt.register(chain(waits_forever), name="g")
+        run = await rt.start("g", {}, stream=["messages"])
+        others = asyncio.all_tasks()
+        limits: Any = {"grace": timedelta(seconds=grace), "handle_signals": False}
+        working = asyncio.create_task(rt.work(**limits))
+        await reached.wait()
+        working.cancel()
+        if grace:
+            await asked_to_stop(rt)
+            working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        await asyncio.gather(*asyncio.all_tasks() - others, return_exceptions=True)
+        assert (await rt.get(run.id)).state is State.PENDING
+    assert errors == []
+
+
 class ClosesAsOneBegins:
     """Has the runtime closed by another thread when the second of two workers is about to begin."""
 

@@ -188,6 +188,13 @@ async def test_a_user_is_an_admin_only_with_the_permission(sqlite_url: str) -> N
     assert admin.json()["scopes"] == ["admin", "answer", "read", "start"]
 
 
+async def test_a_user_is_told_which_permission_is_missing(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt, client_of(rt.asgi(auth=named("ada"))) as http:
+        answer = await http.get("/perdure/doctor")
+    assert answer.status_code == 403
+    assert answer.json() == {"detail": "This needs the permission 'perdure:admin'."}
+
+
 async def test_a_perdure_token_is_accepted_beside_the_handlers(sqlite_url: str) -> None:
     auth = named(None)
 

@@ -142,16 +142,16 @@ async def test_a_worker_that_fails_is_started_again(
 ) -> None:
     monkeypatch.setattr("perdure.server.lifespan.RESTART_AFTER", 0.01)
     rt, failed = runtime(sqlite_url), 0
-    work = rt.work
+    drive = rt.engine.drive
 
     async def fail_first(**options: Any) -> Any:
         nonlocal failed
         failed += 1
         if failed < 3:
             raise perdure.Error("no worker today")
-        return await work(**options)
+        return await drive(**options)
 
-    monkeypatch.setattr(rt, "work", fail_first)
+    monkeypatch.setattr(rt.engine, "drive", fail_first)
     async with client_of(application("fastapi", rt), lifespan=True) as http:
         assert (await http.post("/start")).json() == {"state": "done"}
     assert caplog.text.count("The worker failed: Error: no worker today") == 2

@@ -204,6 +204,8 @@ async def test_without_origins_a_preflight_request_is_refused(sqlite_url: str) -
 
 # -- tokens
 
+WRONG = {"x-api-key": "perdure_wrong"}
+
 
 @pytest.mark.parametrize("header", ["x-api-key", "authorization"])
 async def test_once_a_token_was_created_one_is_required(url: str, header: str) -> None:
@@ -217,6 +219,19 @@ async def test_once_a_token_was_created_one_is_required(url: str, header: str) -
             sent = f"Bearer {token}" if header == "authorization" else token
             answer = await http.get("/private", headers={header: sent, "Host": "any.example"})
             assert (answer.status_code, answer.json()["who"]) == (200, "reader")
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [({}, "Send a token"), ({"x-api-key": "lsv2_1"}, "perdure_"), (WRONG, "have expired")],
+)
+async def test_a_refused_caller_is_told_what_is_wrong_with_the_token(
+    sqlite_url: str, sent: dict[str, str], said: str
+) -> None:
+    async with opened(sqlite_url) as rt:
+        await create(rt, "read")
+        async with client_of(app_with(rt, declared)) as http:
+            assert said in (await http.get("/private", headers=sent)).json()["detail"]
 
 
 async def test_status_routes_need_no_token(sqlite_url: str) -> None:
@@ -333,6 +348,9 @@ def test_every_setting_is_in_the_guide() -> None:
     [
         ({"host": ["a"]}, "Did you mean 'hosts'"),
         ({"hosts": "a.example"}, "list"),
+        ({"hosts": ["https://a.example"]}, "not a host name"),
+        ({"cors": ["a.example"]}, "not an origin, such as https://"),
+        ({"cors": ["https://a.example/app"]}, "not an origin"),
         ({"max_body": 0}, "max_body"),
         ({"auth": object()}, "langgraph_sdk.Auth"),
     ],

@@ -119,6 +119,16 @@ async def test_a_body_without_a_json_content_type_is_refused(sqlite_url: str) ->
         for kind in ({}, {"Content-Type": "text/plain"}):
             answer = await http.post("/body", content=b'{"limit": 3}', headers=kind)
             assert answer.status_code == 422
+            assert "send Content-Type: application/json" in answer.json()["detail"]
+
+
+async def test_a_value_that_is_none_of_those_a_field_takes_is_refused_by_the_fields_name(
+    sqlite_url: str,
+) -> None:
+    async with opened(sqlite_url) as rt, client_of(rt.asgi()) as http:
+        body = {"assistant_id": "g", "input": {}, "stream_mode": "sideways"}
+        said = (await http.post("/runs/stream", json=body)).json()["detail"]
+    assert said.startswith("body.stream_mode: Input should be 'values', 'updates'")
 
 
 async def test_an_internal_error_is_not_shown_and_its_message_is_not_logged(
@@ -170,7 +180,9 @@ async def test_a_stream_over_the_limit_is_refused_until_another_ends(sqlite_url:
                         found = again.status_code
 
 
-async def test_streams_end_when_the_server_is_signalled_to_stop(sqlite_url: str) -> None:
+async def test_streams_end_when_the_server_is_signalled_to_stop_also_those_opened_just_after(
+    sqlite_url: str,
+) -> None:
     before = (
         signal.signal(signal.SIGTERM, lambda *_: None),
         signal.signal(signal.SIGINT, lambda *_: None),
@@ -184,7 +196,8 @@ async def test_streams_end_when_the_server_is_signalled_to_stop(sqlite_url: str)
                 assert not asked.done()
                 signal.raise_signal(signal.SIGTERM)
                 answer = await asyncio.wait_for(asked, 10)
-        assert answer.text == "first\nlast\n"
+                late = await asyncio.wait_for(http.get("/stream"), 10)
+        assert answer.text == late.text == "first\nlast\n"
     finally:
         signal.signal(signal.SIGTERM, before[0])
         signal.signal(signal.SIGINT, before[1])

@@ -468,6 +468,28 @@ def test_a_server_that_stops_cuts_its_streams_so_that_clients_reconnect(url: str
     assert not {one.id for one in rest if one.id} & {*ids}
 
 
+def test_who_joins_a_run_of_our_own_api_when_the_server_stops_gets_it_as_it_is(
+    sqlite_url: str,
+) -> None:
+    with streaming_server(sqlite_url) as server:
+        client, t = server.http.sync_client(), thread()
+        run = client.runs.create(t, "gate", input=HI, **NEW)
+        assert server.gate.begun.wait(10)
+        found: list[httpx.Response] = []
+
+        def join() -> None:
+            path = f"/perdure/runs/{run['run_id']}/join"
+            found.append(server.http.http().get(path, params={"timeout": 60}))
+
+        joining = threading.Thread(target=join)
+        joining.start()
+        until(lambda: len(server.streams) == 1, "the one that waits")
+        server.streams.stop()  # as at SIGTERM
+        joining.join(30)
+        assert found[0].json()["state"] == "running"
+        server.gate.opened.set()
+
+
 # -- threads
 
 

@@ -508,7 +508,7 @@ async def test_a_mounted_application_works_without_its_lifespan(url: str) -> Non
 # -- a real server
 
 AGENTS = """
-import operator, os, time
+import asyncio, operator, os, time
 from pathlib import Path
 from typing import Annotated, TypedDict
 
@@ -544,7 +544,16 @@ def third(state):
 
 rt = perdure.Runtime(os.environ["JOURNAL"], lease=timedelta(minutes=10))
 rt.register(StateGraph(Log).add_sequence([first, second, third]).add_edge(START, "first"), name="g")
+
+async def hang(state):
+    Path("there").touch()
+    while not Path("go").exists():
+        await asyncio.sleep(0.01)
+    return {"log": ["hung"]}
+
+rt.register(StateGraph(Log).add_sequence([hang, third]).add_edge(START, "hang"), name="hanging")
 app = rt.asgi(worker=False)
+patient, hasty = rt.asgi(), rt.asgi(grace=0.1)
 mounted = Starlette(routes=[Mount("/agents", app=app)])
 
 @asynccontextmanager
@@ -572,7 +581,8 @@ class Server:
         self._lines: list[str] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        self.place = self.says(r"running on (http://\S+)") + ("" if app == "app" else "/agents")
+        path = "/agents" if app in ("mounted", "kept") else ""
+        self.place = self.says(r"running on (http://\S+)") + path
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -687,6 +697,57 @@ def test_a_tick_of_a_mounted_application_drains_at_sigterm_and_answers(
         ended = [client.blocking.get(run.id) for run in runs]
         assert [run.state for run in ended] == [State.DONE] * 3 + [State.PENDING] * 3
         assert [run.attempts for run in ended[3:]] == [0, 0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["patient", "hasty"])
+def test_a_server_that_stops_lets_a_step_end_or_gives_its_run_back_and_logs_no_error(
+    sqlite_url: str, folder: Path, how: str
+) -> None:
+    with perdure.Client(sqlite_url) as client, Server(folder, sqlite_url, app=how) as server:
+        body = {"assistant_id": "hanging", "input": {"n": 1}, "stream_mode": ["values"]}
+        with httpx.stream("POST", f"{server.place}/runs/stream", json=body, timeout=60) as reply:
+            lines = reply.iter_lines()
+            until((folder / "there").exists, "the node")
+            server.process.send_signal(signal.SIGTERM)
+            with pytest.raises(httpx.RemoteProtocolError):
+                list(lines)
+        server.says("Waiting for application shutdown")
+        if how == "patient":
+            (folder / "go").touch()
+        server.process.wait(60)
+        [run] = client.blocking.runs()
+        assert run.state is State.PENDING
+        steps = [event.kind for event in client.blocking.events(run.id)].count("step")
+        assert steps == (3 if how == "patient" else 2)  # two before its first node
+        assert not re.search("Traceback|ERROR", server.text), server.text
+
+
+@pytest.mark.slow
+def test_who_waits_for_a_run_when_the_server_stops_goes_on_at_its_location(
+    sqlite_url: str, folder: Path
+) -> None:
+    with Server(folder, sqlite_url, app="hasty") as server:
+        body = {"assistant_id": "hanging", "input": {"n": 1}}
+        asked: list[httpx.Response] = []
+
+        def wait() -> None:
+            with httpx.stream("POST", f"{server.place}/runs/wait", json=body, timeout=60) as reply:
+                asked.append(reply)
+                with pytest.raises(httpx.RemoteProtocolError):
+                    reply.read()
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        until((folder / "there").exists, "the node")
+        server.process.send_signal(signal.SIGTERM)
+        waiting.join(60)
+        server.process.wait(60)
+        assert not re.search("Traceback|ERROR", server.text), server.text
+    (folder / "go").touch()
+    with Server(folder, sqlite_url, app="hasty") as server:
+        found = httpx.get(server.place + asked[0].headers["Location"], timeout=60)
+        assert found.json() == {"n": 1, "log": ["hung", "third"]}
 
 
 def test_a_truncated_request_is_not_a_server_error(

@@ -37,6 +37,7 @@ from tests.support.webhook_child import make
 from tests.support.webhook_receiver import WebhookReceiver, receiving
 
 SECRET = "whsec_" + "c2VjcmV0IG9mIGEgd2ViaG9vaywgbG9uZyBlbm91Z2g="
+PRIVATE = "allow_private=True, or PERDURE_WEBHOOK_PRIVATE=1"
 OTHER = "whsec_" + "YW5vdGhlciBzZWNyZXQgb2YgYSB3ZWJob29rLCBsb25n"
 LONG = timedelta(days=2)
 
@@ -300,7 +301,7 @@ def test_langgraphs_client_cannot_set_a_private_webhook(
     with client_of(sqlite_url, allow_private=False) as client:
         thread = client.threads.create()["thread_id"]
         for hook in (receiver.url, "https://169.254.169.254/latest", "https://localhost/x"):
-            with pytest.raises(langgraph_sdk.errors.UnprocessableEntityError):
+            with pytest.raises(langgraph_sdk.errors.UnprocessableEntityError, match=PRIVATE):
                 client.runs.create(thread, "agent", input={"log": []}, webhook=hook)
         assert client.runs.list(thread) == []
 

@@ -73,7 +73,7 @@ async def _make_server(rt: Runtime, options: DevOptions) -> Any:
     }
     measured(rt)
     app = make_app(rt, settings)
-    await check_exposure(rt, settings, options.host)
+    await check_exposure(rt, settings, options.host, options.at)
     return import_server().HttpServer(app, grace=options.grace, handle_signals=False)
 
 
@@ -86,8 +86,14 @@ async def _drive(
     signals = not supervised  # a terminal signals both processes; the supervisor sends SIGTERM once
     limits: Any = {"grace": timedelta(seconds=options.grace), "handle_signals": signals}
     working = asyncio.create_task(rt.work(concurrency=options.concurrency, **limits))
+
+    def stop() -> None:
+        working.cancel()
+        if server is not None:
+            server.stop()  # clients that come back wait for the next child
+
     if supervised:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.cancel)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
     try:
         with contextlib.suppress(asyncio.CancelledError):
             await (working if server is None else _serve(server, options, working))
@@ -103,7 +109,8 @@ async def _serve(server: Any, options: DevOptions, working: asyncio.Task[Any]) -
     working.add_done_callback(lambda _: server.stop())
     with socket.socket(fileno=options.socket) as listening:
         await server.serve(sockets=[listening])
-    working.cancel()  # if the server could not start
+    if not working.cancelling():
+        working.cancel()  # the server could not start
     await working
 
 

@@ -170,8 +170,16 @@ def one_line(value: Any, columns: int = 200) -> str:
     """A value in one line: a text as it is, anything else as JSON."""
     text = value
     if not isinstance(value, str):
-        text = json.dumps(value, default=json_default, ensure_ascii=False)
+        text = json.dumps(value, default=_without_empty, ensure_ascii=False)
     return truncate(printable(text), columns)
+
+
+def _without_empty(value: Any) -> Any:
+    """As `json_default`; a LangChain message, or another Pydantic model, without empty fields."""
+    found = json_default(value)
+    if not hasattr(value, "model_dump") or not isinstance(found, dict):
+        return found
+    return {name: one for name, one in found.items() if one not in (None, {}, [])}
 
 
 def value_lines(value: Any, most: int) -> list[str]:

@@ -59,7 +59,8 @@ def serve(
     configure_logging(quiet=quiet)
     for name, level in {"uvicorn.access": access_log, "uvicorn.error": False}.items():
         logging.getLogger(name).setLevel(logging.INFO if level else logging.WARNING)
-    rt = observed(runtime_at(one_place(place, at)))
+    where = one_place(place, at)
+    rt = observed(runtime_at(where))
     measured(rt)
     if as_json:
         log_json(rt, quiet=quiet)
@@ -75,15 +76,17 @@ def serve(
         settings["max_body"] = max_body
     if max_streams is not None:
         settings["max_streams"] = max_streams
-    import_server().run(_serve(rt, settings, host, port))
+    import_server().run(_serve(rt, settings, host, port, where))
 
 
-async def _serve(rt: Runtime, settings: ServerSettings, host: str, port: int) -> None:
+async def _serve(
+    rt: Runtime, settings: ServerSettings, host: str, port: int, at: str | None
+) -> None:
     import logging
 
     app, http_server = make_app(rt, settings), import_server()
     async with rt:
-        await check_exposure(rt, settings, host)
+        await check_exposure(rt, settings, host, at)
         with http_server.listen(host, port) as listening:
             log = logging.getLogger("perdure")
             graphs = ", ".join(rt.graphs) or "nothing"
@@ -127,8 +130,9 @@ def make_app(rt: Runtime, settings: ServerSettings) -> Any:
     return add_to_app(own, rt.router(**settings))
 
 
-async def check_exposure(rt: Runtime, settings: ServerSettings, host: str) -> None:
+async def check_exposure(rt: Runtime, settings: ServerSettings, host: str, at: str | None) -> None:
     """Raise `BadArgument` if the server would be open to other machines without credentials."""
+    from perdure.cli.output import at_option
     from perdure.langgraph_port import sdk_auth
     from perdure.server.hosts import is_loopback
 
@@ -140,5 +144,5 @@ async def check_exposure(rt: Runtime, settings: ServerSettings, host: str) -> No
     if not await rt.journal.arun(rt.services.tokens.rows()):
         raise BadArgument(
             f"{host} can be reached from other machines, but there is no token. Create one first: "
-            "perdure tokens create NAME --scope admin. Or pass --insecure."
+            f"perdure tokens create NAME --scope admin{at_option(at)}. Or pass --insecure."
         )

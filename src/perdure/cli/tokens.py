@@ -20,7 +20,7 @@ def create(
     at: At = None,
     scope: Annotated[
         list[str] | None,
-        Option(metavar="SCOPE", help="read, start, answer or admin; repeatable."),
+        Option(metavar="SCOPE", help="read, start, answer or admin; at least one, repeatable."),
     ] = None,
     expires: Annotated[
         str | None, Option(metavar="90d", help="How long it is valid. Default: forever.")

@@ -155,9 +155,15 @@ class Engine(LocalEngine):
         return bool(self._workers)
 
     async def drive(
-        self, *, handle_signals: bool, graphs: Iterable[str] | None = None, **limits: Any
+        self,
+        *,
+        handle_signals: bool,
+        stop: asyncio.Event | None = None,
+        graphs: Iterable[str] | None = None,
+        **limits: Any,
     ) -> Counts:
-        """Drive due runs of these graphs, all by default. `limits` are those of `Worker`."""
+        """Drive due runs of these graphs, all by default, until `stop` is set. `limits` are those
+        of `Worker`."""
         if self._expected:
             raise BadArgument(
                 f"{', '.join(sorted(self._expected))}: made by a coroutine. Open this runtime "
@@ -181,7 +187,7 @@ class Engine(LocalEngine):
         self._workers.add(worker)
         try:
             self._check_open()  # again: from here on `close` waits for it
-            return await worker.run(handle_signals=handle_signals)
+            return await worker.run(handle_signals=handle_signals, stop=stop)
         finally:
             self._workers.discard(worker)
             worker.ended.set()

@@ -22,7 +22,7 @@ log = logging.getLogger("perdure")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-_drains: list[Callable[[str], None]] = []
+_drains: list[Callable[[str | None], None]] = []
 _before: dict[int, Any] = {}
 """The handlers that ours replaced."""
 _owner = 0
@@ -37,11 +37,12 @@ def drain_on_signals(loop: asyncio.AbstractEventLoop, drain: Callable[[], None])
         yield
         return
 
-    def drain_here(name: str) -> None:
-        log.info("%s: draining", name)
+    def drain_here(name: str | None) -> None:
+        if name is not None:
+            log.info("%s: draining", name)
         drain()
 
-    def drain_soon(name: str) -> None:
+    def drain_soon(name: str | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(drain_here, name)
 
@@ -73,8 +74,10 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     if _owner != os.getpid():
         signal.raise_signal(number)
         return
+    name: str | None = signal.Signals(number).name
     for drain in _drains:
-        drain(signal.Signals(number).name)
+        drain(name)
+        name = None  # one line in the log is enough
     if _is_of_the_application(before):
         before(number, frame)
 

@@ -109,10 +109,13 @@ class Worker:
         self._alone: _Alone | None = None
         self._crowded = False
 
-    async def run(self, *, handle_signals: bool) -> Counts:
-        """Drive runs; see `Runtime.work` and `Runtime.tick`."""
+    async def run(self, *, handle_signals: bool, stop: asyncio.Event | None = None) -> Counts:
+        """Drive runs; see `Runtime.work` and `Runtime.tick`. It drains when `stop` is set: unlike a
+        cancellation, that does not cut a drain short which a signal has begun."""
         NodeThreadPool.serve(self._loop)
-        beating = asyncio.create_task(self._beat())
+        beside = [asyncio.create_task(self._beat())]
+        if stop is not None:
+            beside.append(asyncio.create_task(self._drain_at(stop)))
         try:
             if not self._keeper.is_started:
                 await asyncio.to_thread(self._keeper.start)
@@ -123,7 +126,8 @@ class Worker:
                 finally:
                     await self._drain()
         finally:
-            beating.cancel()
+            for task in beside:
+                task.cancel()
         return Counts(**{name: self._counts[name] for name in NAMES})
 
     def wake(self) -> None:
@@ -145,6 +149,10 @@ class Worker:
             self.ended.wait(self._grace + END_PATIENCE)
         for drive in list(self._driven):
             self._give_back(drive)
+
+    async def _drain_at(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self.drain()
 
     async def _beat(self) -> None:
         while True:
@@ -322,12 +330,14 @@ class Worker:
         self._draining = True
         beside: set[asyncio.Task[Any]] = {*self._deliveries.tasks}
         beside |= self._housekeeping.tasks.keys()
-        if under_way := self._tasks | beside:
-            await asyncio.wait(under_way, timeout=self._grace)
-        for drive in list(self._driven):
-            await asyncio.to_thread(self._give_back, drive)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=1.0)
+        try:
+            if under_way := self._tasks | beside:
+                await asyncio.wait(under_way, timeout=self._grace)
+        finally:  # also if it is cancelled meanwhile, as by a second interrupt
+            for drive in list(self._driven):
+                await asyncio.to_thread(self._give_back, drive)
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=1.0)
 
     def _give_back(self, drive: Drive) -> None:
         try:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -59,12 +58,13 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
     secret = CronSecret(options.secret)
     tick = TickEndpoint(runtime, runtime.tick, secret)
 
-    async def work() -> None:
+    async def work(stop: asyncio.Event) -> None:
         if runtime.graphs or runtime.engine.receivers or runtime.engine.webhook_endpoints:
-            await runtime.work(
+            await runtime.engine.drive(
                 concurrency=options.concurrency,
-                grace=timedelta(seconds=options.grace),
+                grace=options.grace,
                 handle_signals=has_signal_handlers(),
+                stop=stop,
             )
 
     lifespan = SharedLifespan(runtime, tick.drain, work if options.worker else None)
@@ -128,6 +128,7 @@ class MetricsEndpoint:
         self._runtime = runtime
 
     async def get(self, request: Request) -> Response:
+        """Metrics for Prometheus."""
         metrics = self._runtime.engine.observers.find(Metrics)
         if metrics is None:
             return json_error(404, "Metrics are off. Pass Runtime(observe=Metrics()).")

@@ -50,7 +50,10 @@ class Api:
     def require(self, scope: Scope) -> None:
         """Raise 403 unless the caller has this scope."""
         if scope not in self.caller.scopes:
-            raise ApiError(403, f"This token does not have the scope {scope.value!r}.")
+            message = f"This token does not have the scope {scope.value!r}."
+            if not self.caller.is_token:
+                message = f"This needs the permission 'perdure:{scope.value}'."
+            raise ApiError(403, message)
 
     async def authorize(self, resource: str, action: str, value: dict[str, Any]) -> Filters | None:
         """Call the `langgraph_sdk.Auth` handlers. They may change `value`, and return conditions on

@@ -64,6 +64,8 @@ class Gate:
             return self._open(request)
         if await self.tokens.exist():
             message = "Send a token: x-api-key: <token>, or Authorization: Bearer <token>."
+            if token is not None:
+                message = f"What was sent is not a token of perdure: these begin with {PREFIX}."
             raise ApiError(401, message, CHALLENGE)
         if not is_local_client(request):
             message = "Without tokens this server is open to its own machine only. Create a token: "

@@ -32,6 +32,7 @@ class Health:
         self._logged: str | None = None
 
     async def get(self, request: Request) -> Response:
+        """Whether the journal answers."""
         why = await self._find_fault()
         if why != self._logged:  # log each change once
             log.warning("GET /ok: %s", why or "the journal answers again.")

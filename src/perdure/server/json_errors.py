@@ -87,7 +87,11 @@ def _validation(error: RequestValidationError) -> str:
     """The first problem of an invalid request, and how many more there are."""
     found = error.errors()
     first: Any = found[0] if found else {"loc": (), "msg": "invalid"}
-    place = ".".join(str(part) for part in first["loc"])[:100]
+    if first["loc"] == ("body",) and isinstance(error.body, bytes):  # of another content type
+        return "The body has to be JSON: send Content-Type: application/json, as curl --json does."
+    # Without the types of a union, of which Pydantic names the one that it tried.
+    parts = [str(part) for part in first["loc"] if "[" not in str(part)]
+    place = ".".join(parts)[:100]
     more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
     return f"{ascii(place)[1:-1]}: {first['msg'].rstrip('.')[:200]}{more}."
 

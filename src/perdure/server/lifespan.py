@@ -7,6 +7,7 @@ first opens the runtime and the last closes it, unless it was open before. Each 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -26,8 +27,9 @@ class SharedLifespan:
         self,
         client: Client,
         drain: Callable[[], Awaitable[None]],
-        work: Callable[[], Awaitable[object]] | None = None,
+        work: Callable[[asyncio.Event], Awaitable[object]] | None = None,
     ) -> None:
+        """`work` is to drain when its event is set."""
         self._client, self._drain, self._work = client, drain, work
         self._changing = threading.Lock()  # lifespans may run in event loops of several threads
         self._running = 0
@@ -40,27 +42,29 @@ class SharedLifespan:
     @asynccontextmanager
     async def run(self, app: Any) -> AsyncIterator[None]:
         await asyncio.to_thread(self._begin)
-        worker = None if self._work is None else asyncio.create_task(self._keep_working(self._work))
+        stop = asyncio.Event()
+        worker = asyncio.create_task(self._keep_working(stop))
         try:
             yield
         finally:
             try:
-                if worker is not None:
-                    worker.cancel()  # each run stops at its next step, or is released
-                    await asyncio.wait([worker])
+                stop.set()  # each run stops at its next step, or is released
+                await asyncio.wait([worker])
                 await self._drain()
             finally:  # also if the server cancels this
                 await asyncio.to_thread(self._end)
 
-    async def _keep_working(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Run a worker until it is drained or cancelled; one that fails is started again."""
-        while True:
+    async def _keep_working(self, stop: asyncio.Event) -> None:
+        """Run a worker until it is drained; one that fails is started again."""
+        while self._work is not None and not stop.is_set():
             try:
-                await work()
+                await self._work(stop)
                 return
             except Exception as error:
                 log_failure("The worker", error, self._client.redact)
-            await asyncio.sleep(RESTART_AFTER)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RESTART_AFTER):
+                    await stop.wait()
 
     def _begin(self) -> None:
         with self._changing:

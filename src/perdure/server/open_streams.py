@@ -1,18 +1,29 @@
 """The open streams of a server: how many there may be, and ending them when it stops.
 
 A server waits for its open responses before it ends its lifespan. A stream that lasts as long as a
-run would keep it from stopping, so streams end on the signal that stops the server.
+run would keep it from stopping, so streams end on the signal that stops the server. So do
+streams opened just after it: the server may take a moment to stop listening.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from perdure.engine.shutdown import drain_on_signals, has_signal_handlers
 from perdure.server.json_errors import ApiError
+
+STOPS_WITHIN = 2.0
+"""Seconds after the signal in which a server may still accept connections."""
+
+
+def is_not_of_a_cut(record: logging.LogRecord) -> bool:
+    """Whether a record of uvicorn is not the error that it logs for each stream that is cut."""
+    return record.msg != "ASGI callable returned without completing response."
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +42,7 @@ class OpenStreams:
         self._most = most
         self._open: set[OpenStream] = set()
         self._signals = contextlib.ExitStack()
+        self._stopped_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._open)
@@ -46,6 +58,8 @@ class OpenStreams:
             )
         loop = asyncio.get_running_loop()
         stream = OpenStream(loop)
+        if time.monotonic() < self._stopped_at + STOPS_WITHIN:
+            stream.stopping.set()
         if not self._open and has_signal_handlers():
             self._signals.enter_context(drain_on_signals(loop, self.stop))
         self._open.add(stream)
@@ -58,6 +72,8 @@ class OpenStreams:
 
     def stop(self) -> None:
         """Tell every stream to end."""
+        self._stopped_at = time.monotonic()
+        logging.getLogger("uvicorn.error").addFilter(is_not_of_a_cut)
         for stream in list(self._open):
             with contextlib.suppress(RuntimeError):  # its loop is closed
                 stream.loop.call_soon_threadsafe(stream.stopping.set)

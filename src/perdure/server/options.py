@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
@@ -96,6 +97,18 @@ class ServerOptions:
                 raise BadArgument(f"{name} must be more than 0, not {getattr(options, name)!r}.")
         for secret in options.hook_secrets.values():
             secrets_of(secret)
+        for origin in options.cors:
+            if origin not in ("*", "null") and not re.fullmatch("[^/]+://[^/]+/?", origin):
+                raise BadArgument(
+                    f"cors: {origin!r} is not an origin, such as https://app.example.com, "
+                    "https://*.example.com or *."
+                )
+        for host in options.hosts:
+            if "/" in host:
+                raise BadArgument(
+                    f"hosts: {host!r} is not a host name, such as agents.example.com, "
+                    "*.example.com or *."
+                )
         return options
 
 

@@ -46,6 +46,7 @@ class TickEndpoint:
         self._ticks: set[asyncio.Task[Counts]] = set()
 
     async def post(self, request: Request) -> Response:
+        """Drive what is due, then answer: for a cron service, with its own secret."""
         if not self._secret.is_set:
             message = f"Ticks over HTTP are off. Set {VARIABLE}, or pass asgi(secret=...)."
             return json_error(404, message)

@@ -32,6 +32,7 @@ EVENTS = {
 LONGEST_URL = 2048
 SECRET_PREFIX = "whsec_"  # noqa: S105 (how secrets begin)
 _NAT64 = [ipaddress.IPv6Network(one) for one in ("64:ff9b::/96", "64:ff9b:1::/48")]
+_PRIVATE = "A receiver in your own network needs allow_private=True, or PERDURE_WEBHOOK_PRIVATE=1."
 _LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 
 
@@ -142,11 +143,11 @@ def check_url(url: Any, *, allow_private: bool) -> str:
     if allow_private:
         return host
     if parts.scheme == "http":
-        raise BadArgument("A webhook's URL must use https, unless allow_private is set.")
+        raise BadArgument(f"A webhook's URL must use https. {_PRIVATE}")
     name = host.rstrip(".")
     address = as_address(name)
     if name in _LOCAL_NAMES or name.endswith(".localhost") or (address and not is_public(address)):
-        raise BadArgument(f"The webhook's host {host} is not public. Use a public host.")
+        raise BadArgument(f"The webhook's host {host} is not public. {_PRIVATE}")
     return host
 
 

@@ -45,7 +45,7 @@ from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
 from perdure.times import milliseconds, moment
 
-router = APIRouter(tags=["Crons"])
+router = APIRouter(tags=["crons"])
 
 ORDERS = (
     *("cron_id", "assistant_id", "thread_id", "created_at", "updated_at"),

@@ -46,7 +46,7 @@ from perdure.server.json_errors import ApiError
 from perdure.server.json_values import WireResponse
 from perdure.types import ENDED
 
-router = APIRouter(tags=["Runs"])
+router = APIRouter(tags=["runs"])
 
 PAGE = 200
 """Runs that are read at once."""

@@ -2,6 +2,8 @@
 
 Until then a line feed is sent every few seconds. JSON ignores it, and it keeps proxies from closing
 the connection. If the caller disconnects before the end, `left` is called.
+If the server stops before the end, the response is cut after its head: clients go on waiting at its
+`Location`. An error would make them start the run again.
 """
 
 from __future__ import annotations
@@ -14,12 +16,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from perdure.server.agent_api.sse import StreamSlot
-from perdure.server.json_errors import json_error
 from perdure.server.json_values import dump
 
 PULSE = 5.0
 """Seconds between two line feeds."""
-STOPPING = "The server is stopping. Send the request again."
 
 
 class WaitingResponse(Response):
@@ -42,7 +42,7 @@ class WaitingResponse(Response):
         gone = asyncio.ensure_future(_disconnected(receive))
         stopping = asyncio.ensure_future(self._slot.stopping.wait())
         try:
-            await self._send(scope, receive, send, value, gone, stopping)
+            await self._send(send, value, gone, stopping)
         finally:
             self._slot.close()
             for task in (value, gone, stopping):
@@ -51,8 +51,6 @@ class WaitingResponse(Response):
 
     async def _send(
         self,
-        scope: Scope,
-        receive: Receive,
         send: Send,
         value: asyncio.Future[Any],
         gone: asyncio.Future[None],
@@ -67,11 +65,6 @@ class WaitingResponse(Response):
                 if self._left is not None:
                     await self._left()
                 return
-            if stopping.done() and not value.done():
-                if not has_begun:
-                    await json_error(503, STOPPING, {"Retry-After": "1"})(scope, receive, send)
-                    return
-                raise ConnectionAbortedError(STOPPING)  # the caller sees an incomplete response
             body = dump(value.result()) if value.done() else b"\n"
             if not has_begun:
                 await send(
@@ -79,6 +72,8 @@ class WaitingResponse(Response):
                 )
                 has_begun = True
             more = not value.done()
+            if more and stopping.done():
+                return
             await send({"type": "http.response.body", "body": body, "more_body": more})
             if not more:
                 return

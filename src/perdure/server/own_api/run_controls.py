@@ -14,7 +14,7 @@ from perdure.server.own_api.access import actor, allow_thread, find_run
 from perdure.server.own_api.requests import Body, Id, Person, Text, errors
 from perdure.types import Run
 
-router = APIRouter(prefix="/perdure/runs/{run_id}", tags=["runs"])
+router = APIRouter(prefix="/perdure/runs/{run_id}", tags=["runs, perdure's own"])
 
 ERRORS = errors(404, 409)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Annotated
 
@@ -22,7 +24,7 @@ from perdure.server.own_api.requests import (
 from perdure.service.run_selection import select_runs
 from perdure.types import Run, State, WaitRecord
 
-router = APIRouter(prefix="/perdure/runs", tags=["runs"])
+router = APIRouter(prefix="/perdure/runs", tags=["runs, perdure's own"])
 
 Seconds = Annotated[float, Query(ge=0, le=300, description="Maximum seconds to wait.")]
 
@@ -60,13 +62,21 @@ async def get_run(api: ApiDep, run_id: Id) -> Run:
 
 @router.get("/{run_id}/join", responses=errors(404))
 async def join_run(api: ApiDep, run_id: Id, timeout: Seconds = 60.0) -> Run:
-    """Wait until a run ends, for at most `timeout` seconds, and return it: check its `state`."""
+    """Wait until a run ends, the server stops, or `timeout` seconds pass, and return it: check its
+    `state`."""
     api.require(Scope.READ)
     await find_run(api, run_id)
-    try:
-        return await api.runtime.join(run_id, timeout=timedelta(seconds=timeout))
-    except TimeoutError:
-        return await api.runtime.get(run_id)
+    with api.open_stream() as waiting:
+        join = api.runtime.join(run_id, timeout=timedelta(seconds=timeout))
+        either: list[Awaitable[object]] = [join, waiting.stopping.wait()]
+        both = [asyncio.ensure_future(one) for one in either]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in both:
+                one.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+    return await api.runtime.get(run_id)
 
 
 @router.get("/{run_id}/waits", responses=errors(404))
