@@ -8,6 +8,9 @@ JOBS   ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
+# Tests start hundreds of interpreters: without bytecode each of them compiles LangGraph for a second.
+unexport PYTHONDONTWRITEBYTECODE
+COMPILED := $(VENV)/.compiled
 CODE  := $(wildcard src tests bench matrix examples upstream)
 SUITE  = $(BIN)/python -m tests.support.suite -n $(JOBS)
 
@@ -64,7 +67,7 @@ $(WORKERD): $(READY)
 
 js-clients: $(JS_CLIENTS) ## Install LangGraph's JavaScript clients and a browser for the tests, in .js-clients/
 
-$(JS_CLIENTS): $(READY)
+$(JS_CLIENTS): $(READY) | $(WORKERD)  # npm may come from a wheel, which is installed once
 	@echo 'Installing JavaScript clients in .js-clients/, in about a minute ...'
 	$(call npm_install,.js-clients,$(JS_PACKAGES))
 	@touch $@
@@ -78,8 +81,16 @@ demo-d1: $(WORKERD) ## See the same agent on Cloudflare D1 in workerd, ticked by
 demo: $(READY) ## See a month-long agent survive being killed all the time, beside stock LangGraph
 	$(BIN)/python -m examples.campaign.demo
 
-test: lint $(WORKERD) $(JS_CLIENTS) ## Before a commit: lint, types, every test on SQLite and PostgreSQL, some on D1; crash sweeps sampled
-	@$(MAKE) --no-print-directory -j 2 types pytest
+test: $(READY) ## Before a commit: lint, types, every test on SQLite and PostgreSQL, some on D1; crash sweeps sampled
+	@$(MAKE) --no-print-directory -j 2 lint $(JS_CLIENTS)
+	@$(MAKE) --no-print-directory -j 2 types $(COMPILED)
+	@$(MAKE) --no-print-directory pytest
+
+# Once, before the processes of the suite would all do it at the same time.
+$(COMPILED): $(READY)
+	@echo 'Compiling the tests and what they import ...'
+	@$(BIN)/python -m pytest --collect-only -qq -p no:xdist >/dev/null || true  # the suite says what is wrong
+	@touch $@
 
 test-all: lint types $(WORKERD) $(JS_CLIENTS) ## The same with every point of every crash sweep, and every test on D1 too
 	PERDURE_EVERY_POINT=1 $(SUITE)

@@ -1,7 +1,8 @@
 """Fixtures that every test may use: a journal of its own on each real database.
 
-A journal is a copy of one whose tables are there already, because making them takes longer than
-most tests. What tests the making itself takes an `empty_` one.
+A journal is a copy of one whose tables are there already, or one that another test used and that
+was cleaned, because making one takes longer than most tests. What tests the making itself takes an
+`empty_` one.
 """
 
 import shutil
@@ -19,6 +20,7 @@ from tests.support.d1_databases import Databases
 from tests.support.databases import DATABASES
 from tests.support.fork_server import ForkServer
 from tests.support.on_d1 import NOT_ON_D1, SAMPLE, named
+from tests.support.postgres_journals import Journals
 from tests.support.sampled import is_left_out
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -64,11 +66,8 @@ def postgres_server() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_server: Server) -> str:
-    """A database with an empty journal, to be copied."""
-    url = postgres_server.database()
-    perdure.connect(url).close()
-    return url
+def postgres_journals(postgres_server: Server) -> Journals:
+    return Journals(postgres_server)
 
 
 @pytest.fixture(scope="session")
@@ -101,24 +100,22 @@ def fork_server() -> Iterator[ForkServer]:
     server.close()
 
 
-def _database(server: Server, template: str | None) -> Iterator[str]:
-    server.start()  # in case the test before this one left it stopped
-    url = server.database(template=template)
-    yield url
-    server.start()
-    server.drop(url)
-
-
 @pytest.fixture
-def postgres_url(postgres_server: Server, postgres_template: str) -> Iterator[str]:
+def postgres_url(postgres_journals: Journals) -> Iterator[str]:
     """A PostgreSQL database with an empty journal."""
-    yield from _database(postgres_server, postgres_template)
+    url = postgres_journals.take()
+    yield url
+    postgres_journals.give_back(url)
 
 
 @pytest.fixture
 def empty_postgres_url(postgres_server: Server) -> Iterator[str]:
     """A PostgreSQL database with nothing in it."""
-    yield from _database(postgres_server, None)
+    postgres_server.start()  # in case the test before this one left it stopped
+    url = postgres_server.database()
+    yield url
+    postgres_server.start()
+    postgres_server.drop(url)
 
 
 @pytest.fixture

@@ -27,10 +27,10 @@ import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 
-from perdure.testing.postgres import Server
 from tests.support.fork_server import ForkServer
 from tests.support.killed_server import Killer, Pair, running
 from tests.support.polling import auntil
+from tests.support.postgres_journals import Journals
 from tests.support.stream_child import expected
 from tests.support.sweep import examples
 from tests.support.wire_listener import MessageListener, WireListener, come_back, read_all
@@ -53,16 +53,16 @@ def new_journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewJ
 
         yield copy
         return
-    server: Server = request.getfixturevalue("postgres_server")
-    template, made = request.getfixturevalue("postgres_template"), []
+    journals: Journals = request.getfixturevalue("postgres_journals")
+    made: list[str] = []
 
-    def clone() -> str:
-        made.append(server.database(template=template))
+    def take() -> str:
+        made.append(journals.take())
         return made[-1]
 
-    yield clone
+    yield take
     for url in made:
-        server.drop(url)
+        journals.give_back(url)
 
 
 def hello(text: str = "hi") -> dict[str, Any]:
