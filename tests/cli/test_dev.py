@@ -7,9 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +15,12 @@ import pytest
 import perdure
 from perdure.cli.dev import snapshot
 from perdure.types import Run, State
+from tests.support.cli_process import CliProcess
+from tests.support.commands import spawn
+from tests.support.fork_server import ForkServer
 from tests.support.polling import until
+
+Dev = Callable[..., CliProcess]
 
 AGENT = """
 import asyncio, operator, os, time
@@ -84,64 +86,6 @@ SAID = {
 }
 
 
-class Dev:
-    """A process of `perdure dev`, and what it says."""
-
-    def __init__(self, folder: Path, *options: str, cwd: Path | None = None) -> None:
-        environment = {k: v for k, v in os.environ.items() if k != "PERDURE_URL"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "perdure", "dev", *options],
-            cwd=cwd or folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self._lines: list[str] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as lines:
-            self._lines.extend(lines)
-
-    @property
-    def text(self) -> str:
-        return "".join(self._lines)
-
-    def says(self, pattern: str) -> str:
-        """What it said, and the first group of it."""
-        found: list[str] = []
-
-        def look() -> bool:
-            found[:] = re.findall(pattern, self.text)
-            return bool(found) or not self._reader.is_alive()
-
-        until(look, f"{pattern} in\n{self.text}")
-        assert found, f"{pattern} in\n{self.text}"
-        return found[-1]
-
-    def workers(self) -> list[int]:
-        return [int(pid) for pid in re.findall(r"pid (\d+)", self.text)]
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return self.ends()
-
-    def ends(self) -> int:
-        """Its exit code, once it and its worker are gone: the pipe they write to is closed."""
-        code = self.process.wait(60)
-        self._reader.join(60)
-        assert not self._reader.is_alive(), f"the worker is still there:\n{self.text}"
-        return code
-
-    def close(self) -> None:
-        self.process.kill()
-        self.ends()
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     found = tmp_path / "project"
@@ -159,16 +103,21 @@ def client(folder: Path) -> Iterator[perdure.Client]:
 
 
 @pytest.fixture
-def dev(folder: Path) -> Iterator[Callable[..., Dev]]:
-    begun: list[Dev] = []
+def dev(folder: Path, fork_server: ForkServer) -> Iterator[Dev]:
+    """Starts `perdure dev`; its worker is a new interpreter always, itself only if `fresh`."""
+    begun: list[CliProcess] = []
 
-    def begin(*options: str, cwd: Path | None = None) -> Dev:
-        begun.append(Dev(folder, *options, cwd=cwd))
+    def begin(*options: str, cwd: Path = folder, fresh: bool = False) -> CliProcess:
+        begun.append(CliProcess(None if fresh else fork_server, cwd, "dev", *options))
         return begun[-1]
 
     yield begin
     for one in begun:
         one.close()
+
+
+def workers(shown: CliProcess) -> list[int]:
+    return [int(pid) for pid in re.findall(r"pid (\d+)", shown.text)]
 
 
 def reaches(client: perdure.Client, run: Run, state: State) -> Run:
@@ -183,7 +132,7 @@ def calls(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_it_shows_what_it_loaded_and_what_happens(
-    folder: Path, client: perdure.Client, dev: Callable[..., Dev]
+    folder: Path, client: perdure.Client, dev: Dev
 ) -> None:
     shown = dev()
     shown.says("graphs +held, asks, sleeps, hears, fails\n")
@@ -214,7 +163,7 @@ def test_it_shows_what_it_loaded_and_what_happens(
     assert "Warning" not in shown.text
 
 
-def in_the_middle(folder: Path, client: perdure.Client, shown: Dev) -> Run:
+def in_the_middle(folder: Path, client: perdure.Client, shown: CliProcess) -> Run:
     """A run that is in its second step, and the first one is on disk."""
     run = client.blocking.start("held", {}, thread_id="t")
     shown.says(r"held t +step 1  first")
@@ -224,12 +173,12 @@ def in_the_middle(folder: Path, client: perdure.Client, shown: Dev) -> Run:
 
 @pytest.mark.slow
 def test_a_run_goes_on_after_dev_was_killed_and_started_again(
-    folder: Path, client: perdure.Client, dev: Callable[..., Dev]
+    folder: Path, client: perdure.Client, dev: Dev
 ) -> None:
     shown = dev()
     run = in_the_middle(folder, client, shown)
-    shown.process.kill()
-    os.kill(shown.workers()[0], signal.SIGKILL)
+    shown.send(signal.SIGKILL)
+    os.kill(workers(shown)[0], signal.SIGKILL)
     (folder / "go").touch()
     again = dev()
     assert reaches(client, run, State.DONE).output["log"] == ["first", "hold", "VERSION"]
@@ -239,20 +188,20 @@ def test_a_run_goes_on_after_dev_was_killed_and_started_again(
 
 
 @pytest.mark.slow
-def test_its_worker_does_not_outlive_it(dev: Callable[..., Dev]) -> None:
+def test_its_worker_does_not_outlive_it(dev: Dev) -> None:
     shown = dev()
     shown.says("worker +pid")
-    shown.process.kill()
+    shown.send(signal.SIGKILL)
     shown.ends()  # nobody has its output open any more
 
 
 @pytest.mark.slow
 def test_an_interrupt_from_the_terminal_lets_the_step_under_way_end(
-    folder: Path, client: perdure.Client, dev: Callable[..., Dev]
+    folder: Path, client: perdure.Client, dev: Dev
 ) -> None:
     shown = dev()
     run = in_the_middle(folder, client, shown)
-    os.killpg(shown.process.pid, signal.SIGINT)  # as a terminal does it: to all of them
+    os.killpg(shown.pid, signal.SIGINT)  # as a terminal does it: to all of them
     shown.says("stopping at the next step")
     (folder / "go").touch()
     assert shown.ends() == 0
@@ -264,37 +213,35 @@ def test_an_interrupt_from_the_terminal_lets_the_step_under_way_end(
 
 @pytest.mark.slow
 def test_a_second_interrupt_stops_it_at_once(
-    folder: Path, client: perdure.Client, dev: Callable[..., Dev]
+    folder: Path, client: perdure.Client, dev: Dev
 ) -> None:
     shown = dev("--grace", "600")
     run = in_the_middle(folder, client, shown)
-    os.killpg(shown.process.pid, signal.SIGINT)
+    os.killpg(shown.pid, signal.SIGINT)
     shown.says("stopping at the next step")
-    os.killpg(shown.process.pid, signal.SIGINT)
+    os.killpg(shown.pid, signal.SIGINT)
     assert shown.ends() == 0
     assert client.blocking.get(run.id).state is State.RUNNING  # whoever comes next takes it over
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_started_again(
-    folder: Path, client: perdure.Client, dev: Callable[..., Dev]
-) -> None:
+def test_a_killed_worker_is_started_again(folder: Path, client: perdure.Client, dev: Dev) -> None:
     shown = dev()
     run = in_the_middle(folder, client, shown)
-    os.kill(shown.workers()[0], signal.SIGKILL)
+    os.kill(workers(shown)[0], signal.SIGKILL)
     shown.says("killed by SIGKILL: restarting")
     (folder / "go").touch()
     reaches(client, run, State.DONE)
     shown.says(r"held t +recovered")
     assert calls(folder) == ["first", "hold", "hold", "VERSION"]
-    assert len(shown.workers()) == 2
+    assert len(workers(shown)) == 2
 
 
 @pytest.mark.slow
 def test_code_that_changes_is_loaded_and_a_sleeping_run_goes_on_with_it(
-    folder: Path, client: perdure.Client, dev: Callable[..., Dev]
+    folder: Path, client: perdure.Client, dev: Dev
 ) -> None:
-    shown = dev("--grace", "1")
+    shown = dev("--grace", "1", fresh=True)
     run = client.blocking.start("asks", {}, thread_id="t")
     wait = shown.says(r"perdure answer (\S+) JSON")
     code = folder / "agent.py"
@@ -318,7 +265,7 @@ def test_code_that_changes_is_loaded_and_a_sleeping_run_goes_on_with_it(
 
 @pytest.mark.slow
 def test_from_another_folder_the_commands_name_the_project(
-    folder: Path, tmp_path: Path, client: perdure.Client, dev: Callable[..., Dev]
+    folder: Path, tmp_path: Path, client: perdure.Client, dev: Dev
 ) -> None:
     shown = dev("project", "--no-reload", cwd=tmp_path)
     client.blocking.start("asks", {}, thread_id="t")
@@ -326,8 +273,9 @@ def test_from_another_folder_the_commands_name_the_project(
     assert calls(folder) == ["first"]  # in its own folder
 
 
-def test_a_folder_without_a_project_is_reported(tmp_path: Path) -> None:
-    shown = Dev(tmp_path)
+def test_a_folder_without_a_project_is_reported(tmp_path: Path, dev: Dev) -> None:
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    shown = dev(cwd=elsewhere)
     assert shown.ends() == 2
     shown.says("There is no langgraph.json in .*perdure worker module:name")
 
@@ -335,15 +283,8 @@ def test_a_folder_without_a_project_is_reported(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_project_is_driven_by_a_cron_too(folder: Path, client: perdure.Client) -> None:
     run = client.blocking.start("asks", {}, thread_id="t")
-    done = subprocess.run(
-        [sys.executable, "-m", "perdure", "tick", str(folder), "--quiet"],
-        cwd=folder,
-        env={k: v for k, v in os.environ.items() if k != "PERDURE_URL"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert json.loads(done.stdout)["waiting"] == 1, done.stderr
+    done = spawn("tick", str(folder), "--quiet", cwd=folder)
+    assert done.json[0]["waiting"] == 1, done.err
     assert client.blocking.get(run.id).state is State.WAITING
 
 

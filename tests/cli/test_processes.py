@@ -7,7 +7,6 @@ a journal in which something is wrong, 2 for wrong use.
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -21,6 +20,8 @@ import pytest
 import perdure
 from perdure.testing.ports import free_port
 from perdure.types import Run, State
+from tests.support.cli_process import CliProcess
+from tests.support.fork_server import ForkServer
 from tests.support.polling import until
 from tests.support.raw import execute
 
@@ -68,7 +69,7 @@ class Held:
 number = 7
 '''
 
-Start = Callable[..., subprocess.Popen[str]]
+Start = Callable[..., CliProcess]
 
 
 @pytest.fixture
@@ -80,32 +81,22 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cli(folder: Path) -> Iterator[Start]:
+def cli(folder: Path, fork_server: ForkServer) -> Iterator[Start]:
     """Starts `perdure` in the folder of the agents."""
-    children: list[subprocess.Popen[str]] = []
+    children: list[CliProcess] = []
 
-    def start(*arguments: str, url: str | None = None) -> subprocess.Popen[str]:
-        environment = {k: v for k, v in os.environ.items() if k not in ("JOURNAL", "PERDURE_URL")}
-        if url is not None:
-            environment["JOURNAL"] = url
-        child = subprocess.Popen(
-            [sys.executable, "-m", "perdure", *arguments],
-            cwd=folder, env=environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        children.append(child)
-        return child
+    def start(*arguments: str, url: str | None = None) -> CliProcess:
+        children.append(CliProcess(fork_server, folder, *arguments, apart=True, JOURNAL=url))
+        return children[-1]
 
     yield start
     for child in children:
-        if child.poll() is None:
-            child.kill()
-        child.communicate()
+        child.close()
 
 
-def ended(child: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str, str]:
-    out, err = child.communicate(timeout=seconds)
-    return child.returncode, out, err
+def ended(child: CliProcess) -> tuple[int, str, str]:
+    code = child.ends()
+    return code, child.text, child.err
 
 
 def scraped(port: int) -> str:
@@ -145,9 +136,9 @@ def test_a_worker_drives_what_is_due_until_it_is_told_to_stop(
     [later] = accept(sqlite_url, "quick")
     until(lambda: read(sqlite_url, later).state is State.DONE)
     until(lambda: 'perdure_runs_ended_total{graph="quick",state="done"} 2' in scraped(port))
-    assert worker.poll() is None
-    worker.send_signal(number)
-    code, out, err = ended(worker, 20)
+    assert not worker.is_over()
+    worker.send(number)
+    code, out, err = ended(worker)
     assert (code, out) == (0, "")
     assert f"{number.name}: draining" in err
     assert "working on never, quick, steps" in err
@@ -162,13 +153,11 @@ def test_a_worker_in_the_middle_of_a_step_finishes_it_and_another_finishes_the_r
     [run] = accept(url, "steps")
     worker = cli("worker", "agents:rt", url=url)
     until(lambda: calls(folder))
-    worker.send_signal(number)
-    assert worker.stderr is not None
-    while "draining" not in worker.stderr.readline():
-        assert worker.poll() is None
+    worker.send(number)
+    worker.says("draining")
     [other] = accept(url, "quick")
     (folder / "go").touch()
-    code, _, err = ended(worker, 20)
+    code, _, err = ended(worker)
     assert code == 0
     assert "Traceback" not in err
     with perdure.Runtime(url) as rt:
@@ -187,8 +176,8 @@ def test_a_worker_with_a_step_that_never_returns_exits_after_its_grace(
     [run] = accept(url, "never")
     worker = cli("worker", "agents:rt", "--grace", "0.5", url=url)
     until(lambda: calls(folder))
-    worker.send_signal(signal.SIGTERM)
-    code, _, err = ended(worker, 20)
+    worker.send(signal.SIGTERM)
+    code, _, err = ended(worker)
     assert code == 0
     assert "Traceback" not in err
     with perdure.Runtime(url) as rt:
