@@ -25,7 +25,7 @@ from tests.support.fork_server import ForkServer
 from tests.support.month import OUTAGES, Month
 from tests.support.month_judge import Judge, assert_right
 
-CONTACTS = int(os.environ.get("CAMPAIGN_CONTACTS", 60))
+CONTACTS = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(60, 30)))
 ON_POSTGRES = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(60, 12)))
 ON_D1 = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(60, 3)))
 SEED = int(os.environ.get("CAMPAIGN_SEED", "7"))

@@ -18,6 +18,7 @@ from perdure.journal import connect, migrate, postgres, sqlite, sqlite_connectio
 from perdure.journal.sql import fill, split
 from tests.support.entries import add, stored
 from tests.support.raw import execute
+from tests.support.sweep import sample
 
 
 @pytest.fixture
@@ -176,7 +177,7 @@ def killed_at(url: str, number: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize("number", range(len(statements()) + 1))
+@pytest.mark.parametrize("number", sample(range(len(statements()) + 1), 12))
 def test_killed_at_any_statement_it_leaves_nothing_and_the_next_connect_finishes_it(
     url: str, number: int
 ) -> None:
