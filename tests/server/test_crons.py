@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from langgraph_sdk.errors import APIStatusError
 
 import perdure
 from perdure.runtime import Runtime
 from perdure.testing import Clock
-from tests.support.agent_server import AgentServer, served
-from tests.support.wire_agents import wire_runtime, wire_server
+from tests.support.agent_server import AgentServer, refused, served
+from tests.support.wire_agents import wire_runtime
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 YEARLY = "0 0 1 1 *"
-
-
-@pytest.fixture
-def server(url: str) -> Iterator[AgentServer]:
-    with wire_server(url) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: AgentServer) -> Any:
-    return server.sync_client()
-
-
-def refused(code: int, call: Any, *arguments: Any, **named: Any) -> str:
-    with pytest.raises(APIStatusError) as error:
-        call(*arguments, **named)
-    assert error.value.status_code == code
-    return str(error.value)
 
 
 def test_a_cron_is_created_found_changed_and_deleted(client: Any) -> None:

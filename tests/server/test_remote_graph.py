@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -14,13 +13,7 @@ from langgraph.pregel.remote import RemoteException, RemoteGraph
 from langgraph.types import Command
 
 from tests.support.agent_server import AgentServer
-from tests.support.wire_agents import Numbers, Talk, wire_server
-
-
-@pytest.fixture
-def server(url: str) -> Iterator[AgentServer]:
-    with wire_server(url) as running:
-        yield running
+from tests.support.wire_agents import Numbers, Talk
 
 
 def remote(server: AgentServer, name: str) -> Any:

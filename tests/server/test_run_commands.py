@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
-import httpx
 import pytest
-from langgraph_sdk.errors import APIStatusError
 
 import perdure
 from perdure.types import Retry
 from tests.service.test_dialects import reviewed
-from tests.support.agent_server import AgentServer, served
-from tests.support.wire_agents import wire_server
+from tests.support.agent_server import AgentServer, refused, served
 
 NEW: Any = {"if_not_exists": "create"}
-
-
-@pytest.fixture
-def server(url: str) -> Iterator[AgentServer]:
-    with wire_server(url) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: AgentServer) -> Any:
-    return server.sync_client()
 
 
 def asked(client: Any, graph: str) -> tuple[str, list[Any]]:
@@ -37,13 +22,6 @@ def asked(client: Any, graph: str) -> tuple[str, list[Any]]:
     t = str(uuid4())
     values: Any = client.runs.wait(t, graph, input={"said": []}, **NEW)
     return t, values["__interrupt__"]
-
-
-def refused(code: int, call: Any, *arguments: Any, **named: Any) -> str:
-    with pytest.raises((APIStatusError, httpx.HTTPStatusError)) as error:
-        call(*arguments, **named)
-    assert error.value.response.status_code == code, str(error.value)
-    return error.value.response.text
 
 
 # -- answers

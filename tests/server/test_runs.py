@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -13,11 +12,11 @@ from uuid import UUID, uuid4
 
 import httpx
 import pytest
-from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError
+from langgraph_sdk.errors import ConflictError, NotFoundError
 
 from perdure.service.webhooks import RunWebhooks
 from perdure.testing import Clock
-from tests.support.agent_server import AgentServer, served
+from tests.support.agent_server import AgentServer, refused, served
 from tests.support.polling import until
 from tests.support.webhook_receiver import receiving
 from tests.support.wire_agents import wire_runtime, wire_server
@@ -25,27 +24,8 @@ from tests.support.wire_agents import wire_runtime, wire_server
 NEW: Any = {"if_not_exists": "create"}
 
 
-@pytest.fixture
-def server(url: str) -> Iterator[AgentServer]:
-    with wire_server(url) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: AgentServer) -> Any:
-    return server.sync_client()
-
-
 def thread() -> str:
     return str(uuid4())
-
-
-def refused(code: int, call: Any, *arguments: Any, **named: Any) -> str:
-    """The sentence with which a call is refused."""
-    with pytest.raises(APIStatusError) as error:
-        call(*arguments, **named)
-    assert error.value.status_code == code
-    return str(error.value)
 
 
 # -- creating and waiting

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import LangGraphClient, SyncLangGraphClient
+from langgraph_sdk.errors import APIStatusError
 
 from perdure.runtime import Runtime
 
@@ -91,6 +93,14 @@ def serving(app: Any) -> Iterator[AgentServer]:
         listener.close()
     if thread.is_alive():
         raise RuntimeError(f"The server did not stop within {SECONDS:.0f} seconds.")
+
+
+def refused(code: int, call: Any, *arguments: Any, **named: Any) -> str:
+    """What a call is refused with."""
+    with pytest.raises((APIStatusError, httpx.HTTPStatusError)) as error:
+        call(*arguments, **named)
+    assert error.value.response.status_code == code, str(error.value)
+    return error.value.response.text
 
 
 class _Server(uvicorn.Server):

@@ -35,13 +35,15 @@ from tests.support import crashtest_agents
 from tests.support.commands import spawn
 from tests.support.crashtest_server import warm as warm
 from tests.support.polling import until
-from tests.support.sweep import EVERY_POINT
+from tests.support.sweep import EVERY_POINT, examples
 
 pytestmark = pytest.mark.usefixtures("warm")
 AGENTS = "tests.support.crashtest_agents"
 SOURCE = Path(crashtest_agents.__file__)
 LIMIT = None if EVERY_POINT else 24
 """Points of the longest test."""
+MANY, FEW = examples(30, 12), examples(12, 5)
+"""Points of the others: those around what an agent does outside come first."""
 
 
 def line(comment: str) -> str:
@@ -121,15 +123,15 @@ def nodes_and_phases_are_named_and_statements_only_if_asked(report: Report) -> N
 @pytest.mark.slow
 def test_sleeps_pass_and_questions_are_answered(url: str) -> None:
     given = None if url.startswith("sqlite") else url
-    report = kill("careful", limit=8, url=given, answer="fine")
+    report = kill("careful", limit=FEW, url=given, answer="fine")
     report.check()
     assert report.result["output"]["log"][-1] == "fine"
-    assert [trial.state for trial in report.trials] == ["done"] * 8
+    assert [trial.state for trial in report.trials] == ["done"] * FEW
 
 
 @pytest.mark.slow
 def test_a_run_that_waits_for_a_signal_in_the_end_is_judged_as_it_waits() -> None:
-    report = kill("listener", limit=10)
+    report = kill("listener", limit=FEW)
     report.check()
     assert report.state == "waiting"
     assert report.tally.effects["mail"].total() == 1, "the first signal timed out"
@@ -138,12 +140,12 @@ def test_a_run_that_waits_for_a_signal_in_the_end_is_judged_as_it_waits() -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["functional", "factory", "greeter"])
 def test_an_entrypoint_a_function_and_messages_with_drawn_ids_are_fine(name: str) -> None:
-    kill(name, {"log": ["ana", "ben"]}, limit=8).check()
+    kill(name, {"log": ["ana", "ben"]}, limit=FEW).check()
 
 
 @pytest.mark.slow
 def test_a_held_run_is_told_and_no_failure() -> None:
-    report = kill("careful_payer", limit=30)
+    report = kill("careful_payer", limit=MANY)
     assert report.ok
     assert report.counts["held"] > 0
     held = next(trial for trial in report.trials if trial.state == "held")
@@ -156,7 +158,7 @@ def test_a_held_run_is_told_and_no_failure() -> None:
 def test_what_an_effect_and_its_question_to_the_far_side_do_is_judged_by_its_key(
     tmp_path: Path,
 ) -> None:
-    report = kill("careful_writer", {"folder": str(tmp_path)}, limit=30)
+    report = kill("careful_writer", {"folder": str(tmp_path)}, limit=MANY)
     report.check()
     assert (tmp_path / "asked").exists(), "nobody asked, so nothing was shown"
     assert report.counts["again_with_key"] > 0
@@ -167,25 +169,25 @@ def test_what_an_effect_and_its_question_to_the_far_side_do_is_judged_by_its_key
 
 @pytest.mark.slow
 def test_an_effect_that_never_asks_for_its_key_is_found_where_it_is_called_again() -> None:
-    report = kill("one_letter", limit=40)
+    report = kill("one_letter", limit=MANY)
     [group] = report.groups()
     assert group.finding.problem is Problem.DUPLICATED
     assert group.finding.what == "effect letter"
     assert "never asks for perdure.key()" in group.finding.detail
     assert report.counts["again_with_key"] == 0
-    kill("one_letter", limit=20, harmless=["effect letter"]).check()
+    kill("one_letter", limit=MANY, harmless=["effect letter"]).check()
 
 
 @pytest.mark.slow
 def test_a_line_that_writes_without_an_effect_is_found_where_it_repeats(tmp_path: Path) -> None:
-    report = kill("careless", {"folder": str(tmp_path)}, limit=20)
+    report = kill("careless", {"folder": str(tmp_path)}, limit=MANY)
     [group] = report.groups()
     assert group.finding.problem is Problem.DUPLICATED
     assert group.finding.where == line("the line that appends")
     assert "writes sent" in group.finding.detail
     assert report.trials[0].outcome is Outcome.OK, "nothing was written before the first point"
     assert report.trials[-1].outcome is Outcome.OK, "all was on disk at the last point"
-    assert 0 < report.counts["duplicated"] < 20
+    assert 0 < report.counts["duplicated"] < MANY
     with pytest.raises(AssertionError, match="outward action without @effect") as failed:
         report.check()
     assert "I am about to write" in str(failed.value), "what the agent printed is shown"
@@ -222,7 +224,7 @@ def far_side() -> Iterator[int]:
 def test_a_line_that_posts_without_an_effect_is_found_and_the_far_side_agrees() -> None:
     Count.posts = 0
     with far_side() as port:
-        report = kill("poster", {"port": port}, limit=12)
+        report = kill("poster", {"port": port}, limit=FEW)
     [group] = report.groups()
     assert group.finding.where == line("the line that posts")
     assert "sends over HTTP" in group.finding.detail
@@ -235,7 +237,7 @@ def test_a_line_that_posts_without_an_effect_is_found_and_the_far_side_agrees() 
 @pytest.mark.slow
 def test_what_a_library_does_in_a_task_of_its_own_is_told_with_its_node() -> None:
     with far_side() as port:
-        report = kill("connector", {"port": port}, limit=12)
+        report = kill("connector", {"port": port}, limit=FEW)
     [group] = report.groups()
     assert group.finding.where == "node 'connects'"
     assert f"connects to 127.0.0.1:{port}" in group.finding.detail
@@ -243,7 +245,7 @@ def test_what_a_library_does_in_a_task_of_its_own_is_told_with_its_node() -> Non
 
 @pytest.mark.slow
 def test_what_an_agent_tells_is_counted() -> None:
-    report = kill("teller", limit=12)
+    report = kill("teller", limit=FEW)
     [group] = report.groups()
     assert (group.finding.what, group.finding.where) == (
         "a dove flies",
@@ -257,12 +259,12 @@ def test_outside_does_nothing_outside_of_a_crash_test() -> None:
 
 @pytest.mark.slow
 def test_state_kept_in_memory_is_found_as_another_result() -> None:
-    report = kill("forgetful", limit=30)
+    report = kill("forgetful", limit=MANY)
     [group] = report.groups()
     assert group.finding.problem is Problem.DIFFERENT
     assert "'log'" in group.finding.what
     assert "1, then 0" in group.finding.detail
-    assert report.counts["different"] == len(group.trials) < 30
+    assert report.counts["different"] == len(group.trials) < MANY
 
 
 @pytest.mark.slow
@@ -276,11 +278,11 @@ def test_what_varies_by_itself_is_told_once_and_can_be_left_out() -> None:
 
 @pytest.mark.slow
 def test_a_model_that_is_called_again_is_found() -> None:
-    report = kill("chatter", limit=10)
+    report = kill("chatter", limit=FEW)
     [group] = report.groups()
     assert group.finding.problem is Problem.MODEL
     assert group.finding.where == line("the line that asks a model")
-    assert kill("chatter", limit=10, harmless=["tests/support/crashtest_agents.py"]).ok
+    assert kill("chatter", limit=FEW, harmless=["tests/support/crashtest_agents.py"]).ok
 
 
 @pytest.mark.slow
@@ -508,19 +510,19 @@ def test_the_command_writes_a_table_json_and_a_page_and_fails(tmp_path: Path) ->
     done = spawn(
         "crashtest",
         f"{AGENTS}:careless",
-        *("--input", f"@{given}", "--limit", "10", "--html", str(page), "--json", str(data)),
+        *("--input", f"@{given}", "--limit", "4", "--html", str(page), "--json", str(data)),
     )
     assert done.code == 1, done.err
     assert line("the line that appends") in done.out
     assert "duplicated" in done.out
     told = json.loads(data.read_text())
     assert told["ok"] is False
-    assert len(told["trials"]) == 20, "each point once, and once more during recovery"
+    assert len(told["trials"]) == 8, "each point once, and once more during recovery"
     assert told["findings"][0]["where"] == line("the line that appends")
     links = Links()
     links.feed(page.read_text())
     assert links.found == []
-    assert links.cells == 20
+    assert links.cells == 8
     assert "@import" not in page.read_text()
 
 
