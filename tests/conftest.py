@@ -5,6 +5,7 @@ was cleaned, because making one takes longer than most tests. What tests the mak
 `empty_` one.
 """
 
+import gc
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -43,6 +44,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         gone = {*left_out}
         items[:] = [item for item in items if item not in gone]
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: looking for garbage need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from matrix.__main__ import SHAPES, Line, render
 from matrix.graphs import INPUTS
 from perdure.testing.crashtest import CrashTest
 from tests.support.crashtest_server import warm as warm
+from tests.support.sweep import examples
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -16,13 +17,13 @@ pytestmark = pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_agent_of_every_shape_survives_being_killed(shape: str) -> None:
-    test = CrashTest(f"matrix.graphs:{shape}", INPUTS[shape], limit=12, recovery=0)
+    test = CrashTest(f"matrix.graphs:{shape}", INPUTS[shape], limit=examples(12, 6), recovery=0)
     test.run().check()
 
 
 @pytest.mark.slow
 def test_the_stock_saver_duplicates_what_perdure_does_not() -> None:
-    test = CrashTest("matrix.graphs:chain", INPUTS["chain"], stock=True, recovery=0)
+    test = CrashTest("matrix.graphs:chain", INPUTS["chain"], stock=True, recovery=0, limit=12)
     assert test.run().counts["duplicated"] > 0
 
 

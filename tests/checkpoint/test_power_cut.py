@@ -18,9 +18,10 @@ from perdure.saver import Saver
 from perdure.types import Durability
 from tests.support.crash_child import Told, converse, open_saver
 from tests.support.disk import Disk, Event, SqliteOutOfReach, surviving
+from tests.support.sweep import examples
 
 pytestmark = pytest.mark.slow
-CUTS = 200
+CUTS = examples(200, 80)
 SEED = 4711
 
 

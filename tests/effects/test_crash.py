@@ -108,8 +108,9 @@ def check(judge: Judge) -> None:
     points = kills([point for [point] in whole.all("point")])
     assert {"commit.before", "commit.after"} <= {point for point, _ in points}
     assert any(point.startswith("effect ") for point, _ in points)
-    points = points[:: 3 if judge.url.startswith("postgresql") else 1]
-    points = sample(points, 9, lambda point: point[0])
+    is_postgres = judge.url.startswith("postgresql")
+    points = points[:: 3 if is_postgres else 1]
+    points = sample(points, 6 if is_postgres else 9, lambda point: point[0])
     rng = random.Random(judge.story)
     unreached = 0
     for number, kill in enumerate(points):

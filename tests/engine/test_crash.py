@@ -77,7 +77,7 @@ def check(judge: Judge, part: int) -> None:
         point.partition(".")[0] for point in counts
     }
     unreached = 0
-    wanted = sample(kills(counts), 24, lambda point: point[0])[part :: len(PARTS)]
+    wanted = sample(kills(counts), 16, lambda point: point[0])[part :: len(PARTS)]
     for number, (point, n) in enumerate(wanted):
         thread = f"{part}-{number}"
         killed = judge.run(thread, "first", kill=(point, n))

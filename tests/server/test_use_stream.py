@@ -21,6 +21,7 @@ import perdure
 from tests.clients.graphs import GRAPHS
 from tests.support.agent_server import serving
 from tests.support.js_clients import agent_server, node
+from tests.support.sweep import EVERY_POINT, sample
 
 pytestmark = pytest.mark.slow
 
@@ -82,13 +83,13 @@ def check(story: dict[str, Any]) -> None:
     assert story["complaints"] == []
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", sample(PAGES, 2))
 def test_a_page_of_an_allowed_origin_uses_the_hook(either_url: str, pages: Path, page: str) -> None:
     with another_origin(pages) as origin, agent_server(either_url, cors=[origin]) as address:
         check(node("use_stream.mjs", f"{origin}/{page}.html", address))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", PAGES if EVERY_POINT else PAGES[1:2])
 def test_a_page_of_the_embedding_application_uses_the_hook(
     sqlite_url: str, pages: Path, page: str
 ) -> None:
