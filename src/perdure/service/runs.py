@@ -99,14 +99,15 @@ class RunService:
         parent: Parent | None = None,
         run_id: str | None = None,
         beside: Beside | None = None,
+        grace: timedelta = GRACE,
     ) -> Plan[RunRow]:
         """Accept a run of a graph, given as (name, version), or find the one of this key.
 
         For `reserve` seconds no worker claims it, only a caller that drives it itself. With `only`,
-        runs in that state alone are stopped, whatever the strategy. What is `beside` is stored in
-        the same batch. A node of a run of an evaluation starts no other run: the effects of that
-        one would not be simulated. The URL in `setup["webhook"]` is told when the run ends, is
-        held, or waits for a person.
+        runs in that state alone are stopped, whatever the strategy; the step of a run that is
+        stopped may go on for its `grace`. What is `beside` is stored in the same batch. A node of a
+        run of an evaluation starts no other run: the effects of that one would not be simulated.
+        The URL in `setup["webhook"]` is told when the run ends, is held, or waits for a person.
         """
         if "perdure.saver" in sys.modules:  # else this is no node
             from perdure.effects.simulation import refuse_in_evaluation
@@ -136,7 +137,7 @@ class RunService:
             ),
             strategy=strategy,
             only=only,
-            grace=round(GRACE.total_seconds() * 1000),
+            grace=round(grace.total_seconds() * 1000),
             fingerprint=fingerprint,
             begun=begun,
             parent=parent,

@@ -51,6 +51,9 @@ from perdure.server.context import Api
 from perdure.server.json_errors import ApiError
 from perdure.types import Kind, WaitState
 
+GRACE = timedelta(seconds=0.5)
+"""How long a step may go on of a run that is cancelled, or that another input takes over: a person
+waits for that."""
 STATELESS_TTL = 1.0
 """Minutes from its start until a stateless run's thread is erased, if the run has ended."""
 BREAKPOINT = "breakpoint:"
@@ -270,6 +273,7 @@ def _start(api: Api, request: RunRequest) -> Plan[RunRow]:
         after=timedelta(seconds=body.after_seconds) if body.after_seconds else None,
         run_id=request.run_id,
         beside=Beside(record, refuse),
+        grace=GRACE,
     )
 
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from datetime import timedelta
 
 from perdure.errors import NotFound, WrongState
 from perdure.journal import Plan
 from perdure.operations import runs
+from perdure.server.agent_api.run_acceptance import GRACE
 from perdure.server.agent_api.run_results import SeenRun, until
 from perdure.server.context import Api
 from perdure.types import Control, State
 
 log = logging.getLogger("perdure")
 
-GRACE = timedelta(seconds=0.5)
-"""How long a step of a cancelled run may go on. Short, because a person may be waiting."""
 REASON = "it was cancelled over HTTP"
 
 _FINISHING: set[asyncio.Task[None]] = set()
