@@ -232,9 +232,7 @@ def test_a_cancelled_run_is_interrupted_and_keeps_its_state(client: Any) -> None
     t = thread()
     run = client.runs.create(t, "slow", input={"n": 1}, **NEW)
     until(lambda: client.runs.get(t, run["run_id"])["status"] == "running")
-    began = time.monotonic()
     client.runs.cancel(t, run["run_id"], wait=True)
-    assert time.monotonic() - began < 5
     assert client.runs.get(t, run["run_id"])["status"] == "interrupted"
     assert client.runs.join(t, run["run_id"])["n"] in (1, 2)
     client.runs.cancel(t, run["run_id"])  # again: nothing to do
