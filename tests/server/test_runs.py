@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -17,7 +15,7 @@ from langgraph_sdk.errors import ConflictError, NotFoundError
 from perdure.service.webhooks import RunWebhooks
 from perdure.testing import Clock
 from tests.support.agent_server import AgentServer, refused, served
-from tests.support.polling import until
+from tests.support.polling import auntil, until
 from tests.support.webhook_receiver import receiving
 from tests.support.wire_agents import wire_runtime, wire_server
 
@@ -316,10 +314,11 @@ async def test_a_caller_that_leaves_a_wait_cancels_its_run_only_if_asked(
         with pytest.raises(httpx.ReadTimeout):
             await http.post(f"/threads/{t}/runs/wait", json=body, timeout=1.0)
         [run] = await client.runs.list(t)
-        deadline = time.monotonic() + 5
-        while (await client.runs.get(t, run["run_id"]))["status"] != status:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.05)
+
+        async def reached() -> bool:
+            return (await client.runs.get(t, run["run_id"]))["status"] == status
+
+        await auntil(reached, status)
         await client.runs.cancel(t, run["run_id"])
 
 
