@@ -88,12 +88,19 @@ async function reload() {
   return { messages: await messages(page), seen: await seen(page), runs: (await ask(`/threads/${threadOf(page)}/runs`)).length };
 }
 
+async function refused() {
+  const page = await visit();
+  await say(page, "hello there");
+  for (let i = 0; i < 400 && !complaints.length; i++) await new Promise((done) => setTimeout(done, 50));
+  return { messages: await messages(page) };
+}
+
+const parts = { chat, question, stop, reload, refused };
 const story = {};
 let failed = 0;
-for (const [name, part] of Object.entries({ chat, question, stop, reload })) {
-  if (chosen.length && !chosen.includes(name)) continue;
+for (const name of chosen.length ? chosen : ["chat", "question", "stop", "reload"]) {
   try {
-    story[name] = await part();
+    story[name] = await parts[name]();
   } catch (error) {
     const pages = browser.contexts().at(-1)?.pages() ?? [];
     story[name] = { failed: String(error), page: await pages.at(-1)?.textContent("body").catch(() => null) };

@@ -29,6 +29,7 @@ import perdure
 from perdure.errors import AlreadyAnswered, BadAnswer, WrongKey
 from perdure.langmem import ReflectionExecutor
 from perdure.testing.postgres import Server
+from tests.support.databases import DATABASES
 from tests.support.journal_graphs import LARGE, NAMESPACE, WORLD, chat, letter, reflect, talk, who
 from tests.support.journals import FILES, left, load_rows, opened, seen
 from tests.support.polling import until
@@ -292,7 +293,7 @@ def live(url: str, kind: str) -> Life:
     return living.life
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+@pytest.fixture(scope="module", params=DATABASES[:2])
 def life(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Life]:

@@ -22,6 +22,7 @@ import httpx
 import pytest
 
 from perdure.testing.ports import free_port
+from tests.support.databases import DATABASES
 from tests.support.polling import auntil, until
 
 pytestmark = pytest.mark.slow
@@ -43,7 +44,7 @@ uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="error")
 """
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+@pytest.fixture(scope="module", params=DATABASES[:2])
 def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a server, which must still run when all these tests have ended."""
     if request.param == "sqlite":

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.databases import DATABASES
 from tests.support.js_clients import SDKS, agent_server, node
 
 pytestmark = pytest.mark.slow
@@ -35,7 +36,7 @@ CRON = {
 }
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+@pytest.fixture(scope="module", params=DATABASES[:2])
 def address(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:

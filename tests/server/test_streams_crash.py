@@ -27,6 +27,7 @@ import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 
+from tests.support.databases import DATABASES
 from tests.support.fork_server import ForkServer
 from tests.support.killed_server import Killer, Pair, running
 from tests.support.polling import auntil
@@ -42,7 +43,7 @@ ASKED: Any = {"stream_mode": MODES, "stream_subgraphs": True, "if_not_exists": "
 NewJournal = Callable[[], str]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=DATABASES[:2])
 def new_journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewJournal]:
     """Makes journals."""
     if request.param == "sqlite":
