@@ -15,6 +15,7 @@ from typing import Any
 
 import perdure
 from perdure.testing.node import find_node
+from perdure.types import Retry
 from tests.clients.graphs import GRAPHS
 from tests.support.agent_server import served
 
@@ -55,6 +56,6 @@ def agent_server(url: str, **options: Any) -> Iterator[str]:
         return
     runtime = perdure.Runtime(url, store=True)
     for name, graph in GRAPHS.items():
-        runtime.register(graph, name=name)
+        runtime.register(graph, name=name, retry=Retry(attempts=1))
     with served(runtime, **options) as server:
         yield server.url
