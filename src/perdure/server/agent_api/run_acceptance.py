@@ -52,8 +52,8 @@ from perdure.server.json_errors import ApiError
 from perdure.types import Kind, WaitState
 
 GRACE = timedelta(seconds=0.5)
-"""How long a step may go on of a run that is cancelled, or that another input takes over: a person
-waits for that."""
+"""How long a step of a run that is cancelled or interrupted may go on. Short, because a person may
+be waiting."""
 STATELESS_TTL = 1.0
 """Minutes from its start until a stateless run's thread is erased, if the run has ended."""
 BREAKPOINT = "breakpoint:"
