@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import psycopg
@@ -21,7 +21,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from perdure.errors import BadArgument, BadURL, Unavailable
-from perdure.journal import failpoints
+from perdure.journal import failpoints, postgres_pipeline
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.change_feed import changed_names, streamed_names
 from perdure.journal.migrate import migrate, migrations, version
@@ -34,8 +34,9 @@ from perdure.journal.operation import (
     Statement,
     Transaction,
 )
+from perdure.journal.postgres_pipeline import Query
 from perdure.journal.postgres_pool import Connection, Pool, ReadOnly
-from perdure.journal.sql import has_rows, render
+from perdure.journal.sql import render
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ CONNECTIONS = 8
 MIGRATION_LOCK = 0x7065726475726500  # "perdure"
 _UNAVAILABLE = ("40", "53", "55", "57", "58")  # the server failed, and not the statement
 _WRITE = b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
-_NOTIFY = f"SELECT pg_notify('{CHANNEL}', %s)".encode()
+_NOTIFY = f"SELECT pg_notify('{CHANNEL}', $1)".encode()
 _READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
@@ -101,10 +102,7 @@ class Postgres:
         self._url, self._deadline = url, deadline
         self._place = without_password(url)
         self._sender = _sender()
-        self._sql = {
-            name: (_placeholders(sql), has_rows(sql))
-            for name, sql in render(FRAGMENTS, told=told).items()
-        }
+        self._sql = {name: _numbered(sql) for name, sql in render(FRAGMENTS, told=told).items()}
         self._pool = Pool(url, size=CONNECTIONS, deadline=deadline)
         try:
             self._prepare()
@@ -165,9 +163,14 @@ class Postgres:
         return result
 
     def _run(self, connection: Connection, statements: Sequence[Statement]) -> list[list[Row]]:
-        with connection.cursor() as silent:
-            cursors = [self._execute(connection, silent, *statement) for statement in statements]
-            return [[] if cursor is silent else cursor.fetchall() for cursor in cursors]
+        found: list[list[Row]] = []
+        with psycopg.RawCursor(connection, row_factory=tuple_row) as cursor:
+            for statement in statements:
+                failpoints.at(f"{statement.name}.before")
+                cursor.execute(*self._query(*statement))
+                found.append(cursor.fetchall() if cursor.description else [])
+                failpoints.at(f"{statement.name}.after")
+        return found
 
     def _commit(self, run: Callable[[Connection], T]) -> T:
         give_up = time.monotonic() + self._deadline
@@ -207,29 +210,25 @@ class Postgres:
     def _pipeline(
         self, connection: Connection, begin: bytes, statements: Sequence[Statement]
     ) -> list[list[Row]]:
-        with connection.pipeline(), connection.cursor() as silent:
-            silent.execute(begin)
-            cursors = [self._execute(connection, silent, *statement) for statement in statements]
-            if begin is _WRITE:
-                if names := changed_names(statements) | streamed_names(statements):
-                    silent.execute(_NOTIFY, (payload(self._sender, names),))
-                failpoints.at("commit.before")
-            silent.execute(b"COMMIT")
-        rows = [[] if cursor is silent else cursor.fetchall() for cursor in cursors]
+        if begin is _READ and len(statements) == 1:  # a snapshot of its own
+            return postgres_pipeline.run(connection, [self._query(*statements[0])])
+        queries: list[Query] = [(begin, ())]
+        for statement in statements:
+            failpoints.at(f"{statement.name}.before")
+            queries.append(self._query(*statement))
+            failpoints.at(f"{statement.name}.after")
+        if begin is _WRITE:
+            if names := changed_names(statements) | streamed_names(statements):
+                queries.append((_NOTIFY, (payload(self._sender, names),)))
+            failpoints.at("commit.before")
+        rows = postgres_pipeline.run(connection, [*queries, (b"COMMIT", ())])
         if begin is _WRITE:
             failpoints.at("commit.after")
-        return rows
+        return rows[1 : len(statements) + 1]
 
-    def _execute(
-        self, connection: Connection, silent: psycopg.Cursor[Any], name: str, params: Any
-    ) -> psycopg.Cursor[Any]:
-        """Send a statement. All that give no rows share one cursor, which is cheaper."""
-        sql, returns = self._sql[name]
-        failpoints.at(f"{name}.before")
-        cursor = connection.cursor(row_factory=tuple_row) if returns else silent
-        cursor.execute(sql, params)
-        failpoints.at(f"{name}.after")
-        return cursor
+    def _query(self, name: str, params: Mapping[str, Any]) -> Query:
+        sql, names = self._sql[name]
+        return sql, [params[one] for one in names]
 
     def reopen(self) -> None:
         # The parent's sockets must neither be used nor closed here.
@@ -259,8 +258,10 @@ def _is_transient(error: psycopg.Error) -> bool:
     return isinstance(error, (errors.SerializationFailure, errors.DeadlockDetected))
 
 
-def _placeholders(sql: str) -> bytes:
-    return re.sub(r":(\w+)", r"%(\1)s", sql.replace("%", "%%")).encode()
+def _numbered(sql: str) -> tuple[bytes, list[str]]:
+    """A statement with `$1`, `$2` ... for its parameters, and their names in that order."""
+    names = list(dict.fromkeys(re.findall(r":(\w+)", sql)))
+    return re.sub(r":(\w+)", lambda one: f"${names.index(one[1]) + 1}", sql).encode(), names
 
 
 def without_password(url: str) -> str:

@@ -45,6 +45,12 @@ class Connection(psycopg.Connection[Any]):
     """A connection that waits for the server until `give_up`, and not longer."""
 
     give_up: float = float("inf")
+    prepared: dict[tuple[bytes, tuple[int, ...]], bytes]
+    """Statements that were used on it, by their types: the names of those that are prepared."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.prepared = {}
 
     def wait(
         self, gen: Generator[Any, Any, T], interval: float = POLL, timeout: float | None = None
