@@ -36,7 +36,7 @@ from langgraph.checkpoint.base import (
 )
 
 from perdure.checkpoint.cache import CheckpointCache
-from perdure.checkpoint.config import Search, configurable, key_of
+from perdure.checkpoint.config import READ, Search, configurable, key_of
 from perdure.checkpoint.operations import checkpoint_at
 from perdure.checkpoint.pruner import Pruner
 from perdure.checkpoint.raised_interrupts import RaisedInterrupts
@@ -194,7 +194,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
             untouched = not segment.progress.has_written
             blank = untouched and not (key.id or segment.lease.row.has_checkpoints)
         running = task_config.is_graph_run(config["configurable"])
-        plan = self.reader.get_tuple(key, running, blank)
+        plan = self.reader.get_tuple(key, running, blank, config["configurable"].get(READ))
         if segment is not None and not segment.keeps_resume:
             plan = without_command_answer(plan)
         return plan, not untouched

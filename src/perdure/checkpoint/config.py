@@ -7,16 +7,28 @@ from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 
-from perdure.checkpoint.operations import LAST, CheckpointKey, CheckpointRow
+from perdure.checkpoint.operations import LAST, CheckpointKey, CheckpointRow, WritesRow
 from perdure.errors import Error
 from perdure.journal.names import check_text
+from perdure.langgraph_port.call_config import HIDDEN
 
 PAGE = 32
 """Checkpoints read at once by a listing."""
+READ = f"{HIDDEN}perdure_read"
+"""In a config: the newest checkpoint of its thread, read already; see `already_read`."""
 
 
 def configurable(thread_id: str, ns: str, id: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": id}}
+
+
+Found = tuple[CheckpointRow | None, list[WritesRow]]
+"""A checkpoint with its writes, as `operations.checkpoint_at` reads it."""
+
+
+def already_read(config: RunnableConfig, found: Found) -> RunnableConfig:
+    """A config for which a saver need not read the newest checkpoint of its thread: it is found."""
+    return {**config, "configurable": {**config["configurable"], READ: found}}
 
 
 def key_of(config: RunnableConfig) -> CheckpointKey:

@@ -20,7 +20,7 @@ from langgraph.checkpoint.serde.types import RESUME
 
 from perdure.checkpoint import operations
 from perdure.checkpoint.cache import NULL_TASK, CachedCheckpoint, CheckpointCache, ThreadCache
-from perdure.checkpoint.config import PAGE, Search, configurable
+from perdure.checkpoint.config import PAGE, Found, Search, configurable
 from perdure.checkpoint.operations import CheckpointKey, CheckpointRow, WritesRow, parse_refs
 from perdure.checkpoint.row_format import RowFormat, checkpoint_location
 from perdure.checkpoint.value_chain import StoredValue, ValueRef, elements_in_row, load_value
@@ -36,17 +36,18 @@ class Reader:
         self._format, self._cache = row_format, cache
 
     def get_tuple(
-        self, key: CheckpointKey, running: bool, blank: bool = False
+        self, key: CheckpointKey, running: bool, blank: bool = False, found: Found | None = None
     ) -> Plan[CheckpointTuple | None]:
         """The checkpoint of a key, or the newest. `running`: a run continues from it.
 
-        `blank`: the thread is known to have none, so nothing is read.
+        `blank`: the thread is known to have none, so nothing is read. `found` was read already.
         """
         if blank:
             return None
         before = None
         while True:
-            row, writes = yield operations.checkpoint_at(*key)
+            row, writes = found or (yield operations.checkpoint_at(*key))
+            found = None
             if row is None:
                 return None
             for one in writes:

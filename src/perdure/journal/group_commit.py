@@ -31,6 +31,7 @@ from perdure.journal.capabilities import NOTHING
 from perdure.journal.change_feed import ChangeFeed
 from perdure.journal.commit_watch import CommitWatch
 from perdure.journal.committer import Committer, QueuedOperation
+from perdure.journal.group_read import GroupRead
 from perdure.journal.operation import Backend, Op, Statement, Transaction
 from perdure.journal.reader_threads import ReaderThreads
 
@@ -59,6 +60,7 @@ class GroupCommit:
         self.closed = False
         self.committer = Committer(backend)
         self.readers = ReaderThreads()
+        self.reads = GroupRead(backend, self.readers)
         self.watch = CommitWatch()
         self.feed = ChangeFeed(backend.read, backend.hints, backend.capabilities.poll)
         self.committer.feed = self.feed

@@ -207,7 +207,7 @@ class Journal:
 
     async def aread_committed(self, op: Op[T]) -> T:
         """Like `read_committed`, without blocking the event loop."""
-        return await self._check().readers.run(lambda: self.read_committed(op))
+        return await self._check().reads.read(op)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Do `work`, which reads more than once, in a thread that reads: one change of threads is

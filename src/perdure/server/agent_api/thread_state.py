@@ -13,6 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import StateSnapshot
 from pydantic import BaseModel
 
+from perdure.checkpoint.config import Found, already_read
 from perdure.engine.bound_graph import BoundGraph
 from perdure.errors import Error
 from perdure.server.agent_api.run_bodies import CheckpointBody
@@ -94,8 +95,10 @@ async def _state(
 ) -> Json:
     api.require(Scope.READ)
 
-    def read(thread: Thread) -> StateSnapshot:
-        return snapshot_at(api, thread, place(thread.thread_id, at), subgraphs=subgraphs)
+    def read(thread: Thread, newest: Found) -> StateSnapshot:
+        config = place(thread.thread_id, at)
+        config = already_read(config, newest) if at is None else config
+        return snapshot_at(api, thread, config, subgraphs=subgraphs)
 
     _, found = await read_thread(api, thread_id, read)
     return selected(thread_state(found), select)

@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.errors import InvalidUpdateError
 from langgraph.types import Command, StateSnapshot, StateUpdate
 
+from perdure.checkpoint.config import Found, already_read
 from perdure.engine.bound_graph import BoundGraph
 from perdure.engine.graphs import Graph
 from perdure.errors import UNREADABLE, Error
@@ -35,10 +36,25 @@ async def wire_thread(
 ) -> dict[str, Any]:
     """A thread as clients get it. `questions` are its open interrupt ids, if known. With
     `state=False` it has no values."""
-    shown = {name: getattr(thread, name) for name in FIELDS}
     if not state:
-        return shown
-    snapshot = await _readable_snapshot(api, thread)
+        return _fields(thread)
+    snapshot = await api.runtime.journal.in_thread(lambda: readable_snapshot(api, thread))
+    return await with_state(api, thread, snapshot, questions=questions)
+
+
+def _fields(thread: Thread) -> dict[str, Any]:
+    return {name: getattr(thread, name) for name in FIELDS}
+
+
+async def with_state(
+    api: Api,
+    thread: Thread,
+    snapshot: StateSnapshot | None,
+    *,
+    questions: Iterable[str] | None = None,
+) -> dict[str, Any]:
+    """A thread as clients get it, with its state, if that can be read."""
+    shown = _fields(thread)
     exists = snapshot is not None and snapshot.created_at is not None
     shown["values"] = snapshot.values if snapshot is not None and exists else None
     if thread.run_id is None:
@@ -58,10 +74,14 @@ async def open_questions(api: Api, thread_id: str) -> set[str]:
     return {id for _, id in found}
 
 
-async def _readable_snapshot(api: Api, thread: Thread) -> StateSnapshot | None:
+def readable_snapshot(
+    api: Api, thread: Thread, newest: Found | None = None
+) -> StateSnapshot | None:
+    """The state of a thread, or None if it cannot be read; it blocks. `newest` is its last
+    checkpoint, if that was read already."""
+    config = place(thread.thread_id)
     try:
-        config = place(thread.thread_id)
-        return await api.runtime.journal.in_thread(lambda: snapshot_at(api, thread, config))
+        return snapshot_at(api, thread, config if newest is None else already_read(config, newest))
     except UNREADABLE:  # one damaged thread must not break a list
         return None
 

@@ -7,18 +7,23 @@ of a new thread must be a UUID. A thread that the caller may not see is reported
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Header, Response
+from langgraph.types import StateSnapshot
 from pydantic import BaseModel, Field
 
+from perdure.checkpoint.config import Found
+from perdure.checkpoint.operations import checkpoint_at
+from perdure.journal import Op, Row
 from perdure.journal.ids import new_id
-from perdure.operations import runs
+from perdure.operations import runs, threads
 from perdure.operations.threads import ThreadContent
 from perdure.server.agent_api import thread_views
 from perdure.server.agent_api.search_pages import passes
 from perdure.server.agent_api.thread_views import wire_thread
+from perdure.server.auth_handlers import Filters
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
@@ -81,36 +86,51 @@ async def find_thread(
 ) -> Thread:
     """A thread on which the caller may do `action`. Raises 404, or 422 if it does not exist and the
     id is not a UUID. `value` is passed to the authorization handlers, which may change it."""
-    found, _ = await read_thread(api, thread_id, lambda thread: None, action, value)
+    filters = await _ask_handlers(api, thread_id, action, {} if value is None else value)
+    runtime, id = api.runtime, canonical(thread_id) or thread_id
+    found = await runtime.journal.arun(runtime.services.threads.find(id))
+    if found is None or not passes(filters, found.metadata):
+        raise _missing(thread_id)
     return found
 
 
 async def read_thread(
-    api: Api,
-    thread_id: str,
-    read: Callable[[Thread], T],
-    action: str = "read",
-    value: dict[str, Any] | None = None,
+    api: Api, thread_id: str, read: Callable[[Thread, Found], T]
 ) -> tuple[Thread, T]:
-    """Like `find_thread`; also calls `read` with the thread, in the same background thread."""
-    id, runtime = canonical(thread_id), api.runtime
-    asked = {} if value is None else value
-    asked["thread_id"] = thread_id if id is None else uuid.UUID(id)
-    filters = await api.authorize("threads", action, asked)
-    await runtime.journal.aopen()
+    """Like `find_thread`, with what `read` makes of the thread and its newest checkpoint, in one
+    visit to the journal. It is called in a thread that may block."""
+    filters = await _ask_handlers(api, thread_id, "read", {})
+    runtime, id = api.runtime, canonical(thread_id) or thread_id
+    await runtime.journal.aopen()  # it knows the time then
+    record = threads.find(id, runtime.services.clock.now())
+    newest = checkpoint_at(id, "", None)
 
-    def look() -> tuple[Thread, T] | None:
-        found = runtime.journal.run(runtime.services.threads.find(id or thread_id))
+    def show(rows: Sequence[Sequence[Row]]) -> tuple[Thread, T] | None:
+        row = record.result(rows[:1])
+        found = None if row is None else runtime.services.threads.show(row)
         if found is None or not passes(filters, found.metadata):
             return None
-        return found, read(found)
+        return found, read(found, newest.result(rows[1:]))
 
-    found = await runtime.journal.in_thread(look)
-    if found is None and id is None:
-        raise ApiError(422, f"The thread id {thread_id[:100]!a} is not a UUID.")
-    if found is None:
-        raise ApiError(404, f"There is no thread {id!r}.")
-    return found
+    statements = [*record.render(), *newest.render()]
+    made = await runtime.journal.ado(Op("thread_and_checkpoint", statements, show))
+    if made is None:
+        raise _missing(thread_id)
+    return made
+
+
+async def _ask_handlers(
+    api: Api, thread_id: str, action: str, value: dict[str, Any]
+) -> Filters | None:
+    id = canonical(thread_id)
+    value["thread_id"] = thread_id if id is None else uuid.UUID(id)
+    return await api.authorize("threads", action, value)
+
+
+def _missing(thread_id: str) -> ApiError:
+    if (id := canonical(thread_id)) is None:
+        return ApiError(422, f"The thread id {thread_id[:100]!a} is not a UUID.")
+    return ApiError(404, f"There is no thread {id!r}.")
 
 
 def canonical(id: str) -> str | None:
@@ -191,8 +211,12 @@ async def prune(body: Pruning, api: ApiDep) -> Json:
 async def get(thread_id: str, api: ApiDep, include: str = "") -> Json:
     """Get a thread with the values of its state; with `include=ttl` also how long it is kept."""
     api.require(Scope.READ)
-    found = await find_thread(api, thread_id)
-    shown = await wire_thread(api, found)
+
+    def read(thread: Thread, newest: Found) -> StateSnapshot | None:
+        return thread_views.readable_snapshot(api, thread, newest)
+
+    found, snapshot = await read_thread(api, thread_id, read)
+    shown = await thread_views.with_state(api, found, snapshot)
     if "ttl" in include.split(","):
         shown["ttl"] = thread_views.wire_ttl(found)
     return shown
