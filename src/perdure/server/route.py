@@ -5,6 +5,10 @@ The caller and the host are checked first (`gate.py`); then the body is read wit
 the endpoint needs it; every error becomes JSON. An endpoint returns a `Response`, or a plain value,
 which becomes a `WireResponse` without FastAPI's own encoder.
 
+FastAPI describes the endpoints and, where its own features are used, calls them: in an application
+that includes the router, whose dependencies then count, and while its telemetry is on. Otherwise an
+endpoint is called directly, with the same arguments (`endpoint_arguments.py`).
+
 A trailing slash is ignored. A redirect would do nothing, and `curl -f` would report success.
 """
 
@@ -19,9 +23,11 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute, APIRouter
 from starlette.routing import Match
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from perdure.server.context import KEY
 from perdure.server.cors import preflight_method
+from perdure.server.endpoint_arguments import EndpointArguments
 from perdure.server.gate import Gate
 from perdure.server.json_body import parse_json, read_body
 from perdure.server.json_errors import error_response
@@ -29,13 +35,20 @@ from perdure.server.json_values import WireResponse
 
 FILES = "fastapi_middleware_astack"
 """Where FastAPI's handler expects a stack for uploaded files. A Starlette application sets none."""
+TELEMETRY = "fastapi.telemetry"
+"""In the scope of a request that FastAPI traces: its handler makes spans of its own."""
+
+PLAIN = "perdure_plain"
+"""Attribute of an endpoint that returns a response itself: see `plain`."""
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class ApiRequest(Request):
     """A request whose body is read within limits and parsed strictly."""
 
-    def __init__(self, request: Request, gate: Gate) -> None:
-        super().__init__(request.scope, request.receive)
+    def __init__(self, scope: Scope, receive: Receive, gate: Gate) -> None:
+        super().__init__(scope, receive)
         self._options = gate.options
 
     async def body(self) -> bytes:
@@ -57,6 +70,8 @@ class ApiRoute(APIRoute):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        if (direct := self._call_directly()) is not None:
+            self.app = direct  # FastAPI's own is kept for those who include the router
         self._handle = self.gate.origins.wrap(super().handle)
         self._literals = [part for part in re.split(r"\{[^}]*\}", self.path) if part != "/"]
 
@@ -64,21 +79,55 @@ class ApiRoute(APIRoute):
     def bound_to(cls, gate: Gate) -> type[ApiRoute]:
         return type(cls.__name__, (cls,), {"gate": gate})
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle, gate = super().get_route_handler(), self.gate
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def handle_with_files(request: Request) -> Response:
+            async with AsyncExitStack() as files:
+                request.scope.setdefault(FILES, files)
+                return await handle(request)
+
+        return self._protected(handle_with_files)
+
+    def _protected(self, handle: Handler) -> Handler:
+        """The handler behind the gate, with every error as JSON."""
+        gate = self.gate
         public = (self.openapi_extra or {}).get("security") == []
 
         async def handle_safely(request: Request) -> Response:
             try:
-                asked = ApiRequest(request, gate)
+                asked = ApiRequest(request.scope, request.receive, gate)
                 asked.scope[KEY] = await gate.admit(asked, public=public)
-                async with AsyncExitStack() as files:
-                    asked.scope.setdefault(FILES, files)
-                    return await handle(asked)
+                return await handle(asked)
             except Exception as error:
                 return error_response(error, gate.runtime.redact)
 
         return handle_safely
+
+    def _call_directly(self) -> ASGIApp | None:
+        """The application that calls the endpoint without FastAPI. None: only FastAPI can, as for
+        the routes that a user adds to the router."""
+        if not getattr(self.endpoint, PLAIN, False):
+            return None
+        found = EndpointArguments.of(self.dependant, embed_body=self._embed_body_fields)
+        if found is None:
+            return None
+        arguments, endpoint, by_fastapi = found, self.endpoint, self.app
+
+        async def call(request: Request) -> Response:
+            response: Response = await endpoint(**await arguments.read(request))
+            return response
+
+        handle = self._protected(call)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if TELEMETRY in scope:
+                await by_fastapi(scope, receive, send)
+                return
+            response = await handle(Request(scope, receive, send))
+            await response(scope, receive, send)
+
+        return app
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
         await self._handle(scope, receive, send)
@@ -104,6 +153,7 @@ def plain(endpoint: Callable[..., Awaitable[Any]], status: int | None = None) ->
         found = await endpoint(*arguments, **named)
         return found if isinstance(found, Response) else WireResponse(found, status or 200)
 
+    respond.__dict__[PLAIN] = True
     return respond
 
 
