@@ -7,16 +7,18 @@ rebinding), or from another origin. Such requests carry the page's name in `Host
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from fastapi import Request
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-FORWARDED = ("x-forwarded-for", "x-real-ip", "forwarded")
+FORWARDED = frozenset({b"x-forwarded-for", b"x-real-ip", b"forwarded"})
 """Headers that a proxy sets: the caller may be on any machine."""
 
 
+@lru_cache(maxsize=64)  # most requests come from the same few
 def is_loopback(host: str) -> bool:
     """Whether a name or address is this machine's own."""
     name = host.strip("[]").rstrip(".").lower()
@@ -37,6 +39,7 @@ def host_name(header: str) -> str:
         return ""
 
 
+@lru_cache(maxsize=64)
 def is_allowed(header: str, allowed: tuple[str, ...]) -> bool:
     """Whether a `Host` header is allowed: a loopback name, an address, or one of `allowed`. After
     DNS rebinding the header has the page's own name, never an address."""
@@ -68,7 +71,7 @@ def is_same_origin(origin: str, host: str) -> bool:
 def is_local_client(request: Request) -> bool:
     """Whether a request comes from this machine, and not through a proxy on it. A client on a Unix
     socket has no address."""
-    if any(name in request.headers for name in FORWARDED):
+    if not FORWARDED.isdisjoint(name for name, _ in request.scope["headers"]):
         return False
     return (
         request.client is None

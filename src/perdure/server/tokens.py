@@ -25,6 +25,8 @@ NOTE_EVERY = 600.0
 """Seconds between two notes that a token was used."""
 LONGEST = 200
 """Maximum length of a token. Anything longer is not looked up."""
+HEADERS = frozenset({b"x-api-key", b"authorization"})
+"""Where a request may have its token."""
 
 
 class Tokens:
@@ -89,6 +91,8 @@ class Tokens:
 
 def sent_token(request: Request) -> str | None:
     """The token of a request: `x-api-key`, or `Authorization: Bearer`."""
+    if HEADERS.isdisjoint(name for name, _ in request.scope["headers"]):
+        return None
     key = request.headers.get("x-api-key", "").strip()
     if key:
         return key

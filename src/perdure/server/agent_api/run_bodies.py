@@ -91,6 +91,9 @@ class ConfigBody(WireBody):
     configurable: Json = Field(default_factory=dict)
 
 
+NO_CONFIG = ConfigBody()
+
+
 class CheckpointBody(WireBody):
     """Which checkpoint a run begins at."""
 
@@ -177,7 +180,7 @@ class RunBody(PayloadBody):
 
     def place(self) -> Json:
         """Where the run begins, if not at the latest checkpoint of its thread."""
-        given = dict((self.config or ConfigBody()).configurable)
+        given = {} if self.config is None else dict(self.config.configurable)
         if self.checkpoint is not None:
             given |= self.checkpoint.model_dump(exclude_none=True)
         if self.checkpoint_id is not None:
@@ -197,8 +200,8 @@ def merged_config(
 ) -> dict[str, Any]:
     """The config of a run: the assistant's, overridden by the request's, then by `more`, which the
     server adds to `configurable`."""
-    asked = given or ConfigBody()
-    base = ConfigBody.model_validate(dict(own))
+    asked = given or NO_CONFIG
+    base = ConfigBody.model_validate(dict(own)) if own else NO_CONFIG
     config: dict[str, Any] = {}
     if tags := [*dict.fromkeys([*base.tags, *asked.tags])]:
         config["tags"] = tags
