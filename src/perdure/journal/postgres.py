@@ -1,7 +1,7 @@
 """The journal on PostgreSQL: a pool, a deadline on every call, one round trip per batch.
 
-Only psycopg's blocking interface is used, from the threads of the journal; coroutines wait for
-those. A batch goes out as one pipeline with its BEGIN and COMMIT, so a broken connection leaves
+psycopg is used by the threads of the journal, which block; coroutines wait for those. A batch goes
+out as one pipeline (`postgres_pipeline`) with its BEGIN and COMMIT, so a broken connection leaves
 the outcome open, and the journal settles it by reading its own key.
 """
 

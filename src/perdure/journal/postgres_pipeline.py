@@ -36,10 +36,10 @@ def run(connection: Connection, queries: Sequence[Query]) -> list[list[Row]]:
     is_prepare = [one for query in sent for one in _send(connection, *query)]
     pgconn.pipeline_sync()
     results = connection.wait(_exchange(pgconn, len(is_prepare)))
+    pgconn.exit_pipeline_mode()
     for result in results:
         if result.status == pq.ExecStatus.FATAL_ERROR:
             raise errors.error_from_result(result)
-    pgconn.exit_pipeline_mode()
     found = zip(results, is_prepare, strict=True)
     return [_rows(transformer, result) for result, prepares in found if not prepares]
 
