@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
+from perdure.errors import Unavailable
 from perdure.journal import Op, Row, Statement, connect
 from perdure.journal.group_read import MOST, GroupRead
 from perdure.journal.operation import Backend
@@ -88,4 +89,26 @@ async def test_a_cancelled_read_leaves_the_others(sqlite_url: str) -> None:
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(found[1], asyncio.CancelledError)
     assert [found[0], found[2], found[3]] == [[1], [1], [1]]
+    journal.close()
+
+
+async def test_a_database_that_is_away_is_asked_once_for_all_of_them(sqlite_url: str) -> None:
+    journal = connect(sqlite_url)
+    asked = 0
+
+    class Away:
+        capabilities = journal.capabilities
+
+        def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
+            nonlocal asked
+            asked += 1
+            raise Unavailable("it is away")
+
+    threads = ReaderThreads()
+    reads = GroupRead(Away(), threads)  # type: ignore[arg-type]
+    futures = [reads.read(entries()) for _ in range(MOST)]
+    found = await asyncio.gather(*futures, return_exceptions=True)
+    assert all(isinstance(one, Unavailable) for one in found)
+    assert asked < MOST
+    threads.close()
     journal.close()

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
+from perdure.errors import Closed, Unavailable
 from perdure.journal.operation import Backend, Op, Row
 from perdure.journal.reader_threads import ReaderThreads
 
@@ -70,13 +71,13 @@ class GroupRead:
                 loop.call_soon_threadsafe(_resolve, some)
 
     def _outcomes(self, batch: Sequence[Read]) -> list[tuple[Any, BaseException | None]]:
-        """The result or the error of each. If they fail together, each is read alone."""
+        """The result or the error of each. If one of them is at fault, each is read alone."""
         try:
             scripts = [one.op.render() for one in batch]
             rows = self._backend.read([statement for script in scripts for statement in script])
         except BaseException as error:
-            if len(batch) == 1:
-                return [(None, error)]
+            if len(batch) == 1 or isinstance(error, (Closed, Unavailable)):
+                return [(None, error) for _ in batch]
             return [self._outcomes([one])[0] for one in batch]
         outcomes, start = [], 0
         for one, script in zip(batch, scripts, strict=True):

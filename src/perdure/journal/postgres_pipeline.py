@@ -39,6 +39,7 @@ def run(connection: Connection, queries: Sequence[Query]) -> list[list[Row]]:
     pgconn.exit_pipeline_mode()
     for result in results:
         if result.status == pq.ExecStatus.FATAL_ERROR:
+            connection.prepared.clear()  # statements after it were not prepared
             raise errors.error_from_result(result)
     found = zip(results, is_prepare, strict=True)
     return [_rows(transformer, result) for result, prepares in found if not prepares]
