@@ -132,6 +132,7 @@ def test_an_allowed_host_may_be_a_wildcard() -> None:
         ("http://localhost:3000", 403),
         ("https://evil.example", 403),
         ("null", 403),
+        ("http://[", 403),
     ],
 )
 async def test_a_page_of_another_origin_cannot_use_an_open_server(

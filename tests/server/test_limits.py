@@ -85,6 +85,10 @@ async def test_a_body_over_the_limit_is_not_read(
     assert fits.status_code == 200
 
 
+MANY = b", ".join(b'"%d": 1' % n for n in [*range(99_999), 99_998])
+"""The last key is there twice: to find that out must not take long."""
+
+
 @pytest.mark.parametrize(
     ("content", "named"),
     [
@@ -92,6 +96,9 @@ async def test_a_body_over_the_limit_is_not_read(
         (b"[" * 1_000_000, "deeper"),
         (b'{"limit": NaN}', "NaN"),
         (b'{"limit": 1, "limit": 2}', "twice"),
+        (b'{"inner": {' + MANY + b"}}", "99998"),
+        (b'{"inner": 1e400}', "too large"),
+        (b'{"inner": [-1e999]}', "too large"),
         (b'{"inner": "\\ud800"}', "surrogate"),
         (b"{", "JSON"),
         (b"\xff", "JSON"),
@@ -99,7 +106,7 @@ async def test_a_body_over_the_limit_is_not_read(
         (b"[]", "body"),
         (b"", "body"),
     ],
-    ids=range(10),
+    ids=range(13),
 )
 async def test_a_body_that_is_not_strict_json_is_refused_with_a_clear_message(
     sqlite_url: str, content: bytes, named: str

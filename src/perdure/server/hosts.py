@@ -62,7 +62,10 @@ def _fits(name: str, allowed: str) -> bool:
 
 def is_same_origin(origin: str, host: str) -> bool:
     """Whether an `Origin` header names the same server as the `Host` header."""
-    return urlsplit(origin).netloc.lower() == host.lower()
+    try:
+        return urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False
 
 
 def is_local_client(request: Request) -> bool:
