@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi.exceptions import HTTPException, RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -83,14 +84,20 @@ def log_failure(what: str, error: BaseException, redact: Callable[[str], str]) -
     log.error("%s failed: %s%s\n%s", what, type(error).__qualname__, said, frames.rstrip())
 
 
-def _validation(error: RequestValidationError) -> str:
+def invalid(place: str, error: ValidationError) -> ApiError:
+    """A 422 for a value that was validated after the request's body was."""
+    return ApiError(422, _validation(error, place))
+
+
+def _validation(error: RequestValidationError | ValidationError, *above: str) -> str:
     """The first problem of an invalid request, and how many more there are."""
     found = error.errors()
     first: Any = found[0] if found else {"loc": (), "msg": "invalid"}
-    if first["loc"] == ("body",) and isinstance(error.body, bytes):  # of another content type
+    body = getattr(error, "body", None)
+    if first["loc"] == ("body",) and isinstance(body, bytes):  # of another content type
         return "The body has to be JSON: send Content-Type: application/json, as curl --json does."
     # Without the types of a union, of which Pydantic names the one that it tried.
-    parts = [str(part) for part in first["loc"] if "[" not in str(part)]
+    parts = [str(part) for part in (*above, *first["loc"]) if "[" not in str(part)]
     place = ".".join(parts)[:100]
     more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
     return f"{ascii(place)[1:-1]}: {first['msg'].rstrip('.')[:200]}{more}."

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 async def allow_thread(
-    api: Api, thread_id: str, action: str, missing: NotFound | None = None
+    api: Api, thread_id: str, action: str, missing: Exception | None = None
 ) -> None:
     """Raise 404, or `missing`, unless the caller may read or change this thread."""
     filters = await api.authorize("threads", action, {"thread_id": thread_id})
