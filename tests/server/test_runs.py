@@ -208,19 +208,22 @@ def test_a_checkpoint_that_cannot_be_is_refused_and_no_run_is_made(
         assert (answer.status_code, http.get(f"/threads/{t}/runs").json()) == (422, [])
 
 
-def test_waits_over_the_limit_create_no_run(url: str) -> None:
-    with wire_server(url, max_streams=1) as server:
-        client, t = server.sync_client(), thread()
-        client.runs.create(t, "slow", input={"n": 1}, **NEW)
-        with ThreadPoolExecutor(1) as beside:
-            body: Any = {"assistant_id": "slow", "input": {"n": 2}, "on_disconnect": "cancel"}
-            first = beside.submit(server.http().post, f"/threads/{t}/runs/wait", json=body)
+def test_who_waits_for_a_run_does_not_count_as_a_stream(sqlite_url: str) -> None:
+    with wire_server(sqlite_url, max_streams=1) as server:
+        client, t, http = server.sync_client(), thread(), server.http()
+        run = client.runs.create(t, "slow", input={"n": 1}, **NEW)["run_id"]
+        with http.stream("GET", f"/threads/{t}/stream") as stream, ThreadPoolExecutor(3) as beside:
+            assert stream.status_code == 200
+            assert server.http().get(f"/threads/{t}/stream").status_code == 503
+            body: Any = {"assistant_id": "numbers", "input": {"n": 2}}
+            waits = [
+                beside.submit(server.http().get, f"/threads/{t}/runs/{run}/join"),
+                beside.submit(server.http().get, f"/perdure/runs/{run}/join"),
+                beside.submit(server.http().post, f"/threads/{t}/runs/wait", json=body),
+            ]
             until(lambda: len(client.runs.list(t)) == 2)
-            second = server.http().post(f"/threads/{t}/runs/wait", json=body)
-            assert second.status_code == 503
-            assert len(client.runs.list(t)) == 2
-            client.runs.cancel_many(status="all")
-            assert first.result(30).status_code == 200
+            client.runs.cancel(t, run)
+            assert [one.result(30).status_code for one in waits] == [200, 200, 200]
 
 
 # -- a thread that is busy

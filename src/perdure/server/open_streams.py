@@ -28,7 +28,7 @@ def is_not_of_a_cut(record: logging.LogRecord) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class OpenStream:
-    """One open stream."""
+    """One open stream, or a request that waits for a run."""
 
     loop: asyncio.AbstractEventLoop
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -41,16 +41,18 @@ class OpenStreams:
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: set[OpenStream] = set()
+        self._counted = 0
         self._signals = contextlib.ExitStack()
         self._stopped_at = float("-inf")
 
     def __len__(self) -> int:
-        return len(self._open)
+        return self._counted
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[OpenStream]:
-        """Count a stream while it is open. Raises 503 if the maximum is open already."""
-        if len(self._open) >= self._most:
+    def open(self, *, counts: bool = True) -> Iterator[OpenStream]:
+        """Register a stream while it is open. Raises 503 if the maximum is open already, unless it
+        does not count, as a request that waits for a run."""
+        if counts and self._counted >= self._most:
             raise ApiError(
                 503,
                 f"{self._most} streams are open, the maximum of this server. Try again later.",
@@ -63,10 +65,12 @@ class OpenStreams:
         if not self._open and has_signal_handlers():
             self._signals.enter_context(drain_on_signals(loop, self.stop))
         self._open.add(stream)
+        self._counted += counts
         try:
             yield stream
         finally:
             self._open.discard(stream)
+            self._counted -= counts
             if not self._open:
                 self._signals.close()
 

@@ -64,10 +64,10 @@ class StreamSlot:
         return EventStreamResponse(slot, events)
     """
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, *, counts: bool = True) -> None:
         """Raises 503 if too many are open."""
         self._open, self.redact = contextlib.ExitStack(), api.runtime.redact
-        self.stopping = self._open.enter_context(api.open_stream()).stopping
+        self.stopping = self._open.enter_context(api.open_stream(counts=counts)).stopping
         """Set when the server stops."""
 
     def __enter__(self) -> StreamSlot:

@@ -66,7 +66,7 @@ async def join_run(api: ApiDep, run_id: Id, timeout: Seconds = 60.0) -> Run:
     `state`."""
     api.require(Scope.READ)
     await find_run(api, run_id)
-    with api.open_stream() as waiting:
+    with api.open_stream(counts=False) as waiting:
         join = api.runtime.join(run_id, timeout=timedelta(seconds=timeout))
         either: list[Awaitable[object]] = [join, waiting.stopping.wait()]
         both = [asyncio.ensure_future(one) for one in either]
