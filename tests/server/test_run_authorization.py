@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+import httpx
 import pytest
 from langgraph_sdk import Auth
 from langgraph_sdk.errors import APIStatusError
 
+from perdure.server import tokens as server_tokens
+from perdure.testing import Clock
 from tests.support.agent_server import AgentServer, served
 from tests.support.wire_agents import wire_runtime, wire_server
 
@@ -44,6 +49,41 @@ def test_a_scope_allows_only_what_it_is_for(url: str) -> None:
             refused(403, call, t, run["run_id"])
         refused(403, reader.crons.create, "one", schedule="0 0 1 1 *")
         assert reader.crons.search() == []
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+def test_a_stream_ends_with_its_token(
+    sqlite_url: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_tokens, "READ_EVERY", 0.1)
+    clock = Clock()
+    with closing(wire_runtime(sqlite_url, clock=clock)) as runtime, served(runtime) as server:
+        create, revoke = runtime.services.tokens.create, runtime.services.tokens.revoke
+        token = runtime.journal.run(create("short", ["start"], expires=timedelta(hours=1)))
+        http, t = server.http(headers={"x-api-key": token}), str(uuid4())
+        body = {"assistant_id": "slow", "input": {"n": 1}, "if_not_exists": "create"}
+        run = http.post(f"/threads/{t}/runs", json=body).json()["run_id"]
+        paths = (
+            f"/threads/{t}/stream",
+            f"/threads/{t}/runs/{run}/stream",
+            "/perdure/events/stream",
+        )
+        waits = (f"/threads/{t}/runs/{run}/join", f"/perdure/runs/{run}/join")
+        with ThreadPoolExecutor(2) as beside, ExitStack() as opened:
+            waiting = [beside.submit(http.get, path) for path in waits]
+            streams = [opened.enter_context(http.stream("GET", path)) for path in paths]
+            assert [one.status_code for one in streams] == [200, 200, 200]
+            if how == "revoked":
+                runtime.journal.run(revoke("short"))
+            else:
+                clock.advance(timedelta(hours=2))
+            for one in streams:
+                with pytest.raises(httpx.RemoteProtocolError):
+                    one.read()
+            with pytest.raises(httpx.RemoteProtocolError):
+                waiting[0].result(30)
+            assert waiting[1].result(30).json()["state"] == "running"
+        assert http.get(f"/threads/{t}").status_code == 401
 
 
 # -- handlers

@@ -72,7 +72,7 @@ class Api:
         """Register a stream while it is open. Raises 503 if too many are open; a request that waits
         for a run does not count. It must end when its `stopping` is set: the server waits for it
         before it exits."""
-        return self.streams.open(counts=counts)
+        return self.streams.open(self.caller, counts=counts)
 
 
 async def api(request: Request) -> Api:

@@ -11,10 +11,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from perdure.engine.shutdown import drain_on_signals, has_signal_handlers
+from perdure.server.caller import ANYONE, Caller
 from perdure.server.json_errors import ApiError
 
 STOPS_WITHIN = 2.0
@@ -32,7 +34,8 @@ class OpenStream:
 
     loop: asyncio.AbstractEventLoop
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server stops. The stream must then end."""
+    """Set when the server stops, or the caller's token is no longer valid. The stream must then
+    end."""
 
 
 class OpenStreams:
@@ -49,7 +52,7 @@ class OpenStreams:
         return self._counted
 
     @contextlib.contextmanager
-    def open(self, *, counts: bool = True) -> Iterator[OpenStream]:
+    def open(self, caller: Caller = ANYONE, *, counts: bool = True) -> Iterator[OpenStream]:
         """Register a stream while it is open. Raises 503 if the maximum is open already, unless it
         does not count, as a request that waits for a run."""
         if counts and self._counted >= self._most:
@@ -66,11 +69,16 @@ class OpenStreams:
             self._signals.enter_context(drain_on_signals(loop, self.stop))
         self._open.add(stream)
         self._counted += counts
+        watching = None
+        if caller.until_invalid is not None:
+            watching = loop.create_task(_stop_after(caller.until_invalid, stream.stopping))
         try:
             yield stream
         finally:
             self._open.discard(stream)
             self._counted -= counts
+            if watching is not None:
+                watching.cancel()
             if not self._open:
                 self._signals.close()
 
@@ -81,3 +89,10 @@ class OpenStreams:
         for stream in list(self._open):
             with contextlib.suppress(RuntimeError):  # its loop is closed
                 stream.loop.call_soon_threadsafe(stream.stopping.set)
+
+
+async def _stop_after(
+    ending: Callable[[], Coroutine[Any, Any, None]], stopping: asyncio.Event
+) -> None:
+    await ending()
+    stopping.set()

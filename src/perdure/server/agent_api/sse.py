@@ -1,12 +1,13 @@
 """Server-sent events: how an event is written, and the response that streams them.
 
-A stream ends in one of four ways.
+A stream ends in one of five ways.
 
     its events end       the response ends
     the client leaves    noticed at once, even while nothing is sent
     the server stops     the connection is cut, as by a crash: clients reconnect to the next server
                          with `Last-Event-ID`. They would mistake a clean end for the run's end
     the journal is gone  the same
+    its token is not valid any more: the same
 
 Events that are available together are sent together, up to 32 KiB; the next one is read once the
 connection has taken them. A slow client slows only its own reader of the journal. A comment is sent
@@ -68,7 +69,7 @@ class StreamSlot:
         """Raises 503 if too many are open."""
         self._open, self.redact = contextlib.ExitStack(), api.runtime.redact
         self.stopping = self._open.enter_context(api.open_stream(counts=counts)).stopping
-        """Set when the server stops."""
+        """Set when the server stops, or the caller's token is no longer valid."""
 
     def __enter__(self) -> StreamSlot:
         return self
