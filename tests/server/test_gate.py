@@ -301,12 +301,16 @@ async def test_a_request_costs_no_query_and_the_use_of_its_token_is_noted_once(
         assert found.used_at == found.created_at  # the clock stands still
 
 
-async def test_while_the_journal_is_down_nobody_is_admitted() -> None:
+async def test_while_the_journal_is_down_nobody_is_admitted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     rt = perdure.Runtime("postgresql://127.0.0.1:1/agents")
     async with client_of(app_with(rt, declared)) as http:
         answer = await http.get("/private")
     assert answer.status_code == 503
     assert answer.headers["Retry-After"] == "1"
+    assert "127.0.0.1" not in answer.text  # nor the database, its role or its path
+    assert "127.0.0.1" in caplog.text
 
 
 # -- headers for runs

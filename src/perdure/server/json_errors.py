@@ -1,7 +1,8 @@
 """Errors as JSON: `{"detail": "..."}`, one sentence. Details of internal errors are only logged.
 
-A perdure error keeps its message, without the journal's password. For any other exception the log
-has its type and where it was raised, not its message, which may quote what a person wrote.
+A perdure error keeps its message, without the journal's password. Why the journal does not answer is
+only logged: it names hosts, databases and paths. For any other exception the log has its type and
+where it was raised, not its message, which may quote what a person wrote.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from perdure.server.json_values import WireResponse
 log = logging.getLogger("perdure")
 
 FAILED = "The server failed; its log says why."
+AWAY = "The journal does not answer; the server's log says why."
 
 STATUSES: tuple[tuple[type[errors.Error], int], ...] = (
     (errors.NotFound, 404),
@@ -41,7 +43,6 @@ STATUSES: tuple[tuple[type[errors.Error], int], ...] = (
     (errors.TypeNotAllowed, 422),
     (errors.NotDurable, 422),
     (errors.Unsupported, 501),
-    (errors.Unavailable, 503),
     (errors.Closed, 503),
 )
 """The HTTP status of each perdure error; the first match counts. Any other is 500."""
@@ -67,6 +68,9 @@ def error_response(error: Exception, redact: Callable[[str], str]) -> Response:
         return json_error(error.status_code, str(error.detail), error.headers)
     if isinstance(error, RequestValidationError):
         return json_error(422, _validation(error))
+    if isinstance(error, errors.Unavailable):  # it names hosts, databases, roles and paths
+        log.warning("A request was not served: %s", redact(str(error)))
+        return json_error(503, AWAY, {"Retry-After": "1"})
     if isinstance(error, errors.Error):
         status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
         if status == 500:
