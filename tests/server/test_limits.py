@@ -251,6 +251,33 @@ def test_a_connection_without_request_headers_is_closed_and_others_are_served(
             one.close()
 
 
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    for at in range(0, len(data), 100_000):
+        writer.write(data[at : at + 100_000])
+        await writer.drain()
+
+
+@pytest.mark.parametrize("behind", ["", "GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+async def test_a_head_that_is_huge_is_not_read(sqlite_url: str, behind: str) -> None:
+    async with opened(sqlite_url) as rt:
+        app = app_with(rt, declared, worker=False)
+        with listening(app, http=http_server.GUARDED) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            if behind:
+                writer.write(behind.encode())
+                assert b"200 OK" in await reader.readline()
+            writer.write(b"GET /ok HTTP/1.1\r\nHost: localhost\r\nX: ")
+            with pytest.raises(ConnectionError):
+                await _send(writer, b"x" * 100_000_000)
+            writer.close()
+            base = f"http://{address[0]}:{address[1]}"
+            async with httpx.AsyncClient(base_url=base, timeout=60) as http:
+                for size in (10, 60_000, 1_000_000, 60_000):
+                    answer = await http.post("/body", json={"limit": 3, "inner": "x" * size})
+                    assert answer.status_code == 200
+                assert (await http.get("/ok", headers={"x": "x" * 60_000})).status_code == 200
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_a_long_response_is_not_cut_off(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
