@@ -16,6 +16,9 @@ from starlette.responses import StreamingResponse
 
 import perdure
 from perdure.server import http_server
+from perdure.server.agent_api import waiting_response
+from perdure.server.agent_api.sse import StreamSlot
+from perdure.server.agent_api.waiting_response import WaitingResponse
 from perdure.server.context import ApiDep
 from perdure.server.json_errors import ApiError
 from tests.support.agents import opened
@@ -42,6 +45,15 @@ async def raw(request: Request) -> Any:
 @declared.post("/fail")
 async def fail(body: Body) -> None:
     raise ValueError(f"a message of {body.inner}")
+
+
+@declared.get("/wait", response_model=None)
+async def wait(api: ApiDep, seconds: float) -> WaitingResponse:
+    async def value() -> Any:
+        await asyncio.sleep(seconds)
+        raise perdure.errors.Unavailable("the host db.example.com is away")
+
+    return WaitingResponse(StreamSlot(api, counts=False), value)
 
 
 @declared.get("/stream")
@@ -185,6 +197,20 @@ async def test_a_stream_over_the_limit_is_refused_until_another_ends(sqlite_url:
                 while found != 200:  # the server notices that they are gone
                     async with ask() as again:
                         found = again.status_code
+
+
+async def test_a_wait_is_cut_while_the_journal_is_down_and_logs_no_traceback(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_response, "PULSE", 0.1)
+    async with opened(sqlite_url) as rt:
+        with listening(app_with(rt, declared, worker=False)) as (host, port):
+            async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=60) as http:
+                for seconds in (0, 0.5):
+                    with pytest.raises(httpx.RemoteProtocolError):
+                        await http.get(f"/wait?seconds={seconds}")
+    assert caplog.text.count("db.example.com") == 2
+    assert "Traceback" not in caplog.text
 
 
 async def test_streams_end_when_the_server_is_signalled_to_stop_also_those_opened_just_after(

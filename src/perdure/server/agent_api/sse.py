@@ -24,7 +24,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from perdure.errors import Unavailable
+from perdure.errors import NotFound, Unavailable
 from perdure.server.context import Api
 from perdure.server.json_errors import log_failure
 from perdure.server.json_values import dump
@@ -78,6 +78,16 @@ class StreamSlot:
         if kind is not None:
             self.close()
 
+    async def leave(self, on_leave: Callable[[], Awaitable[object]] | None) -> None:
+        """Do what is to be done when the client has left. There is nobody to tell of an error."""
+        try:
+            if on_leave is not None:
+                await on_leave()
+        except NotFound:  # the run was deleted
+            pass
+        except Exception as error:
+            log_failure("Cancelling a run whose client left", error, self.redact)
+
     def close(self) -> None:
         self._open.close()
 
@@ -118,8 +128,8 @@ class EventStreamResponse(Response):
             await asyncio.gather(*tasks, return_exceptions=True)
             self._slot.close()
             is_whole = not writing.cancelled() and writing.exception() is None
-            if has_left and not is_whole and self._on_leave is not None:
-                await self._on_leave()
+            if has_left and not is_whole:
+                await self._slot.leave(self._on_leave)
         if is_whole and not has_left:
             await connection.end()
 
