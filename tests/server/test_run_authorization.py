@@ -258,3 +258,24 @@ def test_a_run_that_goes_on_knows_who_answered(server: AgentServer) -> None:
     got = values["said"][-1]["configurable"]
     assert (got["langgraph_auth_user_id"], got["color"]) == ("ada", "red")
     assert got["graph_id"] == "asked settings"
+
+
+def test_pages_of_others_rows_name_none_of_them(sqlite_url: str) -> None:
+    """A position in a list has the id of a row: of one that the caller may see."""
+    with wire_server(sqlite_url, auth=own_threads()) as server:
+        ada, bob = (server.http(headers={"x-name": name}) for name in ("ada", "bob"))
+        made: dict[str, list[str]] = {"ada": [], "bob": []}
+        for name in ("bob", "ada", "bob", "bob", "ada", "bob"):
+            body = {"assistant_id": "gate", "input": {"said": []}, "if_not_exists": "create"}
+            http = ada if name == "ada" else bob
+            answer = http.post(f"/threads/{uuid4()}/runs/wait", json=body)
+            made[name].append(answer.headers["content-location"].rpartition("/")[2])
+        for path, order in (("/perdure/runs", -1), ("/perdure/waits", 1)):
+            found, after, pages = [], None, 0
+            while pages == 0 or after is not None:
+                page = ada.get(path, params={"limit": 1} | ({"after": after} if after else {}))
+                found += [one.get("run_id") or one["id"] for one in page.json()["items"]]
+                after, pages = page.json()["next"], pages + 1
+                assert after is None or len(page.json()["items"]) == 1
+            assert found == made["ada"][::order]
+            assert pages <= 3
