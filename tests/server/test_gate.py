@@ -63,7 +63,7 @@ async def test_a_caller_on_another_machine_needs_a_token(sqlite_url: str, addres
             assert (await http.get("/private", headers={"x-api-key": token})).status_code == 200
 
 
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded"])
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded", "Via"])
 async def test_a_caller_behind_a_proxy_on_this_machine_needs_a_token(
     sqlite_url: str, header: str
 ) -> None:

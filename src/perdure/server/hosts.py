@@ -13,7 +13,10 @@ from urllib.parse import urlsplit
 from fastapi import Request
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-FORWARDED = ("x-forwarded-for", "x-real-ip", "forwarded")
+FORWARDED = (
+    *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "forwarded"),
+    *("via", "cf-connecting-ip"),
+)
 """Headers that a proxy sets: the caller may be on any machine."""
 
 
