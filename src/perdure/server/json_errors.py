@@ -1,8 +1,8 @@
 """Errors as JSON: `{"detail": "..."}`, one sentence. Details of internal errors are only logged.
 
-A perdure error keeps its message, without the journal's password. Why the journal does not answer is
-only logged: it names hosts, databases and paths. For any other exception the log has its type and
-where it was raised, not its message, which may quote what a person wrote.
+A perdure error keeps its message, without the journal's password. Why the journal does not answer
+is only logged: it names hosts, databases and paths. For any other exception the log has its type
+and where it was raised, not its message, which may quote what a person wrote.
 """
 
 from __future__ import annotations
