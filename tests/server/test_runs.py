@@ -183,6 +183,9 @@ async def test_a_thread_s_id_of_any_letters_is_written_into_the_headers(sqlite_u
         joined = http.get(f"/runs/{first.id}/join")
         assert joined.json()["n"] == 4
         assert len(client.runs.list("Ärger日本")) == 4
+        await runtime.start("numbers", {"n": 1}, thread_id="user:1@a")
+        made = http.post("/threads/user:1@a/runs", json=body)
+        assert made.headers["content-location"].startswith("/threads/user:1@a/runs/")
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,8 @@ be waiting."""
 STATELESS_TTL = 1.0
 """Minutes from its start until a stateless run's thread is erased, if the run has ended."""
 BREAKPOINT = "breakpoint:"
+IN_PATHS = "!$&'()*+,:;=@"
+"""Characters that a part of a path may have unquoted: clients read ids from the path."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Accepted:
         """The path of the run, quoted for a header."""
         if self.is_stateless:
             return f"/runs/{self.row.id}"
-        return f"/threads/{quote(self.row.thread_id, safe='')}/runs/{self.row.id}"
+        return f"/threads/{quote(self.row.thread_id, IN_PATHS)}/runs/{self.row.id}"
 
 
 @dataclass(frozen=True)
