@@ -68,9 +68,10 @@ class WaitingResponse(Response):
             if gone.done() and not value.done():
                 await self._slot.leave(self._left)
                 return
-            is_cut = stopping.done() and not value.done()
+            is_cut, body = stopping.done() and not value.done(), b"\n"
             try:
-                body = dump(value.result()) if value.done() else b"\n"
+                if value.done():
+                    body = dump(value.result())
             except Exception as error:
                 failed, is_cut = error_response(error, self._slot.redact), True
                 if not has_begun and not isinstance(error, Unavailable):
