@@ -49,7 +49,7 @@ class OpenStreams:
         self._stopped_at = float("-inf")
 
     def __len__(self) -> int:
-        return self._counted
+        return len(self._open)
 
     @contextlib.contextmanager
     def open(self, caller: Caller = ANYONE, *, counts: bool = True) -> Iterator[OpenStream]:
