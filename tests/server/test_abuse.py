@@ -23,7 +23,7 @@ import pytest
 
 from perdure.testing.ports import free_port
 from tests.support.databases import DATABASES
-from tests.support.polling import auntil, until
+from tests.support.polling import until
 
 pytestmark = pytest.mark.slow
 
@@ -77,15 +77,8 @@ async def serves(port: int, within: float = 10.0) -> None:
         assert (await http.get("/ok")).status_code == 200
         thread = (await http.post("/threads", json={})).json()["thread_id"]
         body = {"assistant_id": "numbers", "input": {"n": 1}}
-        run = (await http.post(f"/threads/{thread}/runs", json=body)).json()
-        path = f"/threads/{thread}/runs/{run['run_id']}"  # to wait for it would count as a stream
-
-        async def is_over() -> bool:
-            return (await http.get(path)).json()["status"] not in ("pending", "running")
-
-        await auntil(is_over, "the end of a run")
-        state = (await http.get(f"/threads/{thread}/state")).json()
-        assert state["values"]["n"] == 4, state
+        values = (await http.post(f"/threads/{thread}/runs/wait", json=body)).json()
+        assert values["n"] == 4, values
     took = monotonic() - start
     assert took < within, f"a person waited {took:.1f} s"
 

@@ -98,10 +98,15 @@ async def test_a_slot_starts_a_run_on_a_thread_of_its_own(url: str, clock: Clock
     with closing(wire_runtime(url, clock=clock)) as runtime, served(runtime, worker=False) as s:
         client = s.sync_client()
         cron: Any = client.crons.create(
-            "one", schedule="0 * * * *", input={"n": 1}, on_run_completed="keep"
+            "one",
+            schedule="0 * * * *",
+            input={"n": 1},
+            metadata={"owner": "ada"},
+            on_run_completed="keep",
         )
         [run] = await fire(runtime, clock)
         assert (run.state, run.output) == ("done", {"n": 2, "log": ["add"]})
+        assert client.threads.get(run.thread_id)["metadata"]["owner"] == "ada"  # type: ignore[index]
         [wire] = client.runs.list(run.thread_id)
         assert wire["assistant_id"] == cron["assistant_id"]
         configurable = wire["kwargs"]["config"]["configurable"]  # type: ignore[typeddict-item]

@@ -63,7 +63,7 @@ async def test_a_caller_on_another_machine_needs_a_token(sqlite_url: str, addres
             assert (await http.get("/private", headers={"x-api-key": token})).status_code == 200
 
 
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded"])
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded", "Via"])
 async def test_a_caller_behind_a_proxy_on_this_machine_needs_a_token(
     sqlite_url: str, header: str
 ) -> None:
@@ -132,6 +132,7 @@ def test_an_allowed_host_may_be_a_wildcard() -> None:
         ("http://localhost:3000", 403),
         ("https://evil.example", 403),
         ("null", 403),
+        ("http://[", 403),
     ],
 )
 async def test_a_page_of_another_origin_cannot_use_an_open_server(
@@ -300,12 +301,16 @@ async def test_a_request_costs_no_query_and_the_use_of_its_token_is_noted_once(
         assert found.used_at == found.created_at  # the clock stands still
 
 
-async def test_while_the_journal_is_down_nobody_is_admitted() -> None:
+async def test_while_the_journal_is_down_nobody_is_admitted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     rt = perdure.Runtime("postgresql://127.0.0.1:1/agents")
     async with client_of(app_with(rt, declared)) as http:
         answer = await http.get("/private")
     assert answer.status_code == 503
     assert answer.headers["Retry-After"] == "1"
+    assert "127.0.0.1" not in answer.text  # nor the database, its role or its path
+    assert "127.0.0.1" in caplog.text
 
 
 # -- headers for runs

@@ -16,6 +16,9 @@ from starlette.responses import StreamingResponse
 
 import perdure
 from perdure.server import http_server
+from perdure.server.agent_api import waiting_response
+from perdure.server.agent_api.sse import StreamSlot
+from perdure.server.agent_api.waiting_response import WaitingResponse
 from perdure.server.context import ApiDep
 from perdure.server.json_errors import ApiError
 from tests.support.agents import opened
@@ -42,6 +45,15 @@ async def raw(request: Request) -> Any:
 @declared.post("/fail")
 async def fail(body: Body) -> None:
     raise ValueError(f"a message of {body.inner}")
+
+
+@declared.get("/wait", response_model=None)
+async def wait(api: ApiDep, seconds: float) -> WaitingResponse:
+    async def value() -> Any:
+        await asyncio.sleep(seconds)
+        raise perdure.errors.Unavailable("the host db.example.com is away")
+
+    return WaitingResponse(StreamSlot(api, counts=False), value)
 
 
 @declared.get("/stream")
@@ -85,6 +97,10 @@ async def test_a_body_over_the_limit_is_not_read(
     assert fits.status_code == 200
 
 
+MANY = b", ".join(b'"%d": 1' % n for n in [*range(99_999), 99_998])
+"""The last key is there twice: to find that out must not take long."""
+
+
 @pytest.mark.parametrize(
     ("content", "named"),
     [
@@ -92,6 +108,9 @@ async def test_a_body_over_the_limit_is_not_read(
         (b"[" * 1_000_000, "deeper"),
         (b'{"limit": NaN}', "NaN"),
         (b'{"limit": 1, "limit": 2}', "twice"),
+        (b'{"inner": {' + MANY + b"}}", "99998"),
+        (b'{"inner": 1e400}', "too large"),
+        (b'{"inner": [-1e999]}', "too large"),
         (b'{"inner": "\\ud800"}', "surrogate"),
         (b"{", "JSON"),
         (b"\xff", "JSON"),
@@ -99,7 +118,7 @@ async def test_a_body_over_the_limit_is_not_read(
         (b"[]", "body"),
         (b"", "body"),
     ],
-    ids=range(10),
+    ids=range(13),
 )
 async def test_a_body_that_is_not_strict_json_is_refused_with_a_clear_message(
     sqlite_url: str, content: bytes, named: str
@@ -180,6 +199,20 @@ async def test_a_stream_over_the_limit_is_refused_until_another_ends(sqlite_url:
                         found = again.status_code
 
 
+async def test_a_wait_is_cut_while_the_journal_is_down_and_logs_no_traceback(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_response, "PULSE", 0.1)
+    async with opened(sqlite_url) as rt:
+        with listening(app_with(rt, declared, worker=False)) as (host, port):
+            async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=60) as http:
+                for seconds in (0, 0.5):
+                    with pytest.raises(httpx.RemoteProtocolError):
+                        await http.get(f"/wait?seconds={seconds}")
+    assert caplog.text.count("db.example.com") == 2
+    assert "Traceback" not in caplog.text
+
+
 async def test_streams_end_when_the_server_is_signalled_to_stop_also_those_opened_just_after(
     sqlite_url: str,
 ) -> None:
@@ -242,6 +275,33 @@ def test_a_connection_without_request_headers_is_closed_and_others_are_served(
         assert httpx.get(f"http://{address[0]}:{address[1]}/ok").status_code == 200
         for one in closed:
             one.close()
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    for at in range(0, len(data), 100_000):
+        writer.write(data[at : at + 100_000])
+        await writer.drain()
+
+
+@pytest.mark.parametrize("behind", ["", "GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+async def test_a_head_that_is_huge_is_not_read(sqlite_url: str, behind: str) -> None:
+    async with opened(sqlite_url) as rt:
+        app = app_with(rt, declared, worker=False)
+        with listening(app, http=http_server.GUARDED) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            if behind:
+                writer.write(behind.encode())
+                assert b"200 OK" in await reader.readline()
+            writer.write(b"GET /ok HTTP/1.1\r\nHost: localhost\r\nX: ")
+            with pytest.raises(ConnectionError):
+                await _send(writer, b"x" * 100_000_000)
+            writer.close()
+            base = f"http://{address[0]}:{address[1]}"
+            async with httpx.AsyncClient(base_url=base, timeout=60) as http:
+                for size in (10, 60_000, 1_000_000, 60_000):
+                    answer = await http.post("/body", json={"limit": 3, "inner": "x" * size})
+                    assert answer.status_code == 200
+                assert (await http.get("/ok", headers={"x": "x" * 60_000})).status_code == 200
 
 
 @pytest.mark.usefixtures("impatient")

@@ -15,9 +15,34 @@ from tests.support.wire_graphs import SERVED, with_graphs
 ODD: list[Any] = [
     *("\0", "\ud800", "", "..", "x" * 3000, 2**70, -1, 1e308, True, [], {}, [[]], ["\0"]),
     *({"\0": 1}, {"graph_id": "\0"}, {"assistant_id": "\ud800"}, {"configurable": 5}),
-    *({"checkpoint_id": 5}, {"n": {"$odd": 1}}),
+    *(
+        {"checkpoint_id": 5},
+        {"n": {"$odd": 1}},
+        {"tags": 5},
+        {"configurable": {"checkpoint_id": 5}},
+    ),
+    {"x": f"values.log[{'1' * 5000}]"},
     [{"updates": [{"values": {"log": 5}, "as_node": "add"}]}],
 ]
+RUN = {
+    "assistant_id": "numbers",
+    "input": {"n": 1},
+    "config": None,
+    "context": None,
+    "metadata": None,
+    "checkpoint": None,
+    "checkpoint_id": None,
+    "command": None,
+    "after_seconds": None,
+}
+CRON = {
+    "assistant_id": "numbers",
+    "schedule": "0 0 1 1 *",
+    "timezone": None,
+    "end_time": None,
+    "input": None,
+    "config": None,
+}
 IN_PATHS = ("%00", "a%00b", "%ff", "..", "-1", "9" * 30, "x" * 3000, "%F0%9F%98%80")
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/assistants"): {
@@ -86,6 +111,27 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
         "checkpoint": None,
         "select": None,
     },
+    ("POST", "/threads/{}/runs"): {**RUN, "multitask_strategy": "rollback"},
+    ("POST", "/runs"): {**RUN, "on_completion": None},
+    ("POST", "/runs/crons"): {**CRON, "metadata": None, "context": None},
+    ("PATCH", "/runs/crons/{cron}"): {**CRON, "multitask_strategy": None, "webhook": None},
+    ("POST", "/runs/cancel"): {"thread_id": None, "run_ids": None, "status": None},
+    ("POST", "/threads/{}/commands"): {"id": 1, "method": "run.start", "params": None},
+    ("POST", "/perdure/runs/{run}/fork"): {
+        "at": None,
+        "update": None,
+        "as_node": None,
+        "thread_id": None,
+    },
+    ("PUT", "/perdure/schedules/odd"): {
+        "graph": "numbers",
+        "cron": "0 0 1 1 *",
+        "timezone": "UTC",
+        "input": None,
+        "metadata": None,
+        "context": None,
+        "config": None,
+    },
     ("PUT", "/store/items"): {
         "namespace": ["a"],
         "key": "k",
@@ -129,6 +175,10 @@ def test_unusual_values_get_a_clear_error_message(server: AgentServer) -> None:
     client, http = server.sync_client(), server.http()
     thread = client.threads.create(graph_id="numbers")["thread_id"]
     client.threads.update_state(thread, {"n": 1}, as_node="add")
+    run = client.runs.create(thread, "numbers", input={"n": 1})["run_id"]
+    client.runs.join(thread, run)
+    made: Any = client.crons.create("numbers", schedule="0 0 1 1 *")
+    cron = made["cron_id"]
     failed = []
 
     def ask(method: str, path: str, body: Any = None) -> None:
@@ -145,7 +195,7 @@ def test_unusual_values_get_a_clear_error_message(server: AgentServer) -> None:
     for (method, path), body in BODIES.items():
         for name in body:
             for odd in ODD:
-                ask(method, path.format(thread), {**body, name: odd})
+                ask(method, path.format(thread, run=run, cron=cron), {**body, name: odd})
     for path in (*PATHS, f"/threads/{thread}/state/{{}}", f"/threads/{thread}/history?before={{}}"):
         for text in IN_PATHS:
             ask("GET", path.format(text))

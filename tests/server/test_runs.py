@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 import httpx
@@ -166,19 +167,66 @@ async def test_a_thread_of_the_runtime_may_have_another_kind_of_id(url: str) -> 
         assert only["run_id"] == run.id
 
 
-def test_waits_over_the_limit_create_no_run(url: str) -> None:
-    with wire_server(url, max_streams=1) as server:
-        client, t = server.sync_client(), thread()
-        client.runs.create(t, "slow", input={"n": 1}, **NEW)
-        with ThreadPoolExecutor(1) as beside:
-            body: Any = {"assistant_id": "slow", "input": {"n": 2}, "on_disconnect": "cancel"}
-            first = beside.submit(server.http().post, f"/threads/{t}/runs/wait", json=body)
+async def test_a_thread_s_id_of_any_letters_is_written_into_the_headers(sqlite_url: str) -> None:
+    with closing(wire_runtime(sqlite_url)) as runtime, served(runtime) as server:
+        await runtime.start("numbers", {"n": 1}, thread_id="Ärger/日本\r\nx: 1")
+        http, client = server.http(), server.sync_client()
+        body = {"assistant_id": "numbers", "input": {"n": 1}}
+        place = f"/threads/{quote('Ärger日本', safe='')}/runs"
+        await runtime.start("numbers", {"n": 1}, thread_id="Ärger日本")
+        for path in ("", "/wait", "/stream"):
+            made = http.post(place + path, json=body)
+            assert made.status_code == 200
+            found = http.get(made.headers["content-location"])
+            assert found.json()["thread_id"] == "Ärger日本"
+        [first] = await runtime.runs(thread_id="Ärger/日本\r\nx: 1")
+        joined = http.get(f"/runs/{first.id}/join")
+        assert joined.json()["n"] == 4
+        assert len(client.runs.list("Ärger日本")) == 4
+        await runtime.start("numbers", {"n": 1}, thread_id="user:1@a")
+        made = http.post("/threads/user:1@a/runs", json=body)
+        assert made.headers["content-location"].startswith("/threads/user:1@a/runs/")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"checkpoint_id": "a\0b"},
+        {"checkpoint": {"checkpoint_id": "\0"}},
+        {"checkpoint": {"checkpoint_id": "x", "checkpoint_ns": "\0"}},
+        {"checkpoint": {"checkpoint_map": {"": "\0"}}},
+        {"checkpoint": {"checkpoint_map": {"\0": "x"}}},
+        {"config": {"configurable": {"checkpoint_id": 5}}},
+        {"config": {"configurable": {"checkpoint_id": "x" * 300}}},
+    ],
+    ids=range(7),
+)
+def test_a_checkpoint_that_cannot_be_is_refused_and_no_run_is_made(
+    sqlite_url: str, place: Any
+) -> None:
+    with wire_server(sqlite_url) as server:
+        http, t = server.http(), server.sync_client().threads.create()["thread_id"]
+        body = {"assistant_id": "numbers", "input": {"n": 1}, **place}
+        answer = http.post(f"/threads/{t}/runs", json=body)
+        assert (answer.status_code, http.get(f"/threads/{t}/runs").json()) == (422, [])
+
+
+def test_who_waits_for_a_run_does_not_count_as_a_stream(sqlite_url: str) -> None:
+    with wire_server(sqlite_url, max_streams=1) as server:
+        client, t, http = server.sync_client(), thread(), server.http()
+        run = client.runs.create(t, "slow", input={"n": 1}, **NEW)["run_id"]
+        with http.stream("GET", f"/threads/{t}/stream") as stream, ThreadPoolExecutor(3) as beside:
+            assert stream.status_code == 200
+            assert server.http().get(f"/threads/{t}/stream").status_code == 503
+            body: Any = {"assistant_id": "numbers", "input": {"n": 2}}
+            waits = [
+                beside.submit(server.http().get, f"/threads/{t}/runs/{run}/join"),
+                beside.submit(server.http().get, f"/perdure/runs/{run}/join"),
+                beside.submit(server.http().post, f"/threads/{t}/runs/wait", json=body),
+            ]
             until(lambda: len(client.runs.list(t)) == 2)
-            second = server.http().post(f"/threads/{t}/runs/wait", json=body)
-            assert second.status_code == 503
-            assert len(client.runs.list(t)) == 2
-            client.runs.cancel_many(status="all")
-            assert first.result(30).status_code == 200
+            client.runs.cancel(t, run)
+            assert [one.result(30).status_code for one in waits] == [200, 200, 200]
 
 
 # -- a thread that is busy

@@ -593,6 +593,8 @@ def test_an_address_that_is_not_public_is_refused_when_a_run_is_accepted(host: s
         "https://example.com/\r\nx: y",
         "https://exämple.com/",
         "https://[::1/",
+        "https://a..example.com/",
+        f"https://{'a' * 64}.example.com/",
         "https://example.com/" + "x" * 3000,
         None,
         7,

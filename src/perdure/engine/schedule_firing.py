@@ -76,7 +76,7 @@ def _start(
     owner: Any = {"graph": row.graph, "assistant": cron["assistant_id"]}
     if thread_id is None:
         thread_id = str(uuid.uuid5(uuid.NAMESPACE_OID, key))
-        content = ThreadContent(ttl=None if cron["keep"] else KEPT_FOR)
+        content = ThreadContent(cron.get("metadata") or {}, ttl=None if cron["keep"] else KEPT_FOR)
         record = threads.ensure(serializer, thread_id, content, now, **owner)
     else:
         record = threads.require(thread_id, now, **owner)

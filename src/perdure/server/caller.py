@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,8 @@ class Caller:
     """Permissions from the `authenticate` handler."""
     is_token: bool = False
     """Whether it sent a perdure token: then its scopes decide, and no `@auth.on` handler."""
+    until_invalid: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """For a token: waits until it has expired or been revoked."""
     configurable: dict[str, Any] = field(default_factory=dict)
     """What a run that this caller starts has in `config["configurable"]`."""
 

@@ -68,10 +68,11 @@ class Api:
         if self.options.worker and not driven:
             raise ApiError(503, NO_WORKER)
 
-    def open_stream(self) -> AbstractContextManager[OpenStream]:
-        """Count a stream while it is open. Raises 503 if too many are open. The stream must end
-        when its `stopping` is set: the server waits for it before it exits."""
-        return self.streams.open()
+    def open_stream(self, *, counts: bool = True) -> AbstractContextManager[OpenStream]:
+        """Register a stream while it is open. Raises 503 if too many are open; a request that waits
+        for a run does not count. It must end when its `stopping` is set: the server waits for it
+        before it exits."""
+        return self.streams.open(self.caller, counts=counts)
 
 
 async def api(request: Request) -> Api:

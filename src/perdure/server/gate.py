@@ -10,6 +10,7 @@ the name is always checked.
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import Request
@@ -80,7 +81,8 @@ class Gate:
         scopes = row.allowed
         if Scope.READ not in scopes:
             raise ApiError(403, "This server knows none of the token's scopes. Upgrade the server.")
-        return Caller(row.name, scopes, is_token=True)
+        until_invalid = partial(self.tokens.until_invalid, row.hash)
+        return Caller(row.name, scopes, is_token=True, until_invalid=until_invalid)
 
     def _check_host(self, request: Request) -> None:
         host, names = request.headers.get("host", ""), self.options.hosts

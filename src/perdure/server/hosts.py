@@ -14,7 +14,12 @@ from urllib.parse import urlsplit
 from fastapi import Request
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-FORWARDED = frozenset({b"x-forwarded-for", b"x-real-ip", b"forwarded"})
+FORWARDED = frozenset(
+    {
+        *(b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"),
+        *(b"forwarded", b"via", b"cf-connecting-ip"),
+    }
+)
 """Headers that a proxy sets: the caller may be on any machine."""
 
 
@@ -65,7 +70,10 @@ def _fits(name: str, allowed: str) -> bool:
 
 def is_same_origin(origin: str, host: str) -> bool:
     """Whether an `Origin` header names the same server as the `Host` header."""
-    return urlsplit(origin).netloc.lower() == host.lower()
+    try:
+        return urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False
 
 
 def is_local_client(request: Request) -> bool:

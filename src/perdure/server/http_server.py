@@ -1,6 +1,6 @@
 """uvicorn with the limits of an exposed server, for `perdure serve` and `perdure dev`.
 
-A connection that does not send its request headers in time is closed; uvicorn alone would keep it.
+A connection whose request headers are late or huge is closed; uvicorn alone would keep it.
 The access log has no query strings. The signals that stop the server are handled here, so that the
 runtime around it is closed before the process ends.
 """
@@ -27,27 +27,38 @@ T = TypeVar("T")
 
 HEAD_TIMEOUT = 10.0
 """Seconds that a connection has to send the request line and headers."""
+LARGEST_HEAD = 64 * 1024
+"""Bytes of incomplete request headers that are read at most."""
 SEARCHED = 100
 """Number of ports tried, one after the other, if the first is taken."""
 BACKLOG = 2048
 
 
-class HeadTimeout(asyncio.Protocol):
-    """A uvicorn connection that is closed if the request headers take too long."""
+class HeadLimits(asyncio.Protocol):
+    """A uvicorn connection that is closed if the request headers take too long or are too large.
+
+    Headers that arrive while the previous request is still being answered are limited in size only.
+    """
 
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     cycle: Any
     _head: asyncio.TimerHandle | None = None
+    _head_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        is_head = before is None or before.response_complete or not before.more_body
         super().data_received(data)
         cycle = self.cycle
-        if cycle is None or cycle.response_complete:
+        self._head_bytes = self._head_bytes + len(data) if is_head and cycle is before else 0
+        if self._head_bytes > LARGEST_HEAD:
+            self.transport.close()
+        elif cycle is None or cycle.response_complete:
             self._watch()
         elif self._head is not None:
             self._head.cancel()
@@ -68,7 +79,7 @@ class HeadTimeout(asyncio.Protocol):
             self.transport.close()
 
 
-GUARDED: Any = type("GuardedProtocol", (HeadTimeout, AutoHTTPProtocol), {})
+GUARDED: Any = type("GuardedProtocol", (HeadLimits, AutoHTTPProtocol), {})
 """uvicorn's protocol, on httptools if it is installed, else on h11."""
 
 

@@ -1,13 +1,16 @@
 """A request's body as JSON, read strictly: anything ambiguous is refused with a clear message.
 
-Python's own parser accepts NaN, duplicate keys and text that no database can store, and raises
-three kinds of errors. A value returned here can be printed, compared and stored.
+Python's own parser accepts NaN, turns large numbers into infinity, accepts duplicate keys and text
+that no database can store, and raises three kinds of errors. A value returned here can be printed,
+compared and stored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
+import re
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -16,6 +19,8 @@ from perdure.server.json_errors import ApiError
 
 DEEPEST = 100
 """Maximum depth of nested lists and objects."""
+HALF = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair. The parser joins the halves of a whole one."""
 CLOSE = {"Connection": "close"}
 """For errors after which the rest of the body is not read."""
 
@@ -44,7 +49,9 @@ def parse_json(body: bytes) -> Any:
     if not body.strip():
         return None
     try:
-        found = json.loads(body, parse_constant=_refuse_constant, object_pairs_hook=_object)
+        found = json.loads(
+            body, parse_constant=_refuse_constant, parse_float=_float, object_pairs_hook=_object
+        )
     except RecursionError:
         raise _refused(f"The body is nested deeper than {DEEPEST} levels.") from None
     except ValueError as error:  # also for invalid UTF-8, and numbers of 5,000 digits
@@ -73,9 +80,19 @@ def _refuse_constant(name: str) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _refused(f"The body has the key {ascii(twice)[:60]} twice in one object.")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise _refused(f"The body has the key {ascii(name)[:60]} twice in one object.")
+            seen.add(name)
+    return found
+
+
+def _float(text: str) -> float:
+    """A number with a point or an exponent. Python makes infinity of one that is too large."""
+    found = float(text)
+    if math.isinf(found):
+        raise _refused(f"The body has the number {text[:60]}, which is too large.")
     return found
 
 
@@ -85,7 +102,7 @@ def _check(value: Any) -> None:
     while left:
         one, depth = left.pop()
         if isinstance(one, str):
-            if not one.isascii() and any("\ud800" <= letter <= "\udfff" for letter in one):
+            if not one.isascii() and HALF.search(one):
                 raise _refused(f"The body contains an unpaired surrogate: {ascii(one)[:60]}.")
         elif isinstance(one, (list, dict)):
             if depth == DEEPEST:

@@ -1,7 +1,8 @@
 """Errors as JSON: `{"detail": "..."}`, one sentence. Details of internal errors are only logged.
 
-A perdure error keeps its message, without the journal's password. For any other exception the log
-has its type and where it was raised, not its message, which may quote what a person wrote.
+A perdure error keeps its message, without the journal's password. Why the journal does not answer
+is only logged: it names hosts, databases and paths. For any other exception the log has its type
+and where it was raised, not its message, which may quote what a person wrote.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi.exceptions import HTTPException, RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +24,7 @@ from perdure.server.json_values import WireResponse
 log = logging.getLogger("perdure")
 
 FAILED = "The server failed; its log says why."
+AWAY = "The journal does not answer; the server's log says why."
 
 STATUSES: tuple[tuple[type[errors.Error], int], ...] = (
     (errors.NotFound, 404),
@@ -40,7 +43,6 @@ STATUSES: tuple[tuple[type[errors.Error], int], ...] = (
     (errors.TypeNotAllowed, 422),
     (errors.NotDurable, 422),
     (errors.Unsupported, 501),
-    (errors.Unavailable, 503),
     (errors.Closed, 503),
 )
 """The HTTP status of each perdure error; the first match counts. Any other is 500."""
@@ -66,6 +68,9 @@ def error_response(error: Exception, redact: Callable[[str], str]) -> Response:
         return json_error(error.status_code, str(error.detail), error.headers)
     if isinstance(error, RequestValidationError):
         return json_error(422, _validation(error))
+    if isinstance(error, errors.Unavailable):  # it names hosts, databases, roles and paths
+        log.warning("A request was not served: %s", redact(str(error)))
+        return json_error(503, AWAY, {"Retry-After": "1"})
     if isinstance(error, errors.Error):
         status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
         if status == 500:
@@ -83,14 +88,20 @@ def log_failure(what: str, error: BaseException, redact: Callable[[str], str]) -
     log.error("%s failed: %s%s\n%s", what, type(error).__qualname__, said, frames.rstrip())
 
 
-def _validation(error: RequestValidationError) -> str:
+def invalid(place: str, error: ValidationError) -> ApiError:
+    """A 422 for a value that was validated after the request's body was."""
+    return ApiError(422, _validation(error, place))
+
+
+def _validation(error: RequestValidationError | ValidationError, *above: str) -> str:
     """The first problem of an invalid request, and how many more there are."""
     found = error.errors()
     first: Any = found[0] if found else {"loc": (), "msg": "invalid"}
-    if first["loc"] == ("body",) and isinstance(error.body, bytes):  # of another content type
+    body = getattr(error, "body", None)
+    if first["loc"] == ("body",) and isinstance(body, bytes):  # of another content type
         return "The body has to be JSON: send Content-Type: application/json, as curl --json does."
     # Without the types of a union, of which Pydantic names the one that it tried.
-    parts = [str(part) for part in first["loc"] if "[" not in str(part)]
+    parts = [str(part) for part in (*above, *first["loc"]) if "[" not in str(part)]
     place = ".".join(parts)[:100]
     more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
     return f"{ascii(place)[1:-1]}: {first['msg'].rstrip('.')[:200]}{more}."

@@ -11,10 +11,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from perdure.engine.shutdown import drain_on_signals, has_signal_handlers
+from perdure.server.caller import ANYONE, Caller
 from perdure.server.json_errors import ApiError
 
 STOPS_WITHIN = 2.0
@@ -28,11 +30,12 @@ def is_not_of_a_cut(record: logging.LogRecord) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class OpenStream:
-    """One open stream."""
+    """One open stream, or a request that waits for a run."""
 
     loop: asyncio.AbstractEventLoop
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server stops. The stream must then end."""
+    """Set when the server stops, or the caller's token is no longer valid. The stream must then
+    end."""
 
 
 class OpenStreams:
@@ -41,6 +44,7 @@ class OpenStreams:
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: set[OpenStream] = set()
+        self._counted = 0
         self._signals = contextlib.ExitStack()
         self._stopped_at = float("-inf")
 
@@ -48,9 +52,10 @@ class OpenStreams:
         return len(self._open)
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[OpenStream]:
-        """Count a stream while it is open. Raises 503 if the maximum is open already."""
-        if len(self._open) >= self._most:
+    def open(self, caller: Caller = ANYONE, *, counts: bool = True) -> Iterator[OpenStream]:
+        """Register a stream while it is open. Raises 503 if the maximum is open already, unless it
+        does not count, as a request that waits for a run."""
+        if counts and self._counted >= self._most:
             raise ApiError(
                 503,
                 f"{self._most} streams are open, the maximum of this server. Try again later.",
@@ -63,10 +68,17 @@ class OpenStreams:
         if not self._open and has_signal_handlers():
             self._signals.enter_context(drain_on_signals(loop, self.stop))
         self._open.add(stream)
+        self._counted += counts
+        watching = None
+        if caller.until_invalid is not None:
+            watching = loop.create_task(_stop_after(caller.until_invalid, stream.stopping))
         try:
             yield stream
         finally:
             self._open.discard(stream)
+            self._counted -= counts
+            if watching is not None:
+                watching.cancel()
             if not self._open:
                 self._signals.close()
 
@@ -77,3 +89,10 @@ class OpenStreams:
         for stream in list(self._open):
             with contextlib.suppress(RuntimeError):  # its loop is closed
                 stream.loop.call_soon_threadsafe(stream.stopping.set)
+
+
+async def _stop_after(
+    ending: Callable[[], Coroutine[Any, Any, None]], stopping: asyncio.Event
+) -> None:
+    await ending()
+    stopping.set()

@@ -1,6 +1,7 @@
 """The tokens of a journal, cached in memory and reloaded every few seconds.
 
-A request costs no query. A token created or revoked elsewhere takes effect within `READ_EVERY`.
+A request costs no query. A token created or revoked elsewhere takes effect within `READ_EVERY`, for
+open streams too.
 """
 
 from __future__ import annotations
@@ -55,10 +56,20 @@ class Tokens:
         row = self._by_hash.get(hash)
         if row is None or not hmac.compare_digest(row.hash, hash):
             return None
-        if not row.is_valid(self._runtime.services.clock.now()):
+        if not self._is_valid(row):
             return None
         self._note(hash)
         return row
+
+    async def until_invalid(self, hash: str) -> None:
+        """Wait until a token has expired or is revoked."""
+        while (row := self._by_hash.get(hash)) is not None and self._is_valid(row):
+            await asyncio.sleep(READ_EVERY)
+            with contextlib.suppress(Error):  # a journal that is away ends no stream
+                await self._refresh()
+
+    def _is_valid(self, row: TokenRow) -> bool:
+        return row.is_valid(self._runtime.services.clock.now())
 
     async def _refresh(self) -> None:
         if self._read_at is not None and time.monotonic() - self._read_at < READ_EVERY:

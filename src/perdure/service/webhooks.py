@@ -138,6 +138,8 @@ def check_url(url: Any, *, allow_private: bool) -> str:
         raise BadArgument(f"The webhook is not a URL: {error}.") from None
     if parts.scheme not in ("https", "http") or not host:
         raise BadArgument("A webhook must be a URL that begins with https:// and names a host.")
+    if not all(0 < len(label) <= 63 for label in host.removesuffix(".").split(".")):
+        raise BadArgument("Each part of a webhook's host name must have 1 to 63 characters.")
     if parts.username is not None or parts.password is not None:
         raise BadArgument("A webhook's URL must not have a user or a password.")
     if allow_private:

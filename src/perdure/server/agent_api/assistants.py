@@ -17,6 +17,7 @@ from perdure.journal.ids import new_id
 from perdure.operations.assistants import Assistant, AssistantContent
 from perdure.operations.threads import ThreadFilter
 from perdure.server.agent_api import graph_shapes
+from perdure.server.agent_api.run_bodies import CheckedConfig
 from perdure.server.agent_api.search_pages import (
     Page,
     has_metadata,
@@ -24,7 +25,7 @@ from perdure.server.agent_api.search_pages import (
     passes,
     selected,
 )
-from perdure.server.agent_api.threads import erase_thread
+from perdure.server.agent_api.threads import erase_thread, find_thread
 from perdure.server.auth_handlers import Filters
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
@@ -43,7 +44,7 @@ FIELDS = (
 class AssistantBody(BaseModel):
     """The fields of an assistant that callers can set."""
 
-    config: Json | None = None
+    config: CheckedConfig | None = None
     context: Any = None
     metadata: Json | None = None
     name: str | None = None
@@ -217,7 +218,8 @@ async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
 
 @router.delete("/assistants/{assistant_id}", status_code=204)
 async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -> Response:
-    """Delete an assistant, and with `delete_threads` the threads that were started with it."""
+    """Delete an assistant, and with `delete_threads` the threads that were started with it and that
+    the caller may delete."""
     api.require(Scope.START)
     found = await find_assistant(api, assistant_id, "delete")
     services, journal = api.runtime.services, api.runtime.journal
@@ -227,11 +229,16 @@ async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -
             f"Assistant {found.assistant_id} cannot be deleted: it is the default assistant of the "
             f"registered graph {found.graph_id!r}.",
         )
-    chosen = ThreadFilter(assistant=found.assistant_id)
+    chosen, kept = ThreadFilter(assistant=found.assistant_id), 0
     while delete_threads:
-        threads, delete_threads = await journal.arun(services.threads.page(chosen, 0, 100))
+        threads, delete_threads = await journal.arun(services.threads.page(chosen, kept, 100))
         for thread in threads:
-            await erase_thread(api, thread)
+            try:
+                await erase_thread(api, await find_thread(api, thread.thread_id, "delete"))
+            except ApiError as error:
+                if error.status_code not in (404, 422):
+                    raise
+                kept += 1
     await journal.arun(services.assistants.delete(found.assistant_id))
     return Response(status_code=204)
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import Response
 
 from perdure.errors import UNREADABLE, NotFound
@@ -42,7 +42,8 @@ from perdure.server.agent_api.threads import canonical
 from perdure.server.auth_handlers import Filters
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
-from perdure.server.json_errors import ApiError
+from perdure.server.json_errors import ApiError, invalid
+from perdure.server.own_api.access import ThreadFilter, allow_thread
 from perdure.times import milliseconds, moment
 
 router = APIRouter(tags=["crons"])
@@ -112,6 +113,13 @@ async def create_for_thread(thread_id: str, body: CronBody, api: ApiDep) -> Any:
     runtime, on = api.runtime, await known_thread(api, thread_id)
     if await runtime.journal.arun(runtime.services.threads.find(on)) is None:
         raise NotFound("thread", on)
+    value: Json = {
+        "thread_id": UUID(on) if canonical(on) else on,
+        "assistant_id": body.assistant_id,
+        "metadata": dict(body.metadata),
+        "kwargs": body.model_dump(include={"input", "config", "context"}),
+    }
+    await check_filters(api, on, await api.authorize("threads", "create_run", value))
     return await _create(api, on, body)
 
 
@@ -203,7 +211,7 @@ async def _matching(api: Api, query: CronQuery) -> list[Json]:
     api.require(Scope.READ)
     value = query.model_dump(exclude_none=True)
     filters = await api.authorize("crons", "search", value)
-    wanted = value.get("metadata")
+    threads, wanted = await ThreadFilter.of(api), value.get("metadata")
     runtime, assistant_id = api.runtime, query.assistant_id
     if assistant_id is not None and assistant_id in runtime.graphs:
         assistant_id = default_id(assistant_id)
@@ -217,6 +225,7 @@ async def _matching(api: Api, query: CronQuery) -> list[Json]:
         and query.enabled in (None, one["enabled"])
         and has_metadata(one["metadata"], wanted)
         and passes(filters, one["metadata"])
+        and (one["thread_id"] is None or await threads.sees(one["thread_id"]))
     ]
 
 
@@ -228,7 +237,7 @@ async def update(cron_id: UUID, body: CronPatch, api: ApiDep) -> Any:
     changes = {name: value for name, value in given.items() if value is not None}
     value: Json = {"cron_id": cron_id, "payload": changes, "schedule": body.schedule}
     filters = await api.authorize("crons", "update", value)
-    row, shown = await _find(api, str(cron_id), filters)
+    row, shown = await _find(api, str(cron_id), filters, "update")
     if CRON not in row.load(api.runtime.engine.serializer):
         raise ApiError(409, f"Change the schedule {row.name!r} with Runtime.schedule, not here.")
     before = {**shown["payload"], "enabled": shown["enabled"], "end_time": shown["end_time"]}
@@ -237,7 +246,10 @@ async def update(cron_id: UUID, body: CronPatch, api: ApiDep) -> Any:
         merged.pop("end_time")
     if "metadata" in changes:
         merged["metadata"] = {**shown["metadata"], **changes["metadata"]}
-    made = CronBody.model_validate(_without_null(merged))
+    try:
+        made = CronBody.model_validate(_without_null(merged))
+    except ValidationError as error:
+        raise invalid("body", error) from error
     if shown["thread_id"] is None and made.on_run_completed is None:
         made = made.model_copy(update={"on_run_completed": shown["on_run_completed"]})
     payload = made.model_dump(mode="json", exclude_unset=True)
@@ -253,7 +265,7 @@ async def get(cron_id: UUID, api: ApiDep) -> Any:
     """Get a cron."""
     api.require(Scope.READ)
     filters = await api.authorize("crons", "read", {"cron_id": cron_id})
-    return (await _find(api, str(cron_id), filters))[1]
+    return (await _find(api, str(cron_id), filters, "read"))[1]
 
 
 @router.delete("/runs/crons/{cron_id}", status_code=204)
@@ -261,13 +273,16 @@ async def delete(cron_id: UUID, api: ApiDep) -> Response:
     """Delete a cron. The runs it started stay."""
     api.require(Scope.START)
     filters = await api.authorize("crons", "delete", {"cron_id": cron_id})
-    row, _ = await _find(api, str(cron_id), filters)
+    row, _ = await _find(api, str(cron_id), filters, "update")
     await api.runtime.journal.ado(schedules.delete(row.name))
     return Response(status_code=204)
 
 
-async def _find(api: Api, cron_id: str, filters: Filters | None) -> tuple[ScheduleRow, Json]:
-    runtime = api.runtime
+async def _find(
+    api: Api, cron_id: str, filters: Filters | None, action: str
+) -> tuple[ScheduleRow, Json]:
+    """A cron that the caller may have; of one of a thread, if they may have the thread."""
+    runtime, missing = api.runtime, ApiError(404, f"There is no cron {cron_id}.")
     row = await runtime.journal.arun(runtime.services.schedules.find(cron_id))
     if row is None:
         every = await runtime.journal.arun(runtime.services.schedules.rows())
@@ -275,8 +290,10 @@ async def _find(api: Api, cron_id: str, filters: Filters | None) -> tuple[Schedu
     if row is not None:
         shown = _shown(runtime.engine.serializer, row)
         if passes(filters, shown["metadata"]):
+            if shown["thread_id"] is not None:
+                await allow_thread(api, shown["thread_id"], action, missing)
             return row, shown
-    raise ApiError(404, f"There is no cron {cron_id}.")
+    raise missing
 
 
 def _id_of(name: str) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn
+from urllib.parse import quote
 from uuid import UUID
 
 from perdure.engine.bound_graph import BoundGraph
@@ -41,6 +42,7 @@ from perdure.server.agent_api.run_bodies import (
     RunBody,
     merged_config,
     merged_context,
+    passed_on,
 )
 from perdure.server.agent_api.run_shapes import WIRE
 from perdure.server.agent_api.statuses import asks_person
@@ -57,6 +59,8 @@ be waiting."""
 STATELESS_TTL = 1.0
 """Minutes from its start until a stateless run's thread is erased, if the run has ended."""
 BREAKPOINT = "breakpoint:"
+IN_PATHS = "!$&'()*+,:;=@"
+"""Characters that a part of a path may have unquoted: clients read ids from the path."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +74,10 @@ class Accepted:
 
     @property
     def location(self) -> str:
-        """The path of the run."""
+        """The path of the run, quoted for a header."""
         if self.is_stateless:
             return f"/runs/{self.row.id}"
-        return f"/threads/{self.row.thread_id}/runs/{self.row.id}"
+        return f"/threads/{quote(self.row.thread_id, IN_PATHS)}/runs/{self.row.id}"
 
 
 @dataclass(frozen=True)
@@ -135,8 +139,15 @@ async def known_thread(api: Api, thread_id: str) -> str:
         return id
     runtime = api.runtime
     if await runtime.journal.arun(runtime.services.threads.find(thread_id)) is None:
-        raise ApiError(422, f"The thread id {thread_id[:100]!a} is not a UUID.")
+        raise missing_thread(thread_id)
     return thread_id
+
+
+def missing_thread(thread_id: str) -> Exception:
+    """What a request for a thread that is not there raises: 404, or 422 if the id is no UUID."""
+    if canonical(thread_id) is not None:
+        return NotFound("thread", thread_id)
+    return ApiError(422, f"The thread id {thread_id[:100]!a} is not a UUID.")
 
 
 async def find_assistant(api: Api, name: str) -> Assistant:
@@ -183,9 +194,14 @@ async def _authorized(
 
 
 async def check_filters(
-    api: Api, thread_id: str, filters: Filters | None, *, may_be_missing: bool = False
+    api: Api,
+    thread_id: str,
+    filters: Filters | None,
+    *,
+    may_be_missing: bool = False,
+    missing: Exception | None = None,
 ) -> None:
-    """Raise 404 if the metadata of a thread does not match."""
+    """Raise `missing`, by default that there is no such thread, if its metadata does not match."""
     if filters is None:
         return
     runtime = api.runtime
@@ -193,7 +209,7 @@ async def check_filters(
     if found is None and may_be_missing:
         return
     if found is None or not filters.match(dict(found.metadata)):
-        raise NotFound("thread", thread_id)
+        raise missing or missing_thread(thread_id)
 
 
 def make_setup(api: Api, assistant: Assistant, body: PayloadBody) -> dict[str, Any]:
@@ -204,7 +220,7 @@ def make_setup(api: Api, assistant: Assistant, body: PayloadBody) -> dict[str, A
     configurable = config["configurable"]
     context = merged_context(assistant.context, body.context, configurable, fields)
     if context:
-        config["configurable"] = {**context, **configurable}
+        config["configurable"] = {**passed_on(context), **configurable}
     setup: dict[str, Any] = {
         "config": config,
         "metadata": {**assistant.metadata, **body.metadata},

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
+from perdure.journal.names import check_text
 from perdure.operations.streams import MODES
-from perdure.server.json_errors import ApiError
+from perdure.server.json_errors import ApiError, invalid
 from perdure.service.streams import kept_modes
 
 StreamMode = Literal[
@@ -94,6 +102,15 @@ class ConfigBody(WireBody):
 NO_CONFIG = ConfigBody()
 
 
+def _checked(config: Json) -> Json:
+    ConfigBody.model_validate(config)
+    return config
+
+
+CheckedConfig = Annotated[Json, AfterValidator(_checked)]
+"""A config as it was sent, which is a valid one."""
+
+
 class CheckpointBody(WireBody):
     """Which checkpoint a run begins at."""
 
@@ -101,6 +118,13 @@ class CheckpointBody(WireBody):
     checkpoint_id: str | None = None
     checkpoint_ns: str | None = None
     checkpoint_map: dict[str, str] | None = None
+
+    def check(self) -> None:
+        """Raise 422 if no database can hold its names."""
+        for id in (self.checkpoint_id, *(self.checkpoint_map or {}).values()):
+            check_text("checkpoint_id", id or "")
+        for namespace in (self.checkpoint_ns, *(self.checkpoint_map or {})):
+            check_text("checkpoint_ns", namespace or "")
 
 
 class PayloadBody(WireBody):
@@ -179,13 +203,19 @@ class RunBody(PayloadBody):
         return self.command.to_command()
 
     def place(self) -> Json:
-        """Where the run begins, if not at the latest checkpoint of its thread."""
+        """Where the run begins, if not at the latest checkpoint of its thread. Raises 422."""
         given = {} if self.config is None else dict(self.config.configurable)
         if self.checkpoint is not None:
             given |= self.checkpoint.model_dump(exclude_none=True)
         if self.checkpoint_id is not None:
             given["checkpoint_id"] = self.checkpoint_id
         place = {name: given[name] for name in PLACE if given.get(name)}
+        if not place:
+            return {}
+        try:
+            CheckpointBody.model_validate(place).check()
+        except ValidationError as error:  # of a config, whose keys may be anything
+            raise invalid("config.configurable", error) from error
         return {} if [*place] == ["checkpoint_ns"] else place
 
     def check_thread(self, thread_id: str | None) -> None:
@@ -201,7 +231,10 @@ def merged_config(
     """The config of a run: the assistant's, overridden by the request's, then by `more`, which the
     server adds to `configurable`."""
     asked = given or NO_CONFIG
-    base = ConfigBody.model_validate(dict(own)) if own else NO_CONFIG
+    try:
+        base = ConfigBody.model_validate(dict(own)) if own else NO_CONFIG
+    except ValidationError as error:  # an assistant that was made in Python
+        raise invalid("config of the assistant", error) from error
     config: dict[str, Any] = {}
     if tags := [*dict.fromkeys([*base.tags, *asked.tags])]:
         config["tags"] = tags
@@ -213,11 +246,12 @@ def merged_config(
     if metadata := {**base.metadata, **asked.metadata}:
         config["metadata"] = metadata
     passed = {**base.configurable, **asked.configurable}
-    config["configurable"] = {**_passed_on(passed), **more}
+    config["configurable"] = {**passed_on(passed), **more}
     return config
 
 
-def _passed_on(configurable: Mapping[str, Any]) -> dict[str, Any]:
+def passed_on(configurable: Mapping[str, Any]) -> dict[str, Any]:
+    """Those keys that a caller may put into `configurable`."""
     return {
         name: value
         for name, value in configurable.items()

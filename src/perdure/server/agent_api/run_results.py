@@ -91,7 +91,7 @@ async def find_run(
         raise NotFound("run", run_id)
     on = found.row.thread_id
     filters = await api.authorize("threads", action, {"thread_id": on, "run_id": run_id})
-    await check_filters(api, on, filters)
+    await check_filters(api, on, filters, missing=NotFound("run", run_id))
     return found
 
 

@@ -121,14 +121,14 @@ def _shown(api: Api, accepted: Accepted) -> Json:
 @router.post(THREAD + "/wait")
 async def create_and_wait(thread_id: str, body: RunBody, api: ApiDep) -> Any:
     """Create a run on a thread, wait until it is over, and return its values."""
-    slot = StreamSlot(api)
+    slot = StreamSlot(api, counts=False)
     return _waited(api, slot, await accept_run(api, thread_id, body), body)
 
 
 @router.post("/runs/wait")
 async def create_stateless_and_wait(body: RunBody, api: ApiDep) -> Any:
     """Create a run on a thread of its own, wait until it is over, and return its values."""
-    slot = StreamSlot(api)
+    slot = StreamSlot(api, counts=False)
     return _waited(api, slot, await accept_run(api, None, body), body)
 
 
@@ -169,7 +169,7 @@ async def join_stateless(run_id: UUID, api: ApiDep, cancel_on_disconnect: bool =
 
 async def _join(api: Api, thread_id: str | None, run_id: str, cancels: bool) -> Any:
     api.require(Scope.START if cancels else Scope.READ)
-    slot = StreamSlot(api)
+    slot = StreamSlot(api, counts=False)
     try:
         found = await find_run(api, thread_id, run_id)
     except NotFound as missing:  # clients of the Agent Server expect 200 here

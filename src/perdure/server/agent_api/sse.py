@@ -1,12 +1,13 @@
 """Server-sent events: how an event is written, and the response that streams them.
 
-A stream ends in one of four ways.
+A stream ends in one of five ways.
 
     its events end       the response ends
     the client leaves    noticed at once, even while nothing is sent
     the server stops     the connection is cut, as by a crash: clients reconnect to the next server
                          with `Last-Event-ID`. They would mistake a clean end for the run's end
     the journal is gone  the same
+    its token is not valid any more: the same
 
 Events that are available together are sent together, up to 32 KiB; the next one is read once the
 connection has taken them. A slow client slows only its own reader of the journal. A comment is sent
@@ -23,7 +24,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from perdure.errors import Unavailable
+from perdure.errors import NotFound, Unavailable
 from perdure.server.context import Api
 from perdure.server.json_errors import log_failure
 from perdure.server.json_values import dump
@@ -64,11 +65,11 @@ class StreamSlot:
         return EventStreamResponse(slot, events)
     """
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, *, counts: bool = True) -> None:
         """Raises 503 if too many are open."""
         self._open, self.redact = contextlib.ExitStack(), api.runtime.redact
-        self.stopping = self._open.enter_context(api.open_stream()).stopping
-        """Set when the server stops."""
+        self.stopping = self._open.enter_context(api.open_stream(counts=counts)).stopping
+        """Set when the server stops, or the caller's token is no longer valid."""
 
     def __enter__(self) -> StreamSlot:
         return self
@@ -76,6 +77,16 @@ class StreamSlot:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
             self.close()
+
+    async def leave(self, on_leave: Callable[[], Awaitable[object]] | None) -> None:
+        """Do what is to be done when the client has left. There is nobody to tell of an error."""
+        try:
+            if on_leave is not None:
+                await on_leave()
+        except NotFound:  # the run was deleted
+            pass
+        except Exception as error:
+            log_failure("Cancelling a run whose client left", error, self.redact)
 
     def close(self) -> None:
         self._open.close()
@@ -117,8 +128,8 @@ class EventStreamResponse(Response):
             await asyncio.gather(*tasks, return_exceptions=True)
             self._slot.close()
             is_whole = not writing.cancelled() and writing.exception() is None
-            if has_left and not is_whole and self._on_leave is not None:
-                await self._on_leave()
+            if has_left and not is_whole:
+                await self._slot.leave(self._on_leave)
         if is_whole and not has_left:
             await connection.end()
 

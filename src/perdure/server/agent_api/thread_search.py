@@ -168,7 +168,7 @@ def extracted(item: Any, path: str) -> Any:
         if part.startswith("["):
             try:
                 item = item[int(part[1:-1])]
-            except (LookupError, TypeError):
+            except (LookupError, TypeError, ValueError):  # an index of 5,000 digits, too
                 return None
         elif isinstance(item, Mapping):
             item = item.get(part)

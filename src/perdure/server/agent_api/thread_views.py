@@ -180,12 +180,17 @@ async def apply_supersteps(
         raise
     except Exception as error:
         await _note_next(api, graph, config)  # nodes may still be left from before
-        if isinstance(error, InvalidUpdateError | ValueError):
-            raise ApiError(400, f"The state was not updated: {error!s:.300}") from error
-        kind = type(error).__name__  # raised by a user's reducer or condition
-        raise ApiError(422, f"The state was not updated: the graph raised {kind}.") from error
+        raise update_error(error) from error
     await _note_next(api, graph, config)
     return made
+
+
+def update_error(error: Exception) -> ApiError:
+    """The response to an update of a state that the graph refused."""
+    if isinstance(error, InvalidUpdateError | ValueError):
+        return ApiError(400, f"The state was not updated: {error!s:.300}")
+    kind = type(error).__name__  # raised by a user's reducer or condition
+    return ApiError(422, f"The state was not updated: the graph raised {kind}.")
 
 
 async def _note_next(api: Api, graph: Graph, config: RunnableConfig) -> None:

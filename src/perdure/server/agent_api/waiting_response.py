@@ -2,8 +2,8 @@
 
 Until then a line feed is sent every few seconds. JSON ignores it, and it keeps proxies from closing
 the connection. If the caller disconnects before the end, `left` is called.
-If the server stops before the end, the response is cut after its head: clients go on waiting at its
-`Location`. An error would make them start the run again.
+If the server stops or the journal goes away before the end, the response is cut after its head:
+clients go on waiting at its `Location`. An error would make them start the run again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from perdure.errors import Unavailable
 from perdure.server.agent_api.sse import StreamSlot
+from perdure.server.json_errors import error_response
 from perdure.server.json_values import dump
 
 PULSE = 5.0
@@ -42,7 +44,7 @@ class WaitingResponse(Response):
         gone = asyncio.ensure_future(_disconnected(receive))
         stopping = asyncio.ensure_future(self._slot.stopping.wait())
         try:
-            await self._send(send, value, gone, stopping)
+            await self._send(scope, receive, send, value, gone, stopping)
         finally:
             self._slot.close()
             for task in (value, gone, stopping):
@@ -51,6 +53,8 @@ class WaitingResponse(Response):
 
     async def _send(
         self,
+        scope: Scope,
+        receive: Receive,
         send: Send,
         value: asyncio.Future[Any],
         gone: asyncio.Future[None],
@@ -62,18 +66,25 @@ class WaitingResponse(Response):
                 {value, gone, stopping}, timeout=PULSE, return_when=asyncio.FIRST_COMPLETED
             )
             if gone.done() and not value.done():
-                if self._left is not None:
-                    await self._left()
+                await self._slot.leave(self._left)
                 return
-            body = dump(value.result()) if value.done() else b"\n"
+            is_cut, body = stopping.done() and not value.done(), b"\n"
+            try:
+                if value.done():
+                    body = dump(value.result())
+            except Exception as error:
+                failed, is_cut = error_response(error, self._slot.redact), True
+                if not has_begun and not isinstance(error, Unavailable):
+                    await failed(scope, receive, send)
+                    return
             if not has_begun:
                 await send(
                     {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
                 )
                 has_begun = True
-            more = not value.done()
-            if more and stopping.done():
+            if is_cut:
                 return
+            more = not value.done()
             await send({"type": "http.response.body", "body": body, "more_body": more})
             if not more:
                 return

@@ -7,8 +7,8 @@ permission `perdure:admin`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from perdure.errors import NotFound
 from perdure.operations import runs
@@ -16,11 +16,23 @@ from perdure.operations.runs import RunRow
 from perdure.server.auth_handlers import Filters
 from perdure.server.context import Api
 
-T = TypeVar("T")
+SCANNED = 200
+"""Rows that are read at once, if handlers may hide some of them."""
+Position = tuple[int, str]
+
+
+class OfThread(Protocol):
+    """A row of something that belongs to a thread."""
+
+    @property
+    def thread_id(self) -> str: ...
+
+
+R = TypeVar("R", bound=OfThread)
 
 
 async def allow_thread(
-    api: Api, thread_id: str, action: str, missing: NotFound | None = None
+    api: Api, thread_id: str, action: str, missing: Exception | None = None
 ) -> None:
     """Raise 404, or `missing`, unless the caller may read or change this thread."""
     filters = await api.authorize("threads", action, {"thread_id": thread_id})
@@ -56,8 +68,28 @@ class ThreadFilter:
             self._known[thread_id] = self._filters.match(metadata)
         return self._known[thread_id]
 
-    async def keep(self, items: Iterable[T], thread_of: Callable[[T], str]) -> list[T]:
-        return [one for one in items if await self.sees(thread_of(one))]
+    async def page(
+        self,
+        read: Callable[[Position | None, int], Awaitable[Sequence[R]]],
+        after: Position | None,
+        limit: int,
+        place: Callable[[R], Position],
+    ) -> tuple[list[R], Position | None]:
+        """The next rows of a list that the caller may see, and the position of the last of them if
+        there may be more: a position never names what is hidden. `read` reads so many rows behind
+        a position."""
+        found: list[R] = []
+        count = limit if self._filters is None else max(limit, SCANNED)
+        while True:
+            rows = await read(after, count)
+            for row in rows:
+                if await self.sees(row.thread_id):
+                    found.append(row)
+                if len(found) == limit:
+                    return found, place(row)
+            if len(rows) < count:
+                return found, None
+            after = place(rows[-1])
 
 
 async def _metadata(api: Api, thread_id: str) -> dict[str, Any]:

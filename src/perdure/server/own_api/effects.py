@@ -11,7 +11,7 @@ from perdure.operations import effects
 from perdure.operations.effects import EffectRow
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
-from perdure.server.own_api.access import ThreadFilter, actor, allow_thread
+from perdure.server.own_api.access import Position, ThreadFilter, actor, allow_thread
 from perdure.server.own_api.requests import (
     After,
     Body,
@@ -48,23 +48,25 @@ async def list_effects(
 ) -> Page[EffectRecord]:
     """List effects, oldest first. `state=unknown` selects those that a person has to settle."""
     api.require(Scope.READ)
-    seen, behind = await ThreadFilter.of(api), position(after)
+    seen = await ThreadFilter.of(api)
     journal, serializer = api.runtime.journal, api.runtime.engine.serializer
-    if run_id is None:
-        op = effects.page(thread_id=thread_id, state=state, after=behind, count=limit)
-        rows: list[EffectRow] = await journal.ado(op)
-    else:
-        rows = [
+
+    async def read(behind: Position | None, count: int) -> list[EffectRow]:
+        if run_id is None:
+            op = effects.page(thread_id=thread_id, state=state, after=behind, count=count)
+            return await journal.ado(op)
+        return [
             row
             for row in await journal.ado(effects.of_run(run_id))
             if state in (None, row.state)
             and thread_id in (None, row.thread_id)
             and (behind is None or (row.created_at, row.key) > behind)
-        ][:limit]
-    kept = await seen.keep(rows, lambda row: row.thread_id)
-    last = (rows[-1].created_at, rows[-1].key) if rows else None
-    items = [effects.to_record(serializer, row) for row in kept]
-    return Page.of(items, last, full=len(rows) == limit)
+        ][:count]
+
+    rows, last = await seen.page(
+        read, position(after), limit, lambda row: (row.created_at, row.key)
+    )
+    return Page.of([effects.to_record(serializer, row) for row in rows], last)
 
 
 @router.get("/{key:path}", responses=errors(404))

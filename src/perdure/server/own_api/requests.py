@@ -1,8 +1,7 @@
 """Shared by the operations: parameters, positions in lists, errors.
 
 A list is `{"items": [...], "next": ...}`. Pass `next` as `after` to get the next page; it is null
-on the last one. Changes between two pages neither repeat nor skip existing items. With
-`langgraph_sdk.Auth` handlers a page may have fewer items than `limit`.
+on the last one. Changes between two pages neither repeat nor skip existing items.
 """
 
 from __future__ import annotations
@@ -55,10 +54,9 @@ class Page(Generic[T]):
     next: str | None
 
     @classmethod
-    def of(cls, items: list[T], last: tuple[int, str] | None, *, full: bool) -> Page[T]:
-        """Make a page. `last` is the position of the last item read; `full`: there may be more."""
-        more = full and last is not None
-        return cls(items, f"{last[0]}.{last[1]}" if more and last else None)
+    def of(cls, items: list[T], last: tuple[int, str] | None) -> Page[T]:
+        """Make a page. `last` is the position of the last item, if there may be more."""
+        return cls(items, None if last is None else f"{last[0]}.{last[1]}")
 
 
 def position(after: str | None) -> tuple[int, str] | None:

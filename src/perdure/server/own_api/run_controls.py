@@ -8,6 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import Field
 
+from perdure.errors import Error
+from perdure.server.agent_api.thread_views import update_error
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.own_api.access import actor, allow_thread, find_run
@@ -86,13 +88,18 @@ async def fork(api: ApiDep, run_id: Id, body: ForkBody | None = None) -> Run:
     asked = body or ForkBody()
     if asked.thread_id is not None:
         await allow_thread(api, asked.thread_id, "create_run")
-    return await api.runtime.fork(
-        run_id,
-        at=asked.at,
-        update=asked.update,
-        as_node=asked.as_node,
-        thread_id=asked.thread_id,
-    )
+    try:
+        return await api.runtime.fork(
+            run_id,
+            at=asked.at,
+            update=asked.update,
+            as_node=asked.as_node,
+            thread_id=asked.thread_id,
+        )
+    except Exception as error:
+        if asked.update is None or isinstance(error, Error):
+            raise
+        raise update_error(error) from error
 
 
 async def _operate(api: Api, run_id: str) -> None:

@@ -9,9 +9,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from perdure.operations.runs import RunRow
 from perdure.server.caller import Scope
 from perdure.server.context import ApiDep
-from perdure.server.own_api.access import ThreadFilter, find_run
+from perdure.server.own_api.access import Position, ThreadFilter, find_run
 from perdure.server.own_api.requests import (
     After,
     Id,
@@ -43,13 +44,14 @@ async def list_runs(
     api.require(Scope.READ)
     seen, services = await ThreadFilter.of(api), api.runtime.services
     which = select_runs(thread_id=thread_id, parent_id=parent_id, state=state, graph=graph)
-    rows = await api.runtime.journal.ado(which.page(before=position(after), count=limit))
-    items = [
-        await api.runtime.journal.arun(services.runs.show(row, output=False))
-        for row in await seen.keep(rows, lambda row: row.thread_id)
-    ]
-    last = (rows[-1].created_at, rows[-1].id) if rows else None
-    return Page.of(items, last, full=len(rows) == limit)
+    journal = api.runtime.journal
+
+    async def read(before: Position | None, count: int) -> list[RunRow]:
+        return await journal.ado(which.page(before=before, count=count))
+
+    rows, last = await seen.page(read, position(after), limit, lambda row: (row.created_at, row.id))
+    items = [await journal.arun(services.runs.show(row, output=False)) for row in rows]
+    return Page.of(items, last)
 
 
 @router.get("/{run_id}", responses=errors(404))
@@ -66,7 +68,7 @@ async def join_run(api: ApiDep, run_id: Id, timeout: Seconds = 60.0) -> Run:
     `state`."""
     api.require(Scope.READ)
     await find_run(api, run_id)
-    with api.open_stream() as waiting:
+    with api.open_stream(counts=False) as waiting:
         join = api.runtime.join(run_id, timeout=timedelta(seconds=timeout))
         either: list[Awaitable[object]] = [join, waiting.stopping.wait()]
         both = [asyncio.ensure_future(one) for one in either]

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response
 from pydantic import Field
 
+from perdure.server.agent_api.run_bodies import CheckedConfig
 from perdure.server.caller import Scope
 from perdure.server.context import ApiDep
 from perdure.server.own_api.requests import Body, Name, Text, errors
@@ -27,7 +28,7 @@ class ScheduleBody(Body):
     metadata: dict[str, Any] | None = None
     tags: tuple[Text, ...] = ()
     context: Any = None
-    config: dict[str, Any] | None = None
+    config: CheckedConfig | None = None
 
 
 @router.get("", responses=errors())

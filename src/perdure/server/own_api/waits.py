@@ -12,7 +12,7 @@ from perdure.operations.waits import WaitRow
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_values import WireResponse
-from perdure.server.own_api.access import ThreadFilter, actor, allow_thread
+from perdure.server.own_api.access import Position, ThreadFilter, actor, allow_thread
 from perdure.server.own_api.requests import (
     After,
     Body,
@@ -59,25 +59,24 @@ async def list_waits(
 ) -> Page[Wait]:
     """List open waits, oldest first. `kind=human` selects the questions to people."""
     api.require(Scope.READ)
-    seen, behind = await ThreadFilter.of(api), position(after)
+    seen = await ThreadFilter.of(api)
     journal, serializer = api.runtime.journal, api.runtime.engine.serializer
-    if run_id is None:
-        op = waits.page(kind=kind, thread_id=thread_id, after=behind, count=limit)
-        rows: list[WaitRow] = await journal.ado(op)
-    else:
-        rows = [
+
+    async def read(behind: Position | None, count: int) -> list[WaitRow]:
+        if run_id is None:
+            op = waits.page(kind=kind, thread_id=thread_id, after=behind, count=count)
+            return await journal.ado(op)
+        return [
             row
             for row in await journal.ado(waits.of_run(run_id))
             if row.state == WaitState.OPEN
             and kind in (None, row.kind)
             and thread_id in (None, row.thread_id)
             and (behind is None or (row.created_at, row.id) > behind)
-        ][:limit]
-    items = [
-        waits.to_wait(serializer, row) for row in await seen.keep(rows, lambda row: row.thread_id)
-    ]
-    last = (rows[-1].created_at, rows[-1].id) if rows else None
-    return Page.of(items, last, full=len(rows) == limit)
+        ][:count]
+
+    rows, last = await seen.page(read, position(after), limit, lambda row: (row.created_at, row.id))
+    return Page.of([waits.to_wait(serializer, row) for row in rows], last)
 
 
 @router.get("/{wait_id}", responses=errors(404))
