@@ -331,7 +331,7 @@ async def test_at_its_budget_a_tick_releases_its_runs(sqlite_url: str) -> None:
     nodes = [calls.coroutine(f"n{i}", pause) for i in range(200)]
     async with ticking(sqlite_url, *nodes) as (rt, http):
         run = await rt.start("g", {}, config={"recursion_limit": 500})
-        counts = (await http.post("/cron/tick", params={"budget": 0.2})).json()
+        counts = (await http.post("/cron/tick", params={"budget": 1})).json()
         assert counts["released"] == 1
         assert (await rt.get(run.id)).state is State.PENDING
     assert 0 < len(calls) < 200
