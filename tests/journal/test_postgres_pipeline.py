@@ -9,6 +9,7 @@ import pytest
 from psycopg.pq import TransactionStatus
 
 from perdure.journal import postgres_pipeline
+from perdure.journal.postgres_pipeline import Query
 from perdure.journal.postgres_pool import Connection, Pool
 
 
@@ -21,7 +22,7 @@ def connection(postgres_url: str) -> Iterator[Connection]:
 def prepared(connection: Connection) -> int:
     [[[count]]] = postgres_pipeline.run(
         connection,
-        [(b"SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'perdure%'", ())],
+        [Query(b"SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'perdure%'")],
     )
     return int(count)
 
@@ -31,7 +32,12 @@ def test_each_statement_gives_its_rows_with_values_of_every_kind(connection: Con
     sql = b"SELECT $1::text, $2::bigint, $3::bigint, $4::text, $5::bytea, $6::float8, $7::bool"
     found = postgres_pipeline.run(
         connection,
-        [(b"BEGIN", ()), (sql, values), (sql + b" WHERE false", values), (b"COMMIT", ())],
+        [
+            Query(b"BEGIN"),
+            Query(sql, values),
+            Query(sql + b" WHERE false", values),
+            Query(b"COMMIT"),
+        ],
     )
     assert found == [[], [tuple(values)], [], []]
     assert connection.pgconn.transaction_status == TransactionStatus.IDLE
@@ -40,19 +46,19 @@ def test_each_statement_gives_its_rows_with_values_of_every_kind(connection: Con
 def test_a_statement_is_prepared_when_it_is_used_again(connection: Connection) -> None:
     sql = b"SELECT $1::bigint + 1"
     for n in range(5):
-        assert postgres_pipeline.run(connection, [(sql, [n])] * 3) == [[(n + 1,)]] * 3
+        assert postgres_pipeline.run(connection, [Query(sql, [n])] * 3) == [[(n + 1,)]] * 3
     names = {name for (text, _), name in connection.prepared.items() if text == sql}
     assert len(names) == 1
     assert prepared(connection) >= 1
 
 
 def test_the_first_error_is_raised_and_the_connection_is_not_idle(connection: Connection) -> None:
-    batch: list[postgres_pipeline.Query] = [
-        (b"BEGIN", ()),
-        (b"SELECT 1", ()),
-        (b"SELECT 1 / $1::bigint", [0]),
-        (b"SELECT nothing", ()),
-        (b"COMMIT", ()),
+    batch = [
+        Query(b"BEGIN"),
+        Query(b"SELECT 1"),
+        Query(b"SELECT 1 / $1::bigint", [0]),
+        Query(b"SELECT nothing"),
+        Query(b"COMMIT"),
     ]
     with pytest.raises(psycopg.errors.DivisionByZero):
         postgres_pipeline.run(connection, batch)
@@ -61,12 +67,12 @@ def test_the_first_error_is_raised_and_the_connection_is_not_idle(connection: Co
 
 def test_a_value_that_psycopg_does_not_know_sends_nothing(connection: Connection) -> None:
     with pytest.raises(psycopg.ProgrammingError):
-        postgres_pipeline.run(connection, [(b"SELECT 1", ()), (b"SELECT $1", [object()])])
+        postgres_pipeline.run(connection, [Query(b"SELECT 1"), Query(b"SELECT $1", [object()])])
     assert connection.pgconn.transaction_status == TransactionStatus.IDLE
-    assert postgres_pipeline.run(connection, [(b"SELECT 2::bigint", ())]) == [[(2,)]]
+    assert postgres_pipeline.run(connection, [Query(b"SELECT 2::bigint")]) == [[(2,)]]
 
 
 def test_a_batch_larger_than_every_buffer_arrives_both_ways(connection: Connection) -> None:
     large = b"x" * 1_000_000
-    found = postgres_pipeline.run(connection, [(b"SELECT $1::bytea", [large])] * 30)
+    found = postgres_pipeline.run(connection, [Query(b"SELECT $1::bytea", [large])] * 30)
     assert found == [[(large,)]] * 30

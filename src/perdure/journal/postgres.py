@@ -166,10 +166,11 @@ class Postgres:
         found: list[list[Row]] = []
         with psycopg.RawCursor(connection, row_factory=tuple_row) as cursor:
             for statement in statements:
-                failpoints.at(f"{statement.name}.before")
-                cursor.execute(*self._query(*statement))
+                query = self._query(*statement)
+                failpoints.at(query.before)
+                cursor.execute(query.sql, query.values)
                 found.append(cursor.fetchall() if cursor.description else [])
-                failpoints.at(f"{statement.name}.after")
+                failpoints.at(query.after)
         return found
 
     def _commit(self, run: Callable[[Connection], T]) -> T:
@@ -210,25 +211,23 @@ class Postgres:
     def _pipeline(
         self, connection: Connection, begin: bytes, statements: Sequence[Statement]
     ) -> list[list[Row]]:
+        queries = [self._query(*statement) for statement in statements]
         if begin is _READ and len(statements) == 1:  # a snapshot of its own
-            return postgres_pipeline.run(connection, [self._query(*statements[0])])
-        queries: list[Query] = [(begin, ())]
-        for statement in statements:
-            failpoints.at(f"{statement.name}.before")
-            queries.append(self._query(*statement))
-            failpoints.at(f"{statement.name}.after")
-        if begin is _WRITE:
+            return postgres_pipeline.run(connection, queries)
+        if begin is _READ:
+            queries.append(Query(b"COMMIT"))
+        else:
             if names := changed_names(statements) | streamed_names(statements):
-                queries.append((_NOTIFY, (payload(self._sender, names),)))
-            failpoints.at("commit.before")
-        rows = postgres_pipeline.run(connection, [*queries, (b"COMMIT", ())])
+                queries.append(Query(_NOTIFY, (payload(self._sender, names),)))
+            queries.append(Query(b"COMMIT", before="commit.before"))
+        rows = postgres_pipeline.run(connection, [Query(begin), *queries])
         if begin is _WRITE:
             failpoints.at("commit.after")
         return rows[1 : len(statements) + 1]
 
     def _query(self, name: str, params: Mapping[str, Any]) -> Query:
         sql, names = self._sql[name]
-        return sql, [params[one] for one in names]
+        return Query(sql, [params[one] for one in names], f"{name}.before", f"{name}.after")
 
     def reopen(self) -> None:
         # The parent's sockets must neither be used nor closed here.

@@ -10,17 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg import abc, errors, pq
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.generators import fetch_many, send
 
+from perdure.journal import failpoints
 from perdure.journal.operation import Row
 from perdure.journal.postgres_pool import Connection
 
-Query = tuple[bytes, Sequence[Any]]
-"""A statement with `$1`, `$2` ... for its parameters, and their values."""
+
+class Query(NamedTuple):
+    """A statement with `$1`, `$2` ... for its parameters, their values, and the failpoints before
+    and after it is sent."""
+
+    sql: bytes
+    values: Sequence[Any] = ()
+    before: str = ""
+    after: str = ""
+
+
 _BINARY = pq.Format.BINARY
 _PREPARED = 500
 """Statements that are prepared on a connection at most."""
@@ -30,10 +40,18 @@ _numbers = count()
 def run(connection: Connection, queries: Sequence[Query]) -> list[list[Row]]:
     """The rows of each statement. Raises the error of the first that failed."""
     transformer: abc.Transformer = Transformer(connection)
-    sent = [(sql, *_dump(transformer, values)) for sql, values in queries]
+    dumped = [_dump(transformer, query.values) for query in queries]
     pgconn = connection.pgconn
     pgconn.enter_pipeline_mode()
-    is_prepare = [one for query in sent for one in _send(connection, *query)]
+    is_prepare: list[bool] = []
+    for query, values in zip(queries, dumped, strict=True):
+        if query.before:
+            failpoints.at(query.before)
+        is_prepare += _send(connection, query.sql, *values)
+        if query.after:
+            if failpoints.hook is not None:  # so that the server does what was sent so far
+                pgconn.flush()
+            failpoints.at(query.after)
     pgconn.pipeline_sync()
     results = connection.wait(_exchange(pgconn, len(is_prepare)))
     pgconn.exit_pipeline_mode()
