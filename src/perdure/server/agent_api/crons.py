@@ -22,14 +22,14 @@ from perdure.operations import schedules
 from perdure.operations.assistants import Assistant, default_id
 from perdure.operations.schedules import CRON, ScheduleRow
 from perdure.serde.serializer import Serializer
-from perdure.server.agent_api.run_acceptance import (
+from perdure.server.agent_api.run_bodies import Json, PayloadBody, WireBody
+from perdure.server.agent_api.run_request import (
     check_filters,
     find_assistant,
     known_thread,
     make_setup,
     resolve_graph,
 )
-from perdure.server.agent_api.run_bodies import Json, PayloadBody, WireBody
 from perdure.server.agent_api.run_shapes import wire_time
 from perdure.server.agent_api.search_pages import (
     Page,

@@ -13,7 +13,8 @@ from perdure.operations.run_payload import load_error, load_output
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import WaitRow
 from perdure.server.agent_api import statuses
-from perdure.server.agent_api.run_acceptance import BREAKPOINT, check_filters, known_thread
+from perdure.server.agent_api.run_continuation import BREAKPOINT
+from perdure.server.agent_api.run_request import check_filters, known_thread
 from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.agent_api.statuses import RunStatus
 from perdure.server.context import Api

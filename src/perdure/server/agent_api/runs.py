@@ -21,13 +21,9 @@ from perdure.operations import waits as wait_operations
 from perdure.operations.run_payload import load_setup
 from perdure.operations.runs import RunRow
 from perdure.server.agent_api import run_endings, statuses
-from perdure.server.agent_api.run_acceptance import (
-    Accepted,
-    accept_run,
-    check_filters,
-    known_thread,
-)
+from perdure.server.agent_api.run_acceptance import accept_run
 from perdure.server.agent_api.run_bodies import RunBody, WireBody
+from perdure.server.agent_api.run_request import Accepted, check_filters, known_thread
 from perdure.server.agent_api.run_results import (
     SeenRun,
     as_error,

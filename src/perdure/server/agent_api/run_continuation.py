@@ -1,0 +1,136 @@
+"""Continue the run that rests on a thread: with the answers of a request, from a breakpoint, or to
+its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from perdure.engine.bound_graph import BoundGraph
+from perdure.engine.command_answers import answer_with_command, names_waits
+from perdure.engine.segment_drive import latest_checkpoint
+from perdure.errors import AlreadyAnswered, NotFound, WaitClosed
+from perdure.journal import Plan
+from perdure.langgraph_port import call_config
+from perdure.operations import runs, streams, threads, waits
+from perdure.operations.run_payload import load_setup
+from perdure.operations.runs import RunRow
+from perdure.operations.waits import WaitRow
+from perdure.server.agent_api.run_answers import translated
+from perdure.server.agent_api.run_bodies import END
+from perdure.server.agent_api.run_request import Accepted, RunRequest
+from perdure.server.agent_api.statuses import asks_person
+from perdure.server.context import Api
+from perdure.server.json_errors import ApiError
+from perdure.types import Kind, WaitState
+
+BREAKPOINT = "breakpoint:"
+
+
+def continue_run(api: Api, request: RunRequest) -> Plan[Accepted | None]:
+    """Continue the run that rests on a thread, with the answers of the request. None: the request
+    needs a new run instead."""
+    runtime, body = api.runtime, request.body
+    engine, place = runtime.engine, body.place()
+    if place and not (yield from _is_latest(api, request.thread_id, place)):
+        return None
+    row: RunRow | None = yield runs.head(request.thread_id)
+    found: list[WaitRow] = [] if row is None else (yield waits.of_run(row.id))
+    open = [one for one in found if one.state == WaitState.OPEN and one.kind == Kind.HUMAN]
+    command = body.run_input
+    if not body.resumes:
+        stops = [one for one in open if one.interrupt_id.startswith(BREAKPOINT)]
+        if row is None or not stops or place:
+            return None
+        open, command = stops, _let_go(stops)
+    elif row is None or not open:
+        if (yield threads.find(request.thread_id, runtime.services.clock.now())) is None:
+            raise NotFound("thread", request.thread_id)
+        raise ApiError(
+            409,
+            f"No run of thread {request.thread_id} waits for an answer: the question was already "
+            "answered, or not asked yet.",
+        )
+    else:
+        _check_named(command.resume, found)
+        command = type(command)(
+            resume=translated(engine.serializer, open, command.resume),
+            update=command.update,
+            goto=command.goto,
+        )
+    after = yield streams.last(row)
+    changes = _changes(load_setup(engine.serializer, row), request, api.caller.configurable)
+    by = api.caller.identity
+    yield from answer_with_command(engine, row, found, open, command, by=by, changes=changes)
+    row = (yield runs.find(row.id)) or row
+    return Accepted(row, False, after)
+
+
+async def end_asking_run(api: Api, request: RunRequest) -> Accepted | None:
+    """End the run that asks, as if its graph had finished. None: there is no such run."""
+    runtime = api.runtime
+    row = await runtime.journal.ado(runs.head(request.thread_id))
+    if row is None:
+        return None
+    found = await runtime.journal.ado(waits.of_run(row.id))
+    graph = runtime.engine.graphs.find(row.graph, row.version)
+    if graph is None or not asks_person(row, found, runtime.services.clock.now()):
+        return None
+    after = await runtime.journal.ado(streams.last(row))
+    bound = BoundGraph.of(graph, runtime.engine)
+    config: Any = {"configurable": {"thread_id": request.thread_id}}
+    update = None if request.body.command is None else request.body.command.update
+    if update:
+        await bound.aupdate_state(config, update)
+    await bound.aupdate_state(config, None, as_node=END)
+    row = await runtime.journal.ado(runs.find(row.id)) or row
+    return Accepted(row, False, after)
+
+
+def _is_latest(api: Api, thread_id: str, place: Mapping[str, Any]) -> Plan[bool]:
+    """Whether a place is the latest checkpoint of its thread."""
+    at = yield from latest_checkpoint(api.runtime.engine.saver, thread_id)
+    return at is not None and at.checkpoint["id"] == call_config.root_checkpoint(place)
+
+
+def _let_go(stops: list[WaitRow]) -> Any:
+    from langgraph.types import Command
+
+    return Command(resume={one.interrupt_id: True for one in stops})
+
+
+def _check_named(resume: Any, found: list[WaitRow]) -> None:
+    """Raise if an answer names a question that is no longer open."""
+    if not names_waits(resume):
+        return
+    open = {one.interrupt_id for one in found if one.state == WaitState.OPEN}
+    for one in found:
+        if one.interrupt_id in resume and one.interrupt_id not in open:
+            if one.state == WaitState.CLOSED:
+                raise WaitClosed(one.id, "its run asks something else now.")
+            raise AlreadyAnswered(one.id, f"{one.answered_by or 'someone'} answered it.")
+
+
+def _changes(
+    before: Mapping[str, Any], request: RunRequest, caller: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The changes to a run's setup when a request continues it. `caller` is what its nodes can read
+    about the caller."""
+    body, setup = request.body, request.setup
+    sent = body.model_fields_set
+    changes: dict[str, Any] = {}
+    for name in ("durability", "webhook", "interrupt_before", "interrupt_after"):
+        if setup.get(name) is not None:
+            changes[name] = setup[name]
+    if "stream_mode" in sent:
+        changes["stream"] = setup["stream"]
+    if sent & {"context", "config"} and setup.get("context") is not None:
+        changes["context"] = setup["context"]
+    if body.config is not None or caller:
+        old, new = before.get("config") or {}, {"configurable": caller}
+        new = setup["config"] if body.config is not None else new
+        configurable = {**(old.get("configurable") or {}), **new["configurable"]}
+        changes["config"] = {**old, **new, "configurable": configurable}
+    if "metadata" in sent and body.metadata:
+        changes["metadata"] = {**(before.get("metadata") or {}), **body.metadata}
+    return {name: value for name, value in changes.items() if value != before.get(name)}

@@ -1,0 +1,187 @@
+"""A request that creates a run: what it refers to, who may send it, and the setup of its run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from perdure.engine.graphs import Graph
+from perdure.errors import NotFound
+from perdure.journal.ids import new_id
+from perdure.operations.assistants import Assistant
+from perdure.operations.runs import RunRow
+from perdure.server.agent_api.run_bodies import (
+    PayloadBody,
+    RunBody,
+    merged_config,
+    merged_context,
+    passed_on,
+)
+from perdure.server.agent_api.run_shapes import WIRE
+from perdure.server.agent_api.threads import canonical
+from perdure.server.auth_handlers import Filters
+from perdure.server.context import Api
+from perdure.server.json_errors import ApiError
+
+IN_PATHS = "!$&'()*+,:;=@"
+"""Characters that a part of a path may have unquoted: clients read ids from the path."""
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A request that creates a run, with everything it refers to."""
+
+    thread_id: str
+    run_id: str
+    is_stateless: bool
+    body: RunBody
+    assistant: Assistant
+    graph: tuple[str, str]
+    setup: dict[str, Any]
+    thread_metadata: Mapping[str, Any]
+    """The metadata of the thread, if the run creates it."""
+    is_read: bool
+    """Whether the assistant was read for this request, not taken from memory."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A run that was accepted or continued."""
+
+    row: RunRow
+    is_stateless: bool = False
+    after: int = 0
+    """Number of the last chunk before it was continued."""
+
+    @property
+    def location(self) -> str:
+        """The path of the run, quoted for a header."""
+        if self.is_stateless:
+            return f"/runs/{self.row.id}"
+        return f"/threads/{quote(self.row.thread_id, IN_PATHS)}/runs/{self.row.id}"
+
+
+async def authorized_request(
+    api: Api, thread_id: str | None, body: RunBody, assistant: Assistant, *, is_read: bool = True
+) -> RunRequest:
+    """The request as the handlers of `langgraph_sdk.Auth` leave it."""
+    graph, run_id, on = resolve_graph(api, assistant), new_id(), thread_id or new_id()
+    given = body.metadata
+    setup = make_setup(api, assistant, body) | _of_run(body)
+    value: dict[str, Any] = {
+        "thread_id": UUID(on) if canonical(on) else on,
+        "assistant_id": UUID(assistant.assistant_id),
+        "run_id": UUID(run_id),
+        "status": "pending",
+        "metadata": dict(given),
+        "multitask_strategy": body.multitask_strategy,
+        "prevent_insert_if_inflight": body.multitask_strategy == "reject",
+        "if_not_exists": body.if_not_exists,
+        "after_seconds": body.after_seconds or 0,
+        "kwargs": {
+            "input": setup.get("input"),
+            "config": setup["config"],
+            "context": setup.get("context"),
+        },
+    }
+    filters = await api.authorize("threads", "create_run", value)
+    if thread_id is not None:
+        await check_filters(api, thread_id, filters, may_be_missing=body.if_not_exists == "create")
+    given, kwargs = dict(value.get("metadata") or {}), value.get("kwargs") or {}
+    setup["metadata"] = {**assistant.metadata, "assistant_id": assistant.assistant_id, **given}
+    setup |= {name: kwargs[name] for name in ("input", "config", "context") if kwargs.get(name)}
+    return RunRequest(on, run_id, thread_id is None, body, assistant, graph, setup, given, is_read)
+
+
+async def known_thread(api: Api, thread_id: str) -> str:
+    """A thread's id as it is stored. Raises 422 unless it is a UUID or an existing thread."""
+    if (id := canonical(thread_id)) is not None:
+        return id
+    runtime = api.runtime
+    if await runtime.journal.arun(runtime.services.threads.find(thread_id)) is None:
+        raise missing_thread(thread_id)
+    return thread_id
+
+
+def missing_thread(thread_id: str) -> Exception:
+    """What a request for a thread that is not there raises: 404, or 422 if the id is no UUID."""
+    if canonical(thread_id) is not None:
+        return NotFound("thread", thread_id)
+    return ApiError(422, f"The thread id {thread_id[:100]!a} is not a UUID.")
+
+
+async def check_filters(
+    api: Api,
+    thread_id: str,
+    filters: Filters | None,
+    *,
+    may_be_missing: bool = False,
+    missing: Exception | None = None,
+) -> None:
+    """Raise `missing`, by default that there is no such thread, if its metadata does not match."""
+    if filters is None:
+        return
+    runtime = api.runtime
+    found = await runtime.journal.arun(runtime.services.threads.find(thread_id))
+    if found is None and may_be_missing:
+        return
+    if found is None or not filters.match(dict(found.metadata)):
+        raise missing or missing_thread(thread_id)
+
+
+async def find_assistant(api: Api, name: str) -> Assistant:
+    """The assistant with an id, or the default one of the graph with that name."""
+    runtime = api.runtime
+    return await runtime.journal.arun(runtime.services.assistants.find(name), flush=False)
+
+
+def resolve_graph(api: Api, assistant: Assistant) -> tuple[str, str]:
+    """The name and version of an assistant's graph."""
+    return api.runtime.engine.resolve_graph(assistant.graph_id, None)
+
+
+def make_setup(api: Api, assistant: Assistant, body: PayloadBody) -> dict[str, Any]:
+    """The setup of a run's segments, without the parts that belong to a single request."""
+    ids = {"graph_id": assistant.graph_id, "assistant_id": assistant.assistant_id}
+    config = merged_config(assistant.config, body.config, {**api.caller.configurable, **ids})
+    fields = context_fields(api.runtime.engine.graphs.newest.get(assistant.graph_id))
+    configurable = config["configurable"]
+    context = merged_context(assistant.context, body.context, configurable, fields)
+    if context:
+        config["configurable"] = {**passed_on(context), **configurable}
+    setup: dict[str, Any] = {
+        "config": config,
+        "metadata": {**assistant.metadata, **body.metadata},
+        **body.breakpoints(),
+        WIRE: {
+            "assistant_id": assistant.assistant_id,
+            "multitask_strategy": body.multitask_strategy,
+        },
+    }
+    own = {
+        "input": body.input,
+        "context": context,
+        "durability": body.durability,
+        "webhook": body.webhook,
+    }
+    return setup | {name: value for name, value in own.items() if value is not None}
+
+
+def _of_run(body: RunBody) -> dict[str, Any]:
+    """The parts of a setup that belong to a single request: command, place and stream."""
+    found: dict[str, Any] = {}
+    if (input := body.run_input) is not body.input:
+        found["input"] = input
+    if place := body.place():
+        found["place"] = place
+    found["stream"] = body.kept_stream()
+    return found
+
+
+def context_fields(graph: Graph | None) -> list[str]:
+    """The field names of a graph's context."""
+    schema = None if graph is None else graph.pregel.context_schema
+    return [*getattr(schema, "model_fields", getattr(schema, "__annotations__", {}))]
