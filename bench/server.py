@@ -41,7 +41,8 @@ def server(bench: Bench) -> Section:
     tokens, steps = bench.pick(1000, 200), bench.pick(300, 50)
 
     def trial(who: Server, url: str, thread: str) -> float:
-        with who.serve(url) as port:
+        # A database of its own: the runs that the last round left would be driven beside this one.
+        with bench.databases.fresh(who.database) as fresh, who.serve(fresh) as port:
             return asyncio.run(measure(bench, who, port, tokens, found))
 
     rounds = bench.pick(3, 1)

@@ -6,6 +6,7 @@ Then readers see the change at the next poll.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable
 
 import psycopg
@@ -36,14 +37,15 @@ class NotifyHints:
             raise
 
     def wait(self, seconds: float) -> Collection[str] | None:
-        found: set[str] = set()
-        for notice in self._connection.notifies(timeout=seconds, stop_after=1):
-            sender, *names = notice.payload.split(" ")
-            if sender == self._sender:
-                continue
-            if not names:
-                return None
-            found.update(names)
+        end, found = time.monotonic() + seconds, set[str]()
+        while not found and (left := end - time.monotonic()) > 0:
+            for notice in self._connection.notifies(timeout=left, stop_after=1):
+                sender, *names = notice.payload.split(" ")
+                if sender == self._sender:
+                    continue
+                if not names:
+                    return None
+                found.update(names)
         return found
 
     def close(self) -> None:
