@@ -99,7 +99,7 @@ test-d1: $(WORKERD) ## Every test that depends on the database, on D1
 	$(SUITE) -m d1
 
 quick: $(READY) ## While you work: fast tests on SQLite, and a few on PostgreSQL
-	$(SUITE) -m 'not slow and not d1 and (not postgres or smoke)' --ignore=tests/examples --ignore=tests/neighbours
+	$(SUITE) -m 'not slow and not d1 and (not postgres or smoke)' --ignore=tests/examples --ignore=tests/neighbours --ignore=tests/server
 
 lint: $(READY) ## Check style and format
 	$(BIN)/ruff check .
