@@ -134,7 +134,7 @@ async def test_a_webhook_says_why_a_run_did_not_succeed(
         assert "no such mailbox" in got.json["error"]["message"]
 
 
-async def test_a_cancelled_run_calls_its_webhook_whoever_cancels(
+async def test_a_cancelled_run_calls_its_webhook_however_it_was_cancelled(
     url: str, receiver: WebhookReceiver
 ) -> None:
     async with told(url, receiver) as rt:

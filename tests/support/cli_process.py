@@ -105,7 +105,7 @@ class CliProcess:
         return self.ends()
 
     def ends(self) -> int:
-        """Its exit code, once nobody has its output open any more."""
+        """Its exit code, after its output is closed."""
         code = self._process.wait(60)
         for _, thread in self._readers:
             thread.join(60)

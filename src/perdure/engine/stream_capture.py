@@ -162,7 +162,7 @@ class _Recorded(Runnable[Any, Any]):
         self.name = drive.graph.name
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError  # `Runnable` demands it; only its stream is used
 
     async def astream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any

@@ -100,7 +100,7 @@ def _validation(error: RequestValidationError | ValidationError, *above: str) ->
     body = getattr(error, "body", None)
     if first["loc"] == ("body",) and isinstance(body, bytes):  # of another content type
         return "The body has to be JSON: send Content-Type: application/json, as curl --json does."
-    # Without the types of a union, of which Pydantic names the one that it tried.
+    # Without the type that Pydantic tried in a union: it is not a field of the body.
     parts = [str(part) for part in (*above, *first["loc"]) if "[" not in str(part)]
     place = ".".join(parts)[:100]
     more = f" ({len(found) - 1} more)" if len(found) > 1 else ""

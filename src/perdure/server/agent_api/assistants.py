@@ -102,7 +102,7 @@ async def resolve_assistant(api: Api, name: str) -> Assistant:
 async def find_assistant(
     api: Api, name: str, action: str, value: dict[str, Any] | None = None
 ) -> Assistant:
-    """An assistant on which the caller may do `action`. Raises 404 if there is none."""
+    """An assistant on which the caller may do `action`. Raises 404 if it is missing."""
     found = await resolve_assistant(api, name)
     asked = {"assistant_id": uuid.UUID(found.assistant_id), "metadata": None, **(value or {})}
     filters = await api.authorize("assistants", action, asked)

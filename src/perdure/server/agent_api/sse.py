@@ -79,7 +79,7 @@ class StreamSlot:
             self.close()
 
     async def leave(self, on_leave: Callable[[], Awaitable[object]] | None) -> None:
-        """Do what is to be done when the client has left. There is nobody to tell of an error."""
+        """Call `on_leave` after the client has left. An error is only logged."""
         try:
             if on_leave is not None:
                 await on_leave()
