@@ -276,7 +276,7 @@ class NotFound(Error):
     assistant or thread."""
 
     def __init__(self, what: str, id: str, service: str = "") -> None:
-        is_kept = what in ("prompt", "dataset", "experiment", "assistant", "token")
+        is_kept = what in ("prompt", "dataset", "experiment", "assistant", "token", "worker")
         pruned = "" if is_kept else " It may have been pruned."
         super().__init__(f"There is no {what} {id!r} in {service or 'this journal'}.{pruned}")
         self.what, self.id, self.service = what, id, service
@@ -343,6 +343,52 @@ class WrongWait(AnswerRefused):
 
 class BadAnswer(AnswerRefused):
     """The answer does not fit the question's `response_schema` or dialect."""
+
+
+class LinkRefused(Error):
+    """A signed link to a question cannot be used. Nothing was changed."""
+
+
+class InvalidLink(LinkRefused):
+    """The signature of a link is wrong. Nothing is said about a question."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This link is not valid. Perhaps it was cut off: copy all of it from the message it "
+            "came in. If it came from another server, use it there."
+        )
+
+
+class LinkExpired(LinkRefused):
+    """A link was used too late."""
+
+    def __init__(self, wait_id: str, when: str) -> None:
+        super().__init__(
+            f"This link to wait {wait_id} expired at {when}. Ask for a new one, or sign in and "
+            "answer in the inbox."
+        )
+        self.wait_id = wait_id
+
+
+class LinkSpent(LinkRefused):
+    """The question of a link was answered before, and the answer was withdrawn."""
+
+    def __init__(self, wait_id: str) -> None:
+        super().__init__(
+            f"This link to wait {wait_id} is spent: the question was answered, and the answer was "
+            "withdrawn. Ask for a new link, or sign in and answer in the inbox."
+        )
+        self.wait_id = wait_id
+
+
+class AlreadyAssigned(Error):
+    """Somebody else looks after the question. Nothing was changed."""
+
+    def __init__(self, wait_id: str, assignee: str) -> None:
+        super().__init__(
+            f"Wait {wait_id} is assigned to {assignee}; pass expected={assignee!r} to take it over."
+        )
+        self.wait_id, self.assignee = wait_id, assignee
 
 
 class NotWithdrawn(Error):

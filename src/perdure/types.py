@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
+from html import escape
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from perdure.errors import BadArgument
@@ -67,6 +69,8 @@ class EventKind(StrEnum):
     RETRIED = "retried"
     UPDATED = "updated"
     SCORED = "scored"
+    ASSIGNED = "assigned"
+    COMMENT = "comment"
     DONE = "done"
 
 
@@ -138,6 +142,10 @@ class RunError:
         return f"{self.kind}: {self.message}"
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= 2000 else f"{text[:2000]}…"
+
+
 @dataclass(frozen=True)
 class Run:
     """One accepted input on a thread, as read from the journal. It does not change afterwards:
@@ -174,6 +182,30 @@ class Run:
         """Whether the run is done, failed or cancelled."""
         return self.state in ENDED
 
+    def _repr_html_(self) -> str:
+        """Its facts as a table, for notebooks."""
+        version = f"@{self.version}" if self.version else ""
+        facts = {
+            "run": self.id,
+            "state": self.state,
+            "graph": f"{self.graph}{version}",
+            "thread": self.thread_id,
+            "parent": self.parent_id,
+            "why": self.damaged or self.reason or self.error,
+            "metadata": ", ".join(f"{name}={one}" for name, one in self.metadata.items()),
+            "tags": ", ".join(self.tags),
+            "created": f"{self.created_at:%Y-%m-%d %H:%M:%S %Z}",
+            "due": f"{self.due_at:%Y-%m-%d %H:%M:%S %Z}" if self.due_at else None,
+            "output": None if self.output is None else _shortened(repr(self.output)),
+        }
+        rows = [
+            f'<tr><th style="text-align:left">{name}</th>'
+            f'<td style="text-align:left">{escape(str(one))}</td></tr>'
+            for name, one in facts.items()
+            if one
+        ]
+        return f"<table>{''.join(rows)}</table>"
+
 
 @dataclass(frozen=True)
 class Wait:
@@ -194,6 +226,10 @@ class Wait:
     created_at: datetime
     response_schema: Mapping[str, Any] | None = None
     interrupt_id: str = ""
+    graph: str = ""
+    """The graph of the run."""
+    assignee: str | None = None
+    """The person who looks after the question; None: it is free."""
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 
@@ -244,6 +280,30 @@ class Prompt(str):
     @property
     def id(self) -> PromptVersion:
         return PromptVersion(self.name, self.version)
+
+
+class Actor(str):
+    """Who decides something, with the way it came (`via`) and its `address`. It equals the plain
+    name and is stored as that; the event of the decision has all three. The name may be empty.
+
+        await client.answer(wait.id, True, by=Actor("ana", via="browser", address="10.0.0.7"))
+    """
+
+    __slots__ = ("address", "via")
+    via: str | None
+    """How the decision reached perdure: `browser`, `link`, `api`, `command line`. None: Python."""
+    address: str | None
+    """The network address it came from, if it came over a network."""
+
+    def __new__(
+        cls, name: str = "", *, via: str | None = None, address: str | None = None
+    ) -> Actor:
+        self = super().__new__(cls, name)
+        self.via, self.address = via, address
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Actor], tuple[str]]:
+        return partial(Actor, via=self.via, address=self.address), (str(self),)
 
 
 @dataclass(frozen=True)
@@ -325,6 +385,17 @@ class Event:
     data: Mapping[str, Any]
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided about a run from outside, such as an answer, and by whom."""
+
+    run_id: str
+    thread_id: str
+    graph: str
+    event: Event
+    """Its entry in the run's history; `by`, `via` and `from` are in its data."""
 
 
 @dataclass(frozen=True)
@@ -423,6 +494,8 @@ class Schedule:
     next_at: datetime
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
+    enabled: bool = True
+    """Whether it starts runs. A disabled one has the time at which it would start the next."""
 
 
 @dataclass(frozen=True)
@@ -515,6 +588,67 @@ class Counts:
     """Outbox messages delivered."""
     pruned: int = 0
     """Runs deleted by `Runtime(retention=…)`."""
+
+
+class WorkerState(StrEnum):
+    """Whether a worker is there."""
+
+    ALIVE = "alive"
+    DRAINING = "draining"
+    """It was asked to claim nothing more and to end."""
+    SILENT = "silent"
+    """It has not been heard of for a while: it may be dead, stopped or cut off."""
+    DEAD = "dead"
+    """Known to be dead. Only a runtime on the same host knows that."""
+
+
+@dataclass(frozen=True)
+class DrivenRun:
+    """A run that a worker drives now."""
+
+    run_id: str
+    thread_id: str
+    graph: str
+    version: str
+    updated_at: datetime
+    """When it last changed."""
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """A process that drives runs, as it announced itself.
+
+    A tick that ends quickly and the caller of a bound graph do not announce themselves: they are
+    listed while they drive something, without `started_at`.
+    """
+
+    id: str
+    host: str
+    pid: int
+    state: WorkerState
+    driven: int
+    """How many runs it drives."""
+    runs: tuple[DrivenRun, ...] = ()
+    """What it drives; not all if all workers together drive more than a thousand."""
+    graphs: tuple[str, ...] = ()
+    """What it can drive: `name`, or `name@version`."""
+    concurrency: int | None = None
+    started_at: datetime | None = None
+    seen_at: datetime | None = None
+    """When it last said that it is there."""
+    drain_at: datetime | None = None
+    """When it was asked to drain."""
+    drain_by: Mapping[str, str] = field(default_factory=dict)
+    """Who asked: `by`, `via` and `from`."""
+
+
+@dataclass(frozen=True)
+class DatabaseSize:
+    """How large the database was."""
+
+    at: datetime
+    """The start of the hour."""
+    bytes: int
 
 
 @dataclass(frozen=True)

@@ -270,4 +270,4 @@ def test_an_exported_database_is_a_plain_sqlite_journal(small: Small, tmp_path: 
             ).fetchall()
     finally:
         journal.close()
-    assert (found, left) == (blobs, [])
+    assert (found, left) == (blobs, [("perdure_events_stay",)])

@@ -104,6 +104,7 @@ def _apply(path: Path, damage: Damage) -> bool:
     value = bytes(damage.value) if isinstance(damage.value, _Text) else damage.value
     sql = f"UPDATE {damage.table} SET {damage.column} = {cast} WHERE {damage.rowid}"
     with closing(sqlite3.connect(path)) as db:
+        db.execute("DROP TRIGGER IF EXISTS perdure_events_stay")
         try:
             with db:
                 return db.execute(sql, (value,)).rowcount == 1

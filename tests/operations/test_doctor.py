@@ -193,7 +193,12 @@ DAMAGES = {
     "an event has another number": Damage(
         "doctor_gap",
         "done",
-        ("UPDATE perdure_events SET n = 99 WHERE thread_id = 'done' AND n = 2",),
+        (
+            """INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
+            SELECT thread_id, run_id, 99, at, kind, change, body FROM perdure_events
+            WHERE thread_id = 'done' AND n = 2""",
+            "DELETE FROM perdure_events WHERE thread_id = 'done' AND n = 2",
+        ),
     ),
     "all events are gone": Damage(
         "doctor_gap", "done", ("DELETE FROM perdure_events WHERE thread_id = 'done'",)

@@ -96,6 +96,7 @@ class D1:
         blob_piece=d1_large_values.CHUNK,
         rows_per_delete=1_000,
         bills_rows=True,
+        tells_size=False,
         poll=1.5,
     )
 

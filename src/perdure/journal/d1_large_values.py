@@ -57,6 +57,7 @@ BLOBS = {
     "perdure_dataset_versions": ("body",),
     "perdure_examples": ("body",),
     "perdure_experiments": ("body",),
+    "perdure_server_secret": ("body",),
 }
 """Every column that can hold one."""
 
@@ -214,7 +215,11 @@ def _unpacked(data: bytes, otherwise: bytes) -> bytes:
 
 
 def put_back(database: sqlite3.Connection) -> None:
-    """Put every blob whole into its column, and drop the chunks and their triggers."""
+    """Put every blob whole into its column, and drop the chunks and their triggers. That changes
+    rows of events, which is refused otherwise."""
+    events_stay = "SELECT sql FROM sqlite_schema WHERE name = 'perdure_events_stay'"
+    refusals = [sql for [sql] in database.execute(events_stay).fetchall()]
+    database.execute("DROP TRIGGER IF EXISTS perdure_events_stay")
     for table, columns in BLOBS.items():
         for column in columns:
             for when in ("inserted", "deleted", "updated"):
@@ -235,4 +240,6 @@ def put_back(database: sqlite3.Connection) -> None:
                 f"UPDATE {table} SET {column} = perdure_whole({column}) "  # noqa: S608 (no input)
                 f"WHERE substr({column}, 1, 1) IN (X'F0', X'F1')"
             )
+    for sql in refusals:
+        database.execute(sql)
     database.execute("DROP TABLE perdure_chunks")

@@ -44,6 +44,12 @@ FRAGMENTS = {
     "text": 'TEXT COLLATE "C"',
     "blob": "BYTEA",
     "one_tree": "",
+    "events_stay": (
+        "CREATE FUNCTION perdure_events_stay() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'perdure: an event is never changed'; END $$;\n"
+        "CREATE TRIGGER perdure_events_stay BEFORE UPDATE ON perdure_events "
+        "FOR EACH ROW EXECUTE FUNCTION perdure_events_stay()"
+    ),
     "keep": "FOR KEY SHARE",
     "share": "FOR SHARE",
     "lock": "FOR UPDATE",

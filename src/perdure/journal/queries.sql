@@ -268,16 +268,84 @@ SELECT {run} FROM perdure_runs WHERE id = :id;
 SELECT {run} FROM perdure_runs WHERE thread_id = :thread_id AND state NOT IN {ended}
 ORDER BY n LIMIT 1;
 
+-- name: children_at_stake
+-- How many unfinished runs are cancelled with each of these, their children and theirs.
+WITH RECURSIVE tree (root, id) AS (
+  SELECT c.parent_id, c.id FROM perdure_runs AS c
+  WHERE c.parent_id IN ({names}) AND c.ignores_parent_cancel = 0
+  UNION SELECT tree.root, c.id FROM tree JOIN perdure_runs AS c
+    ON c.parent_id = tree.id AND c.ignores_parent_cancel = 0)
+SELECT tree.root, COUNT(*) FROM tree JOIN perdure_runs AS r ON r.id = tree.id
+WHERE r.state NOT IN {ended} GROUP BY tree.root;
+
+-- name: runs_at_stake
+-- What these runs were asked to do, and whether a later run of their thread has begun.
+SELECT f.id, f.control, EXISTS (
+  SELECT 1 FROM perdure_runs AS r
+  WHERE r.thread_id = f.thread_id AND r.n > f.n AND (r.begun = 1 OR r.state = 'running'))
+FROM perdure_runs AS f WHERE f.id IN ({names});
+
+-- name: runs_ahead
+-- Of these runs: what each was asked to do, how often its worker was lost, and the first unfinished run of its thread.
+SELECT r.id, r.control, r.recoveries, (
+  SELECT h.id FROM perdure_runs AS h
+  WHERE h.thread_id = r.thread_id AND h.state NOT IN {ended} ORDER BY h.n LIMIT 1)
+FROM perdure_runs AS r WHERE r.id IN ({names});
+
 -- name: runs_before
 -- Runs older than a position, newest first.
 SELECT {run} FROM perdure_runs
 WHERE (created_at, id) < (:before, :before_id) AND created_at >= :since
   AND (CAST(:names AS TEXT) IS NULL OR state IN ({names}))
+ORDER BY created_at DESC, id DESC LIMIT :count;
+
+-- name: runs_in_state
+-- The same in a state other than pending, running and done.
+SELECT {run} FROM perdure_runs
+WHERE state = :state AND state NOT IN ('pending', 'running', 'done')
+  AND (created_at, id) < (:before, :before_id) AND created_at >= :since
   AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
 ORDER BY created_at DESC, id DESC LIMIT :count;
 
+-- name: held_runs
+-- Held runs behind a position, oldest first.
+SELECT {run} FROM perdure_runs
+WHERE state = 'held' AND state NOT IN ('pending', 'running', 'done')
+  AND (created_at, id) > (:after, :after_id)
+ORDER BY created_at, id LIMIT :count;
+
+-- name: running_runs
+-- The same for those that are driven, which the index of workers has.
+SELECT {run} FROM perdure_runs
+WHERE worker IS NOT NULL AND state = 'running'
+  AND (+created_at, id) < (:before, :before_id) AND +created_at >= :since
+  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
+ORDER BY +created_at DESC, id DESC LIMIT :count;
+
+-- name: pending_runs
+-- The same for those that are pending: of the unfinished runs, the index has the state.
+SELECT {run} FROM perdure_runs
+WHERE state = 'pending' AND state NOT IN {ended}
+  AND (+created_at, id) < (:before, :before_id) AND +created_at >= :since
+  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
+ORDER BY +created_at DESC, id DESC LIMIT :count;
+
+-- name: resting_runs_of_graph
+-- The same of one graph, without those that are pending or driven.
+SELECT {run} FROM perdure_runs
+WHERE graph = :graph AND state NOT IN ('pending', 'running')
+  AND (created_at, id) < (:before, :before_id) AND created_at >= :since
+  AND (CAST(:names AS TEXT) IS NULL OR state IN ({names}))
+ORDER BY created_at DESC, id DESC LIMIT :count;
+
+-- name: runs_newer
+-- Runs newer than a position, oldest first.
+SELECT {run} FROM perdure_runs
+WHERE (created_at, id) > (:after, :after_id) AND created_at >= :since AND created_at < :until
+ORDER BY created_at, id LIMIT :count;
+
 -- name: runs_of_thread
--- The same of one thread.
+-- As runs_before, of one thread.
 SELECT {run} FROM perdure_runs
 WHERE thread_id = :thread_id AND (created_at, id) < (:before, :before_id) AND created_at >= :since
   AND (CAST(:names AS TEXT) IS NULL OR state IN ({names}))
@@ -324,6 +392,17 @@ SELECT {run} FROM perdure_runs
 WHERE (created_at, id) > (:after, :after_id) AND state NOT IN {ended}
   AND graph >= :first AND graph < :last
 ORDER BY created_at, id LIMIT :count;
+
+-- name: unfinished_of_threads
+-- The runs that are not over of threads whose ids are in a range, behind a position.
+SELECT thread_id, n, id, graph, state FROM perdure_runs
+WHERE (thread_id, n) > (:after, :after_n) AND thread_id < :last AND state NOT IN {ended}
+ORDER BY thread_id, n LIMIT :count;
+
+-- name: last_runs_of_threads
+-- The runs of threads whose ids are in a range, from its end.
+SELECT {run} FROM perdure_runs WHERE thread_id >= :first AND thread_id < :last
+ORDER BY thread_id DESC, n DESC LIMIT :count;
 
 -- name: graphs_in_use
 -- The graphs that unfinished runs were last driven with.
@@ -457,20 +536,20 @@ SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND state NOT IN {ended
 -- name: insert_event
 -- Adds the event of a change to the history of the run that was changed, or does nothing when
 -- the change was not made. Like all that add events, it returns what observers get.
-INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
+INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body, decision)
 SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
-       CAST(:body AS {blob})
+       CAST(:body AS {blob}), CAST(:decision AS INTEGER)
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT DO NOTHING
 {returning_event};
 
 -- name: insert_stop_events
 -- The same for what stops a run: :asked if it is driven, else :kind.
-INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
+INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body, decision)
 SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CASE WHEN state IN ('running', 'pending') THEN CAST(:asked AS TEXT)
             ELSE CAST(:kind AS TEXT) END,
-       CAST(:change AS BIGINT), CAST(:body AS {blob})
+       CAST(:change AS BIGINT), CAST(:body AS {blob}), 1
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT DO NOTHING
 {returning_event};
@@ -516,7 +595,7 @@ WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
 SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND n < :events
   AND kind NOT IN ('step', 'wait', 'woke', 'expired', 'answer', 'withdrawn', 'signal', 'joined',
-                   'effect', 'differs', 'settled', 'scored')
+                   'effect', 'differs', 'settled', 'scored', 'assigned', 'comment')
 ORDER BY n DESC LIMIT 1;
 
 -- name: has_begun
@@ -527,6 +606,24 @@ WHERE thread_id = :thread_id AND run_id = :id AND kind IN ('step', 'wait') LIMIT
 -- name: events_after
 SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND n > :after ORDER BY n LIMIT :count;
+
+-- name: events_of_kinds
+-- The same, only those of these kinds.
+SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
+WHERE thread_id = :thread_id AND run_id = :id AND n > :after AND kind IN ({names}) ORDER BY n LIMIT :count;
+
+-- name: decisions_of_run
+-- What was decided about a run, oldest first.
+SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
+WHERE thread_id = :thread_id AND run_id = :id AND decision = 1 ORDER BY n;
+
+-- name: decisions_before
+-- What was decided about runs behind a position, newest first, each with the graph of its run.
+SELECT e.thread_id, e.run_id, e.n, e.at, e.kind, e.change, e.body, (
+  SELECT r.graph FROM perdure_runs AS r WHERE r.thread_id = e.thread_id AND r.id = e.run_id)
+FROM perdure_events AS e
+WHERE e.decision = 1 AND (e.at, e.thread_id, e.run_id, e.n) < (:at, :thread_id, :id, :n)
+ORDER BY e.at DESC, e.thread_id DESC, e.run_id DESC, e.n DESC LIMIT :count;
 
 -- name: claim
 -- Takes the runs that are due, those whose lease ran out among them. The token is the fence. The
@@ -757,9 +854,10 @@ WHERE thread_id = :thread_id AND id = :id
 -- Stores a question, or that it was asked again. If another task took its answer (:reopens), it is open.
 INSERT INTO perdure_waits
   (thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path, stamp,
-   token, wake_at, expires_at, created_at, body, seal)
+   token, wake_at, expires_at, created_at, body, seal, graph)
 VALUES (:thread_id, :wait_id, :id, :kind, :name, 'open', :interrupt_id, :ns, :checkpoint_id,
-        :task_id, :path, :stamp, :token, :wake_at, :expires_at, :now, :body, :seal)
+        :task_id, :path, :stamp, :token, :wake_at, :expires_at, :now, :body, :seal,
+        (SELECT r.graph FROM perdure_runs AS r WHERE r.thread_id = :thread_id AND r.id = :id))
 ON CONFLICT (thread_id, id) DO UPDATE
 SET state = CASE WHEN perdure_waits.state = 'closed' OR perdure_waits.state = 'applied' AND :reopens = 1
             THEN 'open' ELSE perdure_waits.state END,
@@ -815,36 +913,107 @@ WHERE run_id = :id AND kind = 'run' AND state IN ('answered', 'applied')
     SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
 
 -- name: wait_by_id
-SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
-       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer, seal
-FROM perdure_waits WHERE id = :wait_id;
+SELECT {wait} FROM perdure_waits WHERE id = :wait_id;
 
 -- name: waits_of_prefix
 -- Waits whose ids begin with a prefix: a few, so that an ambiguous prefix shows.
 SELECT id, state || ' wait for a ' || kind, thread_id FROM perdure_waits
 WHERE id >= :first AND id < :last ORDER BY id LIMIT 6;
 
+-- name: waits_by_ids
+SELECT {wait} FROM perdure_waits WHERE id IN ({names});
+
 -- name: waits_of_run
-SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
-       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer, seal
-FROM perdure_waits WHERE run_id = :id ORDER BY created_at, id;
+SELECT {wait} FROM perdure_waits WHERE run_id = :id ORDER BY created_at, id;
+
+-- name: waits_of_runs
+-- The first :most open waits of each of these runs, those for people first, each with how many its run has.
+SELECT {wait}, total
+FROM (SELECT thread_id AS of_thread, id AS wait_id, COUNT(*) OVER (PARTITION BY run_id) AS total,
+             ROW_NUMBER() OVER (PARTITION BY run_id ORDER BY
+               CASE kind WHEN 'human' THEN 0 WHEN 'signal' THEN 1 WHEN 'run' THEN 2 ELSE 3 END,
+               CASE WHEN expires_at IS NULL THEN 1 ELSE 0 END, expires_at, created_at, id) AS place
+      FROM perdure_waits WHERE run_id IN ({names}) AND state = 'open') AS every_wait
+JOIN perdure_waits ON thread_id = of_thread AND id = wait_id
+WHERE place <= :most ORDER BY run_id, place;
 
 -- name: open_waits
-SELECT thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path,
-       stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer, seal
-FROM perdure_waits
-WHERE state = 'open' AND (created_at, id) > (:after, :after_id)
-  AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
-  AND (CAST(:thread_id AS TEXT) IS NULL OR thread_id = :thread_id)
+-- Open waits of a kind behind a position, oldest first. A list of all kinds is made of one for each.
+SELECT {wait} FROM perdure_waits
+WHERE state = 'open' AND kind = :kind AND (created_at, id) > (:after, :after_id)
 ORDER BY created_at, id LIMIT :count;
+
+-- name: open_waits_of_thread
+SELECT {wait} FROM perdure_waits
+WHERE thread_id = :thread_id AND state = 'open' AND (+created_at, id) > (:after, :after_id)
+  AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
+  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
+  AND (CAST(:assignee AS TEXT) IS NULL OR COALESCE(assignee, '') = :assignee)
+ORDER BY +created_at, id LIMIT :count;
+
+-- name: questions_of_graph
+-- Open questions to people of a graph; with an :assignee, only those of that person, or free ones.
+SELECT {wait} FROM perdure_waits
+WHERE state = 'open' AND kind = 'human' AND graph = :graph AND (created_at, id) > (:after, :after_id)
+  AND (CAST(:assignee AS TEXT) IS NULL OR COALESCE(assignee, '') = :assignee)
+ORDER BY created_at, id LIMIT :count;
+
+-- name: questions_of_assignee
+-- Open questions that one person looks after.
+SELECT {wait} FROM perdure_waits
+WHERE state = 'open' AND kind = 'human' AND assignee = :assignee
+  AND (created_at, id) > (:after, :after_id)
+  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
+ORDER BY created_at, id LIMIT :count;
+
+-- name: free_questions
+SELECT {wait} FROM perdure_waits
+WHERE state = 'open' AND kind = 'human' AND assignee IS NULL
+  AND (created_at, id) > (:after, :after_id)
+ORDER BY created_at, id LIMIT :count;
+
+-- name: questions_by_expiry
+-- Open questions that expire, the next one first.
+SELECT {wait} FROM perdure_waits
+WHERE state = 'open' AND kind = 'human' AND expires_at IS NOT NULL
+  AND (expires_at, id) > (:after, :after_id)
+ORDER BY expires_at, id LIMIT :count;
+
+-- name: newest_open_questions
+SELECT {wait} FROM perdure_waits
+WHERE state = 'open' AND kind = 'human' AND (created_at, id) < (:before, :before_id)
+ORDER BY created_at DESC, id DESC LIMIT :count;
+
+-- name: assign_wait
+-- Assigns an open question to a person, or frees it (:to is NULL), if it is free, or is looked after by the one
+-- who does it (:by) or by the one who is expected to. The same again changes nothing.
+UPDATE perdure_waits SET assignee = CAST(:to AS TEXT), change = :change
+WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open' AND kind = 'human'
+  AND (expires_at IS NULL OR expires_at > :now)
+  AND COALESCE(assignee, '') <> COALESCE(CAST(:to AS TEXT), '')
+  AND (assignee IS NULL OR assignee = CAST(:by AS TEXT) OR assignee = CAST(:expected AS TEXT))
+RETURNING id;
+
+-- name: count_assigned
+-- Counts the event of that. Like a score, it changes nothing else of the run.
+UPDATE perdure_runs SET events = events + 1, change = :change
+WHERE thread_id = :thread_id AND id = :id AND change <> :change AND EXISTS (
+  SELECT 1 FROM perdure_waits
+  WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
+
+-- name: count_comment
+-- Counts the event of a comment, which changes nothing else of its run.
+UPDATE perdure_runs SET events = events + 1, change = :change
+WHERE thread_id = :thread_id AND id = :id AND change <> :change;
 
 -- name: answer_wait
 -- Accepts an answer, once, in time, for a run that has not ended, unless the signal is there that
--- takes the question back.
+-- takes the question back. With :last_answered only if the last answer, since withdrawn, was given then (0: never).
 UPDATE perdure_waits
 SET state = 'answered', answer = :answer, answered_at = :answered_at, answered_by = :by, change = :change
 WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
   AND (expires_at IS NULL OR expires_at > :now)
+  AND (CAST(:last_answered AS BIGINT) IS NULL OR COALESCE(answered_at, 0) = :last_answered)
   AND NOT EXISTS (SELECT 1 FROM perdure_signals AS s
                   WHERE s.thread_id = :thread_id AND s.name = perdure_waits.name
                     AND s.wait_id IS NULL)
@@ -1039,6 +1208,16 @@ WHERE thread_id = :thread_id AND run_id = :id AND target = 'question' AND target
 SELECT name, about, value, at, body, kind, label, target, target_id, change FROM perdure_scores
 WHERE thread_id = :thread_id AND run_id = :id ORDER BY at, name, about;
 
+-- name: newest_scores
+-- The scores of runs behind a position, newest run first. A run without scores has a row too, so that
+-- :count bounds what is read.
+SELECT r.created_at, r.id, r.thread_id, r.graph,
+       s.name, s.about, s.value, s.at, s.body, s.kind, s.label, s.target, s.target_id, s.change
+FROM perdure_runs AS r LEFT JOIN perdure_scores AS s ON s.thread_id = r.thread_id AND s.run_id = r.id
+  AND ((r.created_at, r.id) < (:before, :before_id) OR (s.name, s.about) > (:name, :about))
+WHERE (r.created_at, r.id) <= (:before, :before_id)
+ORDER BY r.created_at DESC, r.id DESC, s.name, s.about LIMIT :count;
+
 -- name: find_score
 SELECT name, about, value, at, body, kind, label, target, target_id, change FROM perdure_scores
 WHERE thread_id = :thread_id AND run_id = :id AND name = :name AND about = :about;
@@ -1074,6 +1253,11 @@ SELECT name, version, first_at, body, (
   WHERE u.target = '' AND u.prompt = perdure_prompts.name AND u.version = perdure_prompts.version)
 FROM perdure_prompts WHERE name >= :first AND name <= :last
 ORDER BY name, first_at, version;
+
+-- name: prompt_texts
+-- The versions of prompts behind a name, without what is counted.
+SELECT name, version, first_at, body, 0 FROM perdure_prompts WHERE name > :after
+ORDER BY name, first_at, version LIMIT :count;
 
 -- name: prompt_outcomes
 -- The scores of what these versions touched: how many, their sum, the sum of their squares, and how
@@ -1261,6 +1445,24 @@ FROM perdure_runs
 WHERE (saved_effects > 0 OR recoveries > 0) AND created_at >= :since AND created_at < :until
   AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph);
 
+-- name: saved_by_day
+-- The same for each day in UTC, counted from the first day of 1970, and each graph.
+SELECT created_at / 86400000, graph, COUNT(*), CAST(SUM(saved_effects) AS BIGINT),
+       CAST(SUM(saved_calls) AS BIGINT), CAST(SUM(saved_tokens) AS BIGINT),
+       CAST(SUM(recoveries) AS BIGINT), CAST(SUM(lost_ms) AS BIGINT)
+FROM perdure_runs
+WHERE (saved_effects > 0 OR recoveries > 0) AND created_at >= :since AND created_at < :until
+GROUP BY created_at / 86400000, graph ORDER BY 1, 2;
+
+-- name: recovered_runs
+-- Runs that lost a worker, behind a position, newest first.
+SELECT thread_id, id, graph, version, state, created_at, saved_effects, saved_calls, saved_tokens,
+       recoveries, lost_ms
+FROM perdure_runs
+WHERE (saved_effects > 0 OR recoveries > 0) AND recoveries > 0
+  AND (created_at, id) < (:before, :before_id)
+ORDER BY created_at DESC, id DESC LIMIT :count;
+
 -- name: effects_of_task
 SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;
 
@@ -1282,6 +1484,19 @@ WHERE key >= :first AND key < :last ORDER BY key LIMIT 6;
 SELECT {effect} FROM perdure_effects WHERE run_id = :id AND run_id <> ''
 ORDER BY created_at, settled, key;
 
+-- name: unknown_of_runs
+-- The effects of these runs that a person has to settle.
+SELECT run_id, name FROM perdure_effects
+WHERE run_id IN ({names}) AND run_id <> '' AND state = 'unknown' ORDER BY created_at, key;
+
+-- name: effects_at_stake
+-- The effects of these runs that are undone if they are cancelled, called again if they are retried, or have no
+-- known outcome.
+SELECT run_id, state, name FROM perdure_effects
+WHERE run_id IN ({names}) AND run_id <> ''
+  AND (state = 'done' AND undo = 1 OR state = 'failed' AND mark <> 2 OR state IN ('open', 'unknown'))
+ORDER BY created_at, key;
+
 -- name: effects_by_keys
 SELECT {effect} FROM perdure_effects WHERE key IN ({names});
 
@@ -1298,6 +1513,15 @@ WHERE (created_at, key) > (:after, :after_key)
   AND (CAST(:state AS TEXT) IS NULL OR state = :state)
   AND (CAST(:thread_id AS TEXT) IS NULL OR thread_id = :thread_id)
 ORDER BY created_at, key LIMIT :count;
+
+-- name: newest_effects
+-- The effects of runs behind a position, newest run first, and of each run the newest first. A run
+-- without effects has a row too, so that :count bounds what is read.
+SELECT r.created_at, r.id, r.thread_id, r.graph, e.created_at, e.key, e.name, e.state
+FROM perdure_runs AS r LEFT JOIN perdure_effects AS e ON e.run_id = r.id AND e.run_id <> ''
+  AND ((r.created_at, r.id) < (:before, :before_id) OR (e.created_at, e.key) < (:at, :key))
+WHERE (r.created_at, r.id) <= (:before, :before_id)
+ORDER BY r.created_at DESC, r.id DESC, e.created_at DESC, e.key DESC LIMIT :count;
 
 -- name: decide_effect
 -- Settles an effect as a person said, unless a run is calling it.
@@ -1405,6 +1629,11 @@ SELECT id FROM perdure_outbox WHERE id = :id;
 SELECT thread_id, id, run_id, topic, attempts, sent_at, body, due_at, error FROM perdure_outbox
 ORDER BY sent_at, id LIMIT :count;
 
+-- name: messages_by_due
+-- What is not delivered yet, by when it is tried next, behind a position and up to a time.
+SELECT thread_id, id, run_id, topic, attempts, sent_at, body, due_at, error FROM perdure_outbox
+WHERE (due_at, id) > (:after, :after_id) AND due_at <= :until ORDER BY due_at, id LIMIT :count;
+
 -- name: trace_segment
 -- The trace of a run whose segment this change ended is due.
 INSERT INTO perdure_traces (thread_id, run_id, sink, n, due_at, change, body)
@@ -1455,14 +1684,15 @@ WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND ABS(chang
 -- Stores a schedule. An unchanged cron line keeps its next slot.
 INSERT INTO perdure_schedules
   (name, graph, cron, timezone, catch_up, next_at, body, enabled, end_at, created_at, updated_at)
-VALUES (:name, :graph, :cron, :timezone, :catch_up, :next_at, :body, :enabled, :end_at,
-        :created_at, :updated_at)
+VALUES (:name, :graph, :cron, :timezone, :catch_up, :next_at, :body,
+        COALESCE(CAST(:enabled AS INTEGER), 1), :end_at, :created_at, :updated_at)
 ON CONFLICT (name) DO UPDATE
 SET next_at = CASE WHEN perdure_schedules.cron = excluded.cron
                     AND perdure_schedules.timezone = excluded.timezone
               THEN perdure_schedules.next_at ELSE excluded.next_at END,
     graph = excluded.graph, cron = excluded.cron, timezone = excluded.timezone,
-    catch_up = excluded.catch_up, body = excluded.body, enabled = excluded.enabled,
+    catch_up = excluded.catch_up, body = excluded.body,
+    enabled = COALESCE(CAST(:enabled AS INTEGER), perdure_schedules.enabled),
     end_at = excluded.end_at, updated_at = excluded.updated_at;
 
 -- name: schedule
@@ -1471,6 +1701,9 @@ SELECT {schedule} FROM perdure_schedules WHERE name = :name;
 -- name: schedules
 SELECT {schedule} FROM perdure_schedules ORDER BY name;
 
+-- name: schedules_after
+SELECT {schedule} FROM perdure_schedules WHERE name > :after ORDER BY name LIMIT :count;
+
 -- name: due_schedules
 SELECT {schedule} FROM perdure_schedules
 WHERE next_at <= :now AND enabled = 1 AND (end_at IS NULL OR next_at <= end_at) ORDER BY next_at;
@@ -1478,6 +1711,11 @@ WHERE next_at <= :now AND enabled = 1 AND (end_at IS NULL OR next_at <= end_at) 
 -- name: move_schedule
 -- A slot was started, or passed over.
 UPDATE perdure_schedules SET next_at = :next_at WHERE name = :name AND next_at = :slot;
+
+-- name: enable_schedule
+-- Slots that passed while it was disabled are not started, however late it catches up.
+UPDATE perdure_schedules SET enabled = :enabled, next_at = :next_at, updated_at = :now
+WHERE name = :name AND enabled <> :enabled;
 
 -- name: delete_schedule
 DELETE FROM perdure_schedules WHERE name = :name;
@@ -1711,8 +1949,44 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM perdure_threads WHERE thread_id = :thread
 -- Unfinished runs by graph and state, for metrics, as the next ones.
 SELECT graph, state, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended} GROUP BY graph, state;
 
+-- name: count_in_state
+-- Runs in a state other than pending, running and done, up to :most; this and the next, for people who look.
+-- The order is that of an index: PostgreSQL might read the whole table otherwise.
+SELECT CAST(:state AS TEXT), COUNT(*) FROM (
+  SELECT 1 FROM perdure_runs
+  WHERE state = :state AND state NOT IN ('pending', 'running', 'done')
+  ORDER BY created_at, id LIMIT :most) AS few;
+
+-- name: count_running
+SELECT 'running', COUNT(*) FROM (
+  SELECT 1 FROM perdure_runs WHERE worker IS NOT NULL AND state = 'running'
+  ORDER BY worker LIMIT :most) AS few;
+
+-- name: count_pending
+SELECT 'pending', COUNT(*) FROM (
+  SELECT 1 FROM perdure_runs WHERE state = 'pending' AND state NOT IN {ended}
+  ORDER BY thread_id, n LIMIT :most) AS few;
+
+-- name: count_done
+-- Most runs are done: the newest ones are enough to find :most.
+SELECT 'done', COUNT(*) FROM (
+  SELECT 1 FROM (SELECT state FROM perdure_runs ORDER BY created_at DESC, id DESC LIMIT :looked) AS newest
+  WHERE state = 'done' LIMIT :most) AS few;
+
+-- name: count_open_waits
+-- Open waits of a kind, up to :most.
+SELECT CAST(:kind AS TEXT), COUNT(*) FROM (
+  SELECT 1 FROM perdure_waits WHERE state = 'open' AND kind = :kind
+  ORDER BY created_at, id LIMIT :most) AS few;
+
 -- name: count_due
 SELECT graph, COUNT(*), MIN(due_at) FROM perdure_runs WHERE due_at <= :now GROUP BY graph;
+
+-- name: count_due_first
+-- The same for the :count runs that have been due for longest.
+SELECT graph, COUNT(*), MIN(due_at) FROM (
+  SELECT graph, due_at FROM perdure_runs WHERE due_at <= :now ORDER BY due_at LIMIT :count) AS d
+GROUP BY graph ORDER BY 3;
 
 -- name: count_waits
 SELECT kind, COUNT(*), MIN(created_at) FROM perdure_waits WHERE state = 'open' GROUP BY kind;
@@ -1722,6 +1996,21 @@ SELECT name, COUNT(*) FROM perdure_effects WHERE state = 'unknown' GROUP BY name
 
 -- name: count_messages
 SELECT COUNT(*), MIN(sent_at) FROM perdure_outbox;
+
+-- name: count_unknown_first
+-- Effects with an unknown outcome, :count at most, and since when there has been one.
+SELECT COUNT(*), MIN(created_at) FROM (
+  SELECT created_at FROM perdure_effects WHERE state = 'unknown'
+  ORDER BY created_at, key LIMIT :count) AS u;
+
+-- name: count_late_messages
+-- Messages that are tried again or for the first time, :count at most, and when the first one is due.
+SELECT COUNT(*), MIN(due_at) FROM (
+  SELECT due_at FROM perdure_outbox WHERE due_at < :never ORDER BY due_at LIMIT :count) AS m;
+
+-- name: count_given_up
+-- Messages that are not tried again, :count at most.
+SELECT COUNT(*) FROM (SELECT 1 FROM perdure_outbox WHERE due_at >= :never LIMIT :count) AS m;
 
 -- name: database_bytes
 -- NULL if the database cannot tell.
@@ -1932,6 +2221,16 @@ ORDER BY t.created_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
 SELECT {thread} FROM {thread_rows} WHERE t.graph = :graph AND {has_status}
 ORDER BY t.updated_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
 
+-- name: threads_before
+-- Threads whose last activity was before a position, newest first; the next one: of one graph.
+SELECT {thread} FROM {thread_rows} WHERE (t.updated_at, t.thread_id) < (:before, :before_id)
+ORDER BY t.updated_at DESC, t.thread_id DESC LIMIT :count;
+
+-- name: threads_of_graph_before
+SELECT {thread} FROM {thread_rows}
+WHERE t.graph = :graph AND (t.updated_at, t.thread_id) < (:before, :before_id)
+ORDER BY t.updated_at DESC, t.thread_id DESC LIMIT :count;
+
 -- name: threads_of_assistant
 SELECT {thread} FROM {thread_rows}
 WHERE t.assistant = :assistant AND t.assistant IS NOT NULL AND {has_status}
@@ -2086,6 +2385,75 @@ SELECT {run} FROM perdure_runs WHERE thread_id = :thread_id AND n > :after ORDER
 
 -- name: oldest_kept
 -- What may be kept no longer: when the first thread is to be erased, and when the first run was accepted
--- whose chunks are kept.
+-- whose chunks are kept. And when the size of the database was last noted.
 SELECT (SELECT min(expires_at) FROM perdure_thread_records WHERE expires_at IS NOT NULL),
-       (SELECT min(created_at) FROM perdure_runs WHERE streams = 1);
+       (SELECT min(created_at) FROM perdure_runs WHERE streams = 1),
+       (SELECT max(at) FROM perdure_sizes);
+
+-- name: insert_server_secret
+-- Of several processes that make the secret at once, the first wins.
+INSERT INTO perdure_server_secret (id, body) VALUES (1, :body) ON CONFLICT DO NOTHING;
+
+-- name: server_secret
+SELECT body FROM perdure_server_secret WHERE id = 1;
+
+-- name: count_questions
+-- The open questions to people, up to :most.
+SELECT COUNT(*) FROM (
+  SELECT 1 FROM perdure_waits WHERE state = 'open' AND kind = 'human'
+  ORDER BY created_at, id LIMIT :most) AS few;
+
+-- name: newest_questions
+SELECT id, run_id FROM perdure_waits WHERE state = 'open' AND kind = 'human'
+ORDER BY created_at DESC, id DESC LIMIT :count;
+
+-- name: newest_runs
+SELECT id FROM perdure_runs ORDER BY created_at DESC, id DESC LIMIT :count;
+
+-- name: announce_worker
+-- Says that a worker is there. One that begins anew (:is_new) has not been asked to drain.
+INSERT INTO perdure_workers (id, host, pid, graphs, concurrency, started_at, seen_at)
+VALUES (:id, :host, :pid, :graphs, :concurrency, :started_at, :seen_at)
+ON CONFLICT (id) DO UPDATE
+SET graphs = excluded.graphs, concurrency = excluded.concurrency, seen_at = excluded.seen_at,
+    drain_at = CASE WHEN :is_new = 0 THEN perdure_workers.drain_at END,
+    drain_by = CASE WHEN :is_new = 0 THEN perdure_workers.drain_by END;
+
+-- name: forget_workers
+-- Deletes workers that have been silent for long.
+DELETE FROM perdure_workers WHERE seen_at < :before;
+
+-- name: delete_worker
+DELETE FROM perdure_workers WHERE id = :worker;
+
+-- name: drain_worker
+-- Asks a worker to drain. The first request stays.
+UPDATE perdure_workers SET drain_at = :now, drain_by = :by WHERE id = :worker AND drain_at IS NULL;
+
+-- name: drain_request
+SELECT drain_at, drain_by FROM perdure_workers WHERE id = :worker AND drain_at IS NOT NULL;
+
+-- name: announced_workers
+SELECT id, host, pid, graphs, concurrency, started_at, seen_at, drain_at, drain_by
+FROM perdure_workers ORDER BY started_at, id LIMIT :count;
+
+-- name: count_driven
+-- How many runs each worker drives, and when the last of its leases ends.
+SELECT worker, COUNT(*), MAX(due_at) FROM perdure_runs
+WHERE worker IS NOT NULL GROUP BY worker ORDER BY worker LIMIT :count;
+
+-- name: driven_runs
+SELECT worker, id, thread_id, graph, version, driven, updated_at, due_at FROM perdure_runs
+WHERE worker IS NOT NULL AND state = 'running' ORDER BY worker LIMIT :count;
+
+-- name: insert_size
+-- Notes the size of the database, once an hour, if it tells.
+INSERT INTO perdure_sizes (at, bytes)
+SELECT CAST(:at AS BIGINT), COALESCE((SELECT {bytes}), 0) WHERE (SELECT {bytes}) IS NOT NULL
+ON CONFLICT DO NOTHING;
+
+-- name: forget_sizes
+DELETE FROM perdure_sizes WHERE at < :before;
+
+-- name: sizes
+SELECT at, bytes FROM perdure_sizes WHERE at >= :since ORDER BY at;

@@ -28,6 +28,12 @@ COMMON = {
         "digest, undo, mark, settled, due_at, created_at, updated_at, arguments, outcome, "
         "min_equal, provisional_digests, unconfirmed"
     ),
+    "wait": (
+        "thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path, "
+        "stamp, wake_at, expires_at, created_at, answered_at, answered_by, body, answer, seal, "
+        "COALESCE(graph, (SELECT r.graph FROM perdure_runs AS r WHERE "
+        "r.thread_id = perdure_waits.thread_id AND r.id = perdure_waits.run_id)), assignee"
+    ),
     "schedule": (
         "name, graph, cron, timezone, catch_up, next_at, body, enabled, end_at, created_at, "
         "updated_at"

@@ -38,6 +38,10 @@ FRAGMENTS = {
     "text": "TEXT",
     "blob": "BLOB",
     "one_tree": "WITHOUT ROWID",
+    "events_stay": (
+        "CREATE TRIGGER perdure_events_stay BEFORE UPDATE ON perdure_events "
+        "BEGIN SELECT RAISE(ABORT, 'perdure: an event is never changed'); END"
+    ),
     "keep": "",
     "share": "",
     "lock": "",

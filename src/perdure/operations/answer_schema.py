@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import BadAnswer, BadArgument
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator, ValidationError
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
@@ -26,17 +30,59 @@ def check_answer(wait_id: str, schema: Mapping[str, Any], value: Any) -> None:
 
 def problems_of(schema: Mapping[str, Any], value: Any) -> list[str]:
     """Why a value of JSON does not fit a schema, each with its path. An invalid schema fits all."""
-    from jsonschema import Draft202012Validator, SchemaError
-
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError:
-        return []
-    checker = Draft202012Validator.FORMAT_CHECKER
     return [
-        ".".join(map(str, error.absolute_path)) + ": " * bool(error.absolute_path) + error.message
-        for error in Draft202012Validator(schema, format_checker=checker).iter_errors(value)
+        ".".join(map(str, fault.path)) + ": " * bool(fault.path) + fault.message
+        for fault in SchemaCheck(schema).faults(value)
     ]
+
+
+class Fault(NamedTuple):
+    """One reason why a value does not fit a schema."""
+
+    path: tuple[str | int, ...]
+    """Where in the value."""
+    key: str | None
+    """The key of an object it is about: one that is missing, or that must not be there."""
+    keyword: str
+    """The part of the schema that refuses it, such as `maximum`."""
+    limit: Any
+    """What that part says."""
+    message: str
+
+
+class SchemaCheck:
+    """Validates values against a schema, or against parts of it. One that is invalid, or refers to
+    what is not there, fits all."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        from jsonschema import Draft202012Validator, SchemaError
+
+        self._validator: Draft202012Validator | None = None
+        with suppress(SchemaError):
+            Draft202012Validator.check_schema(schema)
+            checker = Draft202012Validator.FORMAT_CHECKER
+            self._validator = Draft202012Validator(schema, format_checker=checker)
+
+    def faults(self, value: Any, part: Mapping[str, Any] | None = None) -> list[Fault]:
+        """Why a value of JSON does not fit the schema, or this part of it."""
+        from referencing.exceptions import Unresolvable
+
+        if self._validator is None:
+            return []
+        checked = self._validator if part is None else self._validator.evolve(schema=part)
+        with suppress(Unresolvable, RecursionError):
+            return [_fault(error) for error in checked.iter_errors(value)]
+        return []
+
+
+def _fault(error: ValidationError) -> Fault:
+    limit: Any = error.validator_value
+    keyword, key = str(error.validator), None
+    if error.parent is None and "propertyNames" in error.absolute_schema_path:
+        keyword, key = "propertyNames", str(error.instance)
+    elif keyword == "required":
+        key = next((one for one in limit if error.message.startswith(f"{one!r} ")), None)
+    return Fault(tuple(error.absolute_path), key, keyword, limit, error.message)
 
 
 def as_json(value: Any) -> Any:

@@ -388,6 +388,19 @@ def of_run(run_id: str) -> Op[list[EffectRow]]:
     return Op("effects_of_run", [Statement("effects_of_run", {"id": run_id})], _effects)
 
 
+def unknown_of_runs(run_ids: Iterable[str]) -> Op[dict[str, list[str]]]:
+    """Names of the effects of these runs with an unknown outcome, by run."""
+
+    def result(rows: Sequence[Sequence[Row]]) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for run_id, name in (row for some in rows for row in some):
+            found.setdefault(run_id, []).append(name)
+        return found
+
+    pieces = names_in_pieces(run_ids)
+    return Op("unknown_of_runs", [Statement("unknown_of_runs", one) for one in pieces], result)
+
+
 def page(
     *, thread_id: str | None, state: str | None, after: tuple[int, str] | None, count: int
 ) -> Op[list[EffectRow]]:
@@ -419,7 +432,7 @@ def decide(
         f"settle {row.key}",
         [
             *with_params(params, "lock_thread", "lock_run", "decide_effect", "count_decision"),
-            made.event(serializer, EventKind.SETTLED, data),
+            made.event(serializer, EventKind.SETTLED, data, decision=True),
             # Not "retried": that would call again what a person just settled as failed.
             *release(serializer, made, (State.HELD,), EventKind.RESUMED),
         ],

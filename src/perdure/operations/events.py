@@ -6,6 +6,7 @@ event exists if and only if the change was made, which also settles a lost reply
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,14 +16,14 @@ from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
-from perdure.times import moment
-from perdure.types import Event, EventKind
+from perdure.times import LAST_MS, milliseconds, moment
+from perdure.types import Actor, Decision, Event, EventKind
 
 IDENTITY = frozenset(
     {"wait", "kind", "name", "runs", "step", "source", "checkpoint", "nodes", "ns", "by", "effects"}
     | {"key", "state", "how", "effect", "worker", "graph", "version", "run", "thread", "parent"}
     | {"lost", "removed", "added", "caught_in", "prompts", "about", "task", "signal", "schedule"}
-    | {"undone", "kept", "unknown", "call", "action"}
+    | {"undone", "kept", "unknown", "call", "action", "via", "from", "to"}
 )
 """What an event says about ids, keys, names and people: never redacted."""
 SEGMENT_ENDS = frozenset(
@@ -62,11 +63,18 @@ class Change(NamedTuple):
         }
 
     def event(
-        self, serializer: Serializer, kind: EventKind, data: Mapping[str, Any] | None = None
+        self,
+        serializer: Serializer,
+        kind: EventKind,
+        data: Mapping[str, Any] | None = None,
+        *,
+        decision: bool = False,
     ) -> Statement:
-        """The statement that stores the event of this change."""
+        """The statement that stores the event of this change. A `decision` about the run came from
+        outside: it is listed with those about other runs."""
         data = redacted_data(serializer, data or {})
         params = {**self.params, "kind": kind.value, "body": self.body(serializer, [kind], data)}
+        params["decision"] = 1 if decision else None
         return EventStatement("insert_event", params, data)
 
     def body(
@@ -91,6 +99,18 @@ def change(thread_id: str, run_id: str, now: int, number: int | None = None) -> 
     return Change(thread_id, run_id, now, random_number() if number is None else number)
 
 
+def actor_name(by: str | None) -> str | None:
+    """The name of the person who decides, as a column holds it."""
+    return str(by) if by else None
+
+
+def actor_data(by: str | None) -> dict[str, str]:
+    """What the event of a decision says about the person: `by`, `via` and `from`."""
+    via, address = (by.via, by.address) if isinstance(by, Actor) else (None, None)
+    said = {"by": actor_name(by), "via": via, "from": address}
+    return {name: text for name, text in said.items() if text}
+
+
 def was_made(thread_id: str, run_id: str, number: int | None) -> Plan[bool]:
     """Whether the change of this number was made. A newly drawn number cannot have been."""
     if number is None:
@@ -109,6 +129,50 @@ def events(
         params,
         lambda rows: [to_event(serializer, stored_rows.stored(EventRow, row)) for row in rows[0]],
     )
+
+
+def of_kinds(
+    serializer: Serializer,
+    thread_id: str,
+    run_id: str,
+    kinds: Iterable[EventKind],
+    after: int,
+    count: int,
+) -> Op[list[Event]]:
+    """The same, only those of these kinds."""
+    params = {"thread_id": thread_id, "id": run_id, "after": after, "count": count}
+    params["names"] = json.dumps(sorted(kinds))
+    return read_op(
+        "events_of_kinds",
+        params,
+        lambda rows: [to_event(serializer, stored_rows.stored(EventRow, row)) for row in rows[0]],
+    )
+
+
+def decisions_of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[list[Event]]:
+    """What was decided about a run, oldest first."""
+    return read_op(
+        "decisions_of_run",
+        {"thread_id": thread_id, "id": run_id},
+        lambda rows: [to_event(serializer, stored_rows.stored(EventRow, row)) for row in rows[0]],
+    )
+
+
+def decisions(serializer: Serializer, before: Decision | None, count: int) -> Op[list[Decision]]:
+    """What was decided about runs before another decision, newest first."""
+    params: dict[str, Any] = {"at": LAST_MS, "thread_id": "", "id": "", "n": 0, "count": count}
+    if before is not None:
+        params |= {"at": milliseconds(before.event.at), "n": before.event.n}
+        params |= {"thread_id": before.thread_id, "id": before.run_id}
+
+    def result(rows: Sequence[Sequence[Row]]) -> list[Decision]:
+        found = [(stored_rows.stored(EventRow, row[:-1]), str(row[-1])) for row in rows[0]]
+        return [
+            Decision(row.run_id, row.thread_id, graph, to_event(serializer, row))
+            for row, graph in found
+        ]
+
+    return read_op("decisions_before", params, result)
 
 
 def last_decision(

@@ -1,7 +1,9 @@
 """Counts of what is in a journal, for metrics: pure, no I/O.
 
 `due` reads what is due, `rest` every unfinished run and every open wait. Ended runs are never
-counted: there may be millions.
+counted: there may be millions. `first_signs` is for people who look: it counts up to `MOST` of
+each, so it takes as long on a large journal as on a small one. So do `runs_by_state` and
+`open_waits`.
 """
 
 from __future__ import annotations
@@ -9,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from perdure.journal import Op, Row, Statement
+from perdure.journal import Op, Row, Statement, with_params
+from perdure.operations import messages
+from perdure.types import Kind, State
+
+MOST = 1000
+"""How far `first_signs` counts."""
+NEWEST = 10
+"""How many times as many of the newest runs are looked at for those that are done."""
 
 
 class GraphDue(NamedTuple):
@@ -76,6 +85,66 @@ def rest(now: int) -> Op[Rest]:
         )
 
     return Op("count_rest", [Statement(name, {}) for name in names], result)
+
+
+def runs_by_state(most: int) -> Op[dict[State, int]]:
+    """Runs in each state, counted up to `most`; those that are done among the newest `NEWEST` times
+    as many."""
+    params = {"most": most, "looked": most * NEWEST}
+    names = {State.RUNNING: "count_running", State.PENDING: "count_pending"}
+    names[State.DONE] = "count_done"
+    statements = [
+        Statement(names.get(state, "count_in_state"), {**params, "state": state.value})
+        for state in State
+    ]
+    return Op("count_states", statements, lambda rows: {State(one): n for [[one, n]] in rows})
+
+
+def open_waits(most: int) -> Op[dict[Kind, int]]:
+    """Open waits of each kind, counted up to `most`."""
+    statements = [
+        Statement("count_open_waits", {"kind": kind.value, "most": most}) for kind in Kind
+    ]
+    return Op("count_open_waits", statements, lambda rows: {Kind(one): n for [[one, n]] in rows})
+
+
+class Signs(NamedTuple):
+    """What needs attention in a journal. Counts stop at `MOST`."""
+
+    due: list[GraphDue]
+    """Graphs with due runs, the one that has waited longest first."""
+    unknown: int
+    """Effects with an unknown outcome."""
+    unknown_age_ms: int
+    messages: int
+    """Messages that are not delivered, and will be tried again."""
+    message_late_ms: int
+    """How late the first of them is."""
+    given_up: int
+    """Messages that are not tried again."""
+    database_bytes: int | None
+    """None if the database cannot tell."""
+
+
+def first_signs(now: int) -> Op[Signs]:
+    """What needs attention, counted up to `MOST` of each."""
+    params = {"now": now, "never": messages.NEVER, "count": MOST}
+    names = ("count_due_first", "count_unknown_first", "count_late_messages", "count_given_up")
+
+    def result(rows: Sequence[Sequence[Row]]) -> Signs:
+        due, [(unknown, since)], [(waiting, late)], [(given_up,)], size = rows
+        return Signs(
+            [GraphDue(str(graph), runs, _since(first, now)) for graph, runs, first in due],
+            unknown,
+            _since(since, now),
+            waiting,
+            _since(late, now),
+            given_up,
+            int(size[0][0]) if size and size[0][0] is not None else None,
+        )
+
+    statements = [*with_params(params, *names), Statement("database_bytes", {})]
+    return Op("first_signs", statements, result)
 
 
 def _since(at: object, now: int) -> int:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from perdure.journal import Op, Row, Statement, read_op
-from perdure.operations import claims, messages, schedules
+from perdure.operations import claims, messages, schedules, workers
 from perdure.operations.claims import LeaseTimes, WorkerLeases
 from perdure.operations.schedules import ScheduleRow
 from perdure.operations.stored_rows import as_time
+from perdure.operations.workers import DrainRequest
 
 BEGINNING = -1
 """Before every time."""
@@ -26,6 +27,8 @@ class Oldest(NamedTuple):
     """When the first thread is to be erased."""
     streamed_at: int | None
     """When the first run was accepted whose chunks are kept."""
+    sized_at: int | None = None
+    """The hour in which the size of the database was last noted."""
 
 
 class Found(NamedTuple):
@@ -46,6 +49,8 @@ class Found(NamedTuple):
     message_at: int | None = None
     """When the first message is due that the worker can deliver."""
     oldest: Oldest = Oldest(None, None)
+    drain: DrainRequest | None = None
+    """What was asked of this worker."""
 
 
 def look(
@@ -57,10 +62,11 @@ def look(
     slots: bool,
     topics: Iterable[str],
     oldest: bool = False,
+    worker: str | None = None,
 ) -> Op[Found]:
     """Look for runs of these graphs that are due, or will be by `until`; for suspects, slots of
-    schedules and the oldest of what is to be deleted, if asked to; and for messages of these
-    topics."""
+    schedules, the oldest of what is to be deleted, and whether this worker is to drain, if asked
+    to; and for messages of these topics."""
     names, now = json.dumps(sorted(graphs)), times.now
 
     def claimable(after: int, before: int, suspect: int) -> Statement:
@@ -81,6 +87,8 @@ def look(
         asked["message_at"] = messages.next_due(topics)
     if oldest:
         asked["oldest"] = read_op("oldest_kept", {}, lambda rows: Oldest(*rows[0][0]))
+    if worker is not None:
+        asked["drain"] = workers.drain_request(worker)
 
     def found(rows: Sequence[Sequence[Row]]) -> Found:
         each = zip(asked.items(), rows, strict=True)

@@ -4,9 +4,9 @@ taken, not delivered     reserved for one worker for a while, then due again
 delivered, not deleted   delivered again, with the same id
 given up                 kept with the last error, and never due
 
-The message of a webhook has no body: it names an event of a run, and its content is read from the
-journal at delivery. So the statement that changes a run can store it, before the outcome of the
-change is known.
+The message about the state of a run has no body: it names an event of the run, and its content is
+read from the journal at delivery. So the statement that changes a run can store it, before the
+outcome of the change is known.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from perdure.operations.events import Change
 from perdure.operations.stored_rows import as_time, stored
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
-from perdure.times import LAST_MS, moment
+from perdure.times import FIRST_MS, LAST_MS, moment
 from perdure.types import Message, Retry, State
 
 QUESTION = "perdure.question"
 """Topic of messages about new questions to people."""
 WEBHOOK = "perdure.webhook"
 """Prefix of webhook topics."""
+MAIL = "perdure.mail"
+"""Prefix of mail topics."""
 LANES = 8
 """Number of topics that runs' own webhooks are spread over, by host, so that a slow receiver holds
 back few others."""
@@ -64,8 +66,14 @@ def topic_of_endpoint(name: str) -> str:
     return f"{WEBHOOK}:{name}"
 
 
-def is_webhook(topic: str) -> bool:
-    return topic.startswith((f"{WEBHOOK}.", f"{WEBHOOK}:"))
+def topic_of_mail(name: str) -> str:
+    """The topic of the mail that a runtime sends under this name, to any recipient."""
+    return f"{MAIL}:{name}"
+
+
+def is_of_runtime(topic: str) -> bool:
+    """Whether the messages of a topic are perdure's own: webhooks and mail."""
+    return topic.startswith((f"{WEBHOOK}.", f"{WEBHOOK}:", f"{MAIL}:"))
 
 
 def announce_ends(made: Change) -> Statement:
@@ -168,6 +176,23 @@ def pending(serializer: Serializer, count: int) -> Op[list[Message]]:
     )
 
 
+def page(
+    serializer: Serializer, *, given_up: bool, after: tuple[int, str] | None, count: int
+) -> Op[list[Message]]:
+    """Undelivered messages by when they are tried next; or those that were given up, by id."""
+    first, until = (NEVER, NEVER) if given_up else (FIRST_MS, NEVER - 1)
+    at, id = after or (first, "")
+    params = {"after": at, "after_id": id, "until": until, "count": count}
+    return Op(
+        "messages_by_due",
+        [Statement("messages_by_due", params)],
+        lambda rows: [
+            _listed(serializer, stored(MessageRow, row[:7]), due_at=row[7], error=row[8])
+            for row in rows[0]
+        ],
+    )
+
+
 def _listed(serializer: Serializer, row: MessageRow, due_at: Any, error: Any) -> Message:
     """An undelivered message. If it cannot be read, it has `damaged`."""
     try:
@@ -179,7 +204,7 @@ def _listed(serializer: Serializer, row: MessageRow, due_at: Any, error: Any) ->
 
 
 def to_message(serializer: Serializer, row: MessageRow) -> Message:
-    if is_webhook(row.topic) and not row.body:
+    if is_of_runtime(row.topic) and not row.body:
         return _to_bare_message(row)
     place = places.of_message(row.thread_id, row.id, row.run_id, row.topic, row.sent_at)
     return replace(_to_bare_message(row), payload=serializer.loads(row.body, place))

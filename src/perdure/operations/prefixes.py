@@ -44,6 +44,12 @@ def resolve(what: str, prefix: str) -> Plan[str]:
     return found[0][0]
 
 
+def some(what: str, prefix: str) -> Plan[list[str]]:
+    """The ids that begin with a prefix; none if there are more than `SHOWN`."""
+    found: list[Found] = yield _with_prefix(what, prefix)
+    return [id for id, _, _ in found] if len(found) <= SHOWN else []
+
+
 def _with_prefix(what: str, prefix: str) -> Op[list[Found]]:
     params = {"first": prefix, "last": f"{prefix}\U0010ffff"}
     return read_op(STATEMENTS[what], params, lambda rows: [(a, b, c) for a, b, c in rows[0]])

@@ -90,6 +90,12 @@ def page(name: str | None) -> Op[tuple[list[PromptRow], list[OutcomeRow]]]:
     )
 
 
+def texts(after: str, count: int) -> Op[list[PromptRow]]:
+    """The versions of the prompts behind a name, without how many runs read them."""
+    params = {"after": after, "count": count}
+    return read_op("prompt_texts", params, lambda rows: stored_rows.every(PromptRow, rows))
+
+
 def load_text(serializer: Serializer, row: PromptRow) -> tuple[str, str | None]:
     """The text of a version, and why it cannot be read."""
     try:

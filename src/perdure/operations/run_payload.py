@@ -92,6 +92,11 @@ def state_of(row: RunRow) -> State:
     return State(row.state) if row.state in _STATES else State.HELD
 
 
+def maybe_control(stored: str | None) -> Control | None:
+    """What a run was asked to do after its current step. Of a damaged row: nothing."""
+    return next((one for one in Control if one == stored), None)
+
+
 def stored_output(serializer: Serializer, row: RunRow) -> list[Any]:
     """The output as `dump_output` stored it."""
     stored: list[Any] = serializer.loads(row.output, place(row, "output"), list)

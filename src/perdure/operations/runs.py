@@ -13,7 +13,7 @@ What drivers do is in `claims.py`. Which of two callers wins is decided by the s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 from perdure.journal import EventStatement, Op, Row, Statement, is_left, read_op, with_params
 from perdure.journal.ids import random_number
 from perdure.operations import messages, stored_rows
-from perdure.operations.events import Change, change, dump_event
+from perdure.operations.events import Change, actor_data, change, dump_event
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, LAST_MS
 from perdure.types import Control, EventKind, State
@@ -90,6 +90,16 @@ class GraphUse(NamedTuple):
     runs: int
 
 
+class UnfinishedRun(NamedTuple):
+    """What a list of unfinished runs needs of each."""
+
+    thread_id: str
+    n: int
+    id: str
+    graph: str
+    state: str
+
+
 class LateGraph(NamedTuple):
     """A graph with runs that are due, and were never claimed."""
 
@@ -109,17 +119,6 @@ class Joined(IntEnum):
     """It waits for the run now."""
 
 
-class SavedTotal(NamedTuple):
-    """What runs saved and lost, summed up."""
-
-    runs: int
-    effects: int
-    model_calls: int
-    tokens: int
-    recoveries: int
-    lost_ms: int
-
-
 class ChildRow(NamedTuple):
     """A run that a node of another one started."""
 
@@ -127,6 +126,29 @@ class ChildRow(NamedTuple):
     joined: Joined
     siblings: int
     """How many children its parent has."""
+
+
+class Ahead(NamedTuple):
+    """What a line about a run needs besides its row and its waits."""
+
+    control: str | None
+    """What it was asked to do after its current step."""
+    recoveries: int
+    """How often its worker was lost."""
+    head: str | None
+    """The first unfinished run of its thread."""
+
+
+class AtStake(NamedTuple):
+    """What cancelling or retrying a run touches besides it."""
+
+    control: str | None
+    is_passed: bool
+    """Whether a later run of its thread has begun."""
+    children: int
+    """How many unfinished runs are cancelled with it."""
+    effects: tuple[tuple[str, str], ...]
+    """State and name: done ones can be undone."""
 
 
 class Parent(NamedTuple):
@@ -351,12 +373,6 @@ def names_in_pieces(names: Iterable[str]) -> list[dict[str, str]]:
     ]
 
 
-def saved_total(graph: str | None, since: int, until: int) -> Op[SavedTotal]:
-    """What the runs accepted from `since` until before `until` saved and lost."""
-    params = {"graph": graph, "since": since, "until": until}
-    return read_op("saved_total", params, lambda rows: SavedTotal(*map(int, rows[0][0])))
-
-
 def children(of: Iterable[str], most: int, count: int) -> Op[list[ChildRow]]:
     """The oldest children of these runs, at most `most` of each, and `count` in all."""
 
@@ -378,6 +394,25 @@ def unfinished(first: str, last: str, after: tuple[int, str], count: int) -> Op[
     return read_op("unfinished_runs", params, _runs)
 
 
+def unfinished_of_threads(
+    first: str, last: str, after: tuple[str, int] | None, count: int
+) -> Op[list[UnfinishedRun]]:
+    """Runs that are not over, of threads with ids from `first` up to `last`, by thread. Ended runs
+    are not read, however many there are."""
+    thread_id, n = after or (first, -1)
+    params = {"after": thread_id, "after_n": n, "last": last, "count": count}
+    return read_op(
+        "unfinished_of_threads", params, lambda rows: [UnfinishedRun(*row) for row in rows[0]]
+    )
+
+
+def of_schedule(name: str, count: int) -> Op[list[RunRow]]:
+    """The last runs that a schedule started on threads of their own, newest first."""
+    thread = f"schedule:{name}@"  # and a time, which begins with a digit
+    params = {"first": f"{thread}0", "last": f"{thread}:", "count": count}
+    return read_op("last_runs_of_threads", params, _runs)
+
+
 def head(thread_id: str) -> Op[RunRow | None]:
     """The first run of a thread that is not over."""
     return read_op("head_of_thread", {"thread_id": thread_id}, _first)
@@ -391,6 +426,39 @@ def find_with_head(thread_id: str, run_id: str) -> Op[tuple[RunRow | None, RunRo
         with_params(params, "run_by_id", "head_of_thread"),
         lambda rows: (_first(rows[:1]), _first(rows[1:])),
     )
+
+
+def ahead(run_ids: Iterable[str]) -> Op[dict[str, Ahead]]:
+    """What lines about these runs need, by run."""
+    return Op(
+        "runs_ahead",
+        [Statement("runs_ahead", names) for names in names_in_pieces(run_ids)],
+        lambda rows: {id: Ahead(*rest) for some in rows for id, *rest in some},
+    )
+
+
+def at_stake(run_ids: Iterable[str]) -> Op[dict[str, AtStake]]:
+    """What cancelling or retrying each of these runs touches besides it, by run."""
+    names = ("runs_at_stake", "children_at_stake", "effects_at_stake")
+    pieces = names_in_pieces(run_ids)
+    statements = [Statement(name, piece) for name in names for piece in pieces]
+
+    def result(rows: Sequence[Sequence[Row]]) -> dict[str, AtStake]:
+        size = len(pieces)
+        every, trees, effects = (
+            [row for some in rows[start : start + size] for row in some]
+            for start in range(0, len(statements), size)
+        )
+        children = {root: int(number) for root, number in trees}
+        touched: dict[str, list[tuple[str, str]]] = {}
+        for run_id, state, name in effects:
+            touched.setdefault(run_id, []).append((state, name))
+        return {
+            id: AtStake(control, bool(passed), children.get(id, 0), tuple(touched.get(id, ())))
+            for id, control, passed in every
+        }
+
+    return Op("at_stake", statements, result)
 
 
 def after(thread_id: str, number: int, count: int) -> Op[list[RunRow]]:
@@ -409,7 +477,8 @@ def page(
     before: tuple[int, str] | None = None,
     count: int,
 ) -> Op[list[RunRow]]:
-    """Runs of a thread, or children of a run, or all; newest first."""
+    """Runs of a thread, or children of a run, or all; newest first. Those of some states, or of a
+    graph, are found by an index: `done` alone by going through the newest runs."""
     at, id = before or (LAST_MS, "\U0010ffff")
     params = {
         "thread_id": thread_id,
@@ -421,8 +490,52 @@ def page(
         "before_id": id,
         "count": count,
     }
-    name = "runs_before" if thread_id is None else "runs_of_thread"
-    return read_op(name if parent_id is None else "runs_of_parent", params, _runs)
+    if parent_id is not None or thread_id is not None:
+        name = "runs_of_thread" if parent_id is None else "runs_of_parent"
+        return read_op(name, params, _runs)
+    return Op(
+        "runs_before",
+        [Statement(name, {**params, **more}) for name, more in _lists(states, graph)],
+        lambda rows: _newest_of_all(rows, count),
+    )
+
+
+def _lists(states: Iterable[str] | None, graph: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The statements that list runs of these states and this graph, each by its index."""
+    wanted = {*State} if states is None else {State(state) for state in states}
+    if graph is None and (states is None or State.DONE in wanted):
+        yield "runs_before", {}
+        return
+    if State.RUNNING in wanted:
+        yield "running_runs", {}
+    if State.PENDING in wanted:
+        yield "pending_runs", {}
+    if State.DONE in wanted:
+        yield "resting_runs_of_graph", {}
+    else:
+        for state in sorted(wanted - {State.RUNNING, State.PENDING}):
+            yield "runs_in_state", {"state": state.value}
+
+
+def _newest_of_all(rows: Sequence[Sequence[Row]], count: int) -> list[RunRow]:
+    """The newest of several lists of runs."""
+    every = [row for some in rows for row in _runs([some])]
+    return sorted(every, key=lambda row: (row.created_at, row.id), reverse=True)[:count]
+
+
+def newer(
+    *, since: int = FIRST_MS, until: int = LAST_MS, after: tuple[int, str], count: int
+) -> Op[list[RunRow]]:
+    """All runs behind a position, oldest first: the other direction of `page`."""
+    at, id = after
+    params = {"since": since, "until": until, "after": at, "after_id": id, "count": count}
+    return read_op("runs_newer", params, _runs)
+
+
+def held(after: tuple[int, str], count: int) -> Op[list[RunRow]]:
+    """Held runs behind a position, oldest first."""
+    at, id = after
+    return read_op("held_runs", {"after": at, "after_id": id, "count": count}, _runs)
 
 
 def stop(
@@ -440,7 +553,7 @@ def stop(
     are to be deleted once it has ended."""
     is_cancel = control is Control.CANCEL
     reason = serializer.redacted_text(reason)
-    given = {"reason": reason, "by": by, **(effects or {})}
+    given = {"reason": reason, **actor_data(by), **(effects or {})}
     data = {name: value for name, value in given.items() if value}
     asked = EventKind.CANCELLING if is_cancel else EventKind.PAUSING
     kind = EventKind.CANCELLED if is_cancel else EventKind.PAUSED
@@ -481,7 +594,11 @@ def stopped_state(control: Control) -> State:
 
 
 def resume(
-    serializer: Serializer, made: Change, states: Sequence[State], kind: EventKind
+    serializer: Serializer,
+    made: Change,
+    states: Sequence[State],
+    kind: EventKind,
+    by: str | None = None,
 ) -> Op[bool]:
     """Make a run due that is in one of these states. False if it is in another."""
     params = {**made.params, "names": json.dumps([state.value for state in states])}
@@ -493,7 +610,7 @@ def resume(
             *with_params(params, "lock_thread", "lock_runs", "go_on"),
             *([Statement("unpause", params)] if State.PAUSED in states else []),
             *(with_params(params, "retry_effects", "reopen_joins") if is_retry else []),
-            made.event(serializer, kind),
+            made.event(serializer, kind, actor_data(by), decision=True),
             Statement("block_later", params),
         ],
         lambda rows: any(rows[2:4] if len(rows) > 1 else rows),
@@ -519,6 +636,25 @@ def release(
         made.event(serializer, kind),
         *([Statement("block_later", params)] if State.FAILED in states else []),
     ]
+
+
+def comment(
+    serializer: Serializer, made: Change, text: str, wait_id: str | None, by: str | None
+) -> Op[bool]:
+    """Add a comment of a person to the history of a run, about one of its questions or the whole.
+    False: the run is gone."""
+    data = {**({"wait": wait_id} if wait_id else {}), "text": text, **actor_data(by)}
+    return Op(
+        "comment",
+        [
+            Statement("count_comment", made.params),
+            made.event(serializer, EventKind.COMMENT, data, decision=True),
+            made.key,
+        ],
+        lambda rows: bool(rows[-1]),
+        write=True,
+        key=made.key,
+    )
 
 
 def has_begun(row: RunRow) -> Op[bool]:

@@ -66,7 +66,9 @@ class ScheduleRow(NamedTuple):
         except UNREADABLE as error:
             damaged = str(error)
         next_at = moment(self.next_at)
-        return Schedule(self.name, self.graph, self.cron, self.timezone, next_at, damaged)
+        return Schedule(
+            self.name, self.graph, self.cron, self.timezone, next_at, damaged, bool(self.enabled)
+        )
 
 
 def slots(cron: str, timezone: str, after: int) -> Iterator[int]:
@@ -119,9 +121,10 @@ def lateness(catch_up: bool | timedelta) -> int | None:
     return 10**15 if catch_up else None
 
 
-def put(row: ScheduleRow) -> Op[None]:
-    """Store a schedule."""
-    statement = Statement("put_schedule", row._asdict())
+def put(row: ScheduleRow, enabled: bool | None) -> Op[None]:
+    """Store a schedule. `enabled` None keeps whether it is, and enables a new one."""
+    on = None if enabled is None else int(enabled)
+    statement = Statement("put_schedule", row._asdict() | {"enabled": on})
     return Op("schedule", [statement], lambda rows: None, write=True)
 
 
@@ -136,6 +139,11 @@ def every() -> Op[list[ScheduleRow]]:
     return read_op("schedules", {}, _rows)
 
 
+def page(after: str, count: int) -> Op[list[ScheduleRow]]:
+    """The schedules behind a name, by name."""
+    return read_op("schedules_after", {"after": after, "count": count}, _rows)
+
+
 def due(now: int) -> Op[list[ScheduleRow]]:
     """The schedules with a slot to start."""
     return read_op("due_schedules", {"now": now}, _rows)
@@ -145,6 +153,13 @@ def move(row: ScheduleRow, following: int) -> Op[None]:
     """Note that the slots before `following` were started or skipped."""
     params = {"name": row.name, "slot": row.next_at, "next_at": following}
     return Op("move_schedule", [Statement("move_schedule", params)], lambda rows: None, write=True)
+
+
+def enable(name: str, enabled: bool, next_at: int, now: int) -> Op[None]:
+    """Let a schedule start runs from `next_at` on, or start none. Nothing if it is so already."""
+    params = {"name": name, "enabled": int(enabled), "next_at": next_at, "now": now}
+    statement = Statement("enable_schedule", params)
+    return Op("enable_schedule", [statement], lambda rows: None, write=True)
 
 
 def delete(name: str) -> Op[None]:

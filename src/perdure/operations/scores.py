@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from perdure.errors import UNREADABLE, Damaged
 from perdure.journal import Op, Row, Statement, read_op, with_params
 from perdure.operations.answer_decisions import Decision
-from perdure.operations.events import Change, change
+from perdure.operations.events import Change, actor_data, actor_name, change
 from perdure.operations.stored_rows import first, stored
 from perdure.serde import places
 from perdure.serde.places import Place
@@ -125,7 +125,7 @@ def _put(
     place = places.of_score(made.thread_id, score.run_id, score.name, score.about, *columns)
     more = {name: text for name in ("action", "call") if (text := getattr(score, name))}
     comment = serializer.redacted_text(score.comment)
-    said = [comment, score.by, *([more] if more else [])]
+    said = [comment, actor_name(score.by), *([more] if more else [])]
     params = {
         **made.params,
         "name": score.name,
@@ -152,7 +152,7 @@ def _event_data(score: Score, attempt: int | None) -> dict[str, Any]:
     if score.about not in targets.values():
         data["about"] = score.about
     data |= targets | {"attempt": attempt, "action": score.action, "call": score.call}
-    data |= {"by": score.by, "prompts": [list(one) for one in score.prompts]}
+    data |= {"prompts": [list(one) for one in score.prompts], **actor_data(score.by)}
     return {name: value for name, value in data.items() if value not in (None, "", [])}
 
 
@@ -187,6 +187,27 @@ def find(
     return read_op("find_score", params, result)
 
 
+def bare(run_id: str, row: ScoreRow, prompts: Sequence[PromptVersion] = ()) -> Score:
+    """A score without what is serialised: who gave it, and a comment."""
+    kind = ScoreKind(row.kind) if row.kind in KINDS else ScoreKind.NUMBER
+    return Score(
+        run_id,
+        row.name,
+        float(row.value) if kind is ScoreKind.NUMBER else None,
+        row.about,
+        moment(row.at),
+        kind=kind,
+        label=row.label,
+        prompts=tuple(prompts),
+        **({row.target: row.target_id} if row.target in TARGETS else {}),
+    )
+
+
+def whole(serializer: Serializer, thread_id: str, run_id: str, row: ScoreRow) -> Score:
+    """A score with all of it but its prompt versions. One that cannot be read has `damaged`."""
+    return _to_score(serializer, thread_id, run_id, row, {})
+
+
 def is_step(thread_id: str, run_id: str, checkpoint_id: str) -> Op[bool]:
     """Whether an existing checkpoint belongs to a run."""
     params = {"thread_id": thread_id, "id": run_id, "step": checkpoint_id}
@@ -201,19 +222,7 @@ def _to_score(
     prompts: Mapping[tuple[str, str], Sequence[PromptVersion]],
 ) -> Score:
     """A score as its users see it. One that cannot be read has `damaged`."""
-    value = float(row.value)
-    kind = ScoreKind(row.kind) if row.kind in KINDS else ScoreKind.NUMBER
-    score = Score(
-        run_id,
-        row.name,
-        value if kind is ScoreKind.NUMBER else None,
-        row.about,
-        moment(row.at),
-        kind=kind,
-        label=row.label,
-        prompts=tuple(prompts.get((row.name, row.about), ())),
-        **({row.target: row.target_id} if row.target in TARGETS else {}),
-    )
+    score, value = bare(run_id, row, prompts.get((row.name, row.about), ())), float(row.value)
     columns = (value, row.at, row.kind, row.label, row.target, row.target_id)
     place = places.of_score(thread_id, run_id, row.name, row.about, *columns)
     try:

@@ -21,6 +21,7 @@ from perdure.operations.assistants import default_id
 from perdure.operations.runs import names_in_pieces
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
+from perdure.times import LAST_MS
 
 JUST_ENDED = 60_000
 """Minimum number of milliseconds that a thread is kept after its last run ends."""
@@ -239,6 +240,17 @@ def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[Thr
     elif (chosen.sort, chosen.descending) in INDEXED:
         of_graph = "" if chosen.graph is None else "_of_graph"
         name = f"threads{of_graph}_by_{chosen.sort.removesuffix('_at')}"
+    return read_op(name, params, partial(stored_rows.every, ThreadRow))
+
+
+def before(
+    graph: str | None, position: tuple[int, str] | None, count: int, now: int
+) -> Op[list[ThreadRow]]:
+    """Threads by their last activity, newest first, behind a position."""
+    at, id = position or (LAST_MS, "\U0010ffff")
+    params = {"graph": _maybe_text("graph_id", graph), "before": at, "before_id": id}
+    params |= {"count": count, "now": now}
+    name = "threads_before" if graph is None else "threads_of_graph_before"
     return read_op(name, params, partial(stored_rows.every, ThreadRow))
 
 

@@ -11,6 +11,7 @@ answer to a value that is no longer shown finds its wait closed. Which of two ca
     two signals of one key      insert_signal: the key is unique
     one signal, two waits       take_signal: a signal has at most one wait
     withdrawing and the run     withdraw_wait: not while it is driven
+    two who take one question   assign_wait: it is free, or its assignee is the one that is expected
     a run's end and its joiner  insert_join: the run cannot end until the wait is committed. Its end
                                 finds the wait (poke_joiners), or the joiner finds the end (let_go)
 """
@@ -27,14 +28,14 @@ from perdure.journal import Op, Row, Statement, read_op, with_params
 from perdure.journal.names import check_text
 from perdure.operations import scores, stored_rows
 from perdure.operations.answer_decisions import Decision, decisions_in
-from perdure.operations.events import Change, change
+from perdure.operations.events import Change, actor_data, actor_name, change
 from perdure.operations.messages import Endpoint
-from perdure.operations.runs import RunRow, release
+from perdure.operations.runs import RunRow, names_in_pieces, release
 from perdure.serde import places
 from perdure.serde.encryption import is_bound_to_place
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
-from perdure.times import FIRST_MS, maybe_moment, moment
+from perdure.times import FIRST_MS, LAST_MS, maybe_moment, moment
 from perdure.types import EventKind, Kind, PromptVersion, State, Wait, WaitState
 
 FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
@@ -74,6 +75,8 @@ class WaitRow(NamedTuple):
     answer: bytes | None
     seal: bytes | None
     """Authenticates which task asks; stored each time it asks."""
+    graph: str | None = None
+    assignee: str | None = None
 
     @property
     def place(self) -> Place:
@@ -208,6 +211,8 @@ def to_wait(serializer: Serializer, row: WaitRow) -> Wait:
         created_at=moment(row.created_at),
         response_schema=body.schema,
         interrupt_id=row.interrupt_id,
+        graph=row.graph or "",
+        assignee=row.assignee,
         damaged=damaged,
     )
 
@@ -317,9 +322,30 @@ def find(wait_id: str) -> Op[WaitRow | None]:
     return read_op("wait_by_id", {"wait_id": wait_id}, partial(stored_rows.first, WaitRow))
 
 
+def find_all(wait_ids: Iterable[str]) -> Op[list[WaitRow]]:
+    """The waits with these ids."""
+    statements = [Statement("waits_by_ids", params) for params in names_in_pieces(wait_ids)]
+    return Op(
+        "waits_by_ids", statements, lambda rows: [row for some in rows for row in _waits([some])]
+    )
+
+
 def of_run(run_id: str) -> Op[list[WaitRow]]:
     """Every wait of a run, closed ones included."""
     return read_op("waits_of_run", {"id": run_id}, _waits)
+
+
+def of_runs(run_ids: Iterable[str], most: int) -> Op[list[tuple[WaitRow, int]]]:
+    """The first open waits of each of these runs, at most `most`, each with how many its run has:
+    those for people first, then for signals, runs and the clock; what expires first, first."""
+
+    def result(rows: Sequence[Sequence[Row]]) -> list[tuple[WaitRow, int]]:
+        every = [row for some in rows for row in some]
+        found = _waits([[row[:-1] for row in every]])
+        return [(wait, int(row[-1])) for wait, row in zip(found, every, strict=True)]
+
+    pieces = [{**names, "most": most} for names in names_in_pieces(run_ids)]
+    return Op("waits_of_runs", [Statement("waits_of_runs", piece) for piece in pieces], result)
 
 
 def answers_of_run(run_id: str) -> Op[dict[str, Answer]]:
@@ -332,12 +358,82 @@ def answers_of_run(run_id: str) -> Op[dict[str, Answer]]:
 
 
 def page(
-    *, kind: str | None, thread_id: str | None, after: tuple[int, str] | None, count: int
+    *,
+    kind: str | None,
+    thread_id: str | None,
+    after: tuple[int, str] | None,
+    count: int,
+    graph: str | None = None,
+    assignee: str | None = None,
 ) -> Op[list[WaitRow]]:
-    """Open waits, oldest first."""
+    """Open waits, oldest first. A `graph` or an `assignee` selects questions to people; an empty
+    assignee those that are free."""
     at, id = after or (FIRST_MS, "")
-    params = {"kind": kind, "thread_id": thread_id, "after": at, "after_id": id, "count": count}
-    return read_op("open_waits", params, _waits)
+    params: dict[str, Any] = {"after": at, "after_id": id, "count": count}
+    params |= {"thread_id": thread_id, "graph": graph, "assignee": assignee}
+    if thread_id is not None:
+        if graph is not None or assignee is not None:
+            kind = Kind.HUMAN.value
+        return read_op("open_waits_of_thread", {**params, "kind": kind}, _waits)
+    if assignee:
+        return read_op("questions_of_assignee", params, _waits)
+    if graph is not None:
+        return read_op("questions_of_graph", params, _waits)
+    if assignee is not None:
+        return read_op("free_questions", params, _waits)
+    kinds = [kind] if kind is not None else [*Kind]
+    return Op(
+        "open_waits",
+        [Statement("open_waits", {**params, "kind": one}) for one in kinds],
+        lambda rows: _first_of_all(rows, count),
+    )
+
+
+def _first_of_all(rows: Sequence[Sequence[Row]], count: int) -> list[WaitRow]:
+    """The first of several lists of waits that are in order."""
+    every = [row for some in rows for row in _waits([some])]
+    return sorted(every, key=lambda row: (row.created_at, row.id))[:count]
+
+
+def expiring(after: tuple[int, str] | None, count: int) -> Op[list[WaitRow]]:
+    """Open questions to people that expire, the next one first. `after` is a time and an id."""
+    at, id = after or (FIRST_MS, "")
+    params = {"after": at, "after_id": id, "count": count}
+    return read_op("questions_by_expiry", params, _waits)
+
+
+def newest_questions(before: tuple[int, str] | None, count: int) -> Op[list[WaitRow]]:
+    """Open questions to people, newest first."""
+    at, id = before or (LAST_MS, "")
+    params = {"before": at, "before_id": id, "count": count}
+    return read_op("newest_open_questions", params, _waits)
+
+
+def assign(
+    serializer: Serializer,
+    row: WaitRow,
+    to: str | None,
+    by: str | None,
+    expected: str | None,
+    now: int,
+    number: int | None = None,
+) -> Op[bool]:
+    """Assign an open question to a person, or free it. False: it is so already, somebody else looks
+    after it, or it is not open."""
+    made = change(row.thread_id, row.run_id, now, number)
+    params = {**made.params, "wait_id": row.id, "to": actor_name(to)}
+    params |= {"by": actor_name(by), "expected": actor_name(expected)}
+    data = {"wait": row.id, **({"to": str(to)} if to else {}), **actor_data(by)}
+    return Op(
+        f"assign {row.id}",
+        [
+            *with_params(params, "lock_run", "assign_wait", "count_assigned"),
+            made.event(serializer, EventKind.ASSIGNED, data, decision=True),
+        ],
+        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=made.key,
+    )
 
 
 def answer(
@@ -349,23 +445,28 @@ def answer(
     *,
     setup: NewSetup | None = None,
     prompts: Mapping[str, Sequence[PromptVersion]] | None = None,
+    last_answered: int | None = None,
 ) -> Op[bool]:
     """Accept answers to questions of one run, all or none, and what they decide as scores. With
     `setup`, only while the run rests. `prompts` are the versions that the tasks that ask had read,
-    by wait. False: one is too late, or the run does not rest."""
-    first, said = answers[0][0], {"by": by} if by else {}
+    by wait. With `last_answered` only if the last answer, since withdrawn, was given then (0: never
+    given). False: one is too late, or the run does not rest."""
+    first, name = answers[0][0], actor_name(by)
     at = answer_time([row for row, _ in answers], now) if setup is None else setup.answered_at
     key = change(first.thread_id, first.run_id, now, number)
     lock = with_params(key.params, "lock_run")
     statements = [*lock]
     for n, (row, value) in enumerate(answers):
         made = key if n == 0 else change(row.thread_id, row.run_id, now)
-        blob = serializer.dumps(value, _answer_place(row, by, at), "the answer")
-        params = {**made.params, "wait_id": row.id, "answer": blob, "answered_at": at, "by": by}
+        blob = serializer.dumps(value, _answer_place(row, name, at), "the answer")
+        params = {**made.params, "wait_id": row.id, "answer": blob, "answered_at": at, "by": name}
         params["seen"] = None if setup is None else setup.before
+        params["last_answered"] = last_answered
         statements += [
             *with_params(params, "answer_wait", "refuse_unanswered", "poke_run"),
-            made.event(serializer, EventKind.ANSWER, {"wait": row.id, **said}),
+            made.event(
+                serializer, EventKind.ANSWER, {"wait": row.id, **actor_data(by)}, decision=True
+            ),
             *scores.of_answer(
                 serializer,
                 made,
@@ -413,7 +514,7 @@ def withdraw(
         [
             *with_params(params, "lock_thread", "lock_runs", "withdraw_wait", "count_answer"),
             *with_params(params, "withdraw_score_prompts", "withdraw_scores"),
-            made.event(serializer, EventKind.WITHDRAWN, {"wait": row.id, **said}),
+            made.event(serializer, EventKind.WITHDRAWN, {"wait": row.id, **said}, decision=True),
             *release(serializer, made, (State.FAILED, State.HELD), EventKind.RETRIED),
         ],
         lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
@@ -446,14 +547,14 @@ def wake(
     first = rows[0]
     key = change(first.thread_id, first.run_id, now, number)
     statements = with_params(key.params, "lock_run")
-    said = {"early": True} | ({"by": by} if by else {})
+    name, said = actor_name(by), {"early": True, **actor_data(by)}
     for n, row in enumerate(rows):
         made = key if n == 0 else change(row.thread_id, row.run_id, now)
-        answer = serializer.dumps(None, _answer_place(row, by, now))
-        params = {**made.params, "wait_id": row.id, "by": by, "answer": answer}
+        answer = serializer.dumps(None, _answer_place(row, name, now))
+        params = {**made.params, "wait_id": row.id, "by": name, "answer": answer}
         statements += [
             *with_params(params, "wake_wait", "poke_run"),
-            made.event(serializer, EventKind.WOKE, {"wait": row.id, **said}),
+            made.event(serializer, EventKind.WOKE, {"wait": row.id, **said}, decision=True),
         ]
     return Op(
         f"wake {first.run_id}",

@@ -30,7 +30,7 @@ from perdure.serde.class_adapter import ClassAdapter
 from perdure.serde.class_types import EnumAdapter, adapter_for, find
 from perdure.serde.depth import depth_at_most, is_within
 from perdure.serde.redaction_policy import Redaction, Redactor
-from perdure.types import Prompt
+from perdure.types import Actor, Prompt
 
 T = TypeVar("T")
 
@@ -56,6 +56,8 @@ _OPTION = (
     | ormsgpack.OPT_PASSTHROUGH_TUPLE
     | ormsgpack.OPT_PASSTHROUGH_UUID
 )
+TEXTS = (Prompt, Actor)
+"""Texts with attributes: stored as the plain text."""
 _ATOMS = frozenset((str, int, float, bool, bytes, bytearray, memoryview, type(None)))
 
 
@@ -152,7 +154,7 @@ class Codec:
     def _extension(self, depth: int, value: Any) -> ormsgpack.Ext | str:
         if value is UTC:  # with every time of ours
             return _UTC
-        if type(value) is Prompt:
+        if type(value) in TEXTS:
             return str(value)
         if depth >= QUICK:
             raise RecursionError
@@ -182,7 +184,7 @@ class Codec:
     def _deep_extension(self, depth: int, value: Any) -> ormsgpack.Ext | str:
         if depth == DEEPEST:
             raise RecursionError
-        if type(value) is Prompt:
+        if type(value) in TEXTS:
             return str(value)
         return _UTC if value is UTC else self._extended(value, self._deep_hooks[depth + 1])
 

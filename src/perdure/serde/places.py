@@ -172,3 +172,7 @@ def of_assistant_version(
 def of_thread(thread_id: str, created_at: int) -> Place:
     """What callers say about a thread. SQL decides its graph and its assistant."""
     return Place(f"record of thread {thread_id}", (created_at,))
+
+
+def of_server_secret() -> Place:
+    return Place("the secret of this journal's servers", ())

@@ -1,0 +1,138 @@
+"""Lists and counts for the pages of operators, on every database: in order, in pieces, bounded."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import perdure
+from perdure.engine.schedule_firing import fire_now
+from perdure.operations import journal_counts, messages, runs, saved, schedules
+from perdure.operations.journal_counts import GraphDue
+from perdure.operations.messages import NEVER
+from perdure.operations.saved import SavedTotal
+from perdure.times import LAST_MS, milliseconds
+from tests.support.agents import NOON, Log, chain, opened
+from tests.support.raw import execute
+
+SECOND = timedelta(seconds=1)
+
+
+def tell(state: Log) -> Any:
+    for text in state["log"]:
+        perdure.prompt(text, f"text of {text}")
+        perdure.outbox("crm", text)
+    return {}
+
+
+async def test_messages_are_listed_by_when_they_are_tried_next(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(tell), name="tell")
+        await rt.start("tell", {"log": ["a", "b", "c", "d"]})
+        await rt.tick()
+        found = sorted(await rt.messages(), key=lambda one: str(one.payload))
+        for n, one in enumerate(found[:3]):
+            at = milliseconds(NOON) + 1000 * (3 - n)
+            execute(url, f"UPDATE perdure_outbox SET due_at = {at} WHERE id = '{one.id}'")
+        execute(url, f"UPDATE perdure_outbox SET due_at = {NEVER} WHERE id = '{found[3].id}'")
+        serializer = rt.engine.serializer
+        first = await rt.journal.ado(messages.page(serializer, given_up=False, after=None, count=2))
+        assert [one.payload for one in first] == ["c", "b"]
+        last = (milliseconds(first[-1].due_at or NOON), first[-1].id)
+        rest = await rt.journal.ado(messages.page(serializer, given_up=False, after=last, count=2))
+        assert [one.payload for one in rest] == ["a"]
+        gone = await rt.journal.ado(messages.page(serializer, given_up=True, after=None, count=9))
+        assert [(one.payload, one.due_at) for one in gone] == [("d", None)]
+        after = await rt.journal.ado(
+            messages.page(serializer, given_up=True, after=(NEVER, gone[0].id), count=9)
+        )
+        assert after == []
+
+
+async def test_signs_count_what_is_late_unknown_and_given_up(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(tell), name="tell")
+        await rt.start("tell", {"log": ["a", "b"]})
+        await rt.tick()
+        await rt.start("tell", {"log": []})
+        execute(url, "UPDATE perdure_effects SET state = 'unknown' WHERE n = 0")
+        [one, _] = await rt.messages()
+        execute(url, f"UPDATE perdure_outbox SET due_at = {NEVER} WHERE id = '{one.id}'")
+        now = milliseconds(NOON + timedelta(minutes=1))
+        signs = await rt.journal.ado(journal_counts.first_signs(now))
+        assert signs.due == [GraphDue("tell", 1, 60_000)]
+        assert (signs.unknown, signs.unknown_age_ms) == (1, 60_000)
+        assert (signs.messages, signs.message_late_ms, signs.given_up) == (1, 60_000, 1)
+        assert signs.database_bytes is None or signs.database_bytes > 0
+        execute(url, "UPDATE perdure_effects SET state = 'done'")
+
+
+async def test_unfinished_runs_are_listed_by_thread_without_those_that_ended(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(tell), name="tell")
+        for name in ("b", "a", "c"):
+            await rt.start("tell", {"log": []}, thread_id=name)
+        await rt.tick()
+        for name in ("b", "a", "c"):
+            await rt.start("tell", {"log": []}, thread_id=name)
+        found = []
+        after: tuple[str, int] | None = None
+        while page := await rt.journal.ado(runs.unfinished_of_threads("", "c", after, 1)):
+            found += [(one.thread_id, one.state) for one in page]
+            after = (page[-1].thread_id, page[-1].n)
+        assert found == [("a", "pending"), ("b", "pending")]
+
+
+async def test_what_was_saved_is_summed_up_by_day_and_the_runs_are_listed(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(tell), name="tell")
+        ids = []
+        for _ in range(3):
+            ids.append((await rt.start("tell", {"log": []})).id)
+            rt.clock.advance(timedelta(days=1))
+        lost = "recoveries = 2, lost_ms = 50, saved_effects = 3"
+        execute(url, f"UPDATE perdure_runs SET {lost} WHERE id IN ('{ids[0]}', '{ids[2]}')")
+        execute(
+            url,
+            f"UPDATE perdure_runs SET saved_tokens = 9, saved_effects = 1 WHERE id = '{ids[1]}'",
+        )
+        since, until = milliseconds(NOON), milliseconds(NOON + timedelta(days=2))
+        days = await rt.journal.ado(saved.saved_by_day(since, until))
+        assert [(one.graph, one.total) for one in days] == [
+            ("tell", SavedTotal(1, 3, 0, 0, 2, 50)),
+            ("tell", SavedTotal(1, 1, 0, 9, 0, 0)),
+        ]
+        assert days[1].day - days[0].day == 1
+        newest = await rt.journal.ado(saved.recovered((LAST_MS, ""), 1))
+        assert [one.id for one in newest] == [ids[2]]
+        behind = (newest[0].created_at, newest[0].id)
+        assert [one.id for one in await rt.journal.ado(saved.recovered(behind, 9))] == [ids[0]]
+
+
+async def test_the_last_runs_of_a_schedule_come_first(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(tell), name="tell")
+        for name in ("daily", "daily@x", "weekly"):
+            await rt.schedule(name, "tell", cron="0 0 * * *", input={"log": []}, catch_up=True)
+        for _ in range(2):
+            rt.clock.advance(timedelta(days=1))
+            await rt.tick()
+        plan = fire_now(rt.services, rt.engine.serializer, "daily", "2030-01-03T12:00:00Z+1", None)
+        await rt.journal.arun(plan)
+        found = await rt.journal.ado(runs.of_schedule("daily", 9))
+        assert [one.key for one in found] == [
+            "daily@2030-01-03T12:00:00Z+1",
+            "daily@2030-01-03T00:00:00Z",
+            "daily@2030-01-02T00:00:00Z",
+        ]
+        page = await rt.journal.ado(schedules.page("daily", 1))
+        assert [one.name for one in page] == ["daily@x"]
+
+
+async def test_texts_of_prompts_are_listed_behind_a_name(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(tell), name="tell")
+        await rt.start("tell", {"log": ["a", "b"]})
+        await rt.tick()
+        found = await rt.journal.arun(rt.services.prompts.texts("a", 9))
+        assert [(one.name, one.text) for one in found] == [("b", "text of b")]
