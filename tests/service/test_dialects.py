@@ -261,7 +261,8 @@ async def test_an_answer_that_made_its_run_fail_is_withdrawn_and_given_anew(
             who = ["--by", "ana", "--reason", "a slip"]
             assert await asyncio.to_thread(main, ["withdraw", wait.id, "--at", url, *who]) == 0
         [event] = [one for one in await rt.events(run.id) if one.kind == "withdrawn"]
-        assert event.data == {"wait": wait.id, "by": "ana", "reason": "a slip"}
+        via = {"via": "command line"} if through == "cli" else {}
+        assert event.data == {"wait": wait.id, "by": "ana", "reason": "a slip", **via}
         await rt.tick()
         assert (await rt.get(run.id)).state is State.WAITING
         [again] = await rt.waits()

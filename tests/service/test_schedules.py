@@ -23,7 +23,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime as NodeRuntime
 
-from perdure.engine.schedule_firing import fire_schedules
+from perdure.engine.schedule_firing import fire_now, fire_schedules
 from perdure.errors import BadArgument, NotFound, UnknownGraph
 from perdure.journal import Op
 from perdure.operations import schedules
@@ -426,3 +426,58 @@ async def test_a_bad_time_zone_is_refused(rt: TemporaryRuntime, zone: str) -> No
 async def test_a_schedule_of_an_unknown_graph_is_refused(rt: TemporaryRuntime) -> None:
     with pytest.raises(UnknownGraph, match="'agnet'"):
         await rt.schedule("mine", "agnet", cron="0 * * * *")
+
+
+# -- disabled by a person
+
+
+async def test_a_disabled_schedule_starts_nothing_until_it_is_enabled(url: str) -> None:
+    async with runtime(url, clock=Clock(NOON)) as rt:
+        rt.register(builder(), name="agent")
+        await rt.schedule("hourly", "agent", cron="0 * * * *", catch_up=True)
+        assert not (await rt.enable_schedule("hourly", enabled=False)).enabled
+        rt.clock.advance(3 * HOUR)
+        assert (await rt.tick()).scheduled == 0
+        enabled = await rt.enable_schedule("hourly")
+        assert (enabled.enabled, enabled.next_at.hour) == (True, 16)
+        assert (await rt.tick()).scheduled == 0  # what it did not start meanwhile is not caught up
+        rt.clock.advance(HOUR)
+        await rt.tick()
+        assert await started(rt) == ["hourly@2026-06-01T16:00:00Z"]
+
+
+async def test_an_application_that_starts_does_not_enable_what_a_person_disabled(url: str) -> None:
+    async with runtime(url, clock=Clock(NOON)) as rt:
+        rt.register(builder(), name="agent")
+        await rt.schedule("hourly", "agent", cron="0 * * * *")
+        await rt.enable_schedule("hourly", enabled=False)
+        await rt.schedule("hourly", "agent", cron="30 * * * *")
+        [one] = await rt.schedules()
+        assert (one.cron, one.enabled) == ("30 * * * *", False)
+
+
+async def test_enabling_an_enabled_schedule_skips_no_slot(rt: TemporaryRuntime) -> None:
+    await rt.schedule("hourly", "agent", cron="0 * * * *", catch_up=True)
+    rt.clock.advance(HOUR)
+    await rt.enable_schedule("hourly")
+    await rt.tick()
+    assert await started(rt) == ["hourly@2026-06-01T13:00:00Z"]
+
+
+async def test_only_a_schedule_that_exists_is_enabled(rt: TemporaryRuntime) -> None:
+    with pytest.raises(NotFound):
+        await rt.enable_schedule("hourly")
+
+
+async def test_a_schedule_started_now_starts_one_run_for_each_time_it_is_asked(
+    rt: TemporaryRuntime,
+) -> None:
+    await rt.schedule("hourly", "agent", cron="0 * * * *", input={"log": ["in"]})
+    for nonce in ("one", "one", "two"):
+        fire = fire_now(rt.services, rt.engine.serializer, "hourly", nonce, "ana")
+        await rt.journal.arun(fire)
+    await rt.tick()
+    found = await rt.runs()
+    assert sorted(str(run.key) for run in found) == ["hourly@one", "hourly@two"]
+    assert [run.metadata for run in found] == [{"schedule": "hourly", "started_by": "ana"}] * 2
+    assert [run.output["log"][0] for run in found] == ["in", "in"]

@@ -11,7 +11,7 @@ import pytest
 import perdure
 from perdure.operations.error_text import describe_error
 from perdure.service.runs import UnknownGraphName
-from perdure.service.views.attention import blockers, inbox, run_note
+from perdure.service.views.attention import blockers, inbox
 from perdure.service.views.event_wording import WORDING, NextStep, Tone, Verb, view_event
 from perdure.service.views.formatting import age, call_arguments, count, duration
 from perdure.service.views.run_tree import Children, Descendant, run_tree, tree_lines
@@ -452,7 +452,6 @@ def test_a_run_whose_worker_was_lost_says_so() -> None:
     lost = run(State.RUNNING, due_at=START)
     [found] = blockers(lost, [], [], NOW)
     assert found.text.startswith("its worker was lost, and no other one has taken it over")
-    assert run_note(lost, NOW) == "its worker was lost"
     assert blockers(run(State.RUNNING, due_at=NOW + timedelta(seconds=3)), [], [], NOW) == []
 
 
@@ -464,11 +463,9 @@ def test_a_run_of_a_graph_that_no_worker_has_says_so() -> None:
         "due for 2h: perhaps no worker has this graph: no run of 'g' was driven lately. "
         "Did you mean 'gg'? If none has, start a worker that registers it, or cancel the run"
     )
-    assert (
-        run_note(pending, NOW, [unknown]) == "perhaps no worker has this graph. Did you mean 'gg'?"
-    )
     other = run(State.PENDING, due_at=START, version="2")
-    assert run_note(other, NOW, [unknown]) == "due for 2h"
+    [late] = blockers(other, [], [], NOW, [unknown])
+    assert late.text.startswith("due for 2h, and no worker has claimed it")
 
 
 def test_a_step_that_only_sent_tasks_made_is_shown() -> None:
@@ -478,21 +475,6 @@ def test_a_step_that_only_sent_tasks_made_is_shown() -> None:
     assert not view_event(older).routine
     [first] = events((1, "step", {"step": 0, "source": "loop", "nodes": []}))
     assert view_event(first).routine
-
-
-@pytest.mark.parametrize(
-    ("facts", "note"),
-    [
-        ({"state": State.WAITING}, "for a person, a signal or a run"),
-        ({"state": State.PENDING}, "after the run before it"),
-        ({"state": State.PENDING, "due_at": NOW + timedelta(hours=3)}, "due in 3h"),
-        ({"state": State.WAITING, "due_at": START}, "due for 2h"),
-        ({"state": State.HELD, "reason": "why"}, "why"),
-        ({"state": State.DONE}, ""),
-    ],
-)
-def test_a_list_of_runs_says_in_a_few_words_what_is_next(facts: dict[str, Any], note: str) -> None:
-    assert run_note(run(**facts), NOW) == note
 
 
 # -- wording

@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import EffectRefused, ExperimentChanged, Unanswered
 from perdure.evals.comparison import ChangedExample, Comparison, ScoreComparison, compare
 from perdure.evals.datasets import Dataset
-from perdure.evals.experiments import Experiment, Result, ScoreSummary
+from perdure.evals.experiments import Experiment, ScoreSummary
 from perdure.evals.from_runs import from_runs
 from perdure.evals.policy import Effects
 from perdure.evals.report import page, table
+from perdure.service.experiments import Result
 from perdure.types import DatasetInfo, Example, ExperimentInfo
 
 if TYPE_CHECKING:

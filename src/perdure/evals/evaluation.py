@@ -28,10 +28,9 @@ from typing import Any, Literal
 from perdure.effects.simulation import simulating
 from perdure.engine.graphs import Graph
 from perdure.errors import BadArgument, ExperimentChanged, NotFound
-from perdure.evals import experiments
 from perdure.evals.datasets import Dataset, to_example
 from perdure.evals.evaluators import Evaluator, evaluators_of
-from perdure.evals.experiments import JUDGE, TARGET, Case, Experiment
+from perdure.evals.experiments import Experiment
 from perdure.evals.judging import Judge
 from perdure.evals.policy import policy_for, rules_of
 from perdure.evals.targets import JUDGES, graph_of, make_graph, target_name
@@ -40,6 +39,7 @@ from perdure.operations.runs import RunRow
 from perdure.runtime import Runtime
 from perdure.segments.evaluation_policy import REAL, Rules
 from perdure.service.datasets import check_examples
+from perdure.service.experiments import JUDGE, TARGET, Case, cases_of
 from perdure.service.runs import GRACE, make_setup
 from perdure.service.validation import check_name
 from perdure.types import ENDED, Example, State
@@ -186,7 +186,7 @@ class Evaluation:
 
     async def run(self, concurrency: int) -> None:
         """Drive every run of the target to its end, then every run that judges one."""
-        cases = [*experiments.cases_of(self.name, self.examples, self.repetitions)]
+        cases = [*cases_of(self.name, self.examples, self.repetitions)]
         graph, judge = self.graph, Judge(self.runtime, self.evaluators, self.examples, cases)
         judging = make_graph(judge.build(), JUDGES, self.name, self.runtime)
         with self._registered(graph, judging), simulating(self.name, self.functions):

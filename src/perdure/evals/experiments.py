@@ -1,91 +1,17 @@
-"""The result of an evaluation: an `Experiment` with one `Result` per example and repetition.
-
-All of it is read from the journal: the settings, the runs of the target, their scores, and the runs
-that judged them. So any client sees an experiment, while it is under way and after a crash.
-"""
+"""The result of an evaluation: an `Experiment` with one `Result` per example and repetition."""
 
 from __future__ import annotations
 
-import json
-import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
 
 from perdure.client import Client
 from perdure.evals.checks import check
-from perdure.journal import Plan
-from perdure.operations import scores
-from perdure.operations.runs import RunRow
+from perdure.service.experiments import Result
 from perdure.service.validation import check_limit, check_name
 from perdure.service.views.intervals import Estimate, estimate
-from perdure.types import ENDED, Example, ExperimentInfo, Run, Score, ScoreKind, State
-
-_NAMESPACE = uuid.UUID("3a1f0c52-6f0e-5d5b-9a0e-65766c757065")
-
-
-class Case(NamedTuple):
-    """One example in one repetition. It names the run of the target, and the run that judges it."""
-
-    experiment: str
-    example: str
-    repetition: int
-
-    def key(self, role: str) -> str:
-        """The key of its run of the target, or of the one that judges it."""
-        return str(uuid.uuid5(_NAMESPACE, json.dumps([role, *self])))
-
-    def thread_id(self, role: str) -> str:
-        return f"evals-{self.key(role)}"
-
-
-def cases_of(name: str, examples: Iterable[str], repetitions: int) -> Iterator[Case]:
-    """Every case of an experiment: in the order of its examples, then by repetition."""
-    for id in examples:
-        for n in range(1, repetitions + 1):
-            yield Case(name, id, n)
-
-
-TARGET, JUDGE = "target", "judge"
-
-
-@dataclass(frozen=True)
-class Result:
-    """How the target did for one example, in one repetition."""
-
-    example: Example
-    repetition: int
-    """From 1."""
-    run_id: str = ""
-    """The run of the target; empty if it was not started yet."""
-    thread_id: str = ""
-    state: State | None = None
-    """The state of that run. If it is held or paused, a person must act; then evaluate again."""
-    output: Any = None
-    error: str | None = None
-    """Why the run failed, or is held."""
-    scores: Mapping[str, Score] = field(default_factory=dict)
-    """The scores of the whole run, by name."""
-    evaluator_errors: Mapping[str, str] = field(default_factory=dict)
-    """Errors of evaluators that raised and gave no score, by name."""
-    is_judged: bool = False
-    """Whether every evaluator has been asked."""
-    began_at: datetime | None = None
-    ended_at: datetime | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is left to do: it is judged, or its run failed or was cancelled."""
-        return self.is_judged or (self.state in ENDED and self.state is not State.DONE)
-
-    @property
-    def took(self) -> timedelta | None:
-        """From when the run was accepted to its end."""
-        if self.began_at is None or self.ended_at is None:
-            return None
-        return self.ended_at - self.began_at
+from perdure.types import ExperimentInfo, Score, ScoreKind
 
 
 @dataclass(frozen=True)
@@ -154,7 +80,9 @@ class Experiment:
     @classmethod
     async def load(cls, client: Client, name: str) -> Experiment:
         """An experiment as it is now. Reads only. Raises `NotFound`."""
-        return await client.journal.arun(load(client, check_name("name", name)))
+        plan = client.services.experiments.load(check_name("name", name))
+        found = await client.journal.arun(plan)
+        return cls(found.info, found.results)
 
     @staticmethod
     async def all(
@@ -175,53 +103,3 @@ def number_of(score: Score | None) -> float | None:
 def label_of(score: Score | None) -> str | None:
     """The category of a score."""
     return None if score is None or score.damaged else score.label
-
-
-def load(client: Client, name: str) -> Plan[Experiment]:
-    """Read an experiment."""
-    service = client.services.datasets
-    info, _ = yield from service.settings(name)
-    examples = yield from service.examples(info.dataset, info.version)
-    cases = [*cases_of(name, examples, info.repetitions)]
-    keys = {case.thread_id(role): case.key(role) for case in cases for role in (TARGET, JUDGE)}
-    rows = yield from service.runs(keys)
-    results = []
-    for case in cases:
-        target, judge = rows.get(case.key(TARGET)), rows.get(case.key(JUDGE))
-        example = examples[case.example]
-        results.append((yield from _result(client, example, case.repetition, target, judge)))
-    return Experiment(info, tuple(results))
-
-
-def _result(
-    client: Client, example: Example, repetition: int, target: RunRow | None, judge: RunRow | None
-) -> Plan[Result]:
-    if target is None:
-        return Result(example, repetition)
-    run: Run = yield from client.services.runs.show(target)
-    given: list[tuple[Score, int]]
-    given = yield scores.of_run(client.engine.serializer, run.thread_id, run.id)
-    errors: Mapping[str, str] = {}
-    is_judged = False
-    if judge is not None:
-        judged: Run = yield from client.services.runs.show(judge)
-        is_judged = judged.state is State.DONE
-        if is_judged:
-            found: Any = judged.output["errors"]
-            errors = found if isinstance(found, Mapping) else {"": str(found)}  # redacted
-        elif judged.error is not None or judged.reason is not None:
-            errors = {"": str(judged.error or judged.reason)}
-    return Result(
-        example,
-        repetition,
-        run.id,
-        run.thread_id,
-        run.state,
-        run.output,
-        str(run.error or run.reason or "") or None if run.state is not State.DONE else None,
-        {score.name: score for score, _ in given if not score.about},
-        errors,
-        is_judged,
-        run.created_at,
-        run.updated_at if run.ended else None,
-    )

@@ -24,9 +24,9 @@ from perdure.effects.simulation import harmless_tool
 from perdure.effects.spec import ONCE, EffectSpec
 from perdure.errors import NotFound
 from perdure.evals.evaluators import Evaluator
-from perdure.evals.experiments import JUDGE, TARGET, Case
 from perdure.runtime import Runtime
 from perdure.segments.evaluation_policy import ANY
+from perdure.service.experiments import JUDGE, TARGET, Case
 from perdure.types import Example, Run
 
 

@@ -11,6 +11,7 @@ from perdure.journal.clock import Clock, host_time
 from perdure.journal.names import check_id, check_text
 from perdure.operations import effects, messages
 from perdure.operations.effects import EffectRow
+from perdure.operations.events import actor_data
 from perdure.serde.serializer import Serializer
 from perdure.service.views.attention import SETTLED_BY
 from perdure.times import position_after
@@ -80,7 +81,7 @@ class EffectService:
         elif how == "fail":
             error = EffectFailed(row.key, f"{SETTLED_BY} {by or 'a person'}", reason or "failed")
             outcome = recording.dump_error(self._serializer, row, STATES[how], error, ())
-        said = {name: text for name, text in (("by", by), ("reason", reason)) if text}
+        said = {**actor_data(by), **({"reason": reason} if reason else {})}
         state, now = STATES[how].value, self._clock.now()
         made = effects.decide(
             self._serializer, row, state, outcome, said, now, host_time(self._clock)

@@ -8,7 +8,7 @@ looks is not seen: the history of a run, which is complete, is in its own events
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+from itertools import islice
 
 from perdure.journal import Plan
 from perdure.operations import events, runs
@@ -21,15 +21,9 @@ NEWEST = 100
 """How many of the newest runs are followed."""
 DRIVEN = 1000
 """How many running ones are."""
-
-
-class _Seen(NamedTuple):
-    """How far the events of a run were read."""
-
-    updated_at: int
-    n: int
-    settled: bool
-    """Whether two looks agreed; a second event may share the millisecond."""
+REMEMBERED = 10_000
+"""How many runs a feed remembers: one that rests for long may be driven again, and is not told
+twice."""
 
 
 class EventFeed:
@@ -38,7 +32,8 @@ class EventFeed:
     def __init__(self, serializer: Serializer, since: datetime) -> None:
         self._serializer, self._since = serializer, since
         self._first = milliseconds(since)
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, int] = {}
+        """How many events of each run were read; the last seen run is last."""
         self._driven: set[str] = set()
 
     def look(self) -> Plan[list[tuple[RunRow, Event]]]:
@@ -50,25 +45,26 @@ class EventFeed:
             others: list[RunRow] = yield runs.find_all(rested)  # what is pruned is not among them
             found |= {row.id: row for row in others}
         self._driven = {row.id for row in driven}
-        self._seen = {id: seen for id, seen in self._seen.items() if id in found}
         new = []
         for row in found.values():
             new += yield from self._new(row)
+        for id in [*islice(self._seen, max(0, len(self._seen) - REMEMBERED))]:
+            del self._seen[id]
         return new
 
     def _new(self, row: RunRow) -> Plan[list[tuple[RunRow, Event]]]:
-        changed, n, settled = self._seen.get(row.id, _Seen(self._first, 0, False))
-        unchanged = row.updated_at == changed
-        if row.updated_at < changed or (unchanged and settled):
-            return []
+        """The events of a run that are new: its row counts them."""
+        is_old = row.id not in self._seen and row.updated_at < self._first
+        n = row.events if is_old else self._seen.get(row.id, 0)
         new: list[tuple[RunRow, Event]] = []
-        while True:
+        while n < row.events:
             page: list[Event] = yield events.events(
                 self._serializer, row.thread_id, row.id, n, 1000
             )
             new += [(row, event) for event in page if event.at >= self._since]
-            n = page[-1].n if page else n
-            if len(page) < 1000:
+            if not page:  # it was pruned meanwhile
                 break
-        self._seen[row.id] = _Seen(row.updated_at, n, unchanged)
+            n = page[-1].n
+        self._seen.pop(row.id, None)
+        self._seen[row.id] = n
         return new

@@ -11,6 +11,7 @@ from perdure.journal.clock import Clock
 from perdure.journal.names import check_text
 from perdure.observe.observers import Observers
 from perdure.serde.serializer import Serializer
+from perdure.service.public_url import PublicUrl
 from perdure.service.webhooks import topic_of_url
 from perdure.types import Control
 
@@ -33,6 +34,13 @@ class LocalEngine:
         self._opening = threading.RLock()
         self._journal: Journal | None = None
         self._closed = False
+        self.given_url: str | None = None
+        """`public_url=` of the client."""
+
+    @property
+    def public_url(self) -> PublicUrl | None:
+        """Where people reach the pages. Raises `BadArgument` if what was given is not a URL."""
+        return PublicUrl.of(self.given_url)
 
     @property
     def journal(self) -> Journal:
@@ -96,6 +104,10 @@ class LocalEngine:
         from perdure.checkpoint.row_format import RowFormat
 
         return Reader(RowFormat(self.serializer), CheckpointCache(1, 0))
+
+    def is_dead(self, worker: str) -> bool:
+        """Whether a worker was on this host and is certainly dead. A plain client does not know."""
+        return False
 
     def drain_ticks(self) -> None:
         """Have the ticks in this process claim nothing more, and stop at their next steps."""

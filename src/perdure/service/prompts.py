@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from perdure.journal import Plan
 from perdure.operations import prompts
-from perdure.operations.prompts import OutcomeRow
+from perdure.operations.prompts import OutcomeRow, PromptRow
 from perdure.serde.serializer import Serializer
 from perdure.service.views.intervals import Estimate, Sample, difference_of, estimate_of
 from perdure.times import moment
@@ -34,6 +34,17 @@ class PromptService:
             outcomes = tuple(_outcomes(by_version[row.name, row.version]))
             at = moment(row.first_at)
             found.append(PromptRecord(row.name, row.version, text, at, row.runs, outcomes, damaged))
+        return found
+
+    def texts(self, after: str, count: int) -> Plan[list[PromptRecord]]:
+        """The versions of the prompts behind a name, by name and age, without runs and outcomes:
+        it takes no longer if many runs have read them."""
+        rows: list[PromptRow] = yield prompts.texts(after, count)
+        found = []
+        for row in rows:
+            text, damaged = prompts.load_text(self._serializer, row)
+            at = moment(row.first_at)
+            found.append(PromptRecord(row.name, row.version, text, at, 0, (), damaged))
         return found
 
 

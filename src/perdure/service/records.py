@@ -21,7 +21,7 @@ from perdure.service.runs import RunService
 from perdure.service.views import tables
 from perdure.service.views.tables import RunPart, Table
 from perdure.service.waits import WaitService
-from perdure.types import Event, EventKind, Run
+from perdure.types import Event, EventKind, Run, WaitRecord
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ class RecordService:
         return rows, ()
 
     def _parts(self, what: Table, pending: Sequence[Pending]) -> Plan[list[tables.Row]]:
-        """The effects, waits or scores of these runs."""
+        """The effects, waits, scores or decisions of these runs."""
         found: list[list[Any]] = yield _together([self._read(what, one.row) for one in pending])
         return [
             self._part(what, one.part, row)
@@ -143,13 +143,30 @@ class RecordService:
             return effects.of_run(run.id)
         if what is Table.WAITS:
             return waits.of_run(run.id)
+        if what is Table.DECISIONS:
+            return self._decisions(run)
         return scores.of_run(self._serializer, run.thread_id, run.id)
+
+    def _decisions(self, run: RunRow) -> Op[list[tuple[Event, WaitRecord | None]]]:
+        """The decisions about a run, each with the question it is about."""
+        made = events.decisions_of_run(self._serializer, run.thread_id, run.id)
+        reads: list[Op[Any]] = [made, waits.of_run(run.id)]
+        both = _together(reads)
+
+        def result(rows: Sequence[Sequence[Row]]) -> list[tuple[Event, WaitRecord | None]]:
+            decided, asked = both.result(rows)
+            known = {row.id: self._waits.record(row) for row in asked}
+            return [(one, known.get(str(one.data.get("wait")))) for one in decided]
+
+        return Op("decisions", both.render(), result)
 
     def _part(self, what: Table, part: RunPart, row: Any) -> tables.Row:
         if what is Table.EFFECTS:
             return tables.effect_row(part, effects.to_record(self._serializer, row))
         if what is Table.WAITS:
             return tables.wait_row(part, self._waits.record(row))
+        if what is Table.DECISIONS:
+            return tables.decision_row(part, *row)
         score, _ = row
         return tables.score_row(part, score)
 

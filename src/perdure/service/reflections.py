@@ -6,7 +6,7 @@ LangMem; `perdure.langmem` accepts and runs reflections.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from perdure.operations import claims, runs
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change, was_made
 from perdure.operations.run_payload import load_error, load_setup, state_of
-from perdure.operations.runs import RunRow
+from perdure.operations.runs import RunRow, UnfinishedRun
 from perdure.serde.serializer import Serializer
 from perdure.service.runs import GRACE
 from perdure.times import FIRST_MS, maybe_moment, moment, position_after
@@ -73,6 +73,18 @@ class ReflectionService:
         rows = yield runs.unfinished(first, last, position, count)
         return [self._show(row) for row in rows]
 
+    def unfinished(self, after: tuple[str, int] | None, count: int) -> Plan[list[UnfinishedRun]]:
+        """What a list needs of each reflection that has not ended, by thread: those of one
+        conversation are beside each other. However many have ended, they are not read."""
+        last = f"{PREFIX[:-1]}{chr(ord(PREFIX[-1]) + 1)}"
+        rows: list[UnfinishedRun] = yield runs.unfinished_of_threads(PREFIX, last, after, count)
+        return [row for row in rows if row.graph.startswith(PREFIX)]
+
+    def shown(self, ids: Iterable[str]) -> Plan[list[Pending]]:
+        """These reflections, oldest first."""
+        rows: list[RunRow] = yield runs.find_all(ids)
+        return [self._show(row) for row in sorted(rows, key=lambda one: (one.created_at, one.id))]
+
     def find(self, id: str, executor: str | None = None) -> Plan[RunRow]:
         """Find a reflection. Raises `NotFound` for the run of another graph or executor."""
         row: RunRow | None = yield runs.find(id)
@@ -82,14 +94,19 @@ class ReflectionService:
         return row
 
     def retry(
-        self, id: str, executor: str | None = None, *, number: int | None = None
+        self,
+        id: str,
+        executor: str | None = None,
+        by: str | None = None,
+        *,
+        number: int | None = None,
     ) -> Plan[None]:
         """Make a held reflection due again. The same `number` does so once."""
         row = yield from self.find(id, executor)
         if (yield from was_made(row.thread_id, id, number)):
             return
         made = change(row.thread_id, id, self._clock.now(), number)
-        if not (yield runs.resume(self._serializer, made, (State.HELD,), EventKind.RETRIED)):
+        if not (yield runs.resume(self._serializer, made, (State.HELD,), EventKind.RETRIED, by)):
             raise WrongState(id, row.state, "be retried", "only a held reflection can.")
 
     def cancel(

@@ -6,7 +6,7 @@ A plan is neither async nor blocking: the runtime awaits it, a caller of a bound
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,7 +22,7 @@ from perdure.errors import (
 from perdure.journal import Op, Plan, in_pieces
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
-from perdure.journal.names import check_id
+from perdure.journal.names import check_id, check_text
 from perdure.observe.caller import caller_span
 from perdure.operations import effects, erasure, events, prefixes, runs
 from perdure.operations.effects import report
@@ -34,6 +34,7 @@ from perdure.operations.run_payload import (
     load_labels,
     load_output,
     load_setup,
+    maybe_control,
     redacted_setup,
     state_of,
     tags_of,
@@ -50,6 +51,7 @@ from perdure.operations.runs import (
 from perdure.serde import places
 from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_config, check_dict, check_tags
+from perdure.service.views.consequences import RunAction, why_not_stopped
 from perdure.service.views.run_tree import Descendant
 from perdure.times import deadline, maybe_moment, moment
 from perdure.types import ENDED, Control, Event, EventKind, Run, RunError, State
@@ -209,14 +211,16 @@ class RunService:
 
     def _has(self, row: RunRow, metadata: Mapping[str, Any]) -> bool:
         """Whether a run has all of this metadata, which SQL cannot see inside its blob."""
-        try:
-            has = {
-                **(load_setup(self._serializer, row).get("metadata") or {}),
-                **load_labels(self._serializer, row),
-            }
-        except UNREADABLE:
-            return False
+        has = self.labels(row)
         return all(key in has and has[key] == value for key, value in metadata.items())
+
+    def labels(self, row: RunRow) -> Mapping[str, Any]:
+        """The metadata and labels of a run. Empty if they cannot be read."""
+        try:
+            metadata = load_setup(self._serializer, row).get("metadata") or {}
+            return {**metadata, **load_labels(self._serializer, row)}
+        except UNREADABLE:
+            return {}
 
     def show(self, row: RunRow, *, output: bool = True) -> Plan[Run]:
         """A run as its users see it, with its output if that is wanted."""
@@ -257,14 +261,31 @@ class RunService:
             damaged=damaged,
         )
 
-    def events(self, run_id: str, after: int, limit: int | None) -> Plan[list[Event]]:
-        """The events of a run after number `after`."""
+    def show_all(self, rows: Iterable[RunRow]) -> Plan[list[Run]]:
+        """Runs as their users see them, without their outputs."""
+        found: list[Run] = []
+        for row in rows:
+            found += [(yield from self.show(row, output=False))]
+        return found
+
+    def events(
+        self,
+        run_id: str,
+        after: int,
+        limit: int | None,
+        kinds: Collection[EventKind] | None = None,
+    ) -> Plan[list[Event]]:
+        """The events of a run after number `after`, all or those of some kinds."""
         row = yield from self.find(run_id)
         found: list[Event] = []
         while limit is None or len(found) < limit:
             count = 1000 if limit is None else min(1000, limit - len(found))
             last = found[-1].n if found else after
-            page = yield events.events(self._serializer, row.thread_id, row.id, last, count)
+            place = (self._serializer, row.thread_id, row.id)
+            if kinds is None:
+                page = yield events.events(*place, last, count)
+            else:
+                page = yield events.of_kinds(*place, kinds, last, count)
             found += page
             if len(page) < count:
                 break
@@ -348,17 +369,22 @@ class RunService:
         row = yield from self.find(run_id)
         state = stopped_state(control)
         if not done and row.state != state:
-            raise WrongState(row.id, row.state, f"be {state.value}", _why_not(row))
+            action, asked = RunAction(control.value), maybe_control(row.control)
+            why = why_not_stopped(State(row.state), asked, action) or "it is being cancelled"
+            raise WrongState(row.id, row.state, f"be {state.value}", f"{why}.")
 
-    def resume(self, run_id: str, *, number: int | None = None) -> Plan[None]:
+    def resume(
+        self, run_id: str, by: str | None = None, *, number: int | None = None
+    ) -> Plan[None]:
         """Make a paused run due. The same `number` does so once."""
         why = "only a paused run can."
-        return self._make_due(run_id, (State.PAUSED,), EventKind.RESUMED, why, number)
+        return self._make_due(run_id, (State.PAUSED,), EventKind.RESUMED, why, by, number)
 
-    def retry(self, run_id: str, *, number: int | None = None) -> Plan[None]:
+    def retry(self, run_id: str, by: str | None = None, *, number: int | None = None) -> Plan[None]:
         """Make a failed or held run due. The same `number` does so once."""
         why = "only a failed or held run can, if no later run of its thread has begun."
-        return self._make_due(run_id, (State.FAILED, State.HELD), EventKind.RETRIED, why, number)
+        states = (State.FAILED, State.HELD)
+        return self._make_due(run_id, states, EventKind.RETRIED, why, by, number)
 
     def _make_due(
         self,
@@ -366,13 +392,16 @@ class RunService:
         states: tuple[State, ...],
         kind: EventKind,
         why: str,
+        by: str | None,
         number: int | None,
     ) -> Plan[None]:
+        if by is not None:
+            check_text("by", by)
         row = yield from self.find(run_id)
         if (yield from events.was_made(row.thread_id, row.id, number)):
             return
         made = change(row.thread_id, row.id, self._clock.now(), number)
-        if not (yield runs.resume(self._serializer, made, states, kind)):
+        if not (yield runs.resume(self._serializer, made, states, kind, by)):
             row = yield from self.find(run_id)
             raise WrongState(run_id, row.state, f"be {kind.value}", why)
 
@@ -447,15 +476,6 @@ def _suggestion(name: str, version: str, driven: set[tuple[str, str]]) -> str:
         has = ", ".join(repr(one) if one else "none" for one in versions)
         return f" Runs of {name!r} were driven in another version: {has}."
     return did_you_mean(name, {known for known, _ in driven})
-
-
-def _why_not(row: RunRow) -> str:
-    """Why a run cannot be cancelled or paused."""
-    if State(row.state) in ENDED:
-        return "it has ended."
-    if row.state == State.HELD:
-        return "it is held already, until it is retried or cancelled."
-    return "it is being cancelled."
 
 
 def make_setup(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from perdure.journal import Plan
-from perdure.operations import runs
-from perdure.operations.runs import SavedTotal
+from perdure.operations import saved
+from perdure.operations.saved import SavedTotal
 from perdure.service.runs import RunService
 from perdure.service.views.saved_work import SavedWork, Work, recoveries
 from perdure.types import Run
@@ -23,6 +23,6 @@ def saved_by_run(service: RunService, run_id: str) -> Plan[SavedWork]:
 
 def saved_in_total(graph: str | None, since: int, until: int) -> Plan[SavedWork]:
     """Of the runs accepted in a time, from an index of those that saved something or crashed."""
-    total: SavedTotal = yield runs.saved_total(graph, since, until)
+    total: SavedTotal = yield saved.saved_total(graph, since, until)
     work = Work(total.effects, total.model_calls, total.tokens)
     return SavedWork(total.runs, work, total.recoveries, timedelta(milliseconds=total.lost_ms))

@@ -46,20 +46,19 @@ class ScheduleService:
         cron: str,
         timezone: str,
         catch_up: bool | timedelta = False,
-        enabled: bool = True,
+        enabled: bool | None = None,
         end_at: int | None = None,
     ) -> Plan[ScheduleRow]:
-        """The same, as it is stored. One that is not `enabled` starts nothing; after `end_at`, in
-        milliseconds, neither does any."""
+        """The same, as it is stored. One that is not `enabled` starts nothing; None leaves that as
+        it is, so that an application that stores its schedules when it starts enables none that a
+        person disabled. After `end_at`, in milliseconds, none starts anything."""
         setup, now = {**setup, "version": graph[1]}, self._clock.now()
         next_at = schedules.next_slot(cron, timezone, now)
         late = schedules.lateness(catch_up)
-        row = ScheduleRow(
-            name, graph[0], cron, timezone, late, next_at, b"", int(enabled), end_at, now, now
-        )
+        row = ScheduleRow(name, graph[0], cron, timezone, late, next_at, b"", 1, end_at, now, now)
         redacted = redacted_setup(self._serializer, setup)
         body = self._serializer.dumps(redacted, row.place, "schedule", own=True)
-        yield schedules.put(row._replace(body=body))
+        yield schedules.put(row._replace(body=body), enabled)
         stored: ScheduleRow | None = yield schedules.find(name)
         return stored or row
 
@@ -77,6 +76,23 @@ class ScheduleService:
         """Every schedule, by name."""
         rows: list[ScheduleRow] = yield schedules.every()
         return [row.to_schedule(self._serializer) for row in rows]
+
+    def page(self, after: str, count: int) -> Plan[list[ScheduleRow]]:
+        """The schedules behind a name, by name, as they are stored."""
+        found: list[ScheduleRow] = yield schedules.page(after, count)
+        return found
+
+    def enable(self, name: str, enabled: bool) -> Plan[Schedule]:
+        """Let a schedule start runs again, from its next slot on, or start none. Raises
+        `NotFound`."""
+        row = yield from self.find(name)
+        if row is None:
+            raise NotFound("schedule", name)
+        now = self._clock.now()
+        next_at = schedules.next_slot(row.cron, row.timezone, now)
+        yield schedules.enable(name, enabled, next_at, now)
+        row = (yield from self.find(name)) or row
+        return row.to_schedule(self._serializer)
 
     def delete(self, name: str) -> Plan[None]:
         """Delete a schedule. Raises `NotFound`."""

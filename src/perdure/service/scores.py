@@ -90,12 +90,13 @@ class ScoreService:
             effect=targets.get("effect"),
             prompts=tuple((yield prompts.read_by(row.thread_id, row.id, target, id))),
         )
+        plain = replace(made, by=events.actor_name(by))
         while True:
             found: tuple[Score, int] | None = yield scores.find(
                 self._serializer, row.thread_id, row.id, name, made.about
             )
             before, seen = found or (None, scores.UNSEEN)
-            if before is not None and replace(before, at=made.at, prompts=made.prompts) == made:
+            if before is not None and replace(before, at=made.at, prompts=made.prompts) == plain:
                 return
             if (yield scores.put(self._serializer, row.thread_id, made, seen, attempt)):
                 return

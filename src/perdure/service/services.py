@@ -5,17 +5,24 @@ from __future__ import annotations
 from perdure.journal.clock import Clock
 from perdure.service.assistants import AssistantService
 from perdure.service.datasets import DatasetService
+from perdure.service.decisions import DecisionService
 from perdure.service.effects import EffectService
+from perdure.service.experiments import ExperimentService
+from perdure.service.inbox import InboxService
 from perdure.service.local_engine import LocalEngine
 from perdure.service.prompts import PromptService
+from perdure.service.question_links import QuestionLinkService
 from perdure.service.records import RecordService
 from perdure.service.reflections import ReflectionService
+from perdure.service.run_lines import RunLineService
+from perdure.service.run_search import RunSearch
 from perdure.service.runs import RunService
 from perdure.service.schedules import ScheduleService
 from perdure.service.scores import ScoreService
 from perdure.service.threads import ThreadService
 from perdure.service.tokens import TokenService
 from perdure.service.waits import WaitService
+from perdure.service.workers import WorkerService
 
 
 class Services:
@@ -24,7 +31,12 @@ class Services:
     def __init__(self, engine: LocalEngine, clock: Clock) -> None:
         serializer, self.clock = engine.serializer, clock
         self.runs = RunService(engine, clock)
+        self.run_lines = RunLineService(serializer)
+        self.run_search = RunSearch(serializer)
         self.waits = WaitService(serializer, clock)
+        self.links = QuestionLinkService(serializer, clock, self.waits)
+        self.inbox = InboxService(serializer, self.runs)
+        self.decisions = DecisionService(serializer, clock)
         self.records = RecordService(serializer, self.runs, self.waits)
         self.effects = EffectService(serializer, clock)
         self.prompts = PromptService(serializer)
@@ -33,5 +45,7 @@ class Services:
         self.reflections = ReflectionService(serializer, clock)
         self.tokens = TokenService(clock)
         self.datasets = DatasetService(serializer, clock)
+        self.experiments = ExperimentService(serializer, self.datasets, self.runs)
         self.assistants = AssistantService(serializer, clock, lambda: engine.graph_names)
         self.threads = ThreadService(serializer, clock)
+        self.workers = WorkerService(engine, clock)

@@ -9,8 +9,10 @@ from typing import Any
 from perdure.errors import (
     UNREADABLE,
     AlreadyAnswered,
+    AlreadyAssigned,
     BadAnswer,
     BadArgument,
+    LinkSpent,
     NotFound,
     NotWithdrawn,
     ThreadBusy,
@@ -25,7 +27,7 @@ from perdure.journal.ids import new_id
 from perdure.journal.names import check_id, check_text
 from perdure.operations import prompts, runs, waits
 from perdure.operations.answer_dialects import check_fits
-from perdure.operations.events import was_made
+from perdure.operations.events import actor_data, was_made
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import Answer, NewSetup, WaitRow
 from perdure.serde.serializer import Serializer
@@ -49,8 +51,14 @@ class WaitService:
         kind: str | None,
         after: Wait | None,
         count: int,
+        graph: str | None = None,
+        assignee: str | None = None,
     ) -> Plan[list[Wait]]:
-        """Open waits, oldest first."""
+        """Open waits, oldest first. A `graph` or `assignee` selects questions to people."""
+        if graph is not None or assignee is not None:
+            if kind not in (None, Kind.HUMAN):
+                raise BadArgument("graph= and assignee= select questions to people: kind='human'.")
+            kind = Kind.HUMAN
         position = None if after is None else (position_after(after.created_at), after.id)
         if run_id is not None:
             found: list[WaitRow] = yield waits.of_run(run_id)
@@ -59,10 +67,19 @@ class WaitService:
                 for row in found
                 if (row.state == WaitState.OPEN and kind in (None, row.kind))
                 and thread_id in (None, row.thread_id)
+                and graph in (None, row.graph)
+                and assignee in (None, row.assignee or "")
                 and (position is None or (row.created_at, row.id) > position)
             ][:count]
         else:
-            rows = yield waits.page(kind=kind, thread_id=thread_id, after=position, count=count)
+            rows = yield waits.page(
+                kind=kind,
+                thread_id=thread_id,
+                after=position,
+                count=count,
+                graph=graph,
+                assignee=assignee,
+            )
         return [waits.to_wait(self._serializer, row) for row in rows]
 
     def history(self, run_id: str) -> Plan[list[WaitRecord]]:
@@ -108,14 +125,16 @@ class WaitService:
         *,
         number: int | None = None,
         setup: NewSetup | None = None,
+        last_answered: int | None = None,
     ) -> Plan[None]:
         """Accept answers to questions of one run, or raise why not. Then none is stored. With a
-        `setup` for the run, raises `ThreadBusy` unless the run rests."""
+        `setup` for the run, raises `ThreadBusy` unless the run rests. With `last_answered`, raises
+        `LinkSpent` if another answer was given since, and withdrawn."""
         if by is not None:
             check_text("by", by)
         rows = []
         for wait_id, value in answers:
-            row = yield from self._open(wait_id)
+            row = yield from self.find_open(wait_id)
             yield from self._check_answer(row, value)
             rows.append((row, value))
         read = {}
@@ -124,11 +143,14 @@ class WaitService:
                 read[row.id] = yield prompts.read_by(
                     row.thread_id, row.run_id, prompts.QUESTION, row.id
                 )
-        now, answer = self._clock.now(), waits.answer
-        if (yield answer(self._serializer, rows, by, now, number, setup=setup, prompts=read)):
+        now = self._clock.now()
+        more: Any = {"setup": setup, "prompts": read, "last_answered": last_answered}
+        if (yield waits.answer(self._serializer, rows, by, now, number, **more)):
             return
         for row, _ in rows:
-            yield from self._open(row.id)
+            found = yield from self.find_open(row.id)
+            if last_answered not in (None, found.answered_at or 0):
+                raise LinkSpent(row.id)
             if row.expires_at is not None and row.expires_at <= now:
                 raise WaitExpired(row.id, _expired(row.expires_at))
         if setup is not None:
@@ -163,7 +185,7 @@ class WaitService:
         for name, text in (("by", by), ("reason", reason)):
             if text is not None:
                 check_text(name, text)
-        said = {name: text for name, text in (("by", by), ("reason", reason)) if text}
+        said = {**actor_data(by), **({"reason": reason} if reason else {})}
         now = self._clock.now()
         if not (yield waits.withdraw(self._serializer, row, said, now, number)):
             row = (yield waits.find(row.id)) or row
@@ -171,6 +193,33 @@ class WaitService:
             answers: dict[str, Answer] = yield waits.answers_of_run(row.run_id)
             place = answers[row.id].checkpoint_id if row.id in answers else None
             raise NotWithdrawn(row.id, _why_not_withdrawn(row, run, place))
+
+    def assign(
+        self,
+        wait_id: str,
+        to: str | None,
+        by: str | None,
+        expected: str | None,
+        *,
+        number: int | None = None,
+    ) -> Plan[None]:
+        """Assign an open question to a person, or free it, or raise why not. The same `number` does
+        so once."""
+        for name, text in (("to", to), ("by", by), ("expected", expected)):
+            if text is not None:
+                check_text(name, text)
+        asked: WaitRow | None = None if number is None else (yield waits.find(wait_id))
+        if asked is not None and (yield from was_made(asked.thread_id, asked.run_id, number)):
+            return
+        row = yield from self.find_open(wait_id)
+        now = self._clock.now()
+        if (yield waits.assign(self._serializer, row, to, by, expected, now, number)):
+            return
+        row = yield from self.find_open(wait_id)
+        if row.expires_at is not None and row.expires_at <= now:
+            raise WaitExpired(row.id, _expired(row.expires_at))
+        if row.assignee is not None and row.assignee != to:
+            raise AlreadyAssigned(row.id, row.assignee)
 
     def wake(self, run_id: str, by: str | None, *, number: int | None = None) -> Plan[None]:
         """End the sleeps of a run now. The same `number` does so once."""
@@ -190,7 +239,8 @@ class WaitService:
         ):
             raise WrongState(run.id, run.state, "be woken", "it is not asleep.")
 
-    def _open(self, wait_id: str) -> Plan[WaitRow]:
+    def find_open(self, wait_id: str) -> Plan[WaitRow]:
+        """An open question to a person. Raises `NotFound`, or why it accepts no answer."""
         row: WaitRow | None = yield waits.find(check_id("wait", wait_id))
         if row is None:
             raise NotFound("wait", wait_id)

@@ -55,21 +55,14 @@ class Webhook:
     def __post_init__(self) -> None:
         check_url(self.url, allow_private=self.allow_private)
         secrets_of(self.secret)
-        known = (QUESTION_WAITING, *EVENTS)
-        if isinstance(self.events, str) or not set(self.events) <= set(known):
-            raise BadArgument(f"events={self.events!r}: use some of {', '.join(known)}.")
-        if not re.fullmatch(r"[A-Za-z0-9_.-]{0,64}", self.name):
-            raise BadArgument(
-                f"name={self.name!r}: the name of a webhook must have at most 64 letters, digits, "
-                "dots, dashes and underscores."
-            )
+        check_events(self.events)
+        check_endpoint_name(self.name)
 
     @property
     def endpoint(self) -> Endpoint:
         name = self.name or hashlib.sha256(self.url.encode()).hexdigest()[:12]
-        states = tuple(EVENTS[event] for event in self.events if event in EVENTS)
         asks = QUESTION_WAITING in self.events
-        return Endpoint(topic_of_endpoint(name), name, states, questions=asks)
+        return Endpoint(topic_of_endpoint(name), name, states_of(self.events), questions=asks)
 
 
 @dataclass(frozen=True)
@@ -98,6 +91,26 @@ def from_environment(environ: Mapping[str, str]) -> tuple[list[Webhook], RunWebh
     url = environ.get("PERDURE_WEBHOOK_URL")
     told = [Webhook(url, secrets, name="environment", allow_private=private)] if url else []
     return told, RunWebhooks(secrets, allow_private=private)
+
+
+def check_events(events: Sequence[str]) -> None:
+    """Refuse events that an endpoint cannot be notified of."""
+    known = (QUESTION_WAITING, *EVENTS)
+    if isinstance(events, str) or not set(events) <= set(known):
+        raise BadArgument(f"events={events!r}: use some of {', '.join(known)}.")
+
+
+def states_of(events: Sequence[str]) -> tuple[State, ...]:
+    """The states of runs that these events are about."""
+    return tuple(EVENTS[event] for event in events if event in EVENTS)
+
+
+def check_endpoint_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{0,64}", name):
+        raise BadArgument(
+            f"name={name!r}: the name of an endpoint must have at most 64 letters, digits, dots, "
+            "dashes and underscores."
+        )
 
 
 def secrets_of(given: str | Sequence[str]) -> list[bytes]:

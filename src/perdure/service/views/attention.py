@@ -1,4 +1,4 @@
-"""What a run is waiting for, and what needs a person."""
+"""What a run is waiting for, in sentences with the next step, and what needs a person."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from perdure.operations.answer_dialects import Dialect, dialect_of
-from perdure.service.views.event_wording import NextStep, Tone, Verb, name_runs
+from perdure.service.views.event_wording import FormatTime, NextStep, Tone, Verb, name_runs
 from perdure.service.views.formatting import age, arguments, duration, graph_title, utc_time
 from perdure.service.views.schema_summary import example_answer, summarise_schema
+from perdure.service.views.waiting_for import is_lost
 from perdure.types import EffectRecord, EffectState, Kind, Run, State, Wait, WaitRecord
 
 if TYPE_CHECKING:
@@ -120,10 +121,15 @@ def blockers(
     now: datetime,
     unknown_graphs: Iterable[UnknownGraphName] = (),
     answers: Mapping[str, Answer] = MappingProxyType({}),
+    format_time: FormatTime = utc_time,
 ) -> list[Blocker]:
     """Why a run does not go on now, and what would make it. Empty for one that does, or is done."""
     waits, effects = list(waits), list(effects)
-    found = [_wait(one) for one in waits if one.state == "open" and _waits_for(run, one, now)]
+    found = [
+        _wait(one, format_time)
+        for one in waits
+        if one.state == "open" and _waits_for(run, one, now)
+    ]
     found += [Blocker(one.damaged, Tone.BAD) for one in effects if one.damaged]
     unknown = [one for one in effects if one.state is EffectState.UNKNOWN]
     for one in unknown:
@@ -184,13 +190,13 @@ def _answered(wait: WaitRecord, answer: Answer) -> Blocker:
     return Blocker(text, shown=wait.answer, action=action)
 
 
-def _wait(wait: WaitRecord) -> Blocker:
+def _wait(wait: WaitRecord, format_time: FormatTime) -> Blocker:
     if wait.damaged:
         return Blocker(wait.damaged, Tone.BAD)
     if wait.kind is Kind.CLOCK and wait.wake_at is not None:
         action = NextStep(Verb.WAKE, (wait.run_id,))
-        return Blocker(f"asleep until {utc_time(wait.wake_at)}", action=action)
-    until = f", until {utc_time(wait.expires_at)}" if wait.expires_at else ""
+        return Blocker(f"asleep until {format_time(wait.wake_at)}", action=action)
+    until = f", until {format_time(wait.expires_at)}" if wait.expires_at else ""
     if wait.kind is Kind.SIGNAL:
         action = NextStep(Verb.SIGNAL, (wait.thread_id, wait.name or ""))
         about = {name: one for name, one in wait.value.items() if name != "signal"} or None
@@ -229,29 +235,3 @@ def _unclaimed(
             return [Blocker(f"due for {duration(late)}: {no_worker(one)}", Tone.BAD)]
     text = f"due for {duration(late)}, and no worker has claimed it: start perdure worker PLACE"
     return [Blocker(text)]
-
-
-def is_lost(run: Run, now: datetime) -> bool:
-    """Whether the lease of the worker that drives a run has run out: it died, or is silent."""
-    return run.state is State.RUNNING and run.due_at is not None and run.due_at <= now
-
-
-def run_note(run: Run, now: datetime, unknown_graphs: Iterable[UnknownGraphName] = ()) -> str:
-    """Why a run is in its state, or what comes next, in a few words."""
-    for one in unknown_graphs:
-        is_late = run.state is State.PENDING and run.due_at is not None and run.due_at <= now
-        if is_late and (one.graph, one.version) == (run.graph, run.version):
-            return f"perhaps no worker has this graph.{one.suggestion}"
-    if is_lost(run, now):
-        return "its worker was lost"
-    match run.state:
-        case State.WAITING | State.PENDING if run.due_at is not None:
-            due = age(run.due_at, now)
-            return f"due {due}" if run.due_at > now else f"due for {due}"
-        case State.WAITING:
-            return "for a person, a signal or a run"
-        case State.PENDING:
-            return "after the run before it"
-        case State.DONE:
-            return ""
-    return str(run.reason or run.error or "")

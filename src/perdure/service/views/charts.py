@@ -34,7 +34,9 @@ svg.chart{display:block;width:100%;height:auto;max-width:560px;font:13px system-
 .chart .dot{fill:var(--accent);stroke:var(--accent);stroke-width:2}
 .chart .open{fill:var(--paper);stroke:var(--accent);stroke-width:2}
 .chart .one{fill:var(--accent);fill-opacity:.45}.chart .mean{stroke:var(--text);stroke-width:2}
-.chart .bar{fill:var(--accent);stroke:var(--paper);stroke-width:1}
+.chart .block{fill:var(--accent);stroke:var(--paper);stroke-width:1}
+.chart .area{fill:var(--accent);fill-opacity:.14}
+.chart .curve{fill:none;stroke:var(--accent);stroke-width:2;stroke-linejoin:round}
 .chart .s0{fill:var(--s0)}.chart .s1{fill:var(--s1)}.chart .s2{fill:var(--s2)}
 .chart .s3{fill:var(--s3)}.chart .s4{fill:var(--s4)}
 .chart .on0,.chart .on1{fill:var(--on-dark)}
@@ -125,8 +127,8 @@ def histogram(
     for at, count in sorted(counts.items()):
         tall, left = count / tallest * (height - 18), MARGIN + at * width
         top = height - tall
-        parts.append(element("rect", class_="bar", x=left, y=top, width=width, height=tall))
-        parts.append(_text(left + width / 2, top - 4, str(count), "quiet", "middle"))
+        parts.append(element("rect", class_="block", x=left, y=top, width=width, height=tall))
+        parts.append(text(left + width / 2, top - 4, str(count), "quiet", "middle"))
     said = description or f"{formatting.count(len(values), 'value')}, {axis.low} to {axis.high}."
     return _chart(title, said, [(16, height)], axis, parts)
 
@@ -139,10 +141,10 @@ def strip(
     parts: list[Html] = []
     for n, (label, values) in enumerate(groups):
         top = n * LINE
-        parts.append(_text(MARGIN, top + 14, _short(label, 40), title=label))
+        parts.append(text(MARGIN, top + 14, _short(label, 40), title=label))
         mean = sum(values) / len(values) if values else None
         said = "–" if mean is None else f"mean {formatting.number(mean)}, n = {len(values)}"
-        parts.append(_text(WIDTH - MARGIN, top + 14, said, "quiet", "end"))
+        parts.append(text(WIDTH - MARGIN, top + 14, said, "quiet", "end"))
         stacked: Counter[int] = Counter()
         for value in values:
             x = axis.x(value)
@@ -151,7 +153,7 @@ def strip(
             y = top + 31 + (0, -4, 4, -8, 8, -2, 2, -6, 6)[level % 9]
             parts.append(element("circle", class_="one", cx=x, cy=y, r=3.2))
         if mean is not None:
-            parts.append(_rule("mean", axis.x(mean), top + 21, axis.x(mean), top + 39))
+            parts.append(rule("mean", axis.x(mean), top + 21, axis.x(mean), top + 39))
     said = description or "; ".join(f"{label}: {len(values)} values" for label, values in groups)
     return _chart(title, said, _bands(len(groups)), axis, parts)
 
@@ -169,37 +171,39 @@ def share_bar(
         given = [(name, counts[name]) for name in names if counts.get(name)]
         words = " · ".join(f"{name} {count}" for name, count in given) or "none"
         said.append(f"{label}: {words}")
-        parts.append(_text(MARGIN, top + 14, _short(label, 40), title=label))
-        parts.append(_text(WIDTH - MARGIN, top + 14, f"n = {total}", "quiet", "end"))
+        parts.append(text(MARGIN, top + 14, _short(label, 40), title=label))
+        parts.append(text(WIDTH - MARGIN, top + 14, f"n = {total}", "quiet", "end"))
         left = MARGIN
         for name, count in given:
             width = count / total * (WIDTH - 2 * MARGIN)
             shade = names.index(name) % SHADES
             bar = {"x": left, "y": top + 21, "width": width, "height": 18}
             parts.append(
-                element("rect", element("title", f"{name}: {count}"), class_=f"bar s{shade}", **bar)
+                element(
+                    "rect", element("title", f"{name}: {count}"), class_=f"block s{shade}", **bar
+                )
             )
             inside = f"{name} {formatting.percent(count / total)}"
             if len(inside) * CHARACTER < width - 8:
-                parts.append(_text(left + 6, top + 34.5, inside, f"on{shade}"))
+                parts.append(text(left + 6, top + 34.5, inside, f"on{shade}"))
             left += width
-        parts.append(_text(MARGIN, top + 53, _short(words, 64), "quiet", title=words))
-    return _frame(title, description or "; ".join(said), len(rows) * height + 4, parts)
+        parts.append(text(MARGIN, top + 53, _short(words, 64), "quiet", title=words))
+    return frame(title, description or "; ".join(said), len(rows) * height + 4, parts)
 
 
 def _line(axis: Axis, n: int, row: Row, note: str, *, open_at_zero: bool = False) -> Html:
     top, one = n * LINE, row.estimate
     note = row.note or note
     room = int((WIDTH - 2 * MARGIN) / CHARACTER) - len(note) - 2
-    words = [_text(MARGIN, top + 14, _short(row.label, room), title=row.label)]
-    words.append(_text(WIDTH - MARGIN, top + 14, note, "quiet", "end"))
+    words = [text(MARGIN, top + 14, _short(row.label, room), title=row.label)]
+    words.append(text(WIDTH - MARGIN, top + 14, note, "quiet", "end"))
     if one is None:
         return join(*words)
     y, x, span = top + 30, axis.x(one.value), []
     if one.low is not None and one.high is not None:
         low, high = axis.x(one.low), axis.x(one.high)
-        span = [_rule("span", low, y, high, y)]
-        span += [_rule("span", end, y - 4, end, y + 4) for end in (low, high)]
+        span = [rule("span", low, y, high, y)]
+        span += [rule("span", end, y - 4, end, y + 4) for end in (low, high)]
     look = "open" if open_at_zero and not one.apart_from_zero else "dot"
     if row.marked:
         side = 2 * DOT
@@ -225,20 +229,21 @@ def _chart(
     for value in axis.ticks:
         x = axis.x(value)
         look = "zero" if signed and value == 0 else "grid"
-        grid += [_rule(look, x, top, x, bottom) for top, bottom in bands]
+        grid += [rule(look, x, top, x, bottom) for top, bottom in bands]
         anchor = "start" if value == axis.low else "end" if value == axis.high else "middle"
         at = x if anchor == "middle" else x - 6 if anchor == "start" else x + 6
-        grid.append(_text(at, height + 16, axis.tick(value, signed=signed), "quiet", anchor))
+        grid.append(text(at, height + 16, axis.tick(value, signed=signed), "quiet", anchor))
     if unit:
-        grid.append(_text(WIDTH / 2, height + 32, unit, "quiet", "middle"))
-    return _frame(title, description, height + (38 if unit else 22), [*grid, *parts])
+        grid.append(text(WIDTH / 2, height + 32, unit, "quiet", "middle"))
+    return frame(title, description, height + (38 if unit else 22), [*grid, *parts])
 
 
 def _bands(rows: int) -> list[tuple[float, float]]:
     return [(n * LINE + 20, n * LINE + 41) for n in range(rows)]
 
 
-def _frame(title: str, description: str, height: float, parts: Sequence[Html]) -> Html:
+def frame(title: str, description: str, height: float, parts: Sequence[Html]) -> Html:
+    """The drawing around its parts, with what screen readers say of it."""
     return element(
         "svg",
         element("title", title),
@@ -252,11 +257,11 @@ def _frame(title: str, description: str, height: float, parts: Sequence[Html]) -
     )
 
 
-def _rule(look: str, x1: float, y1: float, x2: float, y2: float) -> Html:
+def rule(look: str, x1: float, y1: float, x2: float, y2: float) -> Html:
     return element("line", class_=look, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
-def _text(
+def text(
     x: float, y: float, text: str, look: str = "", anchor: str | None = None, title: str = ""
 ) -> Html:
     whole = element("title", title) if title and title != text else None

@@ -87,6 +87,8 @@ FIELDS: Mapping[EventKind, tuple[str, ...]] = {
     EventKind.RETRIED: (),
     EventKind.UPDATED: (),
     EventKind.DONE: ("source", *SAVED),
+    EventKind.ASSIGNED: ("wait",),
+    EventKind.COMMENT: ("wait",),
     EventKind.SCORED: ("name", "value", "about", "checkpoint", "effect", "wait", "action"),
 }
 """The fields of each kind of event."""

@@ -118,8 +118,8 @@ class _Facts:
 
     @property
     def by(self) -> str:
-        by, reason = self.data.get("by"), self.data.get("reason")
-        return (f" by {by}" if by else "") + (f": {reason}" if reason else "")
+        reason = self.data.get("reason")
+        return by_words(self.data) + (f": {reason}" if reason else "")
 
 
 Wording = Callable[[_Facts], EventView]
@@ -217,6 +217,16 @@ def _scored(facts: _Facts) -> EventView:
     return EventView(f"scored {facts.name}{shown}{about}{facts.by}", Tone.NOTABLE)
 
 
+def _assigned(facts: _Facts) -> EventView:
+    to = facts.data.get("to")
+    return EventView(f"assigned to {to}{facts.by}" if to else f"released{facts.by}")
+
+
+def _comment(facts: _Facts) -> EventView:
+    first, *rest = str(facts.data.get("text") or "").splitlines() or [""]
+    return EventView(f"comment{facts.by}: {first}", lines=tuple(rest))
+
+
 def _text(wording: str, tone: Tone = Tone.PLAIN, *, routine: bool = False) -> Wording:
     """A wording that is only a text, with the facts formatted into it."""
     return lambda facts: EventView(wording.format(facts), tone, routine=routine)
@@ -246,12 +256,20 @@ WORDING: Mapping[EventKind, Wording] = {
     EventKind.PAUSING: _text("asked to pause{0.by}", Tone.NOTABLE),
     EventKind.CANCELLED: _cancelled,
     EventKind.PAUSED: _text("paused{0.by}", Tone.NOTABLE),
-    EventKind.RESUMED: _text("resumed", Tone.GOOD),
-    EventKind.RETRIED: _text("retried", Tone.GOOD),
+    EventKind.RESUMED: _text("resumed{0.by}", Tone.GOOD),
+    EventKind.RETRIED: _text("retried{0.by}", Tone.GOOD),
     EventKind.UPDATED: _text("state changed by update_state"),
     EventKind.SCORED: _scored,
+    EventKind.ASSIGNED: _assigned,
+    EventKind.COMMENT: _comment,
     EventKind.DONE: _text("done", Tone.GOOD),
 }
+
+
+def by_words(data: Data) -> str:
+    """Who decided something, in words that follow it: ` by ana (browser, 10.0.0.7)`."""
+    way = ", ".join(str(data[name]) for name in ("via", "from") if data.get(name))
+    return (f" by {data['by']}" if data.get("by") else "") + (f" ({way})" if way else "")
 
 
 def worker_name(data: Data) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from perdure.service.views import charts, page
 from perdure.service.views.charts import Row
@@ -30,20 +31,33 @@ FEW = 3
 """Examples that are open from the start."""
 
 
+RunLink = Callable[[str], object]
+"""How a run is named: by its id, or as a link."""
+
+
 def experiment_page(view: ExperimentsView, *, theme: page.Theme = "auto") -> str:
     """A self-contained page: figures first, then the examples that changed or failed."""
+    body = experiment_body(view)
+    return page.page(experiment_title(view), body, subtitle=headline(view), theme=theme)
+
+
+def experiment_title(view: ExperimentsView) -> str:
+    """The names of the experiments, as far as there is room."""
     names = [one.name for one in view.columns]
-    title = " and ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} others"
-    return page.page(
-        title,
+    return " and ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} others"
+
+
+def experiment_body(
+    view: ExperimentsView, run_link: RunLink = str, time: Callable[[datetime], object] = utc_time
+) -> Html:
+    """What is on that page, below its title: for a frame of its own."""
+    return join(
         _cards(view),
         page.section("Scores", *_score_section(view)),
         _failures(view),
-        _changed(view) if view.is_comparison else _examples(view),
+        _changed(view, run_link) if view.is_comparison else _examples(view, run_link),
         _measures(view),
-        _experiments(view),
-        subtitle=headline(view),
-        theme=theme,
+        _experiments(view, time),
     )
 
 
@@ -140,17 +154,17 @@ def _failures(view: ExperimentsView) -> Html | None:
     return page.section("Failed", page.table(head, rows, caption="A failed example has no score."))
 
 
-def _changed(view: ExperimentsView) -> Html:
+def _changed(view: ExperimentsView, run_link: RunLink) -> Html:
     rows = view.changed
     if not rows:
         return page.section("Examples that changed", element("p", "Every score is the same."))
-    shown = [_details(view, row, n < FEW) for n, row in enumerate(rows[:MOST_EXAMPLES])]
+    shown = [_details(view, row, n < FEW, run_link) for n, row in enumerate(rows[:MOST_EXAMPLES])]
     return page.section("Examples that changed", *shown, _more(len(rows)))
 
 
-def _examples(view: ExperimentsView) -> Html:
+def _examples(view: ExperimentsView, run_link: RunLink) -> Html:
     rows = sorted(view.examples, key=lambda row: (not row.failed, row.total))
-    shown = [_details(view, row, n < FEW) for n, row in enumerate(rows[:MOST_EXAMPLES])]
+    shown = [_details(view, row, n < FEW, run_link) for n, row in enumerate(rows[:MOST_EXAMPLES])]
     note = element("p", "Failed first, then by the sum of their scores.", class_="note")
     return page.section("Examples", note, *shown, _more(len(rows)))
 
@@ -160,13 +174,15 @@ def _more(number: int) -> Html | None:
     return element("p", f"{count(left, 'example')} more; see --json.") if left > 0 else None
 
 
-def _details(view: ExperimentsView, row: ExampleRow, is_open: bool) -> Html:
+def _details(view: ExperimentsView, row: ExampleRow, is_open: bool, run_link: RunLink) -> Html:
     first = row.outcomes[0]
     parts = [_labelled("Input", page.pre(value_text(row.input)))]
     if row.expected is not None:
         parts.append(_labelled("Expected", page.pre(value_text(row.expected))))
     outputs = [
-        _output(column.name if view.is_comparison else "Output", one, first if n else None)
+        _output(
+            column.name if view.is_comparison else "Output", one, first if n else None, run_link
+        )
         for n, (column, one) in enumerate(zip(view.columns, row.outcomes, strict=True))
     ]
     return page.details(
@@ -186,7 +202,7 @@ def _summary(view: ExperimentsView, row: ExampleRow) -> Html:
     return join(short(row.input) or row.id, " ", *(join(one, " ") for one in badges))
 
 
-def _output(label: str, one: Outcome | None, first: Outcome | None) -> Html:
+def _output(label: str, one: Outcome | None, first: Outcome | None, run_link: RunLink) -> Html:
     if one is None:
         return _labelled(label, element("p", "Not in this version of the dataset."))
     texts = [value_text(output) for output in one.outputs]
@@ -194,9 +210,12 @@ def _output(label: str, one: Outcome | None, first: Outcome | None) -> Html:
     shown = [page.text_diff(before, text) if before and text else page.pre(text) for text in texts]
     errors = [element("p", page.badge("error", "bad"), " ", error) for error in one.errors]
     notes = [f"{name}: {text}" for name, text in one.comments.items()]
-    facts = [measure_text(name, value) for name, value in one.measures.items()]
-    facts += [f"run {id}" for id in one.run_ids if id]
-    lines = [element("p", note, class_="note") for note in (*notes, " · ".join(facts)) if note]
+    facts: list[object] = [measure_text(name, value) for name, value in one.measures.items()]
+    facts += [join("run ", run_link(id)) for id in one.run_ids if id]
+    lines = [element("p", note, class_="note") for note in notes]
+    if facts:
+        parts = (join(" · " if n else None, fact) for n, fact in enumerate(facts))
+        lines.append(element("p", *parts, class_="note"))
     return _labelled(label, *errors, *shown, *lines)
 
 
@@ -204,13 +223,13 @@ def _labelled(label: str, *parts: Html) -> Html:
     return join(element("h3", label), *parts)
 
 
-def _experiments(view: ExperimentsView) -> Html:
+def _experiments(view: ExperimentsView, time: Callable[[datetime], object]) -> Html:
     rows = [
         (
             one.name,
             f"{one.dataset} version {one.version}",
             one.target,
-            utc_time(one.created_at),
+            time(one.created_at),
             value_text(dict(one.metadata)) if one.metadata else "–",
         )
         for one in view.columns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,6 +40,27 @@ def age(at: datetime, now: datetime) -> str:
     return next((f"{seconds // size}{unit}" for unit, size in UNITS if seconds >= size), "0s")
 
 
+def calendar_time(at: datetime, now: datetime, zone: tzinfo = UTC) -> str:
+    """A time as people say it, in a zone: 14:00, tomorrow 09:00, Friday 14:00, 12 Nov 09:00."""
+    local = at.astimezone(zone)
+    days = (local.date() - now.astimezone(zone).date()).days
+    clock = f"{local:%H:%M}{'Z' * (local.tzname() == 'UTC')}"
+    if days == 0:
+        return clock
+    if days in (-1, 1):
+        return f"{'tomorrow' if days == 1 else 'yesterday'} {clock}"
+    if 1 < days < 7:
+        return f"{local:%A} {clock}"
+    year = f" {local.year}" * (local.year != now.astimezone(zone).year)
+    return f"{local.day} {local:%b}{year} {clock}"
+
+
+def shorten(text: str, most: int) -> str:
+    """A text in one line of at most so many characters."""
+    line = " ".join(text[: most * 8].split())
+    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
+
+
 def count(number: int, noun: str) -> str:
     """A number with its noun: 1 run, 3 runs."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
@@ -74,6 +95,16 @@ def number(value: float) -> str:
 def percent(value: float) -> str:
     """A share in percent: 83 %."""
     return f"{value * 100:.0f} %".replace("-", MINUS)
+
+
+def data_size(number_of_bytes: float) -> str:
+    """Bytes in the unit that fits: 812 B, 4.2 MB."""
+    value, unit = float(number_of_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if abs(value) < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{number(value) if abs(value) < 100 else number(round(value))} {unit}"
 
 
 def estimate(one: Estimate | None, *, n: bool = True) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-VOID = frozenset({"meta", "br", "col", "line", "rect", "circle", "path", "polygon"})
+VOID = frozenset(
+    {"meta", "br", "col", "input", "line", "rect", "circle", "path", "polygon", "polyline"}
+)
 """Elements without content."""
 
 
@@ -15,6 +17,10 @@ class Html(str):
     """
 
     __slots__ = ()
+
+    def __html__(self) -> str:
+        """Tells Jinja that it is HTML already."""
+        return self
 
 
 def element(name: str, /, *children: object, **attributes: object) -> Html:
@@ -37,16 +43,16 @@ def join(*parts: object) -> Html:
 def _html(part: object) -> str:
     if isinstance(part, Html):
         return part
-    return escape(_visible(str(part)), quote=False)
+    return escape(visible(str(part)), quote=False)
 
 
 def _attribute(value: object) -> str:
     if value is True:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else _visible(str(value))
+    return f"{value:.6g}" if isinstance(value, float) else visible(str(value))
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """The text without the control characters that HTML and XML do not allow."""
     if text.isprintable():
         return text

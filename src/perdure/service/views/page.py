@@ -20,23 +20,27 @@ from perdure.service.views.markup import Html, element
 Theme = Literal["auto", "light", "dark"]
 Tone = Literal["plain", "good", "bad", "warn"]
 
-_LIGHT = (
+LIGHT = (
     "color-scheme:light;--paper:#fff;--panel:#f6f7f9;--text:#1b1f24;--quiet:#5b6570;--line:#d9dee4;"
     "--accent:#1f5fbf;--good:#116b35;--bad:#b3261e;--warn:#7a5200;--add:#d8f3df;--gone:#fbdfdc;"
     "--s0:#123f80;--s1:#2f6fcf;--s2:#7fabea;--s3:#b9d2f5;--s4:#dfe9fa;"
     "--on-dark:#fff;--on-light:#1b1f24"
 )
-_DARK = (
+DARK = (
     "color-scheme:dark;--paper:#14171b;--panel:#1d2127;--text:#e6e9ed;--quiet:#9aa5b1;"
     "--line:#333a43;--accent:#7fb0ff;--good:#6fd08f;--bad:#ff9a90;--warn:#f0c36a;--add:#173f25;"
     "--gone:#4d1f1c;--s0:#1d4f9a;--s1:#2f6fcf;--s2:#7fabea;--s3:#b9d2f5;--s4:#dfe9fa;"
     "--on-dark:#fff;--on-light:#14171b"
 )
+THEME = (
+    f":root{{{LIGHT}}}"
+    f"@media(prefers-color-scheme:dark){{:root{{{DARK}}}}}"
+    f":root[data-theme=light]{{{LIGHT}}}:root[data-theme=dark]{{{DARK}}}"
+)
+"""The colours of every page, as CSS variables."""
 _STYLE = (
-    f":root{{{_LIGHT}}}"
-    f"@media(prefers-color-scheme:dark){{:root{{{_DARK}}}}}"
-    f":root[data-theme=light]{{{_LIGHT}}}:root[data-theme=dark]{{{_DARK}}}"
-    """
+    THEME
+    + """
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--text);font:16px/1.5 system-ui,sans-serif}
 main{max-width:1120px;margin:0 auto;padding:24px 16px 64px}
@@ -74,7 +78,8 @@ footer{margin-top:48px;color:var(--quiet);font-size:.85rem}
 @media print{details>div{display:block}}
 @media(max-width:520px){th{white-space:normal;overflow-wrap:anywhere}
 table{font-size:.82rem}th,td{padding-right:8px}}
-""" + charts.STYLE
+"""
+    + charts.STYLE
 )
 _HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
@@ -143,7 +148,10 @@ def table(
             content = unbroken(content)
         return element(name, content, class_="number" if at in numbers else None, scope=scope)
 
-    titles = element("tr", *(cell("th", at, title) for at, title in enumerate(head)))
+    # A header without words is a plain cell: screen readers would announce nothing.
+    titles = element(
+        "tr", *(cell("th" if title else "td", at, title) for at, title in enumerate(head))
+    )
     lines = [element("tr", *(cell("td", at, one) for at, one in enumerate(row))) for row in rows]
     whole = element(
         "table",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from itertools import groupby
 
 from perdure.service.prompts import OutcomeChange, as_estimate, compare, outcome_title
@@ -14,6 +15,8 @@ from perdure.service.views.markup import Html, element, join
 from perdure.types import PromptRecord
 
 Pair = tuple[PromptRecord, PromptRecord]
+Time = Callable[[datetime], object]
+"""How a time is shown."""
 
 
 def prompt_page(
@@ -21,18 +24,27 @@ def prompt_page(
 ) -> str:
     """A self-contained page of these versions. `pair` is what is compared; by default the last two
     versions of each prompt."""
-    groups = [(name, list(some)) for name, some in groupby(records, key=lambda one: one.name)]
-    parts = [
-        page.section(name if groups[1:] else "Versions", *_prompt(some, pair))
-        for name, some in groups
-    ]
-    title = "Prompts" if groups[1:] else f"Prompt {groups[0][0]}" if groups else "Prompts"
+    names = list(dict.fromkeys(one.name for one in records))
+    title = f"Prompt {names[0]}" if len(names) == 1 else "Prompts"
+    parts = [prompt_body(records, pair)]
     subtitle = f"{count(len(records), 'version')}. Intervals are 95 % confidence intervals."
     return page.page(title, *parts, subtitle=subtitle, theme=theme)
 
 
-def _prompt(versions: list[PromptRecord], pair: Pair | None) -> list[object]:
-    body: list[object] = [_versions(versions)]
+def prompt_body(
+    records: Sequence[PromptRecord], pair: Pair | None = None, time: Time = utc_time
+) -> Html:
+    """What is on that page, below its title: for a frame of its own."""
+    groups = [(name, list(some)) for name, some in groupby(records, key=lambda one: one.name)]
+    parts = (
+        page.section(name if groups[1:] else "Versions", *_prompt(some, pair, time))
+        for name, some in groups
+    )
+    return join(*parts)
+
+
+def _prompt(versions: list[PromptRecord], pair: Pair | None, time: Time) -> list[object]:
+    body: list[object] = [_versions(versions, time)]
     if pair is None and versions[1:]:
         pair = versions[-2], versions[-1]
     if plots := _plots(versions):
@@ -49,12 +61,13 @@ def _text(one: PromptRecord) -> str:
     return one.damaged or one.text
 
 
-def _versions(versions: list[PromptRecord]) -> Html:
+def _versions(versions: list[PromptRecord], time: Time) -> Html:
     rows = [
-        [one.version, utc_time(one.first_at), f"{one.runs:,}", page.badge("newest") if last else ""]
+        [one.version, time(one.first_at), f"{one.runs:,}", page.badge("newest") if last else ""]
         for one, last in zip(versions, [False] * (len(versions) - 1) + [True], strict=True)
     ]
-    return page.table(["version", "since", "runs", ""], rows, numbers={2})
+    caption = f"Versions of {versions[0].name}, oldest first."
+    return page.table(["version", "since", "runs", ""], rows, numbers={2}, caption=caption)
 
 
 def _plots(versions: list[PromptRecord]) -> list[Html]:
@@ -96,7 +109,8 @@ def _comparison(before: PromptRecord, after: PromptRecord) -> list[object]:
     body: list[object] = [element("h3", f"{after.version} against {before.version}")]
     if rows:
         head = ["score", before.version, after.version, "difference"]
-        body += [page.table(head, rows), page.figures(*plots)]
+        caption = f"Scores of {after.version} against {before.version}."
+        body += [page.table(head, rows, caption=caption), page.figures(*plots)]
     text = page.text_diff(_text(before), _text(after))
     return [*body, page.details("What changed in the text", text, open=True)]
 

@@ -59,7 +59,7 @@ def _type(one: Any, schema: Mapping[str, Any]) -> str:
     """The values it may have, or their type; empty for strings, which people write anyway."""
     if choices := _choices(one, schema):
         return " | ".join(x if isinstance(x, str) else json.dumps(x) for x in choices)
-    kinds = [kind for each in _parts(one, schema) if (kind := each.get("type")) != "null"]
+    kinds = [kind for each in alternatives(one, schema) if (kind := each.get("type")) != "null"]
     named = [kind for kind in kinds if isinstance(kind, str)]
     return " or ".join(dict.fromkeys(named)) if named and set(named) != {"string"} else ""
 
@@ -67,7 +67,7 @@ def _type(one: Any, schema: Mapping[str, Any]) -> str:
 def _choices(one: Any, schema: Mapping[str, Any]) -> list[Any]:
     """The values it may have, if they can be listed; null is left out."""
     found: list[Any] = []
-    for each in _parts(one, schema):
+    for each in alternatives(one, schema):
         if "const" in each:
             found.append(each["const"])
         elif isinstance(each.get("enum"), list):
@@ -79,18 +79,20 @@ def _choices(one: Any, schema: Mapping[str, Any]) -> list[Any]:
     return found
 
 
-def _parts(one: Any, schema: Mapping[str, Any], depth: int = 0) -> Iterator[Mapping[str, Any]]:
+def alternatives(
+    one: Any, schema: Mapping[str, Any], depth: int = 0
+) -> Iterator[Mapping[str, Any]]:
     """A schema, or its alternatives, with references followed."""
     if not isinstance(one, Mapping) or depth > DEEPEST:
         return
     place = str(one.get("$ref", ""))
     if place.startswith("#/$defs/"):
         one = (schema.get("$defs") or {}).get(place.removeprefix("#/$defs/"))
-        yield from _parts(one, schema, depth + 1)
+        yield from alternatives(one, schema, depth + 1)
         return
     parts = one.get("anyOf") or one.get("oneOf")
     if isinstance(parts, list):
         for part in parts:
-            yield from _parts(part, schema, depth + 1)
+            yield from alternatives(part, schema, depth + 1)
     else:
         yield one

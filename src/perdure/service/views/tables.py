@@ -1,4 +1,4 @@
-"""Runs, events, effects, waits and scores as flat rows of fixed columns: pure.
+"""Runs, events, effects, waits, scores and decisions as flat rows of fixed columns: pure.
 
 `perdure export --what` and `frame()` both make their rows here. A column has the same type in every
 row and in an empty table. Values that are nested are JSON texts. What a person, a model or a tool
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from perdure.service.views.decided import is_standing, verdict_of
 from perdure.service.views.event_fields import TYPES, FieldType, safe_fields
 from perdure.service.views.json_text import json_text
 from perdure.types import EffectRecord, Event, Run, Score, WaitRecord
@@ -27,6 +28,7 @@ class Table(StrEnum):
     EFFECTS = "effects"
     WAITS = "waits"
     SCORES = "scores"
+    DECISIONS = "decisions"
 
 
 class ColumnType(StrEnum):
@@ -123,13 +125,21 @@ COLUMNS: Mapping[Table, tuple[Column, ...]] = {
         *_of(_TEXT, "by damaged"),
         *_of(_TEXT, "comment", content=True),
     ),
+    Table.DECISIONS: (
+        *_of(_TEXT, "run_id thread_id graph"),
+        *_of(_INTEGER, "n"),
+        *_of(_TIME, "at"),
+        *_of(_TEXT, "kind verdict by via from to wait key damaged"),
+        *_of(_TEXT, "reason comment", content=True),
+        *_of(_JSON, "answer", content=True),
+    ),
 }
 """The columns of each table. New ones are added; a name or a type does not change."""
 
 
 @dataclass(frozen=True)
 class RunPart:
-    """What the rows of a run's events, effects, waits and scores share."""
+    """What the rows of a run's events, effects, waits, scores and decisions share."""
 
     run_id: str
     thread_id: str
@@ -167,6 +177,21 @@ def wait_row(part: RunPart, wait: WaitRecord) -> Row:
 def score_row(part: RunPart, score: Score) -> Row:
     prompts = [f"{name}@{version}" for name, version in score.prompts]
     return {**vars(score), **vars(part), "kind": str(score.kind), "prompts": prompts}
+
+
+def decision_row(part: RunPart, event: Event, wait: WaitRecord | None) -> Row:
+    """`wait` is the question it is about, if it is about one."""
+    answer = {"answer": wait.answer} if wait is not None and is_standing(event, wait) else {}
+    verdict = verdict_of(event, wait)
+    comment = event.data.get("text")
+    return {
+        **event.data,
+        **answer,
+        "comment": comment,
+        **vars(event),
+        **vars(part),
+        "verdict": verdict,
+    }
 
 
 def fit(rows: Iterable[Row], shown: Iterable[Column]) -> list[Row]:

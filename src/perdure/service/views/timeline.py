@@ -71,6 +71,8 @@ class Period:
     until: datetime | None = None
     """None: it lasts."""
     events: tuple[Event, ...] = ()
+    claim: Event | None = None
+    """The event that began a driven period; it is not among its events."""
     segment: int = 0
     """The number of a driven period, from 1."""
     driver: str = ""
@@ -174,6 +176,7 @@ class _Builder:
             Period(
                 PeriodKind.DRIVEN,
                 event.at,
+                claim=event,
                 segment=self.segments,
                 driver=DRIVERS.get(event.data.get("driven", ""), "a worker"),
                 worker=worker_name(event.data),

@@ -16,11 +16,11 @@ def value_text(value: Any) -> str:
         return ""
     if isinstance(value, str):
         return value
-    if _is_message(value):
+    if is_message(value):
         return f"{value.type}: {value_text(value.content)}"
     if isinstance(value, Mapping):
         return "\n".join(f"{name}: {_indented(value_text(one))}" for name, one in value.items())
-    if isinstance(value, (list, tuple)) and any(map(_is_message, value)):
+    if isinstance(value, (list, tuple)) and any(map(is_message, value)):
         return "\n".join(value_text(one) for one in value)
     return json.dumps(value, ensure_ascii=False, default=_readable)
 
@@ -31,10 +31,11 @@ def _indented(text: str) -> str:
 
 def _readable(value: Any) -> Any:
     """A message without its ids and metadata."""
-    if _is_message(value):
+    if is_message(value):
         return {"type": value.type, "content": value.content}
     return json_default(value)
 
 
-def _is_message(value: Any) -> bool:
+def is_message(value: Any) -> bool:
+    """Whether a value is one of LangChain's messages."""
     return isinstance(getattr(value, "type", None), str) and hasattr(value, "content")

@@ -1,0 +1,113 @@
+"""E-mail about new questions, and about runs that need a person: settings and their checks."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from email.utils import parseaddr
+from typing import Any
+
+from perdure.errors import BadArgument
+from perdure.operations.messages import Endpoint, topic_of_mail
+from perdure.service.question_links import LASTS
+from perdure.service.smtp_server import SmtpServer
+from perdure.service.validation import check_duration
+from perdure.service.webhooks import QUESTION_WAITING, check_endpoint_name, check_events, states_of
+
+MOST = 20
+"""Maximum number of recipients. Each is a row in the batch that stores a question."""
+_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*")
+
+
+@dataclass(frozen=True)
+class Mail:
+    """Sends mail about new questions: `Runtime(mail=Mail(...), public_url=...)`.
+
+    `server` is the URL of an SMTP server, such as `smtp://user:password@host:587?starttls` or
+    `smtps://user:password@host`. Each address in `to` gets a message of its own, with a link that
+    answers in this person's name. `events` are among those of a `Webhook`. With `content=False` a
+    message has the link, and nothing of the question. `link_expires` is how long a link may be
+    used. `name` is part of the topic of the messages. `tls` is an `ssl.SSLContext` that says which
+    certificates are trusted, those of the system by default.
+    """
+
+    server: str = field(repr=False)
+    sender: str
+    to: Sequence[str]
+    events: Sequence[str] = (QUESTION_WAITING,)
+    content: bool = True
+    link_expires: timedelta = LASTS
+    name: str = "mail"
+    tls: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        SmtpServer.of(self.server)
+        check_address("sender", self.sender_address)
+        if re.search(r"[\x00-\x1f\x7f]", self.sender):
+            raise BadArgument(f"sender={self.sender!r} must not have control characters.")
+        if isinstance(self.to, str) or not 0 < len(self.to) <= MOST:
+            raise BadArgument(
+                f"to={self.to!r}: name 1 to {MOST} addresses in a list. More people: a mailing "
+                "list, but all of them then have the same link, and answer under one name."
+            )
+        for address in self.to:
+            check_address("to", address)
+        check_events(self.events)
+        check_endpoint_name(self.name)
+        if not self.name:
+            raise BadArgument("The name of the mail must not be empty.")
+        check_duration("link_expires", self.link_expires, timedelta(minutes=1))
+
+    @property
+    def sender_address(self) -> str:
+        """The address in `sender`, which may have a name before it."""
+        return parseaddr(self.sender)[1]
+
+    @property
+    def endpoints(self) -> dict[str, Endpoint]:
+        """The recipients, each with what it is notified of."""
+        topic, asks = topic_of_mail(self.name), QUESTION_WAITING in self.events
+        states = states_of(self.events)
+        return {
+            address: Endpoint(topic, self._name_of(address), states, questions=asks)
+            for address in self.to
+        }
+
+    def recipient_of(self, message_id: str) -> str | None:
+        """The recipient of a message of the outbox: its id ends with the recipient's name. None if
+        that is not one of them any more."""
+        found = [one for one in self.to if message_id.endswith(f"-{self._name_of(one)}")]
+        return found[0] if found else None
+
+    def _name_of(self, address: str) -> str:
+        """The outbox does not have the address in plain text."""
+        return f"{self.name}-{hashlib.sha256(address.lower().encode()).hexdigest()[:12]}"
+
+
+def from_environment(environ: Mapping[str, str]) -> Mail | None:
+    """The mail of a runtime whose program sets none.
+
+    `PERDURE_SMTP_URL` is the server, `PERDURE_MAIL_FROM` the sender, `PERDURE_MAIL_TO` has the
+    recipients, separated by commas or spaces. Only all three together send mail.
+    """
+    names = ("PERDURE_SMTP_URL", "PERDURE_MAIL_FROM", "PERDURE_MAIL_TO")
+    found = [environ.get(name, "").strip() for name in names]
+    if not any(found):
+        return None
+    if missing := [name for name, value in zip(names, found, strict=True) if not value]:
+        raise BadArgument(f"Mail needs {' and '.join(missing)}, too.")
+    server, sender, to = found
+    return Mail(server, sender, re.split(r"[,\s]+", to.strip(", ")))
+
+
+def check_address(name: str, given: Any) -> None:
+    """Refuse what is not a plain mail address: it becomes part of SMTP commands and of headers."""
+    if not isinstance(given, str) or len(given) > 254 or not _ADDRESS.fullmatch(given):
+        raise BadArgument(
+            f"{name}: {given!r} is not a mail address such as ana@example.com. Write other than "
+            "ASCII letters of a domain in Punycode."
+        )

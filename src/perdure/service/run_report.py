@@ -1,0 +1,144 @@
+"""A run with everything that belongs to it, read at once: for `perdure show`, exports and pages."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from perdure.errors import UNREADABLE
+from perdure.journal import Journal, Plan
+from perdure.operations.waits import Answer
+from perdure.service.runs import UnknownGraphName
+from perdure.service.services import Services
+from perdure.service.views.run_tree import Children, TreeNode, run_tree
+from perdure.times import moment
+from perdure.types import EffectRecord, EffectState, Event, Run, Score, State, WaitRecord
+
+T = TypeVar("T")
+MOST_CHILDREN, MOST_BELOW, MOST_LEVELS = 50, 500, 50
+"""Maximum number of children of one run, and of all runs, in the tree below a run."""
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """A run with everything that belongs to it."""
+
+    run: Run
+    events: list[Event]
+    waits: list[WaitRecord]
+    effects: list[EffectRecord]
+    scores: list[Score]
+    children: Children
+    """The runs that its nodes started, and theirs."""
+    tree_is_cut: bool = False
+    """Whether the tree of its children may have more runs than are here."""
+    unknown_graphs: list[UnknownGraphName] = field(default_factory=list)
+    """Graphs that no worker has, if that may be why the run waits."""
+    answers: dict[str, Answer] = field(default_factory=dict)
+    """How its questions can be answered anew."""
+    unreadable: str = ""
+    """Why a part is missing: a type or a key that this process does not have."""
+
+    def as_json(self) -> dict[str, Any]:
+        whole = {**vars(self), **_children_as_json(self.children)}
+        del whole["answers"]
+        maybe = ("tree_is_cut", "unreadable", "unknown_graphs")
+        return {name: value for name, value in whole.items() if name not in maybe or value}
+
+
+def _children_as_json(children: Children) -> dict[str, Any]:
+    more = {"more_children": children.left_out} if children.left_out else {}
+    return {"children": [_child_as_json(one) for one in children.listed], **more}
+
+
+def _child_as_json(node: TreeNode) -> dict[str, Any]:
+    run = node.run
+    return {
+        "id": run.id,
+        "thread_id": run.thread_id,
+        "graph": run.graph,
+        "version": run.version,
+        "state": run.state,
+        "joined": node.descendant.is_joined,
+        "waited_for": node.descendant.is_waited_for,
+        **_children_as_json(node.children),
+    }
+
+
+class RunReporter:
+    """Reads the reports of runs. The graphs that no worker has are looked up once, for all of them:
+    that reads what is due."""
+
+    def __init__(self, journal: Journal, services: Services) -> None:
+        self._journal, self._services = journal, services
+        self._unknown: list[UnknownGraphName] | None = None
+
+    async def report(self, run: Run) -> RunReport:
+        """Everything that belongs to a run. A part that cannot be read here is left out, with
+        why."""
+        about, unreadable = self._services, _Unreadable(self._journal)
+        limits = (MOST_CHILDREN, MOST_BELOW, MOST_LEVELS)
+        below, is_cut = await self._journal.arun(about.runs.descendants(run.id, *limits))
+        return RunReport(
+            run,
+            events=await unreadable.read(about.runs.events(run.id, 0, None)),
+            waits=await unreadable.read(about.waits.history(run.id)),
+            effects=await unreadable.read(self._effects(run, None)),
+            scores=await unreadable.read(about.scores.scores(run.id)),
+            children=run_tree(run.id, below),
+            tree_is_cut=is_cut,
+            unknown_graphs=await self.unknown_graphs(run),
+            answers=await self._journal.arun(about.waits.answers(run.id)),
+            unreadable=unreadable.words,
+        )
+
+    async def brief(self, run: Run, events: list[Event]) -> RunReport:
+        """What is needed to say why a run does not go on: of its effects those that are not done,
+        and neither children nor scores."""
+        about, unreadable = self._services, _Unreadable(self._journal)
+        effects: list[EffectRecord] = []
+        for state in (EffectState.OPEN, EffectState.UNKNOWN, EffectState.FAILED):
+            effects += await unreadable.read(self._effects(run, state))
+        return RunReport(
+            run,
+            events,
+            waits=await unreadable.read(about.waits.history(run.id)),
+            effects=effects,
+            scores=[],
+            children=Children(),
+            unknown_graphs=await self.unknown_graphs(run),
+            answers=await self._journal.arun(about.waits.answers(run.id)),
+            unreadable=unreadable.words,
+        )
+
+    def _effects(self, run: Run, state: EffectState | None) -> Plan[list[EffectRecord]]:
+        of_run: Any = {"run_id": run.id, "thread_id": None, "state": state, "after": None}
+        return self._services.effects.effects(**of_run, count=sys.maxsize)
+
+    async def unknown_graphs(self, *runs: Run) -> list[UnknownGraphName]:
+        """The graphs that no worker has, if one of these runs may be waiting because of that."""
+        pending = [run.due_at for run in runs if run.state is State.PENDING and run.due_at]
+        if not pending or min(pending) > moment(self._services.clock.now()):
+            return []
+        if self._unknown is None:
+            self._unknown = await self._journal.arun(self._services.runs.unknown_graphs())
+        return self._unknown
+
+
+class _Unreadable:
+    """Reads the parts of a run, and keeps why some of them cannot be read."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal, self._problems = journal, list[str]()
+
+    async def read(self, part: Plan[list[T]]) -> list[T]:
+        try:
+            return await self._journal.arun(part)
+        except UNREADABLE as error:
+            self._problems.append(str(error))
+            return []
+
+    @property
+    def words(self) -> str:
+        return " ".join(dict.fromkeys(self._problems))

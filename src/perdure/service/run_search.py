@@ -1,0 +1,266 @@
+"""Plans that search runs: by state, graph and time in SQL, by label and text in what was read.
+
+Labels, tags and errors are inside blobs that SQL cannot see, and that may be encrypted. So a search
+reads at most `MOST_READ` runs, newest first, and says where it stopped: the caller can look further
+from there. A search that finds little is as fast as one that finds much, however large the journal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from perdure.errors import UNREADABLE
+from perdure.journal import Op, Plan
+from perdure.operations import prefixes, runs
+from perdure.operations.run_payload import load_error, load_labels, load_setup, tags_of
+from perdure.operations.runs import RunRow
+from perdure.serde.serializer import Serializer
+from perdure.service.views.json_text import json_default
+from perdure.times import FIRST_MS, LAST_MS, milliseconds
+from perdure.types import State
+
+MOST_READ = 1000
+"""Maximum number of runs that one search reads."""
+LONGEST_ID = 512
+"""Maximum length of the id of a thread."""
+CHUNK = 250
+"""Number of runs read at a time if not every one of them matches."""
+
+LAST_ID = "\U0010ffff"
+"""Sorts after every id."""
+Position = tuple[int, str]
+"""Where a run is in a list: when it was accepted, and its id."""
+Visible = Callable[[Collection[str]], Plan[Collection[str]]]
+"""Which of these threads the caller may see."""
+
+
+class Direct(StrEnum):
+    """What the text of a query is, if an index finds it."""
+
+    RUN = "run"
+    """The beginning of a run's id."""
+    THREAD = "thread"
+    """The id of a thread."""
+
+
+@dataclass(frozen=True)
+class RunQuery:
+    """Which runs are wanted. What is empty does not matter."""
+
+    states: frozenset[State] = frozenset()
+    graph: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Names and values, as text, of metadata and labels."""
+    since: datetime | None = None
+    until: datetime | None = None
+    text: str = ""
+    """Words that occur in the id, thread, graph, tags, metadata, labels, reason or error."""
+    thread_id: str = ""
+    parent_id: str = ""
+
+    def __bool__(self) -> bool:
+        return self != RunQuery()
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """Runs that were found, newest first."""
+
+    rows: list[RunRow]
+    older: Position | None = None
+    """Behind which the older runs are; None if there are no more."""
+    newer: Position | None = None
+    """Behind which the newer runs are, of a search for newer ones."""
+    read: int = 0
+    """How many runs were read."""
+    is_cut: bool = False
+    """Whether it stopped because it had read enough, not because it had found enough."""
+
+
+class Named(NamedTuple):
+    """What the text of a query names."""
+
+    kind: Direct
+    query: RunQuery
+    """Of a thread: the query of its runs."""
+    rows: list[RunRow] | None = None
+    """Of a run: it, or the few whose ids begin so."""
+
+
+class RunSearch:
+    """Searches the runs of a journal."""
+
+    def __init__(self, serializer: Serializer) -> None:
+        self._serializer = serializer
+
+    def search(
+        self,
+        query: RunQuery,
+        limit: int,
+        *,
+        before: Position | None = None,
+        after: Position | None = None,
+        visible: Visible | None = None,
+    ) -> Plan[RunPage]:
+        """At most `limit` runs, the next ones older than `before` or newer than `after`. `visible`
+        hides the threads that the caller may not see."""
+        found: list[RunRow] = []
+        newer, place, read = after is not None, before if after is None else after, 0
+        is_exact = not (newer or query.labels or query.text or visible)
+        while True:
+            size = limit + 1 if is_exact else min(CHUNK, MOST_READ - read)
+            rows: list[RunRow] = yield _read(query, place, size, newer=newer)
+            read += len(rows)
+            found += rows if is_exact else (yield from self.matching(rows, query, visible))
+            if len(found) > limit or len(rows) < size:
+                return _page(found, limit, read, newer=newer)
+            place = _position(rows[-1])
+            if read >= MOST_READ:
+                if visible is not None:
+                    found, place = _without_a_name(found, place, before, newer=newer)
+                return _page(found, limit, read, newer=newer, stopped_at=place)
+
+    def matching(
+        self, rows: list[RunRow], query: RunQuery, visible: Visible | None
+    ) -> Plan[list[RunRow]]:
+        """Those of these runs that a query finds."""
+        found = [row for row in rows if _is_in(row, query) and self._has(row, query)]
+        if visible is None or not found:
+            return found
+        allowed = yield from visible({row.thread_id for row in found})
+        return [row for row in found if row.thread_id in allowed]
+
+    def find_direct(self, query: RunQuery, visible: Visible | None = None) -> Plan[Named | None]:
+        """What the text of a query names, if it is the beginning of a run's id or the id of a
+        thread. None if it is neither."""
+        text, rest = query.text.strip(), replace(query, text="")
+        if not text or len(text) > LONGEST_ID:
+            return None
+        if not query.thread_id and not query.parent_id:
+            of_thread = replace(rest, thread_id=text)
+            page = yield from self.search(of_thread, 1, visible=visible)
+            if page.rows:
+                return Named(Direct.THREAD, of_thread)
+        if len(text) < prefixes.SHORTEST:
+            return None
+        ids: list[str] = yield from prefixes.some("run", text)
+        rows: list[RunRow] = (yield runs.find_all(ids)) if ids else []
+        rows = yield from self.matching(rows, rest, visible)
+        newest_first = sorted(rows, key=_position, reverse=True)
+        return Named(Direct.RUN, query, newest_first) if rows else None
+
+    def _has(self, row: RunRow, query: RunQuery) -> bool:
+        """Whether a run has the labels and the words of a query."""
+        if not query.labels and not query.text:
+            return True
+        setup: dict[str, Any] = {}
+        labels: dict[str, Any] = {}
+        error = ""
+        try:
+            setup = load_setup(self._serializer, row)
+            labels = {**(setup.get("metadata") or {}), **load_labels(self._serializer, row)}
+            error = str(load_error(self._serializer, row) or "") if query.text else ""
+        except UNREADABLE as damage:
+            error = str(damage)
+        if any(name not in labels or as_text(labels[name]) != one for name, one in query.labels):
+            return False
+        texts = (
+            *(row.id, row.thread_id, row.graph, row.version, row.key, row.reason, error),
+            *tags_of(row, setup),
+            *(f"{name}={as_text(one)}" for name, one in labels.items()),
+        )
+        whole = "\n".join(one for one in texts if one).casefold()
+        return all(word in whole for word in query.text.casefold().split())
+
+
+def as_text(value: Any) -> str:
+    """The value of a label as people write it: a text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=json_default)
+
+
+def labels_in(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Labels written `name=value`. One without a sign has an empty value."""
+    pairs = (text.partition("=") for text in texts if text.strip())
+    return tuple((name.strip(), one.strip()) for name, _, one in pairs)
+
+
+def _read(query: RunQuery, place: Position | None, count: int, *, newer: bool) -> Op[list[RunRow]]:
+    """The next runs behind a position: the older ones that fit as far as SQL can tell, or all newer
+    ones."""
+    since = FIRST_MS if query.since is None else milliseconds(query.since)
+    until = LAST_MS if query.until is None else milliseconds(query.until)
+    if newer and place is not None:
+        return runs.newer(since=since, until=until, after=place, count=count)
+    if query.until is not None and (place is None or until < place[0]):
+        place = (until, "")
+    return runs.page(
+        thread_id=query.thread_id or None,
+        parent_id=query.parent_id or None,
+        states=sorted(query.states) or None,
+        graph=query.graph or None,
+        since=since,
+        before=place,
+        count=count,
+    )
+
+
+def _is_in(row: RunRow, query: RunQuery) -> bool:
+    """The same conditions, of one run."""
+    checks: Mapping[str, bool] = {
+        "state": not query.states or row.state in query.states,
+        "graph": query.graph in ("", row.graph),
+        "thread": query.thread_id in ("", row.thread_id),
+        "parent": query.parent_id in ("", row.parent_id or ""),
+        "since": query.since is None or row.created_at >= milliseconds(query.since),
+        "until": query.until is None or row.created_at < milliseconds(query.until),
+    }
+    return all(checks.values())
+
+
+def _position(row: RunRow) -> Position:
+    return row.created_at, row.id
+
+
+def _without_a_name(
+    found: list[RunRow], stopped_at: Position, began: Position | None, *, newer: bool
+) -> tuple[list[RunRow], Position]:
+    """A position that does not name the last run, which the caller may not be allowed to see: a
+    whole millisecond is left to the next page."""
+    at = stopped_at[0]
+    kept = [row for row in found if row.created_at != at]
+    if newer:
+        return kept, (at - 1, LAST_ID)
+    return kept, unnamed(at, began)
+
+
+def unnamed(at: int, began: Position | None) -> Position:
+    """The position before a millisecond, which names nothing that is in it. A search that began
+    there goes on behind it: one millisecond has more rows than one search reads."""
+    return (at if began == (at + 1, "") else at + 1, "")
+
+
+def _page(
+    found: list[RunRow],
+    limit: int,
+    read: int,
+    *,
+    newer: bool,
+    stopped_at: Position | None = None,
+) -> RunPage:
+    """A page of what was found, newest first. `stopped_at` is where a search that had read enough
+    was."""
+    rows, has_more = found[:limit], len(found) > limit
+    if newer:
+        oldest = _position(rows[0]) if rows else None
+        newest = _position(rows[-1]) if has_more else stopped_at
+        return RunPage(rows[::-1], oldest, newest, read, is_cut=stopped_at is not None)
+    if has_more:
+        return RunPage(rows, _position(rows[-1]), read=read)
+    return RunPage(rows, stopped_at, read=read, is_cut=stopped_at is not None)

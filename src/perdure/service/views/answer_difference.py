@@ -1,0 +1,90 @@
+"""What an answer changes of what was shown, before it is sent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from perdure.operations.answer_schema import as_json
+from perdure.service.views.answer_form import AnswerForm
+from perdure.service.views.field_texts import json_of
+from perdure.service.views.markup import Html, element
+from perdure.service.views.page import text_diff
+from perdure.service.views.tool_calls import Decision
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One text or argument, before and after."""
+
+    tool: str
+    """The action it belongs to; empty if the question has none."""
+    name: str
+    before: str | None
+    """None: it was not there."""
+    after: str | None
+    """None: it is not there any more."""
+
+    @property
+    def html(self) -> Html:
+        """The text after, with what changed."""
+        if self.before is None:
+            return element("pre", element("ins", self.after or ""))
+        if self.after is None:
+            return element("pre", element("del", self.before))
+        return text_diff(self.before, self.after)
+
+
+def differences(form: AnswerForm) -> list[Difference]:
+    """What a form that was filled in changes of what the question showed. Empty: nothing."""
+    if not form.is_good:
+        return []
+    if form.how == "decisions":
+        return [*_of_actions(form)]
+    shown, answer = form.question.shown, form.answer
+    if not isinstance(shown, Mapping) or not isinstance(answer, Mapping):
+        return []
+    return [
+        Difference("", key, shown[key], after)
+        for key, after in answer.items()
+        if isinstance(after, str) and isinstance(shown.get(key), str) and shown[key] != after
+    ]
+
+
+def _of_actions(form: AnswerForm) -> Iterator[Difference]:
+    for one in form.actions:
+        if one.decision is Decision.EDIT:
+            yield from changed_arguments(
+                one.action.tool, one.action.arguments, edited_arguments(form, one.n)
+            )
+
+
+def edited_arguments(form: AnswerForm, n: int) -> Mapping[str, Any]:
+    """The edited arguments of an action, in the answer of any dialect."""
+    answer = form.answer
+    made = answer["decisions"] if isinstance(answer, Mapping) and "decisions" in answer else answer
+    one = made[n] if isinstance(made, list) else made
+    found: Mapping[str, Any] = (one.get("edited_action") or one.get("args"))["args"]
+    return found
+
+
+def changed_arguments(
+    tool: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[Difference]:
+    """The arguments that are not the same."""
+    for name in dict.fromkeys([*before, *after]):
+        if name not in after:
+            yield Difference(tool, name, _text(before[name]), None)
+        elif name not in before:
+            yield Difference(tool, name, None, _text(after[name]))
+        elif not _same(before[name], after[name]):
+            yield Difference(tool, name, _text(before[name]), _text(after[name]))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or json_of(one) == json_of(other)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json_of(as_json(value))

@@ -1,0 +1,64 @@
+"""Why a question takes no answer any more, to the person who wanted to give one. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from perdure.types import ENDED, State, WaitRecord, WaitState
+
+
+class End(StrEnum):
+    """How a question ended."""
+
+    OPEN = "open"
+    ANSWERED = "answered"
+    EXPIRED = "expired"
+    TAKEN_BACK = "taken back"
+    CHANGED = "changed"
+    RUN_ENDED = "run ended"
+
+
+@dataclass(frozen=True)
+class QuestionEnd:
+    """How a question ended, in words."""
+
+    end: End
+    title: str
+    text: str
+
+
+def question_end(
+    record: WaitRecord, state: State | None, now: datetime, *, asks_again: bool
+) -> QuestionEnd:
+    """How a question ended. `state` is that of its run; None if it was deleted. `asks_again`: the
+    run has another open question."""
+    late = record.expires_at is not None and record.expires_at <= now
+    if record.state == WaitState.OPEN and not late:
+        return QuestionEnd(End.OPEN, "Open", "It waits for an answer.")
+    if record.state == WaitState.CLOSED:
+        return _closed(state, asks_again)
+    expired = record.expires_at is not None and (
+        record.answered_at is None or record.answered_at >= record.expires_at
+    )
+    if record.answered_by == "clock" or (late and expired):
+        text = "No answer came in time. The agent went on without an answer."
+        return QuestionEnd(End.EXPIRED, "This question has expired", text)
+    if record.answered_by == "signal":
+        text = f"The signal {record.name} made it pointless, and the agent went on without you."
+        return QuestionEnd(End.TAKEN_BACK, "The agent took this question back", text)
+    who = record.answered_by or "Someone"
+    return QuestionEnd(End.ANSWERED, f"{who} answered this question", "The first answer counts.")
+
+
+def _closed(state: State | None, asks_again: bool) -> QuestionEnd:
+    if state is None:
+        return QuestionEnd(End.RUN_ENDED, "The run is gone", "Its run was deleted.")
+    if state in ENDED:
+        text = f"Its run is {state}, so no answer is needed any more."
+        return QuestionEnd(End.RUN_ENDED, f"The run is {state}", text)
+    text = "What it showed is no longer what the agent would do, so it cannot be answered."
+    if asks_again:
+        text += " Decide about the new question instead."
+    return QuestionEnd(End.CHANGED, "This question has changed", text)

@@ -1,0 +1,106 @@
+"""The life of a run as a value: its periods, where the time went, and the picture of both.
+
+A notebook shows it as the picture; the command line and the page of a run draw from the same value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta, tzinfo
+
+from perdure.errors import BadArgument
+from perdure.service.views import timeline_picture
+from perdure.service.views.event_wording import FormatTime
+from perdure.service.views.formatting import utc_time
+from perdure.service.views.markup import Html
+from perdure.service.views.notebook import notebook_html
+from perdure.service.views.picture_style import TIMELINE
+from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
+from perdure.service.views.timeline_drawing import NO_LINKS, Links
+from perdure.service.views.timeline_parts import (
+    TimelineParts,
+    Zoom,
+    timeline_parts,
+    zoom_to_segment,
+)
+from perdure.service.views.waiting_for import is_lost
+from perdure.types import EffectRecord, Event, Run
+
+
+@dataclass(frozen=True, repr=False)
+class Timeline:
+    """The life of a run: periods in which it was driven, or rested. A notebook shows its picture.
+
+    timeline = client.blocking.timeline(run.id)
+    timeline.segment(3)  # only that segment
+    """
+
+    run: Run
+    periods: tuple[Period, ...]
+    now: datetime
+    """Until when: its end, or now."""
+    zoom: Zoom | None = None
+    """The events that its picture shows; None: all."""
+    effects: tuple[EffectRecord, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        events: Sequence[Event],
+        today: datetime,
+        effects: Sequence[EffectRecord] = (),
+    ) -> Timeline:
+        """That of a run by its events. `effects` are shown that are under way."""
+        last = events[-1].at if events else run.updated_at
+        now = last if run.ended else max(last, today)
+        periods = timeline(events, now, lost=is_lost(run, today))
+        return cls(run, tuple(periods), now, effects=tuple(effects))
+
+    @property
+    def totals(self) -> dict[PeriodKind, timedelta]:
+        """The time spent in each kind of period, longest first."""
+        return totals(self.periods, self.now)
+
+    def segment(self, number: int) -> Timeline:
+        """The part of it that is one segment. Raises `BadArgument` if there is no such segment."""
+        zoom = zoom_to_segment(self.periods, number)
+        if zoom is None:
+            raise BadArgument(f"Run {self.run.id} has no segment {number}.")
+        return replace(self, zoom=zoom)
+
+    def between(self, first: int, last: int) -> Timeline:
+        """The part of it from one event to another, by their numbers."""
+        return replace(self, zoom=Zoom(first, last))
+
+    def parts(self, format_time: FormatTime = utc_time) -> TimelineParts:
+        """What its picture shows."""
+        return timeline_parts(
+            self.periods, self.now, zoom=self.zoom, effects=self.effects, format_time=format_time
+        )
+
+    def picture(
+        self, *, links: Links = NO_LINKS, selected: int | None = None, zone: tzinfo = UTC
+    ) -> Html:
+        """The picture, with its legend and its text."""
+
+        def format_time(at: datetime) -> str:
+            return f"{at.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+
+        digest = hashlib.blake2s(self.run.id.encode(), digest_size=6).hexdigest()
+        return timeline_picture.timeline_picture(
+            self.parts(utc_time if zone is UTC else format_time),
+            title="The life of the run",
+            links=links,
+            selected=selected,
+            zone=zone,
+            id=f"timeline-{digest}",
+        )
+
+    def __repr__(self) -> str:
+        return f"<Timeline of run {self.run.id}: {timeline_picture.summary(self.parts())}>"
+
+    def _repr_html_(self) -> str:
+        return notebook_html(self.picture(), style=TIMELINE)

@@ -1,0 +1,169 @@
+"""Who decided what is in the history of the run: the name, the way it came, and its address."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from perdure.cli import main
+from perdure.operations.events import actor_data
+from perdure.serde.redaction_policy import Redaction
+from perdure.service.views.event_wording import view_event
+from perdure.types import Actor, Event, Run, State
+from tests.support.agents import Log, chain, opened
+from tests.support.controls import ONCE, approve, fail, nap, resting, said
+
+ANA = Actor("ana", via="browser", address="10.0.0.7")
+SAID = {"by": "ana", "via": "browser", "from": "10.0.0.7"}
+
+
+def test_an_actor_is_its_name() -> None:
+    assert ANA == "ana"
+    assert hash(ANA) == hash("ana")
+    assert f"{ANA}" == "ana"
+    assert type(str(ANA)) is str
+    for made in (copy.copy(ANA), copy.deepcopy(ANA), pickle.loads(pickle.dumps(ANA))):
+        assert (made, made.via, made.address) == ("ana", "browser", "10.0.0.7")
+
+
+@pytest.mark.parametrize(
+    ("by", "data"),
+    [
+        (None, {}),
+        ("ana", {"by": "ana"}),
+        (Actor("ana"), {"by": "ana"}),
+        (Actor(via="link"), {"via": "link"}),
+        (ANA, SAID),
+    ],
+)
+def test_what_is_not_known_of_an_actor_is_left_out(by: str | None, data: dict[str, str]) -> None:
+    found = actor_data(by)
+    assert found == data
+    assert all(type(text) is str for text in found.values())
+
+
+async def last(rt: Any, run: Run, kind: str) -> Event:
+    found: list[Event] = [one for one in await rt.events(run.id) if one.kind == kind]
+    return found[-1]
+
+
+def who(event: Event) -> dict[str, Any]:
+    return {name: event.data[name] for name in SAID if name in event.data}
+
+
+async def test_the_event_of_every_decision_says_who_how_and_from_where(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(chain(nap, approve, fail), name="g", retry=ONCE)
+        run = await resting(rt, State.WAITING)
+        await rt.pause(run.id, by=ANA)
+        await rt.resume(run.id, by=ANA)
+        await rt.tick()
+        await rt.wake(run.id, by=ANA)
+        await rt.tick()
+        [wait] = await rt.waits()
+        await rt.answer(wait.id, {"type": "accept"}, by=ANA)
+        await rt.withdraw(wait.id, by=ANA, reason="too soon")
+        await rt.answer(wait.id, "yes", by=ANA)
+        [_, answered] = await rt.wait_history(run.id)
+        assert answered.answered_by == "ana"
+        assert type(answered.answered_by) is str
+        await rt.tick()
+        await rt.retry(run.id, by=ANA)
+        await rt.score(run.id, "tone", 1, by=ANA)
+        await rt.score(run.id, "tone", 1, by=ANA)
+        await rt.cancel(run.id, by=ANA)
+        kinds = ("paused", "resumed", "woke", "answer", "withdrawn", "retried", "scored")
+        for kind in (*kinds, "cancelled"):
+            assert who(await last(rt, run, kind)) == SAID, kind
+        [score] = await rt.scores(run.id)
+        assert score.by == "ana"
+        scored = [one for one in await rt.events(run.id) if one.kind == "scored"]
+        assert [one.data["name"] for one in scored] == ["decision", "tone"]
+
+
+async def test_a_decision_without_a_name_still_says_how_it_came(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(approve), name="g")
+        run = await resting(rt, State.WAITING)
+        [wait] = await rt.waits()
+        await rt.answer(wait.id, "yes", by=Actor(via="link"))
+        [found] = await rt.wait_history(run.id)
+        assert found.answered_by is None
+        assert found.damaged is None
+        assert (await last(rt, run, "answer")).data == {"wait": wait.id, "via": "link"}
+        for _ in range(2):
+            await rt.score(run.id, "tone", 1, by=Actor(via="link"))
+        assert [one.kind for one in await rt.events(run.id)].count("scored") == 1
+
+
+async def test_a_request_to_stop_a_driven_run_says_who_asked(sqlite_url: str) -> None:
+    async def node(state: Log) -> Any:
+        await rt.pause(run.id, by=ANA)
+        return said("paused")
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(node), name="g")
+        run = await rt.start("g", said(), thread_id="t")
+        await rt.tick()
+        asked = await last(rt, run, "pausing")
+        assert asked.data["by"] == "ana"
+
+
+async def test_a_redaction_policy_leaves_the_way_and_the_address(sqlite_url: str) -> None:
+    async with opened(sqlite_url, redact=Redaction(patterns=[r"10\.0\.0\.\d"])) as rt:
+        rt.register(chain(approve), name="g")
+        run = await resting(rt, State.WAITING)
+        await rt.cancel(run.id, by=ANA, reason="10.0.0.7 asked")
+        event = await last(rt, run, "cancelled")
+        assert who(event) == SAID
+        assert "10.0.0.7" not in event.data["reason"]
+
+
+async def test_an_actor_in_a_node_is_stored_as_the_name(sqlite_url: str) -> None:
+    async def node(state: Log) -> Any:
+        await rt.retry(target.id, by=ANA)
+        await rt.score(target.id, "tone", 1, by=ANA)
+        return {"log": [ANA]}
+
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(fail), name="g", retry=ONCE)
+        rt.register(chain(node), name="agent", retry=ONCE)
+        target = await resting(rt, State.FAILED)
+        run = await rt.start("agent", said(), thread_id="agent")
+        await rt.tick()
+        assert (await rt.get(run.id)).output == said("ana")
+        assert who(await last(rt, target, "retried")) == SAID
+        retried, scored = await rt.effects(run.id)
+        assert (retried.arguments, scored.arguments["by"]) == ({"run_id": target.id}, "ana")
+
+
+async def test_commands_say_that_they_are(sqlite_url: str, capsys: Any) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(fail), name="g", retry=ONCE)
+        run = await resting(rt, State.FAILED)
+        for command in (["retry"], ["pause"], ["resume"]):
+            line = [*command, run.id, "--by", "ana", "--at", sqlite_url]
+            assert await asyncio.to_thread(main, line) == 0
+        for kind in ("retried", "paused", "resumed"):
+            found = await last(rt, run, kind)
+            assert found.data == {"by": "ana", "via": "command line"}
+        capsys.readouterr()
+        assert await asyncio.to_thread(main, ["show", run.id, "--at", sqlite_url]) == 0
+        assert "retried by ana (command line)" in capsys.readouterr().out
+
+
+def test_an_event_is_worded_with_the_way_it_came() -> None:
+    def words(data: dict[str, Any], kind: str = "answer") -> str:
+        return view_event(Event(1, datetime.now(UTC), kind, data)).text
+
+    assert words(SAID) == "answered by ana (browser, 10.0.0.7)"
+    assert words({"by": "ana"}) == "answered by ana"
+    assert words({"via": "link"}) == "answered (link)"
+    assert words({**SAID, "reason": "late"}, "paused") == (
+        "paused by ana (browser, 10.0.0.7): late"
+    )

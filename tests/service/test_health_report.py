@@ -1,0 +1,131 @@
+"""The health of a journal at a glance: the verdict, and what each sign says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from perdure.operations.journal_counts import GraphDue, Signs
+from perdure.service.views.health_report import (
+    HealthFacts,
+    Sign,
+    WorkerCount,
+    daily_growth,
+    growth,
+    health_report,
+    size_plots,
+)
+from perdure.types import Retention, State
+
+NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+QUIET = Signs([], 0, 0, 0, 0, 0, 4_200_000)
+FACTS = HealthFacts(NOW, QUIET, runs={State.HELD: 0}, workers=WorkerCount(2))
+
+
+def sign(facts: HealthFacts, name: str) -> Sign:
+    return next(one for one in health_report(facts).signs if one.name == name)
+
+
+def test_a_quiet_journal_is_well() -> None:
+    report = health_report(FACTS)
+    assert (report.verdict, report.tone) == ("All is well.", "good")
+    assert {one.tone for one in report.signs} == {"good", "plain"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "figure", "tone"),
+    [
+        (replace(FACTS, workers=WorkerCount(0, 1)), "Workers", "0", "bad"),
+        (replace(FACTS, workers=WorkerCount(2, 1)), "Workers", "2", "warn"),
+        (
+            replace(FACTS, signs=QUIET._replace(due=[GraphDue("a", 3, 4_000)])),
+            "Due runs",
+            "on time",
+            "good",
+        ),
+        (
+            replace(FACTS, signs=QUIET._replace(due=[GraphDue("a", 3, 40_000)])),
+            "Due runs",
+            "40s",
+            "warn",
+        ),
+        (
+            replace(FACTS, signs=QUIET._replace(due=[GraphDue("a", 1000, 7_200_000)])),
+            "Due runs",
+            "2h",
+            "bad",
+        ),
+        (
+            replace(FACTS, questions=3, oldest_question=NOW - timedelta(hours=2)),
+            "Questions",
+            "3",
+            "plain",
+        ),
+        (
+            replace(FACTS, questions=1000, oldest_question=NOW - timedelta(days=2)),
+            "Questions",
+            "1,000+",
+            "warn",
+        ),
+        (replace(FACTS, runs={State.HELD: 4}), "Held runs", "4", "warn"),
+        (
+            replace(FACTS, signs=QUIET._replace(unknown=2, unknown_age_ms=60_000)),
+            "Unknown effects",
+            "2",
+            "bad",
+        ),
+        (replace(FACTS, signs=QUIET._replace(messages=9)), "Outbox", "9", "plain"),
+        (
+            replace(FACTS, signs=QUIET._replace(messages=9, message_late_ms=90_000)),
+            "Outbox",
+            "9",
+            "warn",
+        ),
+        (replace(FACTS, signs=QUIET._replace(messages=9, given_up=1)), "Outbox", "1", "bad"),
+    ],
+)
+def test_what_needs_a_person_stands_out(
+    facts: HealthFacts, name: str, figure: str, tone: str
+) -> None:
+    found = sign(facts, name)
+    assert (found.figure, found.tone) == (figure, tone)
+    report = health_report(facts)
+    assert (name.lower() in report.verdict.lower()) == (tone in ("warn", "bad"))
+
+
+def test_the_verdict_names_all_that_needs_attention() -> None:
+    facts = replace(FACTS, runs={State.HELD: 4}, signs=QUIET._replace(unknown=2, given_up=1))
+    report = health_report(facts)
+    assert report.verdict == "Held runs, unknown effects and outbox need attention."
+    assert report.tone == "bad"
+
+
+def test_the_database_says_how_much_it_grows_in_a_day() -> None:
+    sizes = [(NOW - timedelta(days=2), 4_000_000), (NOW, 4_200_000)]
+    assert sign(replace(FACTS, sizes=sizes), "Database").note == "grows by 100 kB a day"
+    assert growth(sizes[:1]) is None
+    assert sign(replace(FACTS, sizes=[sizes[0], sizes[0]]), "Database").note == "in the database"
+
+
+def test_the_size_has_a_plot_and_its_growth_another() -> None:
+    sizes = [(NOW - timedelta(hours=n), 5_000_000 - n * 10_000) for n in range(71, -1, -1)]
+    drawn = size_plots(replace(FACTS, sizes=sizes), UTC)
+    assert drawn is not None
+    assert drawn.count("<svg") == 2
+    assert size_plots(FACTS, UTC) is None
+    days = daily_growth([(NOW - timedelta(days=1), 5.0), (NOW, 9.0), (NOW, 8.0)])
+    assert [grown for _, grown in days] == [0.0, 3.0]
+
+
+def test_it_says_how_long_ended_runs_are_kept() -> None:
+    kept = Retention(done=timedelta(days=30), failed=timedelta(days=90))
+    assert sign(replace(FACTS, retention=kept), "Retention").figure == "30d"
+    assert sign(FACTS, "Retention").figure == "forever"
+
+
+def test_what_is_not_known_has_no_sign() -> None:
+    facts = HealthFacts(NOW, QUIET._replace(database_bytes=None))
+    names = {one.name for one in health_report(facts).signs}
+    assert names & {"Workers", "Held runs", "Database"} == set()

@@ -1,0 +1,438 @@
+"""A question of any dialect shows what will run, and takes the answer that its code can use."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from langchain.agents.middleware.human_in_the_loop import _decision_schema
+from langchain_core.tools import tool
+from pydantic import BaseModel, TypeAdapter
+
+from perdure.operations.answer_decisions import Verdict
+from perdure.operations.answer_dialects import check_fits
+from perdure.service.views.answer_difference import differences
+from perdure.service.views.answer_form import AnswerForm, empty_form, filled_form
+from perdure.service.views.question import Dialect, Question, question_of
+from perdure.service.views.question_answers import quick_answers
+from perdure.service.views.tool_calls import Decision
+from perdure.types import Kind, Wait
+from tests.support.forms import posted, posted_edit
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+def wait(value: Any, schema: Any = None, **more: Any) -> Wait:
+    fields: dict[str, Any] = {"wake_at": None, "name": None, "expires_at": None}
+    return Wait(
+        id="w1",
+        run_id="r1",
+        thread_id="t1",
+        kind=Kind.HUMAN,
+        value=value,
+        created_at=NOON,
+        response_schema=schema,
+        **{**fields, **more},
+    )
+
+
+def item(action: str = "pay", args: Any = None, words: Any = None, **allow: bool) -> dict[str, Any]:
+    names = ("allow_accept", "allow_ignore", "allow_respond", "allow_edit")
+    return {
+        "action_request": {"action": action, "args": args or {"n": 1, "to": "bo"}},
+        "config": {name: allow.get(name, False) for name in names},
+        "description": words,
+    }
+
+
+def review(
+    *actions: dict[str, Any], allowed: Any = ("approve", "edit", "reject")
+) -> dict[str, Any]:
+    return {
+        "action_requests": list(actions),
+        "review_configs": [
+            {"action_name": one["name"], "allowed_decisions": list(allowed)} for one in actions
+        ],
+    }
+
+
+PAY = {"name": "pay", "args": {"invoice": "A-17", "amount": 20.5}, "description": "Rent is due."}
+BOOK = {"name": "book", "args": {"seats": ["1A", "1B"], "note": "Two\r\nlines\x00"}}
+
+
+def send(question: Wait, **texts: str) -> AnswerForm:
+    """The form of a question after it was sent with these texts; `__` is a dot."""
+    sent = {name.replace("__", "."): [text] for name, text in texts.items()}
+    form = filled_form(question_of(question), question.value, sent)
+    if form.is_good:
+        check_fits("w1", question.value, question.response_schema, form.answer)
+    return form
+
+
+def decide(question: Wait, **texts: str) -> Any:
+    form = send(question, how="decisions", **texts)
+    assert form.is_good, form
+    return form.answer
+
+
+# -- HumanInTheLoopMiddleware
+
+
+def test_a_review_shows_the_real_calls_and_the_agents_words_apart() -> None:
+    question = question_of(wait(review(PAY, BOOK)))
+    assert question.dialect is Dialect.REVIEW
+    pay, book = question.actions
+    assert (pay.tool, pay.arguments, pay.words) == ("pay", PAY["args"], "Rent is due.")
+    assert pay.allowed == (Decision.APPROVE, Decision.EDIT, Decision.REJECT)
+    assert (book.words, question.words, question.shown) == ("", "", None)
+
+
+def test_what_the_middleware_says_by_itself_is_not_the_agents_word() -> None:
+    said = "Tool execution requires approval\n\nTool: pay\nArgs: {'invoice': 'A-17'}"
+    action = {"name": "pay", "args": {"invoice": "A-17"}, "description": said}
+    assert question_of(wait(review(action))).actions[0].words == ""
+    lies = {**action, "description": said.replace("A-17", "A-18")}
+    assert "A-18" in question_of(wait(review(lies))).actions[0].words
+
+
+def test_each_call_of_a_review_is_decided() -> None:
+    question = wait(review(PAY, BOOK))
+    assert decide(
+        question, decision__0="approve", decision__1="reject", reason__1=" Too many "
+    ) == {"decisions": [{"type": "approve"}, {"type": "reject", "message": "Too many"}]}
+    assert decide(question, decision__0="reject", decision__1="reject") == {
+        "decisions": [{"type": "reject"}, {"type": "reject"}]
+    }
+    one = send(question, how="decisions", decision__0="approve")
+    assert not one.is_good
+    assert [part.error for part in one.actions] == ["", "Choose one."]
+    other = send(question, how="decisions", decision__0="respond", decision__1="approve")
+    assert other.actions[0].error == "'respond' cannot be chosen here."
+
+
+def test_an_edit_changes_what_was_changed_and_says_so() -> None:
+    question = wait(review(PAY, BOOK))
+    form = empty_form(question_of(question))
+    sent = posted_edit(form, amount="30") | {"decision.1": ["edit"]}
+    edit = form.actions[1].edit
+    assert edit is not None
+    sent |= posted(edit, seats="1A\n2B")
+    made = filled_form(question_of(question), question.value, sent)
+    assert made.answer == {
+        "decisions": [
+            {
+                "type": "edit",
+                "edited_action": {"name": "pay", "args": {"invoice": "A-17", "amount": 30}},
+            },
+            {
+                "type": "edit",
+                "edited_action": {
+                    "name": "book",
+                    "args": {"seats": ["1A", "2B"], "note": "Two\r\nlines\x00"},
+                },
+            },
+        ]
+    }
+    amount, seats = differences(made)
+    assert (amount.tool, amount.name, amount.before, amount.after) == (
+        "pay",
+        "amount",
+        "20.5",
+        "30",
+    )
+    assert (seats.tool, seats.name) == ("book", "seats")
+    assert "<del>1B</del><ins>2B</ins>" in seats.html
+
+
+def test_an_edit_without_a_change_has_no_difference() -> None:
+    question = wait(review(PAY))
+    form = filled_form(
+        question_of(question), question.value, posted_edit(empty_form(question_of(question)))
+    )
+    assert form.is_good
+    assert differences(form) == []
+
+
+def test_a_wrong_edit_is_refused_at_its_field() -> None:
+    question = wait(review(PAY))
+    sent = posted_edit(empty_form(question_of(question)), amount="much")
+    form = filled_form(question_of(question), question.value, sent)
+    assert not form.is_good
+    assert form.actions[0].decision is Decision.EDIT
+    edit = form.actions[0].edit
+    assert edit is not None
+    assert {one.key: one.error for one in edit.fields} == {
+        "invoice": "",
+        "amount": "This must be a number, such as 12 or 3.5.",
+    }
+    assert edit.fields[1].text == "much"
+
+
+def test_a_response_needs_words() -> None:
+    question = wait(review(PAY, allowed=["respond"]))
+    assert decide(question, decision__0="respond", message__0="Ask Bo") == {
+        "decisions": [{"type": "respond", "message": "Ask Bo"}]
+    }
+    assert send(question, how="decisions", decision__0="respond").actions[0].error
+
+
+def test_what_is_stored_without_its_secret_is_not_edited() -> None:
+    question = question_of(wait(review({"name": "login", "args": {"password": "***"}})))
+    [action] = question.actions
+    assert action.allowed == (Decision.APPROVE, Decision.REJECT)
+    assert "secret" in action.note
+    inbox = wait(item(args={"key": "***"}, allow_accept=True, allow_edit=True))
+    assert decide(inbox, decision__0="approve") == [{"type": "accept", "args": None}]
+
+
+# -- one call at a time
+
+
+class Line(BaseModel):
+    text: str
+    n: int = 3
+
+
+@tool
+def order(invoice: str, amount: float, lines: list[Line], urgent: bool = False) -> str:
+    """Order something."""
+    return invoice
+
+
+def call(*allowed: Any, args: Any = None) -> Wait:
+    schema = TypeAdapter(_decision_schema(allowed, "order", order)).json_schema()
+    value = {
+        "type": "tool_approval",
+        "tool_call_id": "c1",
+        "name": "order",
+        "args": args or {"invoice": "A-17", "amount": 2, "lines": [{"text": "x"}]},
+        "description": "I need it.",
+    }
+    return wait(value, schema)
+
+
+def test_a_single_call_is_decided_with_the_tools_own_types() -> None:
+    question = call("approve", "edit", "reject", "respond")
+    shown = question_of(question)
+    assert shown.dialect is Dialect.CALL
+    assert shown.actions[0].tool == "order"
+    assert shown.actions[0].words == "I need it."
+    assert shown.actions[0].allowed == tuple(one for one in Decision if one is not Decision.SKIP)
+    assert decide(question, decision__0="approve") == {"type": "approve"}
+    assert decide(question, decision__0="reject", reason__0="No") == {
+        "type": "reject",
+        "message": "No",
+    }
+    sent = posted_edit(empty_form(shown), amount="2.5", urgent="on")
+    form = filled_form(shown, question.value, sent)
+    assert form.answer == {
+        "type": "edit",
+        "edited_action": {
+            "name": "order",
+            "args": {
+                "invoice": "A-17",
+                "amount": 2.5,
+                "lines": [{"text": "x"}],
+                "urgent": True,
+            },
+        },
+    }
+    wrong = posted_edit(empty_form(shown), amount="")
+    assert not filled_form(shown, question.value, wrong).is_good
+
+
+def test_an_edit_keeps_arguments_that_the_tool_does_not_declare() -> None:
+    args = {"invoice": 17, "amount": 2, "lines": [], "more": "x"}
+    question = call("edit", args=args)
+    shown = question_of(question)
+    form = empty_form(shown)
+    assert {one.label for one in form.actions[0].edit.fields} >= {"More"}  # type: ignore[union-attr]
+    made = filled_form(shown, question.value, posted_edit(form, more="y", invoice='"A-18"'))
+    edited = made.answer["edited_action"]["args"]
+    assert (edited["more"], edited["invoice"]) == ("y", "A-18")
+
+
+def test_one_decision_has_a_plain_schema() -> None:
+    assert question_of(call("approve")).actions[0].allowed == (Decision.APPROVE,)
+
+
+def test_a_call_with_a_schema_of_its_own_is_a_form() -> None:
+    question = wait({"type": "tool_approval", "name": "x", "args": {}}, {"type": "boolean"})
+    assert question_of(question).dialect is Dialect.FORM
+
+
+# -- the Agent Inbox
+
+
+@pytest.mark.parametrize("is_list", [True, False])
+def test_each_flag_of_the_agent_inbox_allows_its_response(is_list: bool) -> None:
+    flags = {
+        "allow_accept": (
+            "approve",
+            [{"type": "accept", "args": {"action": "pay", "args": {"n": 1, "to": "bo"}}}],
+        ),
+        "allow_ignore": ("skip", [{"type": "ignore", "args": None}]),
+        "allow_respond": ("respond", [{"type": "response", "args": "Later"}]),
+        "allow_edit": (
+            "edit",
+            [{"type": "edit", "args": {"action": "pay", "args": {"n": 1, "to": "bo"}}}],
+        ),
+    }
+    for flag, (decision, answer) in flags.items():
+        one = item("pay", None, "Please.", **{flag: True})
+        question = wait([one] if is_list else one)
+        shown = question_of(question)
+        assert shown.dialect is Dialect.AGENT_INBOX
+        assert shown.actions[0].words == "Please."
+        assert shown.actions[0].allowed == (Decision(decision),)
+        sent = {"how": ["decisions"], "decision.0": [decision], "message.0": ["Later"]}
+        if decision == "edit":
+            sent |= posted_edit(empty_form(shown))
+        made = filled_form(shown, question.value, sent)
+        assert made.answer == answer
+        check_fits("w1", question.value, None, made.answer)
+
+
+def test_arguments_without_names_are_shown_and_not_edited() -> None:
+    question = question_of(wait(item(args=["a", "b"], allow_edit=True, allow_accept=True)))
+    assert question.actions[0].arguments == {"arguments": ["a", "b"]}
+    assert question.actions[0].allowed == (Decision.APPROVE,)
+
+
+def test_nothing_that_an_item_says_is_hidden() -> None:
+    question = question_of(wait([{**item(allow_accept=True), "ticket": 7}]))
+    assert question.shown == {"ticket": 7}
+
+
+# -- forms and plain values
+
+
+def test_a_plain_question_takes_a_text_or_json_and_nothing_is_guessed() -> None:
+    plain = wait({"draft": "Dear Bo"})
+    question = question_of(plain)
+    assert question.dialect is Dialect.PLAIN
+    assert (question.shown, question.words) == ({"draft": "Dear Bo"}, "")
+    assert quick_answers(question) == []
+    assert send(plain, how="text", text="yes\r\nplease").answer == "yes\nplease"
+    assert send(plain, how="json", json="true").answer is True
+    assert send(plain, how="json", json="null").answer is None
+    wrong = send(plain, how="json", json="yes")
+    assert not wrong.is_good
+    assert 'A text has quotes: "yes"' in wrong.error
+    assert wrong.json == "yes"
+    for how in ("decisions", "form", "quick", "", "other"):
+        assert not send(plain, how=how).is_good
+
+
+@pytest.mark.parametrize("value", ["Send it?", 5, None, True, [1, 2], {"question": "Send it?"}])
+def test_any_value_can_be_asked(value: Any) -> None:
+    question = question_of(wait(value))
+    assert question.words == ("Send it?" if "Send it?" in str(value) else "")
+    assert question.shown == (None if question.words else value)
+    assert empty_form(question).actions == ()
+
+
+def test_the_agents_words_are_apart_from_what_is_decided() -> None:
+    question = question_of(wait({"question": "Send it?", "draft": "Dear Bo"}, {"type": "boolean"}))
+    assert (question.words, question.shown) == ("Send it?", {"draft": "Dear Bo"})
+
+
+def test_a_form_can_be_answered_with_json_too() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    question = wait("How many?", schema)
+    assert send(question, how="form", answer__n="3").answer == {"n": 3}
+    assert send(question, how="json", json='{"n": 3}').answer == {"n": 3}
+    wrong = send(question, how="json", json='{"n": "three"}')
+    assert "'three' is not of type 'integer'" in wrong.error
+    assert not send(question, how="text", text="3").is_good
+
+
+def test_a_changed_text_of_a_form_is_a_difference() -> None:
+    schema = {
+        "properties": {"verdict": {"enum": ["send", "drop"]}, "draft": {"type": "string"}},
+        "required": ["verdict"],
+    }
+    question = wait({"draft": "Dear Bo"}, schema)
+    form = send(question, how="form", answer__verdict='"send"', answer__draft="Dear Ana")
+    [change] = differences(form)
+    assert (change.tool, change.name) == ("", "draft")
+    assert change.html == "<pre>Dear <del>Bo</del><ins>Ana</ins></pre>"
+
+
+def test_a_breakpoint_is_let_go_on() -> None:
+    question = wait({"breakpoint": ["send"]})
+    assert question_of(question).dialect is Dialect.BREAKPOINT
+    assert send(question, how="quick", quick="0").answer is True
+
+
+QUICK: list[tuple[Wait, list[tuple[str, Verdict | None]]]] = [
+    (wait(review(PAY)), [("Approve", Verdict.APPROVED), ("Reject", Verdict.REJECTED)]),
+    (
+        wait(review(PAY, BOOK)),
+        [("Approve all", Verdict.APPROVED), ("Reject all", Verdict.REJECTED)],
+    ),
+    (wait(review(PAY, allowed=["edit"])), []),
+    (
+        wait([item(allow_accept=True, allow_ignore=True)]),
+        [("Approve", Verdict.APPROVED), ("Skip", Verdict.REJECTED)],
+    ),
+    (wait("?", {"type": "boolean"}), [("Yes", None), ("No", None)]),
+    (
+        wait("?", {"enum": ["approve", "reject", "later"]}),
+        [("approve", Verdict.APPROVED), ("reject", Verdict.REJECTED), ("later", None)],
+    ),
+    (
+        wait(
+            "?",
+            {
+                "properties": {"ok": {"type": "boolean"}, "why": {"type": "string"}},
+                "required": ["ok"],
+            },
+        ),
+        [("Yes", Verdict.APPROVED), ("No", Verdict.REJECTED)],
+    ),
+    (wait("?", {"properties": {"n": {"type": "integer"}}, "required": ["n"]}), []),
+    (wait("?"), []),
+]
+
+
+@pytest.mark.parametrize(("question", "labels"), QUICK)
+def test_what_needs_no_writing_needs_one_click(question: Wait, labels: Any) -> None:
+    found = quick_answers(question_of(question))
+    assert [(one.label, one.verdict) for one in found] == labels
+    for n, one in enumerate(found):
+        assert send(question, how="quick", quick=str(n)).answer == one.answer
+    assert not send(question, how="quick", quick=str(len(found))).is_good
+    assert not send(question, how="quick", quick="x").is_good
+
+
+def test_a_choice_that_needs_more_is_no_quick_answer() -> None:
+    schema = {
+        "properties": {"action": {"enum": ["send", "edit"]}, "body": {"type": "string"}},
+        "required": ["action"],
+        "if": {"properties": {"action": {"const": "edit"}}},
+        "then": {"required": ["body"]},
+    }
+    assert [one.label for one in quick_answers(question_of(wait("?", schema)))] == ["send"]
+
+
+# -- time, damage
+
+
+def test_a_question_that_expires_soon_stands_out() -> None:
+    def question(expires: timedelta | None) -> Question:
+        return question_of(wait("?", expires_at=None if expires is None else NOON + expires))
+
+    assert not question(None).expires_soon(NOON)
+    assert not question(timedelta(days=2)).expires_soon(NOON)
+    assert question(timedelta(hours=3)).expires_soon(NOON)
+    assert question(timedelta(0)).is_expired(NOON)
+
+
+def test_a_damaged_question_says_why_and_takes_no_answer() -> None:
+    question = wait(None, damaged="The row is damaged.")
+    shown = question_of(question)
+    assert shown.damaged == "The row is damaged."
+    assert quick_answers(shown) == []
+    assert not send(question, how="json", json="true").is_good

@@ -1,0 +1,297 @@
+"""Signed links to questions: bound to what was shown, to a person and to a time, and used once."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from itsdangerous import URLSafeSerializer
+
+import perdure
+from perdure.errors import (
+    AlreadyAnswered,
+    BadAnswer,
+    BadArgument,
+    InvalidLink,
+    LinkExpired,
+    LinkSpent,
+    NotFound,
+    WaitClosed,
+    WaitExpired,
+)
+from perdure.runtime import Runtime
+from perdure.service.public_url import PublicUrl, check_public_url
+from perdure.types import Retry, Wait
+from tests.support.agents import Log, chain, opened
+
+BASE = "https://agents.example.com/perdure"
+ANA = "ana@example.com"
+
+
+def approve(state: Log) -> Log:
+    return {"log": [perdure.ask({"draft": state["value"]})]}
+
+
+def divide(state: Log) -> Log:
+    return {"log": [str(100 // perdure.ask("By how many?"))]}
+
+
+def limited(state: Log) -> Log:
+    return {"log": [perdure.ask("Now?", expires=timedelta(hours=1), default="no")]}
+
+
+def linked(url: str, **options: Any) -> Any:
+    return opened(url, public_url=BASE, **options)
+
+
+async def asked(rt: Runtime, graph: Any = approve) -> Wait:
+    rt.register(chain(graph), name="g", retry=Retry(attempts=1))
+    await rt.start("g", {"log": [], "value": "Dear Bo"}, thread_id="t")
+    await rt.tick()
+    [wait] = await rt.waits()
+    return wait
+
+
+def token_of(url: str) -> str:
+    [token] = parse_qs(urlsplit(url).query)["t"]
+    return token
+
+
+async def look(rt: Runtime, token: str) -> Any:
+    return await rt.journal.arun(rt.services.links.look(token))
+
+
+async def answer(rt: Runtime, token: str, value: Any, address: str | None = None) -> Any:
+    return await rt.journal.arun(rt.services.links.answer(token, value, address))
+
+
+async def test_an_answer_through_a_link_is_that_of_the_person_it_was_made_for(url: str) -> None:
+    async with linked(url) as rt:
+        wait = await asked(rt)
+        link = await rt.link(wait.id, to=ANA)
+        assert link.startswith(f"{BASE}/ui/link?t=")
+        seen = await look(rt, token_of(link))
+        assert (seen.link.to, seen.wait.value, seen.is_spent) == (ANA, {"draft": "Dear Bo"}, False)
+        await answer(rt, token_of(link), "yes", "10.0.0.7")
+        await rt.tick()
+        [run] = await rt.runs()
+        assert run.output["log"] == ["yes"]
+        [event] = [one for one in await rt.events(run.id) if one.kind == "answer"]
+        assert event.data == {"wait": wait.id, "by": ANA, "via": "link", "from": "10.0.0.7"}
+
+
+async def test_looking_at_a_link_changes_nothing(sqlite_url: str) -> None:
+    async with linked(sqlite_url) as rt:
+        wait = await asked(rt)
+        token = token_of(await rt.link(wait.id, to=ANA))
+        before = await rt.events(wait.run_id)
+        for _ in range(3):
+            await look(rt, token)
+        assert await rt.events(wait.run_id) == before
+        assert await rt.waits() == [wait]
+
+
+async def test_a_link_answers_once(url: str) -> None:
+    async with linked(url) as rt:
+        wait = await asked(rt)
+        ana, bo = [token_of(await rt.link(wait.id, to=to)) for to in (ANA, "bo@example.com")]
+        await answer(rt, ana, "yes")
+        for token in (ana, bo):
+            with pytest.raises(AlreadyAnswered, match=ANA):
+                await answer(rt, token, "no")
+        assert (await look(rt, bo)).wait.answered_by == ANA
+
+
+async def test_a_link_is_spent_even_if_the_answer_was_withdrawn(url: str) -> None:
+    async with linked(url) as rt:
+        wait = await asked(rt, divide)
+        token = token_of(await rt.link(wait.id, to=ANA))
+        await answer(rt, token, 0)
+        await rt.tick()
+        await rt.withdraw(wait.id)
+        assert (await look(rt, token)).is_spent
+        with pytest.raises(LinkSpent, match="withdrawn"):
+            await answer(rt, token, 4)
+        await rt.answer(wait.id, 4)
+
+
+async def test_a_new_link_to_a_question_that_is_open_again_answers_it(url: str) -> None:
+    async with linked(url) as rt:
+        wait = await asked(rt, divide)
+        old = token_of(await rt.link(wait.id, to=ANA))
+        await rt.answer(wait.id, 0)
+        await rt.tick()
+        await rt.withdraw(wait.id)
+        new = token_of(await rt.link(wait.id, to=ANA))
+        assert ((await look(rt, old)).is_spent, (await look(rt, new)).is_spent) == (True, False)
+        await answer(rt, new, 4)
+
+
+async def test_a_link_expires(url: str) -> None:
+    async with linked(url) as rt:
+        wait = await asked(rt)
+        token = token_of(await rt.link(wait.id, to=ANA, expires=timedelta(hours=2)))
+        rt.clock.advance(timedelta(hours=2) - timedelta(seconds=1))
+        await look(rt, token)
+        rt.clock.advance(timedelta(seconds=1))
+        for use in (look(rt, token), answer(rt, token, "yes")):
+            with pytest.raises(LinkExpired, match="14:00"):
+                await use
+        assert len(await rt.waits()) == 1
+
+
+async def test_a_link_ends_with_its_question(sqlite_url: str) -> None:
+    async with linked(sqlite_url) as rt:
+        wait = await asked(rt, limited)
+        token = token_of(await rt.link(wait.id, to=ANA))
+        assert (await look(rt, token)).link.expires_at == wait.expires_at
+        rt.clock.advance(timedelta(hours=1))
+        with pytest.raises(LinkExpired):
+            await answer(rt, token, "yes")
+        await rt.tick()
+        with pytest.raises(WaitExpired):
+            await rt.link(wait.id, to=ANA)
+
+
+async def test_a_link_does_not_answer_what_changed_since_it_was_made(url: str) -> None:
+    async with linked(url) as rt:
+        bound = rt.register(chain(approve), name="edited")
+        await rt.start("edited", {"log": [], "value": "Dear Bo"}, thread_id="t")
+        await rt.tick()
+        [wait] = await rt.waits()
+        token = token_of(await rt.link(wait.id, to=ANA))
+        place: Any = {"configurable": {"thread_id": "t"}}
+        await bound.aupdate_state(place, {"value": "Dear Eve"}, as_node="__start__")
+        await rt.tick()
+        [changed] = await rt.waits()
+        assert changed.id != wait.id
+        with pytest.raises(WaitClosed):
+            await answer(rt, token, "yes")
+        assert await rt.waits() == [changed]
+
+
+async def test_an_answer_that_does_not_fit_leaves_the_link_as_it_was(sqlite_url: str) -> None:
+    def typed(state: Log) -> Log:
+        answered = perdure.ask("How many?", response_schema={"type": "integer"})
+        return {"log": [str(answered)]}
+
+    async with linked(sqlite_url) as rt:
+        wait = await asked(rt, typed)
+        token = token_of(await rt.link(wait.id, to=ANA))
+        with pytest.raises(BadAnswer):
+            await answer(rt, token, "many")
+        await answer(rt, token, 3)
+
+
+def forgeries(token: str, wait: Wait) -> dict[str, str]:
+    body, _, signature = token.rpartition(".")
+    other = json.dumps([wait.id, "eve@example.com", 4_000_000_000, 0]).encode()
+    return {
+        "empty": "",
+        "no signature": body,
+        "cut off": token[:-1],
+        "changed": ("A" if token[0] != "A" else "B") + token[1:],
+        "another person": f"{base64.urlsafe_b64encode(other).decode().strip('=')}.{signature}",
+        "another key": str(
+            URLSafeSerializer("x", salt="perdure.link").dumps([wait.id, "e", 9**9, 0])
+        ),
+        "long": "A" * 2000 + f".{signature}",
+        "not ASCII": "ä" + token,
+        "NUL": "\0" + token,
+    }
+
+
+async def test_a_forged_link_says_nothing_about_its_question(sqlite_url: str) -> None:
+    async with linked(sqlite_url) as rt:
+        wait = await asked(rt)
+        token = token_of(await rt.link(wait.id, to=ANA))
+        for forged in forgeries(token, wait).values():
+            for use in (look(rt, forged), answer(rt, forged, "yes")):
+                with pytest.raises(InvalidLink) as refused:
+                    await use
+                assert wait.id not in str(refused.value)
+        assert await rt.waits() == [wait]
+
+
+async def test_a_signature_of_something_else_is_not_a_link(sqlite_url: str) -> None:
+    """What the server signs for another purpose has another salt."""
+    from perdure.operations.server_secret import server_secret
+
+    async with linked(sqlite_url) as rt:
+        wait = await asked(rt)
+        secret = await rt.journal.arun(server_secret(rt.engine.serializer))
+        how = {"key_derivation": "hmac"}
+        for salt in ("itsdangerous", "perdure.session"):
+            other = URLSafeSerializer(secret, salt=salt, signer_kwargs=how)
+            with pytest.raises(InvalidLink):
+                await look(rt, str(other.dumps([wait.id, ANA, 4_000_000_000, 0])))
+
+
+async def test_every_process_on_the_journal_accepts_a_link(url: str) -> None:
+    async with linked(url) as rt:
+        wait = await asked(rt)
+        async with perdure.Client(url, public_url=BASE, clock=rt.clock) as client:
+            token = token_of(await client.link(wait.id, to=ANA))
+        assert (await look(rt, token)).link.wait_id == wait.id
+
+
+async def test_a_link_to_a_run_that_was_deleted_says_so(sqlite_url: str) -> None:
+    async with linked(sqlite_url) as rt:
+        wait = await asked(rt)
+        token = token_of(await rt.link(wait.id, to=ANA))
+        await rt.cancel(wait.run_id)
+        await rt.erase("t")
+        with pytest.raises(NotFound):
+            await look(rt, token)
+
+
+async def test_a_link_needs_an_open_question_a_person_and_a_public_url(sqlite_url: str) -> None:
+    async with linked(sqlite_url) as rt:
+        wait = await asked(rt)
+        for bad in ({"to": ""}, {"to": ANA, "expires": timedelta(0)}, {"to": "x" * 300}):
+            with pytest.raises(perdure.Error):
+                await rt.link(wait.id, **bad)
+        with pytest.raises(NotFound):
+            await rt.link("nothing", to=ANA)
+        await rt.answer(wait.id, "yes")
+        with pytest.raises(AlreadyAnswered):
+            await rt.link(wait.id, to=ANA)
+    async with perdure.Client(sqlite_url) as client:
+        with pytest.raises(BadArgument, match="PERDURE_PUBLIC_URL"):
+            await client.link(wait.id, to=ANA)
+
+
+def test_the_environment_names_the_public_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert PublicUrl.of(None) is None
+    monkeypatch.setenv("PERDURE_PUBLIC_URL", "https://a.example.com/")
+    assert PublicUrl.of(None) == PublicUrl("https://a.example.com")
+    assert PublicUrl.of("http://127.0.0.1:8000") == PublicUrl("http://127.0.0.1:8000")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "agents.example.com",
+        "ftp://agents.example.com",
+        "https://",
+        "https://user:word@example.com",
+        "https://example.com/?a=b",
+        "https://example.com/#a",
+        "https://example.com/\r\nx",
+        'https://example.com/">',
+        "https://exämple.com",
+        "https://example.com:x",
+        "https://example.com/" + "x" * 2000,
+        "javascript:alert(1)",
+        7,
+    ],
+)
+def test_an_invalid_public_url_is_refused(url: Any) -> None:
+    with pytest.raises(BadArgument, match="public_url"):
+        check_public_url(url)
+    with pytest.raises(BadArgument, match="public_url"):
+        perdure.Client("sqlite:///x.db", public_url=url)

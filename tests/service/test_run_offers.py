@@ -1,0 +1,73 @@
+"""What can be done to a run now, and the words that say what it will do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from perdure.service.views.consequences import Stakes
+from perdure.service.views.run_offers import Offered, offers
+from perdure.types import Kind, Run, State, WaitRecord
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+GRACE = timedelta(seconds=10)
+
+
+def run(state: State) -> Run:
+    return Run("r", "t", "g", state, None, None, None, {}, (), NOON, NOON, None)
+
+
+def wait(kind: Kind, **more: Any) -> WaitRecord:
+    given: dict[str, Any] = {"wake_at": None, "name": None, "expires_at": None, **more}
+    return WaitRecord(
+        "w", "r", "t", kind, None, given["wake_at"], given["name"], given["expires_at"], NOON
+    )
+
+
+def offered(
+    state: State, *waits: WaitRecord, can_fork: bool = True, **at_stake: Any
+) -> dict[Offered, str]:
+    found = offers(run(state), Stakes(**at_stake), waits, NOON, GRACE, can_fork=can_fork)
+    return {one.what: " ".join((one.text, *one.also)) for one in found}
+
+
+def test_each_state_offers_what_is_possible() -> None:
+    assert [*offered(State.RUNNING)] == [
+        *(Offered.PAUSE, Offered.SIGNAL, Offered.FORK, Offered.CANCEL),
+    ]
+    assert [*offered(State.PAUSED)] == [
+        *(Offered.RESUME, Offered.SIGNAL, Offered.FORK, Offered.CANCEL),
+    ]
+    assert [*offered(State.FAILED)] == [Offered.RETRY, Offered.FORK]
+    assert [*offered(State.DONE, can_fork=False)] == []
+    assert Offered.RETRY not in offered(State.HELD, unknown=("charge",))
+
+
+def test_cancelling_says_what_is_undone_and_which_children_end() -> None:
+    said = offered(State.WAITING, undoable=("book", "pay"), children=2)[Offered.CANCEL]
+    assert said == (
+        "The run is cancelled once a worker has undone its effects. "
+        "It also undoes 2 effects: book, pay. It also cancels 2 child runs."
+    )
+
+
+def test_a_sleeper_can_be_woken_unless_it_is_paused() -> None:
+    asleep = wait(Kind.CLOCK, wake_at=NOON + timedelta(days=2))
+    said = offered(State.WAITING, asleep)[Offered.WAKE]
+    assert (
+        said == "Its sleep ends now, and not at 2030-01-03 12:00:00Z (in 2d); it goes on at once."
+    )
+    assert Offered.WAKE not in offered(State.PAUSED, asleep)
+    assert Offered.WAKE not in offered(State.WAITING)
+
+
+def test_a_signal_names_what_the_run_waits_for() -> None:
+    said = offered(State.WAITING, wait(Kind.SIGNAL, name="reply"))[Offered.SIGNAL]
+    assert said == "The run waits for reply: it goes on with the value that you send."
+    assert "kept until it does" in offered(State.RUNNING)[Offered.SIGNAL]
+
+
+def test_a_fork_says_that_the_run_stays_and_effects_are_called_again() -> None:
+    said = offered(State.DONE)[Offered.FORK]
+    assert "This run and its thread stay as they are." in said
+    assert "Effects of the new run are new calls." in said
