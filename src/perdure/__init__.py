@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from perdure.effects.decorator import effect as effect
     from perdure.effects.outbox import outbox as outbox
     from perdure.errors import AlreadyAnswered as AlreadyAnswered
+    from perdure.errors import AlreadyAssigned as AlreadyAssigned
     from perdure.errors import AnswerRefused as AnswerRefused
     from perdure.errors import BadAnswer as BadAnswer
     from perdure.errors import BadArgument as BadArgument
@@ -50,10 +51,15 @@ if TYPE_CHECKING:
     from perdure.runtime import Runtime as Runtime
     from perdure.saver import Saver as Saver
     from perdure.serde.redaction_policy import Redaction as Redaction
+    from perdure.server.ui.identity import TrustedProxy as TrustedProxy
+    from perdure.server.ui.identity import UiUser as UiUser
+    from perdure.service.mail import Mail as Mail
     from perdure.service.webhooks import RunWebhooks as RunWebhooks
     from perdure.service.webhooks import Webhook as Webhook
     from perdure.thread_import import import_threads as import_threads
+    from perdure.types import Actor as Actor
     from perdure.types import Chunk as Chunk
+    from perdure.types import Decision as Decision
     from perdure.types import Done as Done
     from perdure.types import EffectRecord as EffectRecord
     from perdure.types import EffectState as EffectState
@@ -69,13 +75,17 @@ if TYPE_CHECKING:
     from perdure.types import Schedule as Schedule
     from perdure.types import State as State
     from perdure.types import Wait as Wait
+    from perdure.types import WorkerInfo as WorkerInfo
 
 _HOME = {
+    "Actor": "perdure.types",
     "AlreadyAnswered": "perdure.errors",
+    "AlreadyAssigned": "perdure.errors",
     "AnswerRefused": "perdure.errors",
     "BadAnswer": "perdure.errors",
     "BadArgument": "perdure.errors",
     "Client": "perdure.client",
+    "Decision": "perdure.types",
     "Done": "perdure.types",
     "EffectFailed": "perdure.errors",
     "EffectRecord": "perdure.types",
@@ -88,6 +98,7 @@ _HOME = {
     "JoinFailed": "perdure.errors",
     "Kind": "perdure.types",
     "LeaseLost": "perdure.errors",
+    "Mail": "perdure.service.mail",
     "Message": "perdure.types",
     "NotDone": "perdure.errors",
     "NotFound": "perdure.errors",
@@ -104,12 +115,15 @@ _HOME = {
     "State": "perdure.types",
     "TakenBack": "perdure.errors",
     "ThreadBusy": "perdure.errors",
+    "TrustedProxy": "perdure.server.ui.identity",
+    "UiUser": "perdure.server.ui.identity",
     "Unavailable": "perdure.errors",
     "UnknownGraph": "perdure.errors",
     "Wait": "perdure.types",
     "WaitClosed": "perdure.errors",
     "WaitExpired": "perdure.errors",
     "Webhook": "perdure.service.webhooks",
+    "WorkerInfo": "perdure.types",
     "WrongState": "perdure.errors",
     "ask": "perdure.agent",
     "connect": "perdure.journal",

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from perdure.blocking import LoopThread, blocking_iterator, blocking_method
 from perdure.context_managed import ContextManaged
@@ -25,7 +25,7 @@ from perdure.journal import Journal, scrub, version
 from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.names import check_id, check_renamed, check_text, maybe_id
 from perdure.observe.observers import Observers
-from perdure.operations import claims, messages
+from perdure.operations import claims, journal_counts, messages, sizes
 from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, call_number, parent_of_call, recorded
 from perdure.serde.codec import Codec
@@ -36,6 +36,8 @@ from perdure.serde.serializer import Serializer
 from perdure.service.frames import FrameBuilder
 from perdure.service.health import Diagnosis, diagnose, redact
 from perdure.service.local_engine import LocalEngine
+from perdure.service.public_url import MISSING, check_public_url
+from perdure.service.question_links import LASTS
 from perdure.service.records import Cursor
 from perdure.service.reflections import ReflectionService
 from perdure.service.run_selection import select_runs
@@ -59,11 +61,14 @@ from perdure.types import (
     ENDED,
     Chunk,
     Control,
+    DatabaseSize,
+    Decision,
     Done,
     Durability,
     EffectRecord,
     EffectState,
     Event,
+    EventKind,
     Kind,
     Message,
     PromptRecord,
@@ -75,9 +80,16 @@ from perdure.types import (
     Strategy,
     Wait,
     WaitRecord,
+    WorkerInfo,
 )
 
+if TYPE_CHECKING:  # pictures are for those who look at them
+    from perdure.service.views.inbox_value import Inbox
+    from perdure.service.views.run_life import Timeline
+
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
+WITHOUT_BY = Record(without=("by",))
+"""For calls whose records in older journals have no `by`: their arguments must stay the same."""
 _NAMESPACE = uuid.UUID("9a4b4f0e-5d1c-5b6e-8a51-7d7065726475")
 
 B = TypeVar("B", bound=LoopThread)
@@ -89,7 +101,8 @@ class Client(ContextManaged):
     `url` is the journal, `PERDURE_URL` by default; it is opened on first use. `allow` and
     `encryption_keys` are those of `Saver`, and so is `redact`: a `Redaction`. `observe` is an
     observer, or several: `perdure.observe` has some, and True takes those that the environment
-    configures. Every method is a coroutine; `blocking` has the same methods for callers without an
+    configures. `public_url` is where people reach the pages, for `link`; `PERDURE_PUBLIC_URL` by
+    default. Every method is a coroutine; `blocking` has the same methods for callers without an
     event loop.
 
         async with Client("postgresql://localhost/agents") as client:
@@ -109,6 +122,7 @@ class Client(ContextManaged):
         clock: Clock | None = None,
         observe: Any = None,
         redact: Redaction | None = None,
+        public_url: str | None = None,
         keys: None = None,
         observer: None = None,
     ) -> None:
@@ -119,11 +133,14 @@ class Client(ContextManaged):
         )
         serializer = Serializer(Codec(allow, redact), envelope)
         engine = LocalEngine(url, serializer, Observers(observe), lambda: self.services.clock)
-        self._compose(url, engine, clock)
+        self._compose(url, engine, clock, public_url)
 
-    def _compose(self, url: str | None, engine: LocalEngine, clock: Clock | None) -> None:
+    def _compose(
+        self, url: str | None, engine: LocalEngine, clock: Clock | None, public_url: str | None
+    ) -> None:
         self._url, self._given_clock = url, clock
         self.engine = engine
+        engine.given_url = None if public_url is None else check_public_url(public_url)
         engine.observers.attach(engine)
         self._opening = threading.RLock()
         self._services: Services | None = None
@@ -414,8 +431,8 @@ class Client(ContextManaged):
         until: datetime | None = None,
         content: bool = False,
     ) -> Any:
-        """A pandas DataFrame of `"runs"`, or of their `"events"`, `"effects"`, `"waits"` or
-        `"scores"`, newest run first. Needs the extra `frames`.
+        """A pandas DataFrame of `"runs"`, or of their `"events"`, `"effects"`, `"waits"`,
+        `"scores"` or `"decisions"`, newest run first. Needs the extra `frames`.
 
         The filters select runs, as in `runs`, or `run_id` names one. Columns have the same dtypes
         in every frame, an empty one too, and can be written as Parquet. Inputs, outputs, arguments
@@ -522,11 +539,32 @@ class Client(ContextManaged):
         graph = None if graph is None else check_text("graph", graph)
         return await self.journal.arun(saved_in_total(graph, first, last))
 
+    async def timeline(self, run_id: str) -> Timeline:
+        """The life of a run: who drove it when, where it rested, what crashed. A notebook shows it
+        as a picture.
+
+            timeline = await client.timeline(run.id)
+            print(timeline.totals)
+        """
+        from perdure.service.views.run_life import Timeline
+
+        run = await self.get(run_id, output=False)
+        events = await self.events(run_id)
+        going = []
+        if run.state is State.RUNNING:
+            going = await self.effects(run_id, state=EffectState.OPEN)
+        return Timeline.of(run, events, await self.now(), going)
+
     async def events(
-        self, run_id: str, *, after: int | Event = 0, limit: int | None = None
+        self,
+        run_id: str,
+        *,
+        after: int | Event = 0,
+        limit: int | None = None,
+        kinds: Iterable[EventKind | str] | None = None,
     ) -> list[Event]:
-        """The history of a run, oldest first. `after` is the last event of the page before, or its
-        number. It can be read while it grows.
+        """The history of a run, oldest first; with `kinds`, only these. `after` is the last event
+        of the page before, or its number. It can be read while it grows.
 
             for event in await client.events(run.id):
                 print(event.at, event.kind, event.data)
@@ -534,7 +572,37 @@ class Client(ContextManaged):
         if limit is not None:
             check_limit(limit)
         number = after.n if isinstance(after, Event) else after
-        return await self.journal.arun(self.services.runs.events(run_id, number, limit))
+        wanted = None
+        if kinds is not None:
+            wanted = [check_member(EventKind, "a kind of event", one) for one in kinds]
+        return await self.journal.arun(self.services.runs.events(run_id, number, limit, wanted))
+
+    async def comment(
+        self, run_id: str, text: str, *, wait_id: str | None = None, by: str | None = None
+    ) -> None:
+        """Add a comment to the history of a run, or about one of its questions: an event `comment`.
+        It changes nothing else. Raises `NotFound`.
+
+            await client.comment(run.id, "Asked finance.", wait_id=wait.id, by="ana")
+        """
+        await self._comment(check_id("run", run_id), text, maybe_id("wait", wait_id), by)
+
+    @recorded("comment")
+    async def _comment(self, run_id: str, text: str, wait_id: str | None, by: str | None) -> None:
+        plan = self.services.decisions.comment(run_id, text, wait_id, by, number=call_number())
+        await self.journal.arun(plan)
+
+    async def decisions(
+        self, *, after: Decision | None = None, limit: int = PAGE
+    ) -> list[Decision]:
+        """What was decided about runs from outside, newest first: answers, withdrawals, effects
+        settled, runs paused, resumed, retried, cancelled or woken, questions assigned, comments.
+        `after` is the last decision of the page before.
+
+            for one in await client.decisions():
+                print(one.event.at, one.graph, one.event.kind, one.event.data.get("by"))
+        """
+        return await self.journal.arun(self.services.decisions.decisions(after, check_limit(limit)))
 
     # -- waits
 
@@ -544,12 +612,18 @@ class Client(ContextManaged):
         thread_id: str | None = None,
         run_id: str | None = None,
         kind: Kind | str | None = None,
+        graph: str | None = None,
+        assignee: str | None = None,
         after: Wait | None = None,
         limit: int = PAGE,
     ) -> list[Wait]:
         """Open waits, oldest first, at most `limit`. `after` is the last wait of the page before.
 
-        inbox = await client.waits(kind="human")
+        `graph` and `assignee` select questions to people: those of a graph, and those that a person
+        looks after, or with `assignee=""` those that are free.
+
+            inbox = await client.waits(kind="human")
+            mine = await client.waits(assignee="ana")
         """
         plan = self.services.waits.waits(
             thread_id=maybe_id("thread", thread_id),
@@ -557,12 +631,32 @@ class Client(ContextManaged):
             kind=None if kind is None else check_member(Kind, "a kind of wait", kind),
             after=after,
             count=check_limit(limit),
+            graph=None if graph is None else check_text("graph", graph),
+            assignee=None if assignee is None else check_text("assignee", assignee),
         )
         return await self.journal.arun(plan)
 
     async def wait_history(self, run_id: str) -> list[WaitRecord]:
         """Every wait of a run, with its answer."""
         return await self.journal.arun(self.services.waits.history(check_id("run", run_id)))
+
+    async def inbox(self, *, thread_id: str | None = None, limit: int = PAGE) -> Inbox:
+        """What needs a person, of all threads or of one: open questions, oldest first, effects with
+        an unknown outcome, held runs; at most `limit` of each. A notebook shows it as a list.
+
+            for item in await client.inbox():
+                print(item.title, item.shown)
+        """
+        from perdure.service.views import attention
+        from perdure.service.views.inbox_value import Inbox
+
+        items = attention.inbox(
+            await self.waits(kind=Kind.HUMAN, thread_id=thread_id, limit=limit),
+            await self.effects(state=EffectState.UNKNOWN, thread_id=thread_id, limit=limit),
+            await self.runs(state=State.HELD, thread_id=thread_id, limit=limit, output=False),
+            await self.now(),
+        )
+        return Inbox(tuple(items))
 
     async def answer(self, wait_id: str, value: Any, *, by: str | None = None) -> None:
         """Answer a wait for a person. Accepted once; `by` is stored with the time.
@@ -578,6 +672,32 @@ class Client(ContextManaged):
     @recorded("answer")
     async def _answer(self, wait_id: str, value: Any, by: str | None) -> None:
         plan = self.services.waits.answer(wait_id, value, by, number=call_number())
+        await self.journal.arun(plan)
+
+    async def assign(
+        self,
+        wait_id: str,
+        to: str | None,
+        *,
+        by: str | None = None,
+        expected: str | None = None,
+    ) -> None:
+        """Assign an open question to a person, or free it with `to=None`. It only says who looks
+        after it: anybody may still answer.
+
+        A question of somebody else is not taken: that raises `AlreadyAssigned`, unless `by` or
+        `expected` is its assignee. If it was answered or closed, raises what `answer` would.
+
+            await client.assign(wait.id, "ana", by="ana")
+            await client.assign(wait.id, "bo", by="bo", expected="ana")
+        """
+        await self._assign(check_id("wait", wait_id), to, by, expected)
+
+    @recorded("assign")
+    async def _assign(
+        self, wait_id: str, to: str | None, by: str | None, expected: str | None
+    ) -> None:
+        plan = self.services.waits.assign(wait_id, to, by, expected, number=call_number())
         await self.journal.arun(plan)
 
     async def withdraw(
@@ -598,6 +718,21 @@ class Client(ContextManaged):
     async def _withdraw(self, wait_id: str, by: str | None, reason: str | None) -> None:
         plan = self.services.waits.withdraw(wait_id, by, reason, number=call_number())
         await self.journal.arun(plan)
+
+    async def link(self, wait_id: str, *, to: str, expires: timedelta = LASTS) -> str:
+        """The URL of a page on which a person answers an open question without signing in.
+
+        For a mail or a chat. Opening it decides nothing. It can be used once, until it expires,
+        by anyone who has it, and an answer through it is recorded as `to`'s: send each person
+        their own. It needs a server with the pages (`asgi(ui=True)`) at `public_url`. Raises
+        `NotFound`, or an `AnswerRefused` if the question cannot be answered.
+
+            url = await client.link(wait.id, to="ana@example.com", expires=timedelta(days=2))
+        """
+        if (public := self.engine.public_url) is None:
+            raise BadArgument(MISSING)
+        _, token = await self.journal.arun(self.services.links.make(wait_id, to, expires))
+        return public.link(token)
 
     async def signal(
         self, thread_id: str, name: str, value: Any = None, *, key: str | None = None
@@ -741,25 +876,25 @@ class Client(ContextManaged):
         plan = self.services.waits.wake(run_id, by, number=call_number())
         await self.journal.arun(plan)
 
-    async def resume(self, run_id: str) -> Run:
-        """Let a paused run go on."""
-        await self._resume(check_id("run", run_id))
+    async def resume(self, run_id: str, *, by: str | None = None) -> Run:
+        """Let a paused run go on. `by` is in the event."""
+        await self._resume(check_id("run", run_id), by)
         self.engine.wake()
         return await self.get(run_id)
 
-    @recorded("resume")
-    async def _resume(self, run_id: str) -> None:
-        await self.journal.arun(self.services.runs.resume(run_id, number=call_number()))
+    @recorded("resume", record=WITHOUT_BY)
+    async def _resume(self, run_id: str, by: str | None) -> None:
+        await self.journal.arun(self.services.runs.resume(run_id, by, number=call_number()))
 
-    async def retry(self, run_id: str) -> Run:
-        """Retry a failed or held run from its last step."""
-        await self._retry(check_id("run", run_id))
+    async def retry(self, run_id: str, *, by: str | None = None) -> Run:
+        """Retry a failed or held run from its last step. `by` is in the event."""
+        await self._retry(check_id("run", run_id), by)
         self.engine.wake()
         return await self.get(run_id)
 
-    @recorded("retry")
-    async def _retry(self, run_id: str) -> None:
-        await self.journal.arun(self.services.runs.retry(run_id, number=call_number()))
+    @recorded("retry", record=WITHOUT_BY)
+    async def _retry(self, run_id: str, by: str | None) -> None:
+        await self.journal.arun(self.services.runs.retry(run_id, by, number=call_number()))
 
     async def prune(
         self,
@@ -862,6 +997,18 @@ class Client(ContextManaged):
         """Every schedule, by name."""
         return await self.journal.arun(self.services.schedules.all())
 
+    async def enable_schedule(self, name: str, *, enabled: bool = True) -> Schedule:
+        """Let a schedule start runs again, from its next time on; with `enabled=False`, start none
+        until then. What it would have started meanwhile is not caught up. Raises `NotFound`.
+
+            await client.enable_schedule("digest", enabled=False)
+        """
+        return Schedule(**await self._enable_schedule(check_text("name", name), bool(enabled)))
+
+    @recorded("enable_schedule")
+    async def _enable_schedule(self, name: str, enabled: bool) -> dict[str, Any]:
+        return vars(await self.journal.arun(self.services.schedules.enable(name, enabled)))
+
     async def unschedule(self, name: str) -> None:
         """Delete a schedule. The runs it started stay. Raises `NotFound`."""
         await self._unschedule(check_text("name", name))
@@ -874,6 +1021,47 @@ class Client(ContextManaged):
         await self.journal.arun(self.services.schedules.delete(name))
 
     # -- for operators
+
+    async def run_counts(self, limit: int = 1000) -> dict[State, int]:
+        """How many runs are in each state, counted up to `limit`. Those that are done are counted
+        among the newest ten times `limit` runs, so there may be more.
+
+            counts = await client.run_counts()
+            print("held:", counts[State.HELD])
+        """
+        return await self.journal.ado(journal_counts.runs_by_state(check_limit(limit)))
+
+    async def workers(self) -> list[WorkerInfo]:
+        """The processes that drive runs, each with what it drives, oldest first.
+
+        A worker says every ten seconds that it is there, on D1 every thirty. It is `silent` after
+        three times as long, and its row is deleted when it stops.
+
+            for worker in await client.workers():
+                print(worker.host, worker.pid, worker.state, worker.driven)
+        """
+        return await self.journal.arun(self.services.workers.workers())
+
+    async def drain(self, worker_id: str, *, by: str | None = None) -> None:
+        """Ask a worker to claim nothing more, to stop its runs at their next step, and to end: as
+        SIGTERM does. It sees that within seconds. The worker of a server stops, and the server goes
+        on. Raises `NotFound` if no such worker has announced itself."""
+        await self._drain(check_id("worker", worker_id), by)
+        self.engine.wake()
+
+    @recorded("drain")
+    async def _drain(self, worker_id: str, by: str | None) -> None:
+        await self.journal.arun(self.services.workers.drain(worker_id, by))
+
+    async def sizes(self, since: datetime | None = None) -> list[DatabaseSize]:
+        """The size of the database, hour by hour, as workers and ticks noted it, oldest first. None
+        on D1, which does not say."""
+        first = FIRST_MS if since is None else milliseconds(check_time("since", since))
+        return await self.journal.ado(sizes.since(first))
+
+    async def wait_counts(self, limit: int = 1000) -> dict[Kind, int]:
+        """How many waits of each kind are open, counted up to `limit`."""
+        return await self.journal.ado(journal_counts.open_waits(check_limit(limit)))
 
     async def now(self) -> datetime:
         """The time by the journal's clock."""
@@ -911,9 +1099,20 @@ class BlockingClient(LoopThread):
     frame = blocking_method(Client.frame)
     saved = blocking_method(Client.saved)
     events = blocking_method(Client.events)
+    timeline = blocking_method(Client.timeline)
+    inbox = blocking_method(Client.inbox)
     waits = blocking_method(Client.waits)
     answer = blocking_method(Client.answer)
     withdraw = blocking_method(Client.withdraw)
+    link = blocking_method(Client.link)
+    assign = blocking_method(Client.assign)
+    comment = blocking_method(Client.comment)
+    decisions = blocking_method(Client.decisions)
+    run_counts = blocking_method(Client.run_counts)
+    wait_counts = blocking_method(Client.wait_counts)
+    sizes = blocking_method(Client.sizes)
+    workers = blocking_method(Client.workers)
+    drain = blocking_method(Client.drain)
     signal = blocking_method(Client.signal)
     effects = blocking_method(Client.effects)
     settle = blocking_method(Client.settle)
@@ -929,6 +1128,7 @@ class BlockingClient(LoopThread):
     scrub = blocking_method(Client.scrub)
     schedule = blocking_method(Client.schedule)
     schedules = blocking_method(Client.schedules)
+    enable_schedule = blocking_method(Client.enable_schedule)
     unschedule = blocking_method(Client.unschedule)
     find = blocking_method(Client.find)
     wait_history = blocking_method(Client.wait_history)

@@ -31,10 +31,14 @@ from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, recorded
 from perdure.saver import Saver
 from perdure.serde.redaction_policy import Redaction
+from perdure.server.mail.sender import MailSender
 from perdure.server.webhooks.sender import WebhookSender
+from perdure.service.mail import Mail
+from perdure.service.mail import from_environment as mail_from
 from perdure.service.runs import GRACE
 from perdure.service.validation import check_duration, check_limit
-from perdure.service.webhooks import RunWebhooks, Webhook, from_environment
+from perdure.service.webhooks import RunWebhooks, Webhook
+from perdure.service.webhooks import from_environment as webhooks_from
 from perdure.types import (
     Control,
     Counts,
@@ -64,7 +68,9 @@ class Runtime(Client):
     `on_question` is given each new question for a person, as `deliver` would. `webhooks` are
     endpoints that are told of questions, and of runs that are held or failed; `run_webhooks` says
     how the webhooks that runs are started with are signed, and where they may lead. By default
-    both are those that `PERDURE_WEBHOOK_URL` and `PERDURE_WEBHOOK_SECRET` name.
+    both are those that `PERDURE_WEBHOOK_URL` and `PERDURE_WEBHOOK_SECRET` name. `mail`, a `Mail`,
+    sends e-mail about questions, with a link to answer each; by default that of `PERDURE_SMTP_URL`.
+    `public_url` is where people reach the pages; `PERDURE_PUBLIC_URL` by default.
     `redact`, a `Redaction`, says what is never stored, and what nodes therefore never see either.
     `retention`, a `Retention`, says when workers delete the runs that ended; `stream_ttl` is how
     long after that what a run streamed is kept.
@@ -93,6 +99,8 @@ class Runtime(Client):
         on_question: Callable[[Message], Any] | None = None,
         webhooks: Sequence[Webhook] | None = None,
         run_webhooks: RunWebhooks | None = None,
+        mail: Mail | None = None,
+        public_url: str | None = None,
         redact: Redaction | None = None,
         retention: Retention | None = None,
         stream_ttl: timedelta = timedelta(days=1),
@@ -116,10 +124,12 @@ class Runtime(Client):
         engine = Engine(
             saver, lease.total_seconds(), observers, lambda: self.services, retention, stream_ttl
         )
-        self._compose(url, engine, clock)
-        told, own = from_environment(os.environ)
+        self._compose(url, engine, clock, public_url)
+        told, own = webhooks_from(os.environ)
         told = told if webhooks is None else list(webhooks)
         WebhookSender(engine, run_webhooks or own, told).attach()
+        if (mail := mail or mail_from(os.environ)) is not None:
+            MailSender(engine, mail, engine.public_url).attach()
         if store:
             self.use_store(store)
         if on_question is not None:

@@ -287,6 +287,22 @@ def test_an_answer_may_be_a_text_and_is_one_of_both(rt: perdure.Runtime, command
     assert rt.blocking.get(run.id).output == {"log": ["yes"]}
 
 
+def test_a_link_to_a_question_is_printed_for_one_person(
+    rt: perdure.Runtime, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = driven(rt, "ask")
+    [wait] = rt.blocking.waits(run_id=run.id)
+    assert "PERDURE_PUBLIC_URL" in command("link", wait.id, "--to", "ana").refused
+    monkeypatch.setenv("PERDURE_PUBLIC_URL", "https://agents.example.com")
+    url = command("link", wait.id[:8], "--to", "ana", "--expires", "2d").done.out.strip()
+    assert url.startswith("https://agents.example.com/ui/link?t=")
+    token = url.partition("=")[2]
+    seen = rt.journal.run(rt.services.links.look(token))
+    assert (seen.link.wait_id, seen.link.to) == (wait.id, "ana")
+    assert "--expires" in command("link", wait.id, "--to", "ana", "--expires", "soon").refused
+    assert "--to" in command("link", wait.id).refused
+
+
 def test_the_inbox_has_unknown_effects_and_held_runs_and_each_once(
     rt: perdure.Runtime, command: Command
 ) -> None:

@@ -83,6 +83,7 @@ def url(d1_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PERDURE_URL", url)
     monkeypatch.setenv("PERDURE_D1_SECRET", secret)
+    monkeypatch.setenv("PERDURE_PUBLIC_URL", "https://agents.example.com")
     return url
 
 
@@ -117,6 +118,7 @@ def test_every_command_works_on_a_journal_on_d1(
     assert "May I?" in command("inbox").done.out
 
     [question] = [one for one in command("inbox", "--json").json if one["needs"] == "answer"]
+    assert "https://" in command("link", question["id"], "--to", "ana").done.out
     command("answer", question["id"], '"yes"', "--by", "ana").done  # noqa: B018
     assert "is open again" in command("withdraw", question["id"]).done.out
     command("answer", question["id"], '"yes"').done  # noqa: B018
@@ -146,6 +148,8 @@ def test_every_command_works_on_a_journal_on_d1(
     assert command("tokens", "create", "ci", "--scope", "read").done.out.startswith("perdure_")
     assert "ci" in command("tokens", "list").done.out
     command("tokens", "revoke", "ci").done  # noqa: B018
+    assert "No worker" in command("workers").done.out
+    assert command("drain", "nobody:1").code == 2  # no such worker
     assert command("saved").done.out
     assert command("prompts").done.out
     evaluate(command, tmp_path)

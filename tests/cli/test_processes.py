@@ -170,6 +170,43 @@ def test_a_worker_in_the_middle_of_a_step_finishes_it_and_another_finishes_the_r
 
 
 @pytest.mark.slow
+def test_a_worker_that_is_asked_to_drain_exits_and_another_finishes_the_run(
+    url: str, folder: Path, cli: Start
+) -> None:
+    [run] = accept(url, "steps")
+    worker = cli("worker", "agents:rt", url=url)
+    until(lambda: calls(folder))
+    until(lambda: re.search(rf":{worker.pid} +alive +1 of 50", ended(cli("workers", url))[1]))
+    code, out, _ = ended(cli("drain", str(worker.pid), "--by", "ana", "--at", url))
+    assert (code, out.endswith("is asked to drain; it drives 1 run.\n")) == (0, True)
+    assert "draining" in ended(cli("workers", url))[1]
+    worker.says("draining, asked by ana")
+    (folder / "go").touch()
+    code, _, err = ended(worker)
+    assert code == 0
+    assert "Traceback" not in err
+    assert read(url, run).state is State.PENDING
+    assert "No worker" in ended(cli("workers", url))[1]
+    assert ended(cli("worker", "agents:rt", "--until-idle", url=url))[0] == 0
+    assert read(url, run).output == {"log": ["in", "first", "quick"]}
+    assert calls(folder) == ["first"]
+    code, _, err = ended(cli("drain", str(worker.pid), "--at", url))
+    assert (code, "There is no worker" in err) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_known_to_be_dead_on_its_host(
+    sqlite_url: str, folder: Path, cli: Start
+) -> None:
+    worker = cli("worker", "agents:rt", url=sqlite_url)
+    with perdure.Runtime(sqlite_url) as rt:
+        until(lambda: rt.blocking.workers())
+        worker.send(signal.SIGKILL)
+        worker.ends()
+        until(lambda: [one.state for one in rt.blocking.workers()] == ["dead"])
+
+
+@pytest.mark.slow
 def test_a_worker_with_a_step_that_never_returns_exits_after_its_grace(
     url: str, folder: Path, cli: Start
 ) -> None:

@@ -118,9 +118,9 @@ def test_it_lists_runs_newest_first_with_whole_ids_and_why_they_rest(
     assert [row.split()[0] for row in rows] == [over.id, behind.id, first.id]
     assert "cancelled" in rows[0]
     assert rows[0].endswith("no longer wanted")
-    assert rows[1].endswith("after the run before it")
+    assert rows[1].endswith(f"its turn: after run {first.id}")
     assert "campaign-7-12" in rows[2]
-    assert "due in" in rows[2]
+    assert "the clock, " in rows[2]
 
 
 def test_as_json_it_has_the_fields_of_a_run_but_its_output(

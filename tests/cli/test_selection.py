@@ -143,7 +143,7 @@ def test_a_run_that_went_on_meanwhile_is_reported_and_the_others_are_retried(
     first, second = driven(rt, "fail"), driven(rt, "fail")
     original = Client.retry
 
-    async def slow(client: Client, run_id: str) -> Run:
+    async def slow(client: Client, run_id: str, *, by: str | None = None) -> Run:
         if run_id == second.id:
             await original(client, run_id)  # somebody else was faster
         return await original(client, run_id)

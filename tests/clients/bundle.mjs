@@ -22,7 +22,9 @@ await build({
 for (const page of pages)
   writeFileSync(
     join(folder, `${page}.html`),
-    `<!doctype html><meta charset="utf-8"><title>${page}</title><div id="root"></div>` +
+    `<!doctype html><meta charset="utf-8"><title>${page}</title>` +
+      // Debian's Chromium asks for a /favicon.ico otherwise
+      `<link rel="icon" href="data:,"><div id="root"></div>` +
       `<script type="module" src="${page}.js"></script>`,
   );
 console.log(JSON.stringify(pages));

@@ -14,6 +14,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 
 import perdure
+from perdure.engine import presence
 from perdure.engine.worker import Worker
 from perdure.journal import Poll, group_commit
 from perdure.runtime import Runtime
@@ -151,6 +152,7 @@ async def test_an_idle_worker_asks_once_per_poll_and_for_everything(
         rests += 1
         await real(self, soon_at)
 
+    monkeypatch.setattr(presence, "SOON", 3600.0)
     async with counted(url, monkeypatch, poll=0.01) as (rt, backend):
         await rt.start("nap", {"log": []})
         await rt.tick()
@@ -171,6 +173,17 @@ async def test_an_idle_worker_asks_once_per_poll_and_for_everything(
             "oldest_kept",
             "next_message",
         }
+
+
+async def test_a_worker_announces_itself_with_one_commit_and_leaves_with_another(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "SOON", 0.0)
+    async with counted(url, monkeypatch) as (rt, backend):
+        async with driving(rt):
+            await auntil(lambda: any(one.writes for one in backend.requests))
+        commits = [one.statements for one in backend.take() if one.writes]
+        assert commits == [("announce_worker", "forget_workers"), ("delete_worker",)]
 
 
 async def test_how_often_an_idle_worker_asks_is_said_by_its_database(

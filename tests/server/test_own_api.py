@@ -215,7 +215,9 @@ def test_a_failed_run_is_retried_and_a_run_is_forked(own: Own) -> None:
     run = own.start("fail")
     own.until(run, "failed")
     assert own.get(f"/runs/{run.id}")["error"]["message"] == "no such mailbox"
-    own.post(f"/runs/{run.id}/retry")
+    own.post(f"/runs/{run.id}/retry", {"by": "ops"})
+    [retried] = [one for one in own.rt.blocking.events(run.id) if one.kind == "retried"]
+    assert retried.data == {"by": "ops", "via": "api", "from": "127.0.0.1"}
     until(lambda: [e["kind"] for e in own.get(f"/runs/{run.id}/events")].count("failed") == 2)
     own.post(f"/runs/{run.id}/resume", None, 409)
     asked = own.start("approve", thread_id="t")

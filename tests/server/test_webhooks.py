@@ -208,6 +208,22 @@ async def test_an_endpoint_is_notified_of_questions_and_of_runs_that_need_a_pers
         assert got["run.held"].json["data"]["state"] == "held"
 
 
+async def test_an_endpoint_gets_the_address_of_the_page_if_the_runtime_knows_it(
+    sqlite_url: str, receiver: WebhookReceiver
+) -> None:
+    base = "https://agents.example.com"
+    async with told(sqlite_url, receiver, webhooks=[ops(receiver)], public_url=base) as rt:
+        await rt.start("approve", {"log": []})
+        held = await rt.start("hold", {"log": []})
+        await rt.tick()
+        [wait] = await rt.waits()
+        urls = {one.json["type"]: one.json["data"]["url"] for one in receiver.got}
+        assert urls == {
+            "question.waiting": f"{base}/ui/questions/{wait.id}",
+            "run.held": f"{base}/ui/runs/{held.id}",
+        }
+
+
 async def test_an_endpoint_chooses_its_events_and_each_gets_its_own_message(
     sqlite_url: str, receiver: WebhookReceiver
 ) -> None:

@@ -12,11 +12,12 @@ from typer import Exit, Option
 from perdure.cli.options import Json, Place, RuntimeAt
 from perdure.cli.output import paint, paint_state, print_json, printable
 from perdure.cli.target import one_place, runtime_at
-from perdure.errors import BadArgument, did_you_mean
-from perdure.service.views.formatting import count, graph_title
+from perdure.errors import BadArgument
+from perdure.service.views.formatting import graph_title
 
 if TYPE_CHECKING:
-    from perdure.engine.graph_check import LostRun, MissingGraph
+    from perdure.engine.graph_check import MissingGraph
+    from perdure.service.views.code_changes import HeldGroup, Unregistered
 
 SHOWN = 5
 """Runs that are listed for each reason; --json has all."""
@@ -37,6 +38,7 @@ def check(
     """List unfinished runs that the current graphs would hold, or that have no graph here. Exit
     with 1 if there are any."""
     from perdure.journal.migrate import migrations
+    from perdure.service.views.code_changes import code_changes
 
     rt = runtime_at(one_place(place, at))
     found, newest = rt.schema_version(), max(migrations())
@@ -55,9 +57,11 @@ def check(
         for one in (*result.lost, *missing):
             print_json(one)
     else:
-        _print_lost(result.lost)
-        _print_missing(missing, rt.graphs)
-        _print_sums(result.checked, len(result.lost), missing, served)
+        others = sum(one.runs for one in served)
+        changes = code_changes(result.checked, result.lost, missing, rt.graphs, others)
+        _print_held(changes.held)
+        _print_unregistered(changes.unregistered)
+        print(changes.summary)
     if result.lost or missing:
         raise Exit(1)
 
@@ -68,43 +72,26 @@ def _is_named(graph: MissingGraph, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def _print_lost(lost: Iterable[LostRun]) -> None:
-    by_reason: dict[tuple[str, str, str], list[LostRun]] = {}
-    for run in lost:
-        by_reason.setdefault((run.graph, run.version, run.reason), []).append(run)
-    for (graph, version, reason), runs in by_reason.items():
-        title = printable(graph_title(graph, version))
-        print(paint(f"{title}: {count(len(runs), 'run')} would be held", "bold"))
-        print(f"  {printable(reason)}.")
-        for one in runs[:SHOWN]:
+def _print_held(groups: Iterable[HeldGroup]) -> None:
+    for group in groups:
+        print(paint(printable(group.headline), "bold"))
+        print(f"  {printable(group.reason)}.")
+        for one in group.runs[:SHOWN]:
             print(f"  {one.run_id}  {paint_state(one.state, 9)}  {printable(one.thread_id)}")
-        if len(runs) > SHOWN:
-            print(f"  … {len(runs) - SHOWN:,} more; see --json")
+        if len(group.runs) > SHOWN:
+            print(f"  … {len(group.runs) - SHOWN:,} more; see --json")
         print()
 
 
-def _print_missing(missing: Iterable[MissingGraph], graphs: list[str]) -> None:
-    for one in missing:
-        title = graph_title(one.graph, one.version)
-        print(paint(f"{printable(title)}: {count(one.runs, 'run')} would not be driven", "bold"))
-        hint, cancel = did_you_mean(one.graph, graphs), f"perdure cancel --graph {one.graph}"
-        if one.graph in graphs:  # that command would cancel the runs of each version
-            hint = " Another version is, but a run keeps the version it was started with."
-            cancel = "perdure cancel RUN"
+def _print_unregistered(graphs: Iterable[Unregistered]) -> None:
+    for one in graphs:
+        print(paint(printable(one.headline), "bold"))
+        # That command would cancel the runs of each version.
+        cancel = "RUN" if one.has_other_version else f"--graph {one.name}"
+        hint = f" {one.hint}" if one.hint else ""
         print(
             f"  The graph is not registered here.{hint} Keep it registered until its runs have "
             f"ended. If another process registers it, pass --elsewhere "
-            f"{printable(shlex.quote(title))}. To give up on its runs: {printable(cancel)}\n"
+            f"{printable(shlex.quote(one.graph))}. To give up on its runs: "
+            f"{printable(f'perdure cancel {cancel}')}\n"
         )
-
-
-def _print_sums(
-    checked: int, lost: int, missing: Iterable[MissingGraph], served: Iterable[MissingGraph]
-) -> None:
-    undriven = sum(one.runs for one in missing)
-    sums = [f"{lost:,} would be held" if lost else "none would be held"]
-    sums += [f"{undriven:,} would not be driven"] if undriven else []
-    others = sum(one.runs for one in served)
-    if others:
-        sums.append(f"{others:,} of other processes not checked")
-    print(f"{count(checked, 'unfinished run')}: {', '.join(sums)}.")

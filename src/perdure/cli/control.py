@@ -21,6 +21,7 @@ from perdure.cli.options import (
     Thread,
     Until,
     Yes,
+    actor,
 )
 from perdure.cli.output import (
     confirm_or_abort,
@@ -53,17 +54,17 @@ PROGRESS_FROM = 50
 
 def pause(runs: Runs, at: At = None, by: By = None) -> None:
     """Pause runs until they are resumed."""
-    _apply(at, runs, lambda client, run: client.pause(run, by=by))
+    _apply(at, runs, lambda client, run: client.pause(run, by=actor(by)))
 
 
-def resume(runs: Runs, at: At = None) -> None:
+def resume(runs: Runs, at: At = None, by: By = None) -> None:
     """Resume paused runs."""
-    _apply(at, runs, lambda client, run: client.resume(run))
+    _apply(at, runs, lambda client, run: client.resume(run, by=actor(by)))
 
 
 def wake(runs: Runs, at: At = None, by: By = None) -> None:
     """End the sleep of runs now."""
-    _apply(at, runs, lambda client, run: client.wake(run, by=by), "woken")
+    _apply(at, runs, lambda client, run: client.wake(run, by=actor(by)), "woken")
 
 
 def cancel(
@@ -84,7 +85,7 @@ def cancel(
     filters = parse_filters(state, graph, thread, metadata, since, until)
 
     def act(client: BlockingClient, run: str) -> Run:
-        return client.cancel(run, reason=reason, by=by)
+        return client.cancel(run, reason=reason, by=actor(by))
 
     verb = Verb("cancel", "cancelled", UNFINISHED)
     _apply_to_selected(at, runs, filters, verb, act, dry_run=dry_run, yes=yes)
@@ -99,6 +100,7 @@ def retry(
     metadata: Metadata = None,
     since: Since = None,
     until: Until = None,
+    by: By = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -106,7 +108,7 @@ def retry(
     filters = parse_filters(state, graph, thread, metadata, since, until)
 
     def act(client: BlockingClient, run: str) -> Run:
-        return client.retry(run)
+        return client.retry(run, by=actor(by))
 
     verb = Verb("retry", "retried", ("failed", "held"))
     _apply_to_selected(at, runs, filters, verb, act, dry_run=dry_run, yes=yes)
@@ -233,7 +235,7 @@ def _preview(runs: Iterable[Run], verb: Verb) -> list[str]:
     """Print how many runs are selected, and the first of them. Returns their ids."""
     from datetime import UTC, datetime
 
-    from perdure.service.views.attention import run_note
+    from perdure.service.views.waiting_for import RunLine, line_note
 
     found: list[str] = []
     shown: list[str] = []
@@ -242,7 +244,7 @@ def _preview(runs: Iterable[Run], verb: Verb) -> list[str]:
         found.append(run.id)
         if len(shown) < PREVIEWED:
             title = graph_title(run.graph, run.version)
-            note = one_line(run_note(run, now), 100)
+            note = one_line(line_note(RunLine(run), now), 100)
             facts = (run.id, paint_state(run.state, 9), printable(title), printable(run.thread_id))
             shown.append("  ".join((*facts, note)).rstrip())
     if not found:

@@ -26,7 +26,7 @@ from typer import Argument, Exit, Option
 from perdure.cli.dev_options import DevOptions
 from perdure.cli.options import LogJson
 from perdure.cli.output import print_status
-from perdure.cli.serve import PORT, AllowHost, Cors, Host, Insecure, import_server
+from perdure.cli.serve import PORT, AllowHost, Cors, Host, Insecure, Ui, import_server
 from perdure.cli.target import one_place
 from perdure.errors import BadArgument, Error
 
@@ -65,8 +65,9 @@ def dev(
     allow_host: AllowHost = None,
     cors: Cors = None,
     insecure: Insecure = False,
+    ui: Ui = True,
     no_browser: Annotated[
-        bool, Option("--no-browser", help="Accepted for `langgraph dev`; none is opened.")
+        bool, Option("--no-browser", help="Do not open the pages in a browser.")
     ] = False,
     as_json: LogJson = False,
 ) -> None:
@@ -98,6 +99,8 @@ def dev(
         hosts=allow_host or [],
         cors=cors or [],
         insecure=insecure,
+        ui=ui,
+        browser=ui and not no_browser and sys.stdout.isatty(),
     )
     code = Supervisor(options).run() if reload else drive_project(options)
     raise Exit(code)

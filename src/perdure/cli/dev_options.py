@@ -23,6 +23,9 @@ class DevOptions:
     hosts: list[str] = field(default_factory=list)
     cors: list[str] = field(default_factory=list)
     insecure: bool = False
+    ui: bool = True
+    browser: bool = False
+    """Open the pages in a browser."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

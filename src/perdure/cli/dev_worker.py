@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import threading
+import webbrowser
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +42,11 @@ def drive_project(options: DevOptions, *, child: int = 0) -> int:
 
     async def drive(project: Project, rt: Runtime) -> None:
         async with rt:
-            served = None if options.socket is None else await _make_server(rt, options)
+            served, pages = None, ""
+            if options.socket is not None:
+                served, pages = await _make_server(rt, options)
             feed = EventFeed(rt, await rt.now(), options.at)
-            _introduce(project, rt, options, again=child > 1)
+            _introduce(project, rt, options, pages, again=child > 1)
             await _drive(rt, feed, served, options, supervised=child > 0)
 
     try:
@@ -61,20 +64,25 @@ def drive_project(options: DevOptions, *, child: int = 0) -> int:
     return 0
 
 
-async def _make_server(rt: Runtime, options: DevOptions) -> Any:
-    """The HTTP server of the project, without a worker: the child already runs one."""
-    from perdure.cli.serve import check_exposure, import_server, make_app
+async def _make_server(rt: Runtime, options: DevOptions) -> tuple[Any, str]:
+    """The HTTP server of the project, without a worker, since the child already runs one; and the
+    URL of its pages."""
+    from perdure.cli.serve import check_exposure, import_server, make_app, pages_url
 
     settings: ServerSettings = {
         "worker": False,
         "hosts": options.hosts,
         "cors": options.cors,
         "insecure": options.insecure,
+        "ui": options.ui,
     }
     measured(rt)
     app = make_app(rt, settings)
     await check_exposure(rt, settings, options.host, options.at)
-    return import_server().HttpServer(app, grace=options.grace, handle_signals=False)
+    pages = ""
+    if options.ui and options.socket is not None:
+        pages = await pages_url(rt, settings, _address(options.socket))
+    return import_server().HttpServer(app, grace=options.grace, handle_signals=False), pages
 
 
 async def _drive(
@@ -131,8 +139,10 @@ def _report_end(showing: asyncio.Task[None]) -> None:
         print(f"perdure dev: the event feed failed: {error!r}", file=sys.stderr, flush=True)
 
 
-def _introduce(project: Project, rt: Runtime, options: DevOptions, *, again: bool) -> None:
-    """Print what was loaded; after a restart only the graphs."""
+def _introduce(
+    project: Project, rt: Runtime, options: DevOptions, pages: str, *, again: bool
+) -> None:
+    """Print what was loaded, and open the pages; after a restart print only the graphs."""
     graphs = ", ".join(project.graphs)
     if again:
         return print_status("dev", f"driving {graphs} (pid {os.getpid()})")
@@ -144,9 +154,14 @@ def _introduce(project: Project, rt: Runtime, options: DevOptions, *, again: boo
     }
     if options.socket is not None:
         facts["api"] = _address(options.socket)
+    if pages:
+        facts["pages"] = pages
     print_status("dev", str(project.file))
     for name, value in [*facts.items(), *(("note", note) for note in project.notes)]:
         print(f"  {paint(f'{name:8}', 'dim')} {value}", flush=True)
+    if pages and options.browser:
+        # In a thread: some browsers of the terminal return only when they are closed.
+        threading.Thread(target=webbrowser.open, args=(pages,), daemon=True).start()
 
 
 def _address(descriptor: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from perdure.cli.options import ID_HELP, At, By, Json, Limit, Place, Thread
+from perdure.cli.options import ID_HELP, At, By, Json, Limit, Place, Thread, actor
 from perdure.cli.output import (
     command_for,
     display_width,
@@ -108,7 +108,7 @@ def settle(
     value = _parse_result(how, result)
     with client_at(at) as client:
         key = find_id(client, "effect", key)
-        client.blocking.settle(key, how, value, by=by, reason=reason)
+        client.blocking.settle(key, how, value, by=actor(by), reason=reason)
         print(f"{key} is settled: {how}.")
         if how != "fail":
             _print_retry(client, key, at)

@@ -82,11 +82,11 @@ def _write_reports(
     client: Client, file: BinaryIO, ids: list[str] | None, filters: dict[str, Any]
 ) -> int:
     """Each run as one object; one run at a time is in memory."""
-    from perdure.cli.run_lookup import UnknownGraphs, report_run
+    from perdure.cli.run_lookup import report_run, run_reporter
 
-    written, unknown = 0, UnknownGraphs(client)
+    written, reporter = 0, run_reporter(client)
     for one in _selected(client, ids, filters):
-        file.write(json_text(report_run(client, one, unknown).as_json()).encode() + b"\n")
+        file.write(json_text(report_run(client, one, reporter).as_json()).encode() + b"\n")
         written += 1
     return written
 

@@ -1,13 +1,12 @@
-"""`perdure inbox`: what needs a person; `answer` and `signal`: reply to runs."""
+"""`perdure inbox`: what needs a person; `answer`, `link` and `signal`: reply to runs."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from perdure.cli.options import ID_HELP, At, By, Json, Place, Thread
+from perdure.cli.options import ID_HELP, At, By, Json, Place, Thread, actor
 from perdure.cli.output import (
     command_for,
     line_width,
@@ -50,13 +49,7 @@ def inbox(
     check_limit(limit)
     at = one_place(place, at)
     with client_at(at) as client:
-        ask, more = client.blocking, limit + 1
-        items = attention.inbox(
-            ask.waits(kind="human", thread_id=thread, limit=more),
-            ask.effects(state="unknown", thread_id=thread, limit=more),
-            ask.runs(state="held", thread_id=thread, limit=more, output=False),
-            datetime.now(UTC),
-        )
+        items = client.blocking.inbox(thread_id=thread, limit=limit + 1)
         unknown = [] if thread else client.journal.run(client.services.runs.unknown_graphs())
     if not items and not unknown and not json:
         print("Nothing needs a person.")
@@ -112,7 +105,7 @@ def answer(
     parsed = parse_json("The answer", value, TEXT_HINT) if value is not None else text
     with client_at(at) as client:
         wait = find_id(client, "wait", wait)
-        client.blocking.answer(wait, parsed, by=by)
+        client.blocking.answer(wait, parsed, by=actor(by))
     print(f"{wait} is answered.")
 
 
@@ -127,8 +120,26 @@ def withdraw(
 
     with client_at(at) as client:
         wait = find_id(client, "wait", wait)
-        client.blocking.withdraw(wait, by=by, reason=reason)
+        client.blocking.withdraw(wait, by=actor(by), reason=reason)
     print(f"The answer to {wait} is withdrawn; the question is open again.")
+
+
+def link(
+    wait: Annotated[str, Argument(metavar="WAIT", help=f"From `perdure inbox`. {ID_HELP}")],
+    to: Annotated[
+        str, Option(metavar="NAME", help="The person it is for: a name, or a mail address.")
+    ],
+    at: At = None,
+    expires: Annotated[str, Option(metavar="7d", help="How long it can be used.")] = "7d",
+) -> None:
+    """Print a link with which a person answers a question, once, without signing in."""
+    from perdure.cli.parsing import parse_duration
+    from perdure.cli.run_lookup import find_id
+
+    lasts = parse_duration("--expires", expires)
+    with client_at(at) as client:
+        wait = find_id(client, "wait", wait)
+        print(client.blocking.link(wait, to=to, expires=lasts))
 
 
 def signal(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
+
+if TYPE_CHECKING:
+    from perdure.types import Actor
 
 STATES = ("pending", "running", "waiting", "paused", "held", "done", "failed", "cancelled")
 
@@ -23,6 +26,13 @@ def complete_graph(incomplete: str) -> list[str]:
     except Exception:  # a shell that completes must not show an error
         return []
     return sorted({run.graph for run in newest if run.graph.startswith(incomplete)})
+
+
+def actor(name: str | None) -> Actor:
+    """Who runs the command, for the record."""
+    from perdure.types import Actor
+
+    return Actor(name or "", via="command line")
 
 
 ID_HELP = "Its id, or at least 4 characters of it."

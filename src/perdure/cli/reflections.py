@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Option
 
-from perdure.cli.options import At, Json, Limit, Place
+from perdure.cli.options import At, Json, Limit, Place, actor
 from perdure.cli.output import at_option, one_line, paint_state, print_json, printable
 from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
@@ -39,17 +39,17 @@ def reflections(
 
     if retry and cancel:
         raise BadArgument("Pass one of --retry and --cancel, not both.")
-    at = one_place(place, at)
+    at, by = one_place(place, at), actor(os.environ.get("USER"))
     with client_at(at) as client:
         journal, plans = client.journal, client.reflections
         if retry:
             retry = find_id(client, "reflection", retry)
-            journal.run(plans.retry(retry, executor))
+            journal.run(plans.retry(retry, executor, by))
             print(f"{retry} is retried.")
             return
         if cancel:
             cancel = find_id(client, "reflection", cancel)
-            journal.run(plans.cancel(cancel, executor, os.environ.get("USER")))
+            journal.run(plans.cancel(cancel, executor, by))
             print(f"{cancel} is cancelled.")
             return
         pages = all_pages(lambda last: journal.run(plans.pending(executor, last, PAGE)))

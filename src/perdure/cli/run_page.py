@@ -17,8 +17,9 @@ from perdure.cli.output import (
     terminal_width,
     value_lines,
 )
-from perdure.cli.run_lookup import MOST_BELOW, MOST_LEVELS, RunReport
-from perdure.service.views.attention import Blocker, blockers, is_lost, run_note
+from perdure.service.run_report import MOST_BELOW, MOST_LEVELS, RunReport
+from perdure.service.views import run_facts
+from perdure.service.views.attention import Blocker, blockers
 from perdure.service.views.event_wording import view_event
 from perdure.service.views.formatting import (
     age,
@@ -28,9 +29,11 @@ from perdure.service.views.formatting import (
     graph_title,
     utc_time,
 )
+from perdure.service.views.run_life import Timeline
 from perdure.service.views.run_tree import tree_lines
 from perdure.service.views.saved_work import recoveries
-from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
+from perdure.service.views.timeline import Period, PeriodKind
+from perdure.service.views.waiting_for import RunLine, line_note
 from perdure.types import Event, EventKind, Kind, Run, Score, State
 
 LONGEST_BAR = 40
@@ -61,14 +64,13 @@ def print_event(event: Event, *, json: bool) -> None:
 
 def print_report(report: RunReport, at: str | None) -> None:
     run, today = report.run, datetime.now(UTC)
-    last = report.events[-1].at if report.events else run.updated_at
-    now = last if run.ended else max(last, today)
-    periods = timeline(report.events, now, lost=is_lost(run, today))
-    _print_header(run, today, _crashes(report.events))
-    _print_totals(periods, now)
+    life = Timeline.of(run, report.events, today)
+    now = life.now
+    _print_header(run, today, run_facts.crashes(recoveries(report.events)))
+    _print_totals(life)
     print()
     details = _details(report)
-    for period in periods:
+    for period in life.periods:
         if period.kind is PeriodKind.DRIVEN:
             _print_segment(run, period, details, now)
         else:
@@ -80,26 +82,9 @@ def print_report(report: RunReport, at: str | None) -> None:
     _print_blockers(found, report.unreadable, at)
 
 
-def _crashes(events: list[Event]) -> str:
-    """The crashes of a run in words; empty if it has had none."""
-    found = recoveries(events)
-    if not found:
-        return ""
-    lost = duration(sum((one.lost for one in found), timedelta(0)))
-    again = sum(len(one.called_again) for one in found)
-    called = f", {count(again, 'effect')} called again" if again else ""
-    return f"{len(found)}, {lost} lost{called}"
-
-
 def _print_header(run: Run, now: datetime, crashes: str) -> None:
     graph = printable(graph_title(run.graph, run.version))
     print(f"{paint(run.id, 'bold')}  {paint_state(run.state)}  {graph}")
-    due = ""
-    if run.due_at is not None:
-        over = "ended" if run.state is State.RUNNING else "for"
-        since = "" if run.due_at > now else f"{over} "
-        ago = " ago" if since == "ended " else ""
-        due = f"{utc_time(run.due_at)}, {since}{age(run.due_at, now)}{ago}"
     facts = {
         "thread": printable(run.thread_id),
         "parent": run.parent_id or "",
@@ -109,12 +94,8 @@ def _print_header(run: Run, now: datetime, crashes: str) -> None:
         ),
         "tags": printable("  ".join(run.tags)),
         "created": f"{utc_time(run.created_at)}, {age(run.created_at, now)} ago",
-        "lease" if run.state is State.RUNNING else "due": due,
-        "saved": "  ".join(
-            count(number, name.replace("_", " ").removesuffix("s"))
-            for name, number in run.saved.items()
-            if number
-        ),
+        "lease" if run.state is State.RUNNING else "due": run_facts.due(run, now),
+        "saved": run_facts.saved(run),
         "crashes": crashes,
     }
     for name, fact in facts.items():
@@ -122,9 +103,9 @@ def _print_header(run: Run, now: datetime, crashes: str) -> None:
             print(f"  {paint(f'{name:9}', 'dim')} {fact}")
 
 
-def _print_totals(periods: list[Period], now: datetime) -> None:
+def _print_totals(life: Timeline) -> None:
     """Where the time went, with a bar for each kind of period."""
-    sums = totals(periods, now)
+    sums = life.totals
     whole = sum(sums.values(), timedelta(0))
     if not whole:
         return
@@ -192,7 +173,7 @@ def _print_children(report: RunReport, now: datetime) -> None:
         state, text = "", f"… {line.left_out:,} more: perdure runs --children-of {line.parent_id}"
         if line.node is not None:
             run = line.node.run
-            note = "  ".join(filter(None, (line.node.joined, run_note(run, now))))
+            note = "  ".join(filter(None, (line.node.joined, line_note(RunLine(run), now))))
             state = run.state
             text = f"{run.id}  {graph_title(run.graph, run.version)}  {note}".rstrip()
         *above, is_last = line.is_last

@@ -28,7 +28,6 @@ from perdure.service.views.formatting import age, graph_title
 
 if TYPE_CHECKING:
     from perdure.client import Client
-    from perdure.service.runs import UnknownGraphName
     from perdure.types import Run
 
 HEADERS = ("RUN", "STATE", "GRAPH", "THREAD", "AGE", "NOTE")
@@ -53,7 +52,7 @@ def runs(
     watch: Annotated[bool, Option("--watch", help="Refresh every second.")] = False,
 ) -> None:
     """List runs, newest first."""
-    from perdure.cli.run_lookup import PAGE, all_pages, unknown_graphs
+    from perdure.cli.run_lookup import PAGE, all_pages
     from perdure.service.validation import check_limit
 
     check_limit(limit)
@@ -80,7 +79,7 @@ def runs(
         if not found:
             print("No run matches." if any(filters.values()) else "There is no run yet.")
             return
-        print(_table(found[:limit], unknown_graphs(client, found)))
+        print(_table(client, found[:limit]))
         if len(found) > limit:
             print(output.paint(f"There are more than {limit}; see --limit.", "dim"))
 
@@ -128,10 +127,12 @@ def parse_filters(
     }
 
 
-def _table(found: list[Run], unknown: list[UnknownGraphName]) -> str:
-    from perdure.service.views.attention import run_note
+def _table(client: Client, found: list[Run]) -> str:
+    from perdure.cli.run_lookup import unknown_graphs
+    from perdure.service.views.waiting_for import line_note
 
-    now = datetime.now(UTC)
+    now, unknown = datetime.now(UTC), unknown_graphs(client, found)
+    lines = client.journal.run(client.services.run_lines.of(found))
     rows = [
         (
             run.id,
@@ -139,9 +140,9 @@ def _table(found: list[Run], unknown: list[UnknownGraphName]) -> str:
             graph_title(run.graph, run.version),
             run.thread_id,
             age(run.created_at, now),
-            run_note(run, now, unknown),
+            line_note(line, now, unknown),
         )
-        for run in found
+        for run, line in zip(found, lines, strict=True)
     ]
     if output.is_terminal() and output.terminal_width() < NARROW:
         return "\n".join(line for row in rows for line in _two_lines(*map(output.printable, row)))
@@ -165,13 +166,11 @@ def _watch(client: Client, filters: dict[str, Any], limit: int) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from perdure.cli.run_lookup import unknown_graphs
-
     def render() -> Text:
         lines = 2 if console.width < NARROW else 1
         rows = max(1, min(limit, (console.height - 2) // lines))
         found = client.blocking.runs(**filters, limit=rows, output=False)
-        table = _table(found, unknown_graphs(client, found)) if found else "No run matches."
+        table = _table(client, found) if found else "No run matches."
         return Text.from_ansi(table, no_wrap=True)
 
     console = Console()

@@ -1,4 +1,4 @@
-"""`perdure schedules`: list, add and remove schedules."""
+"""`perdure schedules`: list, add, disable and remove schedules."""
 
 from __future__ import annotations
 
@@ -38,11 +38,17 @@ def schedules(
     remove: Annotated[
         str | None, Option(metavar="NAME", help="Remove a schedule; its runs stay.")
     ] = None,
+    disable: Annotated[
+        str | None, Option(metavar="NAME", help="Let a schedule start no runs.")
+    ] = None,
+    enable: Annotated[
+        str | None, Option(metavar="NAME", help="Let it start runs again, from its next time on.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """List schedules; add or remove one."""
-    if add and remove:
-        raise BadArgument("Pass one of --add and --remove, not both.")
+    """List schedules; add, disable, enable or remove one."""
+    if sum(map(bool, (add, remove, disable, enable))) > 1:
+        raise BadArgument("Pass one of --add, --remove, --disable and --enable.")
     if not add and (graph or cron or input):
         raise BadArgument("--graph, --cron and --input need --add NAME.")
     at = one_place(place, at)
@@ -50,6 +56,14 @@ def schedules(
         if remove:
             client.blocking.unschedule(remove)
             print(f"{remove} is removed.")
+            return
+        if disable:
+            client.blocking.enable_schedule(disable, enabled=False)
+            print(f"{disable} is disabled.")
+            return
+        if enable:
+            made = client.blocking.enable_schedule(enable)
+            print(f"{enable} starts {made.graph} next at {utc_time(made.next_at)}.")
             return
         if add:
             if not graph or not cron:
@@ -70,7 +84,14 @@ def schedules(
             print_json(one)
     elif found:
         rows = [
-            (one.name, one.graph, one.cron, one.timezone, utc_time(one.next_at)) for one in found
+            (
+                one.name,
+                one.graph,
+                one.cron,
+                one.timezone,
+                utc_time(one.next_at) if one.enabled else "disabled",
+            )
+            for one in found
         ]
         print(format_table(HEADERS, rows, shrinks=(0, 1)))
         for one in found:

@@ -26,6 +26,7 @@ Cors = Annotated[
     Option(metavar="ORIGIN", help="Allow web pages from this origin; repeatable. *: any."),
 ]
 
+Ui = Annotated[bool, Option(help="Serve the inbox and the dashboard under /ui.")]
 Insecure = Annotated[bool, Option("--insecure", help="Require no token, even from other machines.")]
 
 
@@ -45,6 +46,18 @@ def serve(
     ] = None,
     max_streams: Annotated[
         int | None, Option(metavar="N", help="Streams open at once; default: 1000.")
+    ] = None,
+    ui: Ui = True,
+    proxy: Annotated[
+        list[str] | None,
+        Option(metavar="ADDRESS", help="Trust this proxy to name people; repeatable."),
+    ] = None,
+    user_header: Annotated[
+        str, Option(metavar="NAME", help="Header in which the proxy names a person.")
+    ] = "X-Forwarded-User",
+    admin: Annotated[
+        list[str] | None,
+        Option(metavar="PERSON", help="Person who may do everything, by the proxy; repeatable."),
     ] = None,
     access_log: Annotated[bool, Option(help="Log each request, without its query.")] = False,
     quiet: Quiet = False,
@@ -72,6 +85,12 @@ def serve(
         "cors": cors or (),
         "insecure": insecure,
     }
+    settings["ui"] = ui
+    if proxy:
+        import_server()
+        from perdure.server.ui.identity import TrustedProxy
+
+        settings["ui_proxy"] = TrustedProxy(proxy, user_header, admin or ())
     if max_body is not None:
         settings["max_body"] = max_body
     if max_streams is not None:
@@ -90,7 +109,10 @@ async def _serve(
         with http_server.listen(host, port) as listening:
             log = logging.getLogger("perdure")
             graphs = ", ".join(rt.graphs) or "nothing"
-            log.info("serving %s at %s", graphs, http_server.address(listening))
+            address = http_server.address(listening)
+            log.info("serving %s at %s", graphs, address)
+            if settings.get("ui"):
+                log.info("open %s", await pages_url(rt, settings, address))
             server = http_server.HttpServer(app, grace=settings["grace"])
             await server.serve(sockets=[listening])
             log.info("stopped")
@@ -128,6 +150,23 @@ def make_app(rt: Runtime, settings: ServerSettings) -> Any:
         kind = type(own).__name__
         raise BadArgument(f'{project.file}: "http.app" is {kind}; use Starlette or FastAPI.')
     return add_to_app(own, rt.router(**settings))
+
+
+async def pages_url(rt: Runtime, settings: ServerSettings, address: str) -> str:
+    """The URL of the pages: on loopback with the key that signs in, if there are no accounts."""
+    from perdure.langgraph_port import sdk_auth
+    from perdure.server.hosts import host_name, is_loopback
+    from perdure.server.ui.site import sign_in_path
+
+    auth = settings.get("auth")
+    has_accounts = (
+        settings.get("ui_proxy") is not None
+        or (auth is not None and sdk_auth.authenticate_handler(auth) is not None)
+        or bool(await rt.journal.arun(rt.services.tokens.rows()))
+    )
+    if has_accounts or not is_loopback(host_name(address.partition("//")[2])):
+        return f"{address}/ui/"
+    return address + await sign_in_path(rt)
 
 
 async def check_exposure(rt: Runtime, settings: ServerSettings, host: str, at: str | None) -> None:

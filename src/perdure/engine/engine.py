@@ -15,8 +15,10 @@ from perdure.engine.housekeeping import Sweep
 from perdure.engine.journal_store import JournalStore
 from perdure.engine.lease_keeper import LeaseKeeper
 from perdure.engine.outbox_delivery import Receiver
+from perdure.engine.presence import Presence
 from perdure.engine.retention import RetentionSweep
 from perdure.engine.schedule_firing import fire_schedules
+from perdure.engine.size_sampling import SizeSampling
 from perdure.engine.stream_sweep import StreamSweep
 from perdure.engine.thread_expiry import ThreadExpiry
 from perdure.engine.worker import Worker
@@ -52,14 +54,15 @@ class Engine(LocalEngine):
         self.graphs = GraphRegistry()
         self.receivers: dict[str, Receiver] = {}
         """What takes the messages of the outbox, by topic."""
-        self.webhook_receivers: dict[str, Receiver] = {}
+        self.own_receivers: dict[str, Receiver] = {}
         """The same of perdure's own."""
-        self.webhook_endpoints: tuple[Endpoint, ...] = ()
+        self.endpoints: tuple[Endpoint, ...] = ()
         self.run_webhooks = RunWebhooks()
         self.retention = retention
         self._sweeps: list[Sweep] = [
             ThreadExpiry(lambda thread_id: services().runs.erase(thread_id)),
             StreamSweep(stream_ttl),
+            SizeSampling(lambda: self.journal.capabilities.tells_size),
         ]
         if retention is not None:
             self._sweeps.append(RetentionSweep(retention))
@@ -68,6 +71,7 @@ class Engine(LocalEngine):
         self._expected: set[str] = set()
         self._workers: set[Worker] = set()
         self._driver: Driver | None = None
+        self._presence: Presence | None = None
         self._keeper: LeaseKeeper | None = None
 
     @property
@@ -89,8 +93,8 @@ class Engine(LocalEngine):
     def _endpoints(self) -> Sequence[Endpoint]:
         """Who is told of new questions, and of the states of runs."""
         if QUESTION in self.receivers:
-            return (Endpoint(QUESTION, "", (), questions=True), *self.webhook_endpoints)
-        return self.webhook_endpoints
+            return (Endpoint(QUESTION, "", (), questions=True), *self.endpoints)
+        return self.endpoints
 
     @property
     def keeper(self) -> LeaseKeeper:
@@ -98,6 +102,17 @@ class Engine(LocalEngine):
             if self._keeper is None or self._keeper.pid != os.getpid():
                 self._keeper = LeaseKeeper(self.driver, lease=self._lease)
             return self._keeper
+
+    @property
+    def presence(self) -> Presence:
+        with self._opening:
+            worker = self.keeper.worker
+            if self._presence is None or self._presence.worker != worker:
+                self._presence = Presence(self.journal, self.driver.clock, worker)
+            return self._presence
+
+    def is_dead(self, worker: str) -> bool:
+        return self.keeper.is_dead(worker)
 
     def start_keeper(self) -> Plan[LeaseKeeper]:
         """The lease keeper at work. Others can see that this process lives before it claims."""
@@ -169,21 +184,23 @@ class Engine(LocalEngine):
                 f"{', '.join(sorted(self._expected))}: made by a coroutine. Open this runtime "
                 "with `async with` before it drives."
             )
-        if not (self.graphs or self.receivers or self.webhook_endpoints):
+        if not (self.graphs or self.receivers or self.endpoints):
             raise BadArgument("This runtime has no graph to drive: call register() first.")
         if limits["concurrency"] < 1:
             raise BadArgument("concurrency must be at least 1.")
         self._check_open()
-        driver, keeper = await asyncio.to_thread(lambda: (self.driver, self.keeper))
+        driver, keeper, presence = await asyncio.to_thread(
+            lambda: (self.driver, self.keeper, self.presence)
+        )
         if graphs is None:
             chosen = self.graphs.chosen()
             limits["schedules"] = self._fire_schedules
-            limits["receivers"] = ChainMap(self.receivers, self.webhook_receivers)
+            limits["receivers"] = ChainMap(self.receivers, self.own_receivers)
             limits["sweeps"] = self._sweeps
         else:
             chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
         self.observers.nudge()  # other processes may have left something to export
-        worker = Worker(driver, keeper, chosen, **limits)
+        worker = Worker(driver, keeper, presence, chosen, **limits)
         self._workers.add(worker)
         try:
             self._check_open()  # again: from here on `close` waits for it

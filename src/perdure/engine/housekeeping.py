@@ -23,7 +23,7 @@ AGAIN = 10.0
 
 
 class Sweep(Protocol):
-    """Something to delete, piece by piece."""
+    """Something to do beside the runs, piece by piece; most delete something."""
 
     what: str
     """What it does, for a log line: `Deleting old runs`."""

@@ -21,7 +21,7 @@ from perdure.engine.segment_end import released
 from perdure.engine.segment_start import stopped
 from perdure.errors import Closed, Error, StepTimeout
 from perdure.journal.clock import JournalClock, host_time
-from perdure.operations import claims, effects
+from perdure.operations import claims, effects, workers
 from perdure.operations.claims import LeaseRow, LeaseTimes, SegmentEnd, WorkerLeases
 from perdure.operations.effects import report
 from perdure.operations.runs import RunRow
@@ -236,6 +236,10 @@ class LeaseKeeper:
         self.remove(drive)
         drive.give_up(ended)
 
+    def is_dead(self, worker: str) -> bool:
+        """Whether a worker was on this host and is certainly dead."""
+        return self._lock.is_dead(worker)
+
     def expire_dead(self, every: Sequence[WorkerLeases]) -> bool:
         """Make the runs of dead workers on this host due, and those of stopped ones, whose leases
         are over by the host's clock, even if the journal's was set back since. `every` is each
@@ -244,6 +248,7 @@ class LeaseKeeper:
         dead = [one.worker for one in every if self._lock.is_dead(one.worker)]
         for worker in dead:
             journal.do(claims.expire(worker, self._clock.now()))
+            journal.do(workers.leave(worker))
             self._lock.remove(worker)
         late = [one for one in every if host.clock and 0 < one.lease_until <= host.tick]
         now, until, _ = self.times()

@@ -50,7 +50,7 @@ def fire_schedules(
         due, following = schedules.due_slots(row, now)
         for slot in due:
             try:
-                yield from _start(services, serializer, row, setup, slot)
+                yield from _start(services, serializer, row, setup, schedules.key(row.name, slot))
                 started += 1
             except (BadArgument, NotFound, ThreadBusy) as error:
                 log.warning("the schedule %r starts no run: %s", row.name, error)
@@ -58,15 +58,28 @@ def fire_schedules(
     return started
 
 
+def fire_now(
+    services: Services, serializer: Serializer, name: str, nonce: str, by: str | None
+) -> Plan[RunRow]:
+    """Start a run of a schedule besides those of its slots, as a slot would. The same `nonce` finds
+    the run it started. `by` is in the run's metadata. Raises `NotFound`."""
+    row = yield from services.schedules.find(name)
+    if row is None:
+        raise NotFound("schedule", name)
+    setup = row.load(serializer)
+    started = {"schedule": name, "started_by": str(by)} if by else {"schedule": name}
+    setup = {**setup, "metadata": {**(setup.get("metadata") or {}), **started}}
+    return (yield from _start(services, serializer, row, setup, f"{name}@{nonce}"))
+
+
 def _start(
     services: Services,
     serializer: Serializer,
     row: ScheduleRow,
     setup: Mapping[str, Any],
-    slot: int,
+    key: str,
 ) -> Plan[RunRow]:
-    """Start the run of a slot, or find it."""
-    key = schedules.key(row.name, slot)
+    """Start the run of a key, or find it."""
     graph = (row.graph, str(setup.get("version", "")))
     own = {name: value for name, value in setup.items() if name not in ("version", CRON)}
     cron: Mapping[str, Any] | None = setup.get(CRON)

@@ -21,6 +21,7 @@ from perdure.engine.graphs import Graph
 from perdure.engine.housekeeping import Housekeeping, Sweep
 from perdure.engine.lease_keeper import LeaseKeeper
 from perdure.engine.outbox_delivery import Deliveries, Receiver
+from perdure.engine.presence import Member, Presence
 from perdure.engine.segment_drive import Drive, Ended, Outcome, Raised, Returned, StopReason
 from perdure.engine.segment_start import held_by_error
 from perdure.engine.shutdown import drain_on_signals
@@ -35,6 +36,7 @@ from perdure.operations.look import Found, look
 from perdure.operations.runs import RunRow
 from perdure.operations.schedules import ScheduleRow
 from perdure.segments.segment import LoopPulse, driving
+from perdure.service.views.event_wording import by_words
 from perdure.types import Counts, DrivenBy
 
 log = logging.getLogger("perdure")
@@ -43,6 +45,8 @@ SUSPECT_PATIENCE = 10_000
 """Milliseconds a suspect waits for an idle worker before one makes room for it."""
 SLOTS = SUSPECTS = 1.0
 """Seconds between two looks for slots of schedules, and for suspects while something is driven."""
+DRAINS = 2.0
+"""Seconds between two looks for a request to drain."""
 ALONE = 5.0
 """Seconds a suspect is driven alone, unless it makes progress sooner."""
 END_PATIENCE = 5.0
@@ -69,6 +73,7 @@ class Worker:
         self,
         driver: Driver,
         keeper: LeaseKeeper,
+        presence: Presence,
         graphs: Mapping[str, Graph],
         *,
         concurrency: int,
@@ -89,6 +94,8 @@ class Worker:
         self._driver, self._keeper, self._clock, self._graphs = driver, keeper, driver.clock, graphs
         self._concurrency, self._limit, self._grace = concurrency, limit, grace
         self._until_idle, self.driven_by = until_idle, driven_by
+        self._presence = presence
+        self._member = Member(tuple(graphs), concurrency, until_idle)
         self._schedules = schedules
         self._deliveries = Deliveries(driver, receivers or {}, self._delivered)
         self._sweeps: list[Sweep] = []
@@ -105,6 +112,7 @@ class Worker:
         self._poll = driver.journal.capabilities.poll
         self._has_looked = False
         self._fired = self._suspected = self._asked_around = float("-inf")
+        self._looked_for_drain = time.monotonic()
         self._others: set[str] = set()
         self._alone: _Alone | None = None
         self._crowded = False
@@ -114,6 +122,7 @@ class Worker:
         cancellation, that does not cut a drain short which a signal has begun."""
         NodeThreadPool.serve(self._loop)
         beside = [asyncio.create_task(self._beat())]
+        beside.append(asyncio.create_task(self._presence.keep(self._member)))
         if stop is not None:
             beside.append(asyncio.create_task(self._drain_at(stop)))
         try:
@@ -128,6 +137,8 @@ class Worker:
         finally:
             for task in beside:
                 task.cancel()
+            await asyncio.wait(beside)
+            await self._presence.leave(self._member)
         return Counts(**{name: self._counts[name] for name in NAMES})
 
     def wake(self) -> None:
@@ -207,6 +218,7 @@ class Worker:
         here, times = time.monotonic(), self._keeper.times()
         suspects = not self._tasks or here - self._suspected >= SUSPECTS
         slots = self._schedules is not None and here - self._fired >= SLOTS
+        drains = self._presence.is_announced and here - self._looked_for_drain >= DRAINS
         self._sweeps = sweeps = self._housekeeping.due
         op = look(
             times,
@@ -216,11 +228,16 @@ class Worker:
             slots=slots,
             topics=self._deliveries.free,
             oldest=bool(sweeps),
+            worker=self._keeper.worker if drains else None,
         )
         if isinstance(self._clock, JournalClock):
             op = self._clock.agree_by(op)
         found = await self._driver.journal.ado(op)
         self._fired = here if slots else self._fired
+        self._looked_for_drain = here if drains else self._looked_for_drain
+        if found.drain is not None:
+            log.info("draining, asked%s", by_words(found.drain.by))
+            self.drain()
         if suspects:
             self._suspected = here
             # Not for ever: what is driven here may take hours. One chance a minute.

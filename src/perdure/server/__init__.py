@@ -13,4 +13,5 @@ health          GET /ok
 tick_endpoint   POST /cron/tick; secret: who may tick
 agent_api       LangGraph's Agent Server
 own_api         /perdure/...
+ui              /ui/...: the inbox and the dashboard in the browser
 """

@@ -7,6 +7,7 @@
     POST /cron/tick     drives what is due; off until it has a secret
     agent_api/          LangGraph's Agent Server: assistants, threads, runs, crons, store
     own_api/            /perdure/...: what only perdure has
+    ui/                 /ui/...: the inbox and the dashboard in the browser, if `ui` is set
 
 The routes are flat and bound to their runtime (`route.py`), so the router works in FastAPI by
 `include_router` and in Starlette by `Starlette(routes=router.routes,
@@ -17,10 +18,11 @@ runtime opens on first use, and a request that needs a worker gets a 503 that ex
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib import import_module
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -30,7 +32,7 @@ from starlette.exceptions import HTTPException
 from perdure.engine.shutdown import has_signal_handlers
 from perdure.observe import prometheus
 from perdure.observe.metrics import Metrics
-from perdure.server import agent_api, own_api
+from perdure.server import agent_api, own_api, ui
 from perdure.server.gate import Gate
 from perdure.server.health import Health
 from perdure.server.info import Description
@@ -41,6 +43,9 @@ from perdure.server.options import ServerOptions
 from perdure.server.route import ApiRoute, add_routes, plain
 from perdure.server.secret import CronSecret
 from perdure.server.tick_endpoint import TickEndpoint
+from perdure.server.ui import missing
+from perdure.server.ui.page_route import add_pages
+from perdure.server.ui.site import Site
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime
@@ -59,7 +64,7 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
     tick = TickEndpoint(runtime, runtime.tick, secret)
 
     async def work(stop: asyncio.Event) -> None:
-        if runtime.graphs or runtime.engine.receivers or runtime.engine.webhook_endpoints:
+        if runtime.graphs or runtime.engine.receivers or runtime.engine.endpoints:
             await runtime.engine.drive(
                 concurrency=options.concurrency,
                 grace=options.grace,
@@ -87,11 +92,22 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
         router.get(path, include_in_schema=False, openapi_extra=PUBLIC)(read)
     router.post("/cron/tick", tags=["server"], openapi_extra=PUBLIC)(tick.post)
     for package in (agent_api, own_api):
-        for module in iter_modules(package.__path__, f"{package.__name__}."):
-            declared = getattr(import_module(module.name), "router", None)
-            if isinstance(declared, APIRouter):
-                add_routes(router, declared)
+        for declared in _declared(package):
+            add_routes(router, declared)
+    if options.ui:
+        site = Site(gate)
+        for declared in _declared(ui):
+            add_pages(router, declared, site)
+        add_pages(router, missing.last_router, site)
     return router
+
+
+def _declared(package: ModuleType) -> Iterator[APIRouter]:
+    """The routers of a package's modules."""
+    for module in iter_modules(package.__path__, f"{package.__name__}."):
+        declared = getattr(import_module(module.name), "router", None)
+        if isinstance(declared, APIRouter):
+            yield declared
 
 
 def make_app(runtime: Runtime, options: ServerOptions) -> FastAPI:

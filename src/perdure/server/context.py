@@ -23,6 +23,7 @@ from perdure.server.json_errors import ApiError
 from perdure.server.lifespan import SharedLifespan
 from perdure.server.open_streams import OpenStream, OpenStreams
 from perdure.server.options import ServerOptions
+from perdure.types import Actor
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime
@@ -46,6 +47,8 @@ class Api:
     lifespan: SharedLifespan
     streams: OpenStreams
     handlers: AuthHandlers | None
+    address: str | None = None
+    """The network address of the caller."""
 
     def require(self, scope: Scope) -> None:
         """Raise 403 unless the caller has this scope."""
@@ -54,6 +57,13 @@ class Api:
             if not self.caller.is_token:
                 message = f"This needs the permission 'perdure:{scope.value}'."
             raise ApiError(403, message)
+
+    def actor(self, given: str | None = None) -> Actor:
+        """Who acts, for the record: the authenticated user, the name that is given, or the
+        token's."""
+        is_user = self.caller.user is not None
+        name = self.caller.identity if is_user else given or self.caller.identity
+        return Actor(name or "", via="api", address=self.address)
 
     async def authorize(self, resource: str, action: str, value: dict[str, Any]) -> Filters | None:
         """Call the `langgraph_sdk.Auth` handlers. They may change `value`, and return conditions on

@@ -20,7 +20,13 @@ from perdure.server.auth_handlers import AuthHandlers
 from perdure.server.caller import ANYONE, Caller, Scope
 from perdure.server.context import Api
 from perdure.server.cors import Origins
-from perdure.server.hosts import host_name, is_allowed, is_local_client, is_same_origin
+from perdure.server.hosts import (
+    client_address,
+    host_name,
+    is_allowed,
+    is_local_client,
+    is_same_origin,
+)
 from perdure.server.json_errors import ApiError
 from perdure.server.lifespan import SharedLifespan
 from perdure.server.open_streams import OpenStreams
@@ -51,11 +57,14 @@ class Gate:
         if self._headers and (passed := self._headers.of(request)):
             configurable = {**passed, **caller.configurable}
             caller = dataclasses.replace(caller, configurable=configurable)
-        return Api(self.runtime, self.options, caller, self.lifespan, self.streams, self.handlers)
+        return Api(
+            *(self.runtime, self.options, caller, self.lifespan, self.streams, self.handlers),
+            client_address(request),
+        )
 
     async def _identify(self, request: Request) -> Caller:
         if self.options.hosts:
-            self._check_host(request)
+            self.check_host(request)
         token = sent_token(request)
         if token is not None and token.startswith(PREFIX):
             return await self._check_token(token)
@@ -84,7 +93,8 @@ class Gate:
         until_invalid = partial(self.tokens.until_invalid, row.hash)
         return Caller(row.name, scopes, is_token=True, until_invalid=until_invalid)
 
-    def _check_host(self, request: Request) -> None:
+    def check_host(self, request: Request) -> None:
+        """Raise 403 unless the server answers to this host name."""
         host, names = request.headers.get("host", ""), self.options.hosts
         if not is_allowed(host, names):
             shown = ascii(host_name(host) or host)[1:-1][:100]
@@ -97,7 +107,7 @@ class Gate:
     def _open(self, request: Request) -> Caller:
         """Admit without credentials. Refuses web pages of other origins or under other names, which
         could otherwise use a server that is open to this machine."""
-        self._check_host(request)
+        self.check_host(request)
         origin, host = request.headers.get("origin"), request.headers.get("host", "")
         if origin is None or self.origins.allow(origin) or is_same_origin(origin, host):
             return ANYONE

@@ -76,6 +76,27 @@ def is_same_origin(origin: str, host: str) -> bool:
         return False
 
 
+def client_address(request: Request) -> str | None:
+    """The network address that a request comes from. A proxy on this machine says it: the last one
+    that `X-Forwarded-For` names."""
+    address = None if request.client is None else request.client.host
+    if address is None or is_loopback(address):
+        return forwarded_for(request) or address
+    return address
+
+
+def forwarded_for(request: Request) -> str | None:
+    """The address that the nearest proxy got the request from, as it says."""
+    named = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+    return named[:64] or None
+
+
+def is_encrypted(request: Request) -> bool:
+    """Whether the browser uses TLS, here or at a proxy. Only decides whether cookies are `Secure`:
+    a caller who claims it wrongly keeps them from itself."""
+    return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", "").lower())
+
+
 def is_local_client(request: Request) -> bool:
     """Whether a request comes from this machine, and not through a proxy on it. A client on a Unix
     socket has no address."""

@@ -96,6 +96,7 @@ class HttpServer(uvicorn.Server):
             lifespan="on",
             log_config=None,
             server_header=False,
+            proxy_headers=False,  # would hide the address of a proxy: see hosts.client_address
             backlog=BACKLOG,
             timeout_graceful_shutdown=round(grace) + 5,
         )

@@ -31,7 +31,11 @@ STATUSES: tuple[tuple[type[errors.Error], int], ...] = (
     (errors.AlreadyExists, 409),
     (errors.BadAnswer, 422),
     (errors.AnswerRefused, 409),
+    (errors.LinkExpired, 410),
+    (errors.LinkSpent, 410),
+    (errors.LinkRefused, 403),
     (errors.NotWithdrawn, 409),
+    (errors.AlreadyAssigned, 409),
     (errors.NotSettled, 409),
     (errors.ThreadBusy, 409),
     (errors.WrongState, 409),
@@ -72,13 +76,18 @@ def error_response(error: Exception, redact: Callable[[str], str]) -> Response:
         log.warning("A request was not served: %s", redact(str(error)))
         return json_error(503, AWAY, {"Retry-After": "1"})
     if isinstance(error, errors.Error):
-        status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+        status = status_of(error)
         if status == 500:
             log_failure("A request", error, redact)
         headers = {"Retry-After": "1"} if status == 503 else None
         return json_error(status, redact(str(error)), headers)
     log_failure("A request", error, redact)
     return json_error(500, FAILED)
+
+
+def status_of(error: errors.Error) -> int:
+    """The HTTP status of a perdure error."""
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
 
 
 def log_failure(what: str, error: BaseException, redact: Callable[[str], str]) -> None:

@@ -36,6 +36,10 @@ class ServerSettings(TypedDict, total=False):
     max_body: int
     body_timeout: float
     max_streams: int
+    ui: bool
+    ui_user: Any
+    ui_proxy: Any
+    trace_url: str | None
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,16 @@ class ServerOptions:
     """Seconds in which a request's body must arrive."""
     max_streams: int = 1000
     """Streams that may be open at once."""
+    ui: bool = False
+    """Serve the inbox and the dashboard under `/ui`."""
+    ui_user: Any = None
+    """Finds the person who looks at a page: a callable that takes the request and returns a
+    `UiUser`, a name, or None if they are not signed in. Replaces the sign-in page."""
+    ui_proxy: Any = None
+    """A `TrustedProxy` that signs people in, and names them in a header."""
+    trace_url: str | None = None
+    """Where the trace of a run is shown, with `{trace_id}` or `{run_id}` in it; default:
+    `PERDURE_TRACE_URL`. The page of a run links to it."""
 
     @classmethod
     def of(cls, settings: ServerSettings) -> ServerOptions:
@@ -91,6 +105,7 @@ class ServerOptions:
             values[name] = tuple(given or ())
         if values.get("hook_secrets") is None:
             values["hook_secrets"] = _hook_secrets()
+        values["trace_url"] = _trace_url(values.get("trace_url"))
         options = cls(**values)
         for name in ("concurrency", "grace", "max_body", "body_timeout", "max_streams"):
             if getattr(options, name) <= 0:
@@ -110,6 +125,18 @@ class ServerOptions:
                     "*.example.com or *."
                 )
         return options
+
+
+def _trace_url(given: Any) -> str | None:
+    found = os.environ.get("PERDURE_TRACE_URL") if given is None else given
+    if not found:
+        return None
+    if not isinstance(found, str) or not re.match("https?://[^/]", found):
+        raise BadArgument(
+            f"trace_url: {found!r} is not an address, such as "
+            "https://jaeger.example.com/trace/{trace_id}."
+        )
+    return found
 
 
 def _hook_secrets() -> dict[str, Any]:

@@ -49,10 +49,11 @@ class Tokens:
 
     async def find(self, token: str) -> TokenRow | None:
         """The row of a token, or None if it is not valid."""
+        return None if len(token) > LONGEST else await self.find_hash(hash_of(token))
+
+    async def find_hash(self, hash: str) -> TokenRow | None:
+        """The row of the token with this hash, or None if it is not valid."""
         await self._refresh()
-        if len(token) > LONGEST:
-            return None
-        hash = hash_of(token)
         row = self._by_hash.get(hash)
         if row is None or not hmac.compare_digest(row.hash, hash):
             return None

@@ -60,7 +60,7 @@ def continue_run(api: Api, request: RunRequest) -> Plan[Accepted | None]:
         )
     after = yield streams.last(row)
     changes = _changes(load_setup(engine.serializer, row), request, api.caller.configurable)
-    by = api.caller.identity
+    by = api.actor()
     yield from answer_with_command(engine, row, found, open, command, by=by, changes=changes)
     row = (yield runs.find(row.id)) or row
     return Accepted(row, False, after)

@@ -29,7 +29,7 @@ async def cancel(api: Api, found: SeenRun, *, action: str, wait: bool) -> None:
         return
     runtime, run_id, undo = api.runtime, found.row.id, action == "rollback"
     stop = runtime.services.runs.stop(
-        run_id, Control.CANCEL, GRACE, reason=REASON, by=api.caller.identity, undo=undo
+        run_id, Control.CANCEL, GRACE, reason=REASON, by=api.actor(), undo=undo
     )
     try:
         await runtime.journal.arun(stop)

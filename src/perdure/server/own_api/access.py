@@ -1,4 +1,4 @@
-"""Which threads a caller may see or change, by `langgraph_sdk.Auth` handlers; and who acts.
+"""Which threads a caller may see or change, by `langgraph_sdk.Auth` handlers.
 
 The handlers decide by thread, as for the Agent Server's routes. A thread that they hide is 404. A
 route that is not about one thread needs the scope `admin`, which a user has only with the
@@ -7,11 +7,13 @@ permission `perdure:admin`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from perdure.errors import NotFound
+from perdure.journal import Plan
 from perdure.operations import runs
+from perdure.operations import threads as operations_threads
 from perdure.operations.runs import RunRow
 from perdure.server.auth_handlers import Filters
 from perdure.server.context import Api
@@ -68,6 +70,28 @@ class ThreadFilter:
             self._known[thread_id] = self._filters.match(metadata)
         return self._known[thread_id]
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether no thread is hidden from the caller."""
+        return self._filters is None
+
+    def allows(self, metadata: Mapping[str, Any]) -> bool:
+        """Whether the caller may see a thread with this metadata."""
+        return self._filters is None or self._filters.match(dict(metadata))
+
+    def visible(self, thread_ids: Collection[str]) -> Plan[Collection[str]]:
+        """Those of these threads that the caller may see: one read for all of them."""
+        if self._filters is None:
+            return thread_ids
+        if new := {*thread_ids} - self._known.keys():
+            chosen = operations_threads.ThreadFilter(ids=tuple(new))
+            plan = self._api.runtime.services.threads.page(chosen, 0, len(new))
+            found, _ = yield from plan
+            metadata = {one.thread_id: dict(one.metadata) for one in found}
+            for id in new:
+                self._known[id] = self._filters.match(metadata.get(id, {}))
+        return {id for id in thread_ids if self._known[id]}
+
     async def page(
         self,
         read: Callable[[Position | None, int], Awaitable[Sequence[R]]],
@@ -97,10 +121,3 @@ async def _metadata(api: Api, thread_id: str) -> dict[str, Any]:
     plan = api.runtime.services.threads.find(thread_id)
     thread = await api.runtime.journal.arun(plan)
     return {} if thread is None else dict(thread.metadata)
-
-
-def actor(api: Api, given: str | None) -> str | None:
-    """Who acts, for the record: the authenticated user, the name the caller gives, or its token."""
-    if api.caller.user is not None:
-        return api.caller.identity
-    return given or api.caller.identity

@@ -11,7 +11,7 @@ from perdure.operations import effects
 from perdure.operations.effects import EffectRow
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
-from perdure.server.own_api.access import Position, ThreadFilter, actor, allow_thread
+from perdure.server.own_api.access import Position, ThreadFilter, allow_thread
 from perdure.server.own_api.requests import (
     After,
     Body,
@@ -82,7 +82,7 @@ async def settle(api: ApiDep, key: Id, body: SettleBody) -> EffectRecord:
     did not happen and is called again; `fail`, it did not happen and is not called again."""
     api.require(Scope.ADMIN)
     await _find(api, key, "update")
-    by = actor(api, body.by)
+    by = api.actor(body.by)
     await api.runtime.settle(key, body.how, body.result, by=by, reason=body.reason)
     return effects.to_record(api.runtime.engine.serializer, await _find(api, key, "read"))
 

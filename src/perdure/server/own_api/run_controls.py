@@ -12,7 +12,7 @@ from perdure.errors import Error
 from perdure.server.agent_api.thread_views import update_error
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
-from perdure.server.own_api.access import actor, allow_thread, find_run
+from perdure.server.own_api.access import allow_thread, find_run
 from perdure.server.own_api.requests import Body, Id, Person, Text, errors
 from perdure.types import Run
 
@@ -48,14 +48,14 @@ async def pause(api: ApiDep, run_id: Id, body: StopBody | None = None) -> Run:
     await _operate(api, run_id)
     asked = body or StopBody()
     grace = timedelta(seconds=asked.grace)
-    return await api.runtime.pause(run_id, grace=grace, by=actor(api, asked.by))
+    return await api.runtime.pause(run_id, grace=grace, by=api.actor(asked.by))
 
 
 @router.post("/resume", responses=ERRORS)
-async def resume(api: ApiDep, run_id: Id) -> Run:
+async def resume(api: ApiDep, run_id: Id, body: Request | None = None) -> Run:
     """Continue a paused run."""
     await _operate(api, run_id)
-    return await api.runtime.resume(run_id)
+    return await api.runtime.resume(run_id, by=api.actor((body or Request()).by))
 
 
 @router.post("/cancel", responses=ERRORS)
@@ -63,22 +63,22 @@ async def cancel(api: ApiDep, run_id: Id, body: CancelBody | None = None) -> Run
     """Cancel a run, at once or after its current step. Its effects are compensated first."""
     await _operate(api, run_id)
     asked = body or CancelBody()
-    grace, by = timedelta(seconds=asked.grace), actor(api, asked.by)
+    grace, by = timedelta(seconds=asked.grace), api.actor(asked.by)
     return await api.runtime.cancel(run_id, grace=grace, reason=asked.reason, by=by)
 
 
 @router.post("/retry", responses=ERRORS)
-async def retry(api: ApiDep, run_id: Id) -> Run:
+async def retry(api: ApiDep, run_id: Id, body: Request | None = None) -> Run:
     """Retry a failed or held run from its last step."""
     await _operate(api, run_id)
-    return await api.runtime.retry(run_id)
+    return await api.runtime.retry(run_id, by=api.actor((body or Request()).by))
 
 
 @router.post("/wake", responses=ERRORS)
 async def wake(api: ApiDep, run_id: Id, body: Request | None = None) -> Run:
     """End the sleep of a run now."""
     await _operate(api, run_id)
-    return await api.runtime.wake(run_id, by=actor(api, (body or Request()).by))
+    return await api.runtime.wake(run_id, by=api.actor((body or Request()).by))
 
 
 @router.post("/fork", responses=ERRORS, status_code=201)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from perdure.server.caller import Scope
 from perdure.server.context import ApiDep
-from perdure.server.own_api.access import actor, find_run
+from perdure.server.own_api.access import find_run
 from perdure.server.own_api.requests import Body, Id, Person, Text, errors
 from perdure.types import Score
 
@@ -49,6 +49,6 @@ async def score(api: ApiDep, run_id: Id, body: ScoreBody) -> list[Score]:
         step=body.step,
         effect=body.effect,
         comment=body.comment,
-        by=actor(api, body.by),
+        by=api.actor(body.by),
     )
     return await api.runtime.scores(run_id)

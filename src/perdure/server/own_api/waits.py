@@ -12,7 +12,7 @@ from perdure.operations.waits import WaitRow
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_values import WireResponse
-from perdure.server.own_api.access import Position, ThreadFilter, actor, allow_thread
+from perdure.server.own_api.access import Position, ThreadFilter, allow_thread
 from perdure.server.own_api.requests import (
     After,
     Body,
@@ -93,7 +93,7 @@ async def answer(api: ApiDep, wait_id: Id, body: AnswerBody) -> WaitRecord:
     api.require(Scope.ANSWER)
     await _find(api, wait_id, "update")
     try:
-        await api.runtime.answer(wait_id, body.value, by=actor(api, body.by))
+        await api.runtime.answer(wait_id, body.value, by=api.actor(body.by))
     except AlreadyAnswered as error:
         given = await _record(api, wait_id)
         said = {"answered_by": given.answered_by, "answered_at": given.answered_at}
@@ -106,7 +106,7 @@ async def withdraw(api: ApiDep, wait_id: Id, body: WithdrawBody) -> WaitRecord:
     """Withdraw an answer that the run has not used yet. The question is open again."""
     api.require(Scope.ANSWER)
     await _find(api, wait_id, "update")
-    await api.runtime.withdraw(wait_id, by=actor(api, body.by), reason=body.reason)
+    await api.runtime.withdraw(wait_id, by=api.actor(body.by), reason=body.reason)
     return await _record(api, wait_id)
 
 

@@ -17,6 +17,7 @@ from perdure.operations.run_payload import load_labels, load_setup
 from perdure.operations.runs import RunRow
 from perdure.server.agent_api.run_shapes import wire_run
 from perdure.server.agent_api.statuses import RunStatus
+from perdure.service.public_url import PublicUrl
 from perdure.service.webhooks import EVENTS, QUESTION_WAITING
 from perdure.times import moment
 from perdure.types import Event, EventKind, Message
@@ -107,7 +108,7 @@ class ReportedRun:
 
     def as_event(self) -> dict[str, Any]:
         """The body for an endpoint, about the state of a run."""
-        data = {
+        data: dict[str, Any] = {
             "run_id": self.row.id,
             "thread_id": self.row.thread_id,
             "graph": self.row.graph,
@@ -115,10 +116,15 @@ class ReportedRun:
             "metadata": self.metadata,
             "error": self.error,
         }
+        if (public := self._engine.public_url) is not None:
+            data["url"] = public.run(self.row.id)
         told = _TYPES.get(self.event.kind, f"run.{self.event.kind}")
         return {"type": told, "timestamp": self.event.at, "data": data}
 
 
-def as_question(message: Message) -> dict[str, Any]:
-    """The body for an endpoint, about a new question."""
-    return {"type": QUESTION_WAITING, "timestamp": message.sent_at, "data": message.payload}
+def as_question(message: Message, public: PublicUrl | None) -> dict[str, Any]:
+    """The body for an endpoint, about a new question. The page that it names needs a sign-in."""
+    data = dict(message.payload)
+    if public is not None:
+        data["url"] = public.question(data["wait_id"])
+    return {"type": QUESTION_WAITING, "timestamp": message.sent_at, "data": data}

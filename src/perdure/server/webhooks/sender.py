@@ -55,10 +55,10 @@ class WebhookSender:
         lanes = {lane_topic(n): self._to_run for n in range(LANES)}
         topics = {one.endpoint.topic: partial(self._to_endpoint, one) for one in self._webhooks}
         handlers: dict[str, Any] = lanes | topics
-        self._engine.webhook_receivers |= {
+        self._engine.own_receivers |= {
             topic: Receiver(handler, SLOTS, pause) for topic, handler in handlers.items()
         }
-        self._engine.webhook_endpoints = tuple(one.endpoint for one in self._webhooks)
+        self._engine.endpoints = tuple(one.endpoint for one in self._webhooks)
         self._engine.run_webhooks = self._own
 
     async def _to_run(self, message: Message) -> None:
@@ -74,7 +74,7 @@ class WebhookSender:
         if message.payload is None:
             body = (await ReportedRun.read(self._engine, message)).as_event()
         else:
-            body = as_question(message)
+            body = as_question(message, self._engine.public_url)
         await self._send(webhook.url, message, body, webhook)
 
     async def _send(

@@ -1,0 +1,92 @@
+"""The announcement of this process as a worker: one small row, written again at every beat.
+
+It is for people who look, and for requests to drain; leases decide who drives what. A worker that
+stops when idle announces itself only if it has run for a whole beat, any other after a second: a
+tick writes nothing. What is announced goes through the journal's queue, with what else is
+committed then. An announcement that fails is made again at the next beat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from perdure.errors import Error
+from perdure.journal import Journal
+from perdure.journal.clock import Clock
+from perdure.operations import workers
+from perdure.operations.workers import WorkerRow
+from perdure.service.workers import beat_of
+
+log = logging.getLogger("perdure")
+
+SOON = 1.0
+"""Seconds after which a worker that does not stop when idle announces itself."""
+PATIENCE = 2.0
+"""Seconds that a worker which stops waits until its row is deleted."""
+
+
+class Member(NamedTuple):
+    """One call of `work` or `tick`."""
+
+    graphs: tuple[str, ...]
+    concurrency: int
+    until_idle: bool
+
+
+class Presence:
+    """What this process announces: the workers in it share one row, as they share their leases."""
+
+    def __init__(self, journal: Journal, clock: Clock, worker: str) -> None:
+        self._journal, self._clock, self.worker = journal, clock, worker
+        self._members: list[Member] = []
+        self._started_at: int | None = None
+        """When it was announced first; its row may be there."""
+        self.is_announced = False
+        """Whether its row is there, so that it may be asked to drain."""
+
+    async def keep(self, member: Member) -> None:
+        """Announce a worker, and again at every beat, until it is cancelled."""
+        beat = beat_of(self._journal.capabilities)
+        await asyncio.sleep(beat if member.until_idle else min(SOON, beat))
+        self._members.append(member)
+        while True:
+            await self._announce()
+            await asyncio.sleep(beat)
+
+    async def _announce(self) -> None:
+        now = self._clock.now()
+        if self._started_at is None:
+            self._started_at = now
+        graphs: Iterable[str] = (name for one in self._members for name in one.graphs)
+        row = WorkerRow(
+            self.worker,
+            socket.gethostname()[:200],
+            os.getpid(),
+            workers.dump_graphs(graphs),
+            sum(one.concurrency for one in self._members),
+            self._started_at,
+            now,
+        )
+        try:
+            await self._journal.ado(workers.announce(row, is_new=not self.is_announced))
+        except Error as error:
+            log.debug("This worker could not be announced: %s", error)
+        else:
+            self.is_announced = True
+
+    async def leave(self, member: Member) -> None:
+        """Delete the row, if this was the last worker in the process."""
+        with contextlib.suppress(ValueError):  # it was not announced
+            self._members.remove(member)
+        if self._members or self._started_at is None:
+            return
+        self._started_at, self.is_announced = None, False
+        with contextlib.suppress(Error, TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await self._journal.ado(workers.leave(self.worker))

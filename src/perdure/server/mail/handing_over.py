@@ -1,0 +1,160 @@
+"""One SMTP conversation, in a thread, with a time limit for all of it.
+
+    the server took the letter      `hand_over` returns as soon as its 250 is there
+    a 5xx for recipient or content  `Undelivered`, final: the same letter is not tried again
+    anything else                   `Undelivered`: tried again later
+
+If the connection is lost after the content was sent and before the reply, the server may have taken
+the letter. It is sent again, with the same Message-ID: at least once. A letter is not sent by a
+process that was suspended for so long that another worker may have sent it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import smtplib
+import socket
+import ssl
+import time
+from functools import cache
+
+from perdure.engine.outbox_delivery import HANDLER_TIME, Undelivered
+from perdure.service.smtp_server import Encryption, SmtpServer
+
+TIMEOUT = HANDLER_TIME / 1000 * 2 / 3
+"""Seconds that a conversation may take. After `HANDLER_TIME` another worker may have the letter."""
+
+
+async def hand_over(
+    server: SmtpServer, tls: ssl.SSLContext | None, sender: str, to: str, content: bytes
+) -> None:
+    """Send a letter. Raises `Undelivered`, without anything of the letter or the recipient."""
+    conversation = Conversation(server, tls, time.monotonic() + TIMEOUT)
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            await asyncio.to_thread(conversation.send, sender, to, content)
+    except TimeoutError:
+        raise Undelivered(f"{server.name} did not take it within {TIMEOUT:g} s") from None
+    finally:
+        conversation.end()  # the thread too, if this was cancelled
+
+
+class Conversation:
+    """A connection to an SMTP server, and how far it is."""
+
+    def __init__(self, server: SmtpServer, tls: ssl.SSLContext | None, deadline: float) -> None:
+        self._server, self._tls, self._deadline = server, tls, deadline
+        self._smtp: smtplib.SMTP | None = None
+        self._is_over = False
+        self._stage = "the connection"
+
+    def end(self) -> None:
+        """Close the connection. A thread that waits for the server goes on with an error."""
+        self._is_over = True
+        sock = None if self._smtp is None else self._smtp.sock
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def send(self, sender: str, to: str, content: bytes) -> None:
+        """Hand a letter over; blocks. Raises `Undelivered`."""
+        try:
+            with contextlib.closing(self._connect()) as smtp:
+                self._encrypt(smtp)
+                self._log_in(smtp)
+                self._command(smtp, "the sender", f"MAIL FROM:<{sender}>")
+                self._command(smtp, "the recipient", f"RCPT TO:<{to}>", final=True)
+                self._command(smtp, "DATA", "DATA", expected=354)
+                self._write(smtp, content)
+        except Undelivered:
+            raise
+        except smtplib.SMTPResponseException as error:  # STARTTLS or the login was refused
+            raise self._refused(error.smtp_code, error.smtp_error) from None
+        except ssl.SSLError as error:
+            why = error.reason if error.reason else type(error).__name__
+            said = f"{self._server.name}: no TLS connection at {self._stage}: {why}"
+            raise Undelivered(said) from None
+        except (OSError, ValueError) as error:  # also all of smtplib
+            why = error.strerror if isinstance(error, OSError) and error.strerror else ""
+            said = f"{self._server.name} was lost at {self._stage}: {why or type(error).__name__}"
+            raise Undelivered(said) from None
+
+    def _connect(self) -> smtplib.SMTP:
+        host, port, left = self._server.host, self._server.port, self._left()
+        if self._server.encryption is Encryption.TLS:
+            smtp: smtplib.SMTP = smtplib.SMTP_SSL(
+                host, port, own_name(), timeout=left, context=self._trust()
+            )
+        else:
+            smtp = smtplib.SMTP(host, port, own_name(), left)
+        self._smtp = smtp
+        self._left()
+        return smtp
+
+    def _encrypt(self, smtp: smtplib.SMTP) -> None:
+        self._begin(smtp, "the greeting")
+        smtp.ehlo_or_helo_if_needed()
+        if self._server.encryption is Encryption.STARTTLS:
+            self._begin(smtp, "STARTTLS")
+            smtp.starttls(context=self._trust())  # raises if the server has none
+            smtp.ehlo_or_helo_if_needed()
+
+    def _log_in(self, smtp: smtplib.SMTP) -> None:
+        if self._server.user is not None:
+            self._begin(smtp, "the login")
+            smtp.login(self._server.user, self._server.password or "")
+
+    def _command(
+        self,
+        smtp: smtplib.SMTP,
+        stage: str,
+        command: str,
+        *,
+        expected: int = 250,
+        final: bool = False,
+    ) -> None:
+        self._begin(smtp, stage)
+        self._check(*smtp.docmd(command), expected=expected, final=final)
+
+    def _write(self, smtp: smtplib.SMTP, content: bytes) -> None:
+        """Send the content. Up to its last line the server has taken nothing."""
+        self._begin(smtp, "the content")
+        smtp.send(re.sub(rb"(?m)^\.", b"..", content) + b".\r\n")
+        self._check(*smtp.getreply(), expected=250, final=True)
+        smtp.putcmd("QUIT")  # its reply is not waited for: the delivery should be on disk soon
+
+    def _check(self, code: int, text: bytes, *, expected: int, final: bool) -> None:
+        is_taken = code == expected if expected == 354 else 200 <= code < 300
+        if not is_taken:
+            raise self._refused(code, text, final=final and 500 <= code < 600)
+
+    def _refused(self, code: int, text: bytes | str, *, final: bool = False) -> Undelivered:
+        """Only the codes: the text may repeat the recipient."""
+        said = text.decode("ascii", "replace") if isinstance(text, bytes) else text
+        enhanced = re.match(r"[245]\.\d{1,3}\.\d{1,3}\b", said)
+        codes = f"{code} {enhanced[0]}" if enhanced else str(code)
+        return Undelivered(f"{self._server.name} answered {codes} to {self._stage}", final=final)
+
+    def _begin(self, smtp: smtplib.SMTP, stage: str) -> None:
+        self._stage = stage
+        if smtp.sock is not None:
+            smtp.sock.settimeout(self._left())
+
+    def _left(self) -> float:
+        """Seconds that are left. Raises `Undelivered` if there are none."""
+        left = self._deadline - time.monotonic()
+        if left <= 0 or self._is_over:
+            self.end()
+            raise Undelivered(f"{self._server.name} did not take it in time")
+        return left
+
+    def _trust(self) -> ssl.SSLContext:
+        return self._tls or ssl.create_default_context()
+
+
+@cache
+def own_name() -> str:
+    """The name of this machine, as it introduces itself to a server."""
+    return socket.getfqdn()

@@ -1,0 +1,95 @@
+"""The receiver of the outbox's mail topic: whom a message is for, and what it says.
+
+A message was stored in the commit that stored the question, one for each recipient. Its content is
+read at delivery. A question that is not open any more needs no mail: its message is dropped.
+
+    killed before the server's 250     sent by the next worker, after a minute
+    killed after it, before the delete sent once more, with the same Message-ID
+    refused for good (5xx)             given up; it stays in the outbox, with the server's code
+    any other failure                  repeated for three days, as a webhook is
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib.util import find_spec
+
+from perdure.engine.engine import Engine
+from perdure.engine.outbox_delivery import Receiver, Undelivered
+from perdure.errors import AnswerRefused, BadArgument, Error, NotFound, needs_extra
+from perdure.operations import waits
+from perdure.operations.waits import WaitRow
+from perdure.server.webhooks.sender import pause
+from perdure.service.mail import Mail
+from perdure.service.public_url import MISSING, PublicUrl
+from perdure.service.question_links import QuestionLinkService
+from perdure.service.smtp_server import SmtpServer
+from perdure.service.views.mail_text import MailText
+from perdure.service.views.question_mail import question_mail, run_mail
+from perdure.service.waits import WaitService
+from perdure.types import Message
+
+SLOTS = 4
+"""Maximum number of simultaneous connections from a worker to the mail server."""
+
+
+class MailSender:
+    """Sends the mail of a runtime."""
+
+    def __init__(self, engine: Engine, mail: Mail, url: PublicUrl | None) -> None:
+        if url is None:
+            raise BadArgument(f"Mail has a link, but {MISSING}")
+        self._engine, self._mail, self._url = engine, mail, url
+        self._server = SmtpServer.of(mail.server)
+
+    def attach(self) -> None:
+        """Let the engine's workers store and deliver mail."""
+        if find_spec("itsdangerous") is None:
+            raise Error(needs_extra("Runtime(mail=...)", "server"))
+        endpoints = self._mail.endpoints.values()
+        self._engine.endpoints = (*self._engine.endpoints, *endpoints)
+        for topic in {one.topic for one in endpoints}:
+            self._engine.own_receivers[topic] = Receiver(self._deliver, SLOTS, pause)
+
+    async def _deliver(self, message: Message) -> None:
+        to = self._mail.recipient_of(message.id)
+        if to is None:
+            raise Undelivered("its recipient is not one of the mail's any more", final=True)
+        about_run = message.payload is None
+        text = await (self._of_run(message) if about_run else self._of_question(message, to))
+        if text is None:
+            return
+        from perdure.server.mail.handing_over import hand_over
+        from perdure.server.mail.letters import letter
+
+        mail, sender = self._mail, self._mail.sender_address
+        content = letter(message.id, mail.sender, to, text, datetime.now(UTC))
+        await hand_over(self._server, mail.tls, sender, to, content)
+
+    async def _of_question(self, message: Message, to: str) -> MailText | None:
+        """The mail about a question. None: there is nothing to decide any more."""
+        engine, mail = self._engine, self._mail
+        wait_id = str(message.payload["wait_id"])
+        links = QuestionLinkService(
+            engine.serializer, engine.clock, WaitService(engine.serializer, engine.clock)
+        )
+        try:
+            link, token = await engine.journal.arun(links.make(wait_id, to, mail.link_expires))
+        except (AnswerRefused, NotFound):
+            return None
+        row: WaitRow | None = await engine.journal.ado(waits.find(wait_id))
+        if row is None:  # deleted just now
+            return None
+        wait = waits.to_wait(engine.serializer, row)
+        if wait.damaged:
+            raise Undelivered(f"wait {wait_id} is damaged; its run asks again")
+        url = self._url.link(token)
+        return question_mail(wait, to, url, link.expires_at, content=mail.content)
+
+    async def _of_run(self, message: Message) -> MailText:
+        from perdure.server.webhooks.contents import ReportedRun  # needs the extra `server`
+
+        reported = await ReportedRun.read(self._engine, message)
+        run, error = reported.row, reported.error or {}
+        url, reason = self._url.run(run.id), error.get("message", "")
+        return run_mail(run.graph, reported.event.kind, reason, url, content=self._mail.content)

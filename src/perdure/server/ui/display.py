@@ -1,0 +1,143 @@
+"""What templates show: times in the viewer's zone, durations, values, states, Markdown.
+
+Everything here returns `Html` whose texts are escaped, or plain text, which Jinja escapes. Markdown
+is rendered without HTML and without images; a link shows its address.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from perdure.service.views import formatting
+from perdure.service.views.json_text import json_default
+from perdure.service.views.markup import Html, element, join
+from perdure.service.views.value_text import is_message, value_text
+
+LONG_TEXT = 600
+"""Characters above which a text is folded."""
+DEEP = 4
+"""Levels of nesting shown as lists; deeper values are JSON."""
+MANY = 50
+"""Entries of a list or dict that are shown one by one."""
+
+_WORDS: Mapping[bool | None, str] = {None: "none", True: "yes", False: "no"}
+_MARKDOWN = MarkdownIt("commonmark", {"html": False, "linkify": False}).disable(["image"])
+
+
+def when(at: datetime | None, now: datetime, zone: ZoneInfo) -> Html:
+    """A time in the viewer's zone, with how long ago or ahead it is."""
+    if at is None:
+        return Html("")
+    ago = formatting.age(at, now)
+    said = ago if ago.startswith("in ") else f"{ago} ago"
+    return element(
+        "time",
+        said,
+        datetime=at.astimezone(UTC).isoformat(timespec="seconds"),
+        title=clock(at, zone),
+    )
+
+
+def clock(at: datetime, zone: ZoneInfo) -> str:
+    """A time to the second, with the name of its zone."""
+    local = at.astimezone(zone)
+    return f"{local:%a %-d %b %Y, %H:%M:%S} {local.tzname() or zone.key}"
+
+
+def state_badge(state: str) -> Html:
+    """A run's state as a badge."""
+    return element("span", state, class_=f"badge state-{state}" if state.isalpha() else "badge")
+
+
+def value(shown: Any, depth: int = 0) -> Html:
+    """Any value as people read it: text as text, a dict as a list of names and values."""
+    if isinstance(shown, str):
+        return _text(shown)
+    if shown is None or isinstance(shown, bool):
+        return element("span", _WORDS[shown], class_="plain")
+    if isinstance(shown, int | float):
+        return element("span", str(shown), class_="plain")
+    if depth < DEEP and isinstance(shown, Mapping) and shown:
+        return _entries(shown, depth)
+    if depth < DEEP and isinstance(shown, list | tuple) and shown:
+        return _items(shown, depth)
+    if is_message(shown):
+        return _text(value_text(shown))
+    return _folded(json.dumps(shown, ensure_ascii=False, default=json_default, indent=2), "code")
+
+
+def _entries(shown: Mapping[Any, Any], depth: int) -> Html:
+    pairs = list(shown.items())
+    parts = [
+        element("div", element("dt", str(name)), element("dd", value(one, depth + 1)))
+        for name, one in pairs[:MANY]
+    ]
+    return join(element("dl", *parts, class_="value"), _more(len(pairs)))
+
+
+def _items(shown: Sequence[Any], depth: int) -> Html:
+    parts = [element("li", value(one, depth + 1)) for one in shown[:MANY]]
+    return join(element("ol", *parts, class_="value"), _more(len(shown)))
+
+
+def _more(count: int) -> Html | None:
+    return None if count <= MANY else element("p", f"… {count - MANY:,} more", class_="muted")
+
+
+def _text(text: str) -> Html:
+    return _folded(text, "text") if text else element("span", "empty text", class_="muted")
+
+
+def _folded(text: str, kind: str) -> Html:
+    """A text with its line breaks; a long one opens on demand."""
+    if len(text) <= LONG_TEXT:
+        return element("div", text, class_=kind)
+    summary = element("summary", f"{text[:LONG_TEXT].rstrip()}…")
+    return element("details", summary, element("div", text, class_=kind), class_="folded")
+
+
+def markdown(text: str) -> Html:
+    """Markdown without HTML and images. Links lead only to web pages, and show where."""
+    tokens = _MARKDOWN.parse(text)
+    for token in tokens:
+        if token.children:
+            token.children = _safe(token.children)
+    rendered: str = _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})
+    return Html(f'<div class="markdown">{rendered}</div>')
+
+
+def _safe(children: list[Token]) -> list[Token]:
+    """The inline parts with links that are safe to click, each followed by its address."""
+    found: list[Token] = []
+    address = ""
+    for child in children:
+        if child.type == "link_open":
+            address = str(child.attrGet("href") or "")
+            if _is_web(address):
+                child.attrSet("rel", "noopener noreferrer nofollow")
+                child.attrSet("target", "_blank")
+            else:
+                child = Token("text", "", 0)
+        elif child.type == "link_close":
+            after = Token("text", "", 0, content=f" ({address})")
+            if _is_web(address):
+                found.append(child)
+            child, address = after, ""
+        found.append(child)
+    return found
+
+
+def _is_web(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https", "mailto") and bool(parts.netloc or parts.path)

@@ -1,0 +1,163 @@
+"""Effects: calls that left the process. The list by state and name; one, and how it is settled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import Response
+
+from perdure.errors import NotFound
+from perdure.operations import effects, newest
+from perdure.operations.effects import EffectRow
+from perdure.operations.newest import EffectHead, EffectPosition
+from perdure.server.caller import Scope
+from perdure.server.json_errors import ApiError
+from perdure.server.own_api.access import ThreadFilter, allow_thread
+from perdure.server.ui.lists import (
+    EVALUATED,
+    LOOKED_AT,
+    PAGE,
+    Looked,
+    as_cursor,
+    from_cursor,
+    look,
+)
+from perdure.server.ui.page import Ui, UiDep, ui_router
+from perdure.service.views.formatting import call_arguments
+from perdure.types import EffectRecord, EffectState
+
+router = ui_router()
+
+TABS = ("", "unknown", "open", "again", "failed", "done")
+"""States that the list has a tab for; the first is all of them."""
+SETTLED = {
+    "done": "Settled: it happened.",
+    "retry": "Settled: it is called again.",
+    "fail": "Settled: it is given up.",
+}
+
+
+@router.get("/effects")
+async def list_effects(
+    ui: UiDep, state: str = "", name: str = "", behind: str = "", run: str = ""
+) -> Response:
+    ui.require(Scope.READ)
+    if state not in TABS:
+        raise ApiError(422, f"There is no state {state!r} of an effect.")
+    seen = await ThreadFilter.of(ui.api)
+    if run:
+        found = await _of_run(ui, seen, run, state, name)
+    elif state == EffectState.UNKNOWN:
+        found = await _unknown(ui, seen, name, behind)
+    else:
+        found = await _newest(ui, seen, state, name, behind)
+    rows, more, is_cut = found
+    query = {"state": state, "name": name, "run": run}
+    return ui.page(
+        "effects.html",
+        title="Effects",
+        section="effects",
+        rows=[(one, call_arguments(one.name, one.arguments)) for one in rows],
+        tabs=TABS,
+        query=query,
+        behind=behind,
+        more=None if more is None else ui.url("/effects", **query, behind=as_cursor(more)),
+        is_cut=is_cut,
+    )
+
+
+Found = tuple[list[EffectRecord], Sequence[int | str] | None, bool]
+
+
+async def _newest(ui: Ui, seen: ThreadFilter, state: str, name: str, behind: str) -> Found:
+    """Effects of the newest runs first, filtered among the first rows."""
+    at = from_cursor(behind, int, str, int, str)
+    position = EffectPosition() if at is None else EffectPosition(*at)
+    heads = await ui.runtime.journal.ado(newest.recent_effects(position, LOOKED_AT))
+
+    async def wanted(head: EffectHead) -> bool:
+        fits = head.key is not None and state in ("", head.state) and name in ("", head.name)
+        # Those of evaluations are many, and on the pages of their runs.
+        fits = fits and not head.graph.startswith(EVALUATED)
+        return fits and await seen.sees(head.run_thread)
+
+    found: Looked[EffectHead] = await look(heads, wanted)
+    keys = [str(one.key) for one in found.rows]
+    rows = await ui.runtime.journal.ado(effects.find_all(keys))
+    by_key = {row.key: row for row in rows}
+    shown = [_record(ui, by_key[key]) for key in keys if key in by_key]
+    last = None if found.last is None else found.last.position
+    return shown, last, found.is_cut
+
+
+async def _unknown(ui: Ui, seen: ThreadFilter, name: str, behind: str) -> Found:
+    """Effects that a person has to settle, oldest first: they have an index."""
+    at = from_cursor(behind, int, str)
+    position = None if at is None else (int(at[0]), str(at[1]))
+    page = effects.page(thread_id=None, state="unknown", after=position, count=LOOKED_AT)
+    read: list[EffectRow] = await ui.runtime.journal.ado(page)
+
+    async def wanted(row: EffectRow) -> bool:
+        return name in ("", row.name) and await seen.sees(row.thread_id)
+
+    found = await look(read, wanted)
+    last = None if found.last is None else (found.last.created_at, found.last.key)
+    return [_record(ui, row) for row in found.rows], last, found.is_cut
+
+
+async def _of_run(ui: Ui, seen: ThreadFilter, run: str, state: str, name: str) -> Found:
+    read: list[EffectRow] = await ui.runtime.journal.ado(effects.of_run(run))
+    fit = [row for row in read if state in ("", row.state) and name in ("", row.name)]
+    shown = [row for row in fit[:LOOKED_AT] if await seen.sees(row.thread_id)]
+    return [_record(ui, row) for row in shown[: 4 * PAGE]], None, False
+
+
+@router.get("/effects/one")
+async def show(ui: UiDep, key: str) -> Response:
+    ui.require(Scope.READ)
+    row = await _find(ui, key, "read")
+    return ui.page(
+        "effect.html", title=row.name, section="effects", one=_record(ui, row), task=row.task
+    )
+
+
+@router.post("/effects/settle")
+async def settle(ui: UiDep) -> Response:
+    """Store a person's decision. Raises `NotSettled` if it was settled meanwhile."""
+    ui.require(Scope.ADMIN)
+    form = ui.posted
+    key, how = form.get("key"), form.get("how")
+    await _find(ui, key, "update")
+    result = _result(form.get("result")) if how == "done" else None
+    reason = form.get("reason").strip() or None
+    if how not in SETTLED:
+        raise ApiError(422, "Choose what happened to the call.")
+    await ui.runtime.settle(key, how, result, by=ui.actor, reason=reason)  # type: ignore[arg-type]
+    return ui.redirect("/effects/one", key=key, notice=SETTLED[how])
+
+
+def _result(text: str) -> Any:
+    """What the call returned, as JSON; a text that is not JSON is that text."""
+    text = text.strip()
+    if not text:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        if text[0] in '{["' or text.endswith(('"', "}", "]")):
+            raise ApiError(422, "The result is not valid JSON.") from None
+        return text
+
+
+async def _find(ui: Ui, key: str, action: str) -> EffectRow:
+    row: EffectRow | None = await ui.runtime.journal.ado(effects.find(key))
+    if row is None:
+        raise NotFound("effect", key)
+    await allow_thread(ui.api, row.thread_id, action, NotFound("effect", key))
+    return row
+
+
+def _record(ui: Ui, row: EffectRow) -> EffectRecord:
+    return effects.to_record(ui.runtime.engine.serializer, row)

@@ -1,0 +1,60 @@
+"""The events of runs that are looked at, in memory: an event never changes, so only new ones are
+read. A page that is updated live costs what has happened since, not the whole history.
+
+They are forgotten some minutes after the last look, so that what was erased or pruned meanwhile is
+not kept here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from perdure.types import Event
+
+if TYPE_CHECKING:
+    from perdure.server.ui.site import Site
+
+MOST_EVENTS = 50_000
+"""Events of all runs that are kept."""
+FORGOTTEN = 600.0
+"""Seconds after the last look at a run."""
+
+
+class _Kept(NamedTuple):
+    events: list[Event]
+    seen_at: float
+
+
+class EventCache:
+    """The events of the runs that were looked at last. All requests share one: `Site.part`."""
+
+    def __init__(
+        self, site: Site, most: int = MOST_EVENTS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._runtime, self._most, self._clock = site.runtime, most, clock
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+
+    async def events(self, run_id: str) -> list[Event]:
+        """The whole history of a run. Ask first whether the viewer may see it. Raises
+        `NotFound`."""
+        self._forget()
+        known = self._kept[run_id].events if run_id in self._kept else []
+        found = await self._runtime.events(run_id, after=known[-1] if known else 0)
+        whole = [*known, *found] if found else known
+        self._kept[run_id] = _Kept(whole, self._clock())
+        self._kept.move_to_end(run_id)
+        self._forget()
+        return whole
+
+    def _forget(self) -> None:
+        """Forget what was not looked at for long, and the oldest of what is too much."""
+        old = self._clock() - FORGOTTEN
+        while self._kept:
+            oldest = next(iter(self._kept.values()))
+            total = sum(len(one.events) for one in self._kept.values())
+            if oldest.seen_at > old and (total <= self._most or len(self._kept) == 1):
+                return
+            self._kept.popitem(last=False)

@@ -1,0 +1,79 @@
+"""Health: whether all is well, at a glance; the size of the journal; the doctor on demand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+
+from fastapi import Response
+
+from perdure.operations.journal_counts import MOST, first_signs
+from perdure.operations.live import count_questions
+from perdure.server.caller import Scope
+from perdure.server.ui.lists import require_every_thread
+from perdure.server.ui.page import Ui, UiDep, ui_router
+from perdure.service.views.health_report import (
+    HealthFacts,
+    WorkerCount,
+    health_report,
+    size_plots,
+)
+from perdure.times import milliseconds
+from perdure.types import Kind, WorkerInfo, WorkerState
+
+router = ui_router()
+
+HISTORY = timedelta(days=30)
+"""How far back the size of the database is shown."""
+
+
+@router.get("/health")
+async def show(ui: UiDep) -> Response:
+    await require_every_thread(ui)
+    facts = await _facts(ui)
+    return ui.page(
+        "health.html",
+        title="Health",
+        section="health",
+        report=health_report(facts),
+        plots=size_plots(facts, ui.zone),
+    )
+
+
+@router.get("/health/signs")
+async def signs(ui: UiDep) -> Response:
+    """The part of the page that refreshes itself."""
+    await require_every_thread(ui)
+    report = health_report(await _facts(ui))
+    return ui.html(ui.fragment("parts/health_signs.html", report=report))
+
+
+async def _facts(ui: Ui) -> HealthFacts:
+    rt, journal = ui.runtime, ui.runtime.journal
+    oldest = await rt.waits(kind=Kind.HUMAN, limit=1)
+    sizes = await rt.sizes(ui.now - HISTORY)
+    return HealthFacts(
+        ui.now,
+        await journal.ado(first_signs(milliseconds(ui.now))),
+        await journal.ado(count_questions(MOST)),
+        oldest[0].created_at if oldest else None,
+        await rt.run_counts(MOST),
+        _count(await rt.workers()),
+        [(one.at, one.bytes) for one in sizes],
+        rt.retention,
+    )
+
+
+def _count(workers: Sequence[WorkerInfo]) -> WorkerCount:
+    states = Counter(one.state for one in workers)
+    alive, draining = states[WorkerState.ALIVE], states[WorkerState.DRAINING]
+    return WorkerCount(alive, states[WorkerState.SILENT] + states[WorkerState.DEAD], draining)
+
+
+@router.post("/health/doctor")
+async def doctor(ui: UiDep) -> Response:
+    """Check the invariants. It reads the whole journal, so it is a form and not a link."""
+    ui.require(Scope.ADMIN)
+    found = await ui.runtime.doctor()
+    return ui.page("doctor.html", title="Doctor", section="health", found=found)

@@ -1,0 +1,180 @@
+"""Who is looking at a page, and what they may do.
+
+Asked in this order; the first that knows the person decides.
+
+    the embedding application   `ui_user`, a callable: what it returns, or that nobody is signed in
+    a trusted proxy             `ui_proxy`: the person in its header, if the request comes from it
+    a session                   signed in with a token, or with the URL that the server printed
+    langgraph_sdk.Auth          its `authenticate` handler, for cookies of the application's own
+    insecure                    anyone
+
+The printed URL works on this machine only, and only while there is no other way to sign in.
+"""
+
+from __future__ import annotations
+
+import getpass
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fastapi import Request
+
+from perdure.errors import BadArgument
+from perdure.operations.tokens import IMPLIED
+from perdure.server.caller import Caller, Scope
+from perdure.server.gate import Gate
+from perdure.server.hosts import (
+    client_address,
+    forwarded_for,
+    is_allowed,
+    is_local_client,
+)
+from perdure.server.json_errors import ApiError
+from perdure.server.ui.signing import Session
+
+
+@dataclass(frozen=True)
+class UiUser:
+    """A person, as `ui_user` returns them: their name for the record, and what they may do."""
+
+    name: str
+    scopes: Sequence[str] = ("answer",)
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(self.name, scopes_of(self.scopes))
+
+
+@dataclass(frozen=True)
+class TrustedProxy:
+    """A proxy that signs people in, and names them in a header.
+
+    `addresses` are those that the proxy's requests come from: the header of any other request is
+    ignored. `admins` may do everything, all others may read and answer. Where uvicorn serves your
+    own application, run it with `--no-proxy-headers`: otherwise it hides the proxy's address.
+    """
+
+    addresses: Sequence[str]
+    header: str
+    admins: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.addresses, str) or not self.addresses or not self.header.strip():
+            raise BadArgument("ui_proxy needs a list of addresses, and the name of a header.")
+
+    def sent(self, request: Request) -> bool:
+        """Whether a request comes from the proxy."""
+        return request.client is not None and request.client.host in self.addresses
+
+    def user_of(self, request: Request) -> UiUser | None:
+        """The person in the header, if the request comes from the proxy."""
+        if not self.sent(request):
+            return None
+        names = [one.strip() for one in request.headers.getlist(self.header)]
+        if len(names) != 1 or not names[0]:  # with two of them, one is not the proxy's
+            return None
+        [name] = names
+        return UiUser(name, ("admin",) if name in self.admins else ("answer",))
+
+
+FindUser = Callable[[Request], Any]
+"""`ui_user`: given a request, returns a `UiUser`, a name, a mapping, or None; may be async."""
+
+
+class Identities:
+    """Finds out who is looking."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._find_user: FindUser | None = gate.options.ui_user
+        self._proxy: TrustedProxy | None = gate.options.ui_proxy
+
+    async def find(self, request: Request, session: Session | None) -> Caller | None:
+        """The caller, or None if they have to sign in first."""
+        if self._find_user is not None:
+            return await self._from_application(request, self._find_user)
+        if self._proxy is not None and (user := self._proxy.user_of(request)) is not None:
+            return user.caller
+        if session is not None and (caller := await self._from_session(request, session)):
+            return caller
+        handlers = self._gate.handlers
+        if handlers is not None and handlers.authenticates:
+            try:
+                return await handlers.authenticate(request)
+            except ApiError as error:
+                if error.status_code in (401, 403):
+                    return None
+                raise
+        return Caller() if self._gate.options.insecure else None
+
+    def address_of(self, request: Request) -> str | None:
+        """The network address of the browser."""
+        if self._proxy is not None and self._proxy.sent(request):
+            return forwarded_for(request)
+        return client_address(request)
+
+    async def is_local(self, request: Request) -> bool:
+        """Whether the printed URL may be used."""
+        options, handlers = self._gate.options, self._gate.handlers
+        others = options.ui_user, options.ui_proxy
+        if any(others) or (handlers is not None and handlers.authenticates):
+            return False
+        if not is_local_client(request) or await self._gate.tokens.exist():
+            return False
+        return is_allowed(request.headers.get("host", ""), options.hosts)  # not after DNS rebinding
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether people can sign in with a token."""
+        return self._find_user is None
+
+    async def token_session(self, token: str) -> Session | None:
+        """A session for a token. None if it is not valid."""
+        row = await self._gate.tokens.find(token.strip())
+        return None if row is None else Session(row.hash)
+
+    async def _from_session(self, request: Request, session: Session) -> Caller | None:
+        if session.token_hash is None:
+            return Caller(_this_user()) if await self.is_local(request) else None
+        row = await self._gate.tokens.find_hash(session.token_hash)
+        if row is None:
+            return None
+        until_invalid = partial(self._gate.tokens.until_invalid, row.hash)
+        return Caller(row.name, row.allowed, is_token=True, until_invalid=until_invalid)
+
+    async def _from_application(self, request: Request, find: FindUser) -> Caller | None:
+        found = find(request)
+        if inspect.isawaitable(found):
+            found = await found
+        if found is None:
+            return None
+        if isinstance(found, str):
+            found = UiUser(found)
+        if isinstance(found, Mapping):
+            found = UiUser(**found)
+        if not isinstance(found, UiUser):
+            raise BadArgument(
+                "ui_user must return a UiUser(name, scopes), its fields as a mapping, a name or "
+                f"None, not {type(found).__name__}."
+            )
+        return found.caller
+
+
+def scopes_of(names: Sequence[str]) -> frozenset[Scope]:
+    """Scopes by their names, with those they imply. Raises `BadArgument`."""
+    try:
+        given = [Scope(name) for name in ([names] if isinstance(names, str) else names)]
+    except ValueError as error:
+        raise BadArgument(f"{error}; use {', '.join(Scope)}.") from None
+    return frozenset[Scope]().union(*(IMPLIED[scope] for scope in given))
+
+
+def _this_user() -> str | None:
+    """The user of the server's process: the printed URL is theirs."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without an entry for its user
+        return None

@@ -1,0 +1,170 @@
+"""The live part of the inbox: what is new appears, what was decided says by whom.
+
+The address of the stream names the items that the page shows, so that each of them is accounted
+for, however long it took to connect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+from perdure.errors import Error
+from perdure.operations import runs
+from perdure.operations.runs import RunRow
+from perdure.server.own_api.access import ThreadFilter
+from perdure.server.ui.inbox_filter import InboxFilter
+from perdure.server.ui.inbox_items import dom_id, make_item, render_item
+from perdure.server.ui.inbox_pages import PAGE, read_page, read_position
+from perdure.server.ui.lists import as_cursor
+from perdure.server.ui.live import Change
+from perdure.server.ui.page import Ui, sse
+from perdure.server.ui.question_access import find_question
+from perdure.service.inbox import InboxEntry, InboxPage
+from perdure.service.inbox_rows import InboxKind
+from perdure.types import Wait
+
+LOOK = 10.0
+"""Seconds between two looks for what no new question announces: held runs, unknown effects."""
+MOST_ITEMS = 200
+"""Items that one page follows."""
+
+
+class Shown(NamedTuple):
+    """An item that the page shows."""
+
+    kind: InboxKind
+    run_id: str
+    version: str
+    """Differs once the item has to be shown anew."""
+    id: str
+
+    @classmethod
+    def of(cls, entry: InboxEntry) -> Shown:
+        record = entry.record
+        run_id = entry.id if entry.run is None else entry.run.id
+        seen = record.assignee if isinstance(record, Wait) else record.updated_at
+        version = hashlib.blake2b(str(seen).encode(), digest_size=4).hexdigest()
+        return cls(entry.kind, run_id, version, entry.id)
+
+
+def live_address(ui: Ui, filters: InboxFilter, page: InboxPage, after: str | None) -> str:
+    """The address of the stream of a page."""
+    items = [":".join(Shown.of(entry)) for entry in page.entries]
+    last = as_cursor(page.entries[-1].position) if page.entries else after or ""
+    is_last = page.after is None and not filters.expires
+    return ui.url(
+        "/inbox/live",
+        **filters.written,
+        item=items,
+        last=last if is_last else None,
+        grows="yes" if is_last else None,
+    )
+
+
+class InboxStream:
+    """The stream of one open page."""
+
+    def __init__(self, ui: Ui) -> None:
+        query = ui.request.query_params
+        self._ui, self._filters = ui, InboxFilter.of(query)
+        self._shown = [*_read(query.getlist("item"))]
+        self._last, self._grows = read_position(query.get("last")), query.get("grows") == "yes"
+
+    async def events(self) -> AsyncGenerator[bytes]:
+        """What changes, as server-sent events."""
+        while True:
+            followed = {one.run_id for one in self._shown}
+            async with (
+                self._ui.live.follow(followed) as changes,
+                aclosing(self._until_new(changes)) as events,
+            ):
+                async for event in events:
+                    yield event
+
+    async def _until_new(self, changes: AsyncIterator[Change]) -> AsyncGenerator[bytes]:
+        """What changes until there are new items to follow."""
+        waiting = asyncio.ensure_future(anext(changes))
+        try:
+            while True:
+                done, _ = await asyncio.wait({waiting}, timeout=LOOK)
+                change = Change()
+                if done:
+                    change = waiting.result()
+                    waiting = asyncio.ensure_future(anext(changes))
+                async for event in self._changed(change.changed):
+                    yield event
+                if self._grows and (change.questions or not done):
+                    followed = {one.run_id for one in self._shown}
+                    async for event in self._new(change.asking_runs):
+                        yield event
+                    if not {one.run_id for one in self._shown} <= followed:
+                        return
+        finally:
+            waiting.cancel()
+
+    async def _changed(self, run_ids: Iterable[str]) -> AsyncIterator[bytes]:
+        """The items of these runs, as they are now."""
+        mine = [one for one in self._shown if one.run_id in run_ids]
+        if not mine:
+            return
+        await self._ui.renew()
+        hidden = await self._hidden({one.run_id for one in mine})
+        mine = [one for one in mine if one.run_id not in hidden]
+        plan = self._ui.runtime.services.inbox.of_runs({one.run_id for one in mine})
+        entries: list[InboxEntry] = await self._ui.runtime.journal.arun(plan)
+        now = {(entry.kind, entry.id): entry for entry in entries}
+        for one in mine:
+            entry = now.get((one.kind, one.id))
+            if entry is None:
+                self._shown.remove(one)
+                yield sse(dom_id(one.kind, one.id), await self._gone(one))
+            elif (new := Shown.of(entry)) != one:
+                self._shown[self._shown.index(one)] = new
+                yield sse(dom_id(one.kind, one.id), self._render(entry))
+
+    async def _new(self, run_ids: Collection[str]) -> AsyncIterator[bytes]:
+        """Items that are new: of runs that asked, or behind the last one of the page."""
+        await self._ui.renew()
+        services, journal = self._ui.runtime.services, self._ui.runtime.journal
+        if run_ids:
+            allowed = {*run_ids} - await self._hidden(run_ids)
+            query = self._filters.query(self._ui)
+            entries = await journal.arun(services.inbox.of_runs(allowed, query))
+        else:
+            entries = (await read_page(self._ui, self._filters, self._last, PAGE)).entries
+        known = {(one.kind, one.id) for one in self._shown}
+        for entry in entries:
+            self._last = max(self._last or entry.position, entry.position)
+            if (entry.kind, entry.id) not in known and len(self._shown) < MOST_ITEMS:
+                self._shown.append(Shown.of(entry))
+                yield sse("new", self._render(entry))
+
+    async def _hidden(self, run_ids: Collection[str]) -> set[str]:
+        """Those of these runs that the viewer may not see: the address names what it likes."""
+        seen = await ThreadFilter.of(self._ui.api)
+        rows: list[RunRow] = await self._ui.runtime.journal.ado(runs.find_all(run_ids))
+        return {row.id for row in rows if not await seen.sees(row.thread_id)}
+
+    def _render(self, entry: InboxEntry) -> str:
+        return render_item(self._ui, make_item(entry), query=self._filters.written, after="")
+
+    async def _gone(self, one: Shown) -> str:
+        """What happened to an item that needs no person any more."""
+        context: dict[str, Any] = {"dom_id": dom_id(one.kind, one.id), "found": None, "one": one}
+        if one.kind is InboxKind.QUESTION:
+            try:
+                context["found"] = await find_question(self._ui, one.id)
+            except Error:
+                context["found"] = None
+        return self._ui.fragment("parts/inbox_gone.html", **context)
+
+
+def _read(items: Iterable[str]) -> Iterable[Shown]:
+    for text in [*items][:MOST_ITEMS]:
+        kind, run_id, version, *id = text.split(":", 3)[:4] if text.count(":") >= 3 else ("",) * 3
+        if kind in [*InboxKind] and run_id and id:
+            yield Shown(InboxKind(kind), run_id, version, id[0])

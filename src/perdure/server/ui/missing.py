@@ -1,0 +1,15 @@
+"""The last route under `/ui`: an unknown address gets an HTML page, too."""
+
+from __future__ import annotations
+
+from fastapi import Response
+
+from perdure.server.json_errors import ApiError
+from perdure.server.ui.page import UiDep, ui_router
+
+last_router = ui_router()
+
+
+@last_router.api_route("/{path:path}", methods=["GET", "POST"])
+async def missing(ui: UiDep, path: str) -> Response:
+    raise ApiError(404, f"There is no page at {ui.base}/{path}.")

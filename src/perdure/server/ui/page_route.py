@@ -1,0 +1,246 @@
+"""The route class of every page: who looks, forged forms, errors as pages, security headers.
+
+As for the API, all of it is in the route and not in middleware, so it also holds in an application
+that includes `Runtime.router(ui=True)`.
+
+A POST is refused unless it carries the token of the form that we rendered, bound to a cookie of the
+browser and to who is signed in, and unless the browser says that it comes from our own pages.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.routing import compile_path
+
+from perdure.errors import Error, Unavailable
+from perdure.server.caller import ANYONE, Caller
+from perdure.server.context import Api
+from perdure.server.hosts import is_same_origin
+from perdure.server.json_errors import AWAY, FAILED, ApiError, log_failure, status_of
+from perdure.server.route import FILES, ApiRequest
+from perdure.server.ui.page import KEY, PREFIX, Form, Ui, finished
+from perdure.server.ui.signing import Session, Signer
+from perdure.server.ui.site import Site
+
+BROWSER_AGE = timedelta(days=30)
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; font-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'"
+)
+SECURITY_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",  # "no-referrer" makes browsers send `Origin: null` with forms
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=()",
+}
+FORGED = "This form was not sent by one of our pages, or is too old. Reload the page and try again."
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class SignInFirst(Exception):
+    """The page needs a signed-in viewer."""
+
+
+def session_cookie(signer: Signer) -> str:
+    return f"perdure_session_{signer.name}"
+
+
+def browser_cookie(signer: Signer) -> str:
+    """The name of the random cookie that form tokens are bound to."""
+    return f"perdure_browser_{signer.name}"
+
+
+class PageRoute(APIRoute):
+    """A page of one router: `bound_to` makes the class."""
+
+    site: Site
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        declared = compile_path(getattr(endpoint, "ui_path", path).rstrip("/"))[0].pattern
+        self._with_prefix = re.compile(f"(?P<prefix>.*?){declared.removeprefix('^')}")
+
+    @classmethod
+    def bound_to(cls, site: Site) -> type[PageRoute]:
+        return type(cls.__name__, (cls,), {"site": site})
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def handle_page(request: Request) -> Response:
+            try:
+                await self._admit(request)
+                async with AsyncExitStack() as files:
+                    request.scope.setdefault(FILES, files)
+                    response = await finished(await handle(request))
+            except SignInFirst:
+                response = self._to_sign_in(request)
+            except Exception as error:
+                response = await self._error_page(request.scope.get(KEY), error)
+            ui: Ui | None = request.scope.get(KEY)
+            if ui is not None and ui.new_browser and response.media_type == "text/html":
+                signer = await self.site.signer()
+                ui.set_cookie(response, browser_cookie(signer), ui.new_browser, BROWSER_AGE)
+            for name, value in SECURITY_HEADERS.items():
+                response.headers.setdefault(name, value)
+            response.headers.setdefault("Cache-Control", "no-store")
+            return response
+
+        return handle_page
+
+    def place(self, request: Request) -> tuple[str, str]:
+        """Where the pages are, whatever prefix the router was included with, and which of them this
+        is. FastAPI does not say: the prefix is what the path has before that of this route."""
+        path, root = request.scope["path"], request.scope.get("root_path", "").rstrip("/")
+        found = self._with_prefix.match(path.removesuffix("/"))
+        inside = f"{found['prefix'] if found else ''}{PREFIX}"
+        removed = "" if path.startswith(root) else root  # by a proxy
+        return f"{removed}{inside}", path.removeprefix(inside)
+
+    async def _admit(self, request: Request) -> None:
+        """Make the `Ui` of a request, and check a posted form. Raises `SignInFirst`."""
+        site, signer = self.site, await self.site.signer()
+        gate = site.gate
+        is_public = (self.openapi_extra or {}).get("security") == []
+        if gate.options.hosts or gate.options.insecure:
+            gate.check_host(request)
+        session = signer.read_session(request.cookies.get(session_cookie(signer), ""))
+        caller = ANYONE if is_public else await self._viewer(request, session)
+        api = Api(
+            site.runtime,
+            gate.options,
+            caller,
+            gate.lifespan,
+            gate.streams,
+            gate.handlers,
+            site.identities.address_of(request),
+        )
+        known = request.cookies.get(browser_cookie(signer), "")
+        browser = known or secrets.token_urlsafe(24)
+        identity = "" if is_public else caller.identity or ""
+        tokens = signer.form_token(browser, identity), signer.form_token(browser, "")
+        now = await site.runtime.now()
+        base, _ = self.place(request)
+        ui = Ui(site, api, request, base, *tokens, now=now, is_public=is_public)
+        ui.new_browser = "" if known else browser
+        request.scope[KEY] = ui
+        if request.method not in SAFE:
+            ui.posted = await self._checked_form(request, signer, known, identity)
+
+    async def _viewer(self, request: Request, session: Session | None) -> Caller:
+        found = await self.site.identities.find(request, session)
+        if found is None:
+            raise SignInFirst
+        return found
+
+    async def _checked_form(
+        self, request: Request, signer: Signer, browser: str, identity: str
+    ) -> Form:
+        """The posted form, if it is one of ours. Raises 403."""
+        origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+        if site not in (None, "same-origin", "none") or (
+            origin is not None and not is_same_origin(origin, request.headers.get("host", ""))
+        ):
+            raise ApiError(403, FORGED)
+        form = Form.parse(await ApiRequest(request.scope, request.receive, self.site.gate).body())
+        if not signer.is_form_token(form.get("csrf"), browser, identity):
+            raise ApiError(403, FORGED)
+        return form
+
+    def _to_sign_in(self, request: Request) -> Response:
+        base, wanted = self.place(request)
+        query = f"?{request.url.query}" if request.url.query and request.method in SAFE else ""
+        there = quote(f"{wanted}{query}" if request.method in SAFE else "/")
+        if request.headers.get("hx-request") == "true":  # htmx would put the page into a part
+            return Response(
+                status_code=401, headers={"HX-Redirect": f"{base}/sign-in?next={there}"}
+            )
+        return RedirectResponse(f"{base}/sign-in?next={there}", 303)
+
+    async def _error_page(self, ui: Ui | None, error: Exception) -> Response:
+        status, message = describe(error, self.site)
+        if isinstance(error, HTTPException) and error.status_code in (301, 302, 303, 307):
+            return RedirectResponse((error.headers or {})["Location"], error.status_code)
+        if ui is not None:
+            try:
+                page = ui.page("error.html", title=_titles(status), status=status, message=message)
+                page.status_code = status
+                return await finished(page)
+            except Exception as second:  # the journal is away: the frame cannot be read
+                log_failure("Rendering an error page", second, self.site.runtime.redact)
+        text = self.site.render("plain_error.html", {"title": _titles(status), "message": message})
+        return HTMLResponse(text, status)
+
+
+def describe(error: Exception, site: Site) -> tuple[int, str]:
+    """The status and the message of an error, without what only the log may say."""
+    redact = site.runtime.redact
+    if isinstance(error, HTTPException):
+        return error.status_code, str(error.detail)
+    if isinstance(error, RequestValidationError):
+        return 422, "The address of this page has a parameter that is not valid."
+    if isinstance(error, Unavailable):
+        log_failure("A page", error, redact)
+        return 503, AWAY
+    if isinstance(error, Error):
+        return status_of(error), redact(str(error))
+    log_failure("A page", error, redact)
+    return 500, FAILED
+
+
+def _titles(status: int) -> str:
+    return {
+        401: "Sign in first",
+        403: "Not allowed",
+        404: "Not found",
+        409: "That changed meanwhile",
+        422: "That does not fit",
+        503: "The journal is away",
+    }.get(status, "Something went wrong")
+
+
+def add_pages(router: APIRouter, declared: APIRouter, site: Site) -> None:
+    """Add the pages that a module declares, bound to a site."""
+    for route in declared.routes:
+        if not isinstance(route, APIRoute):
+            raise TypeError(f"{route!r} is not a FastAPI endpoint.")
+        router.add_api_route(
+            route.path,
+            _with_path(route.endpoint, route.path),
+            methods=sorted(route.methods or ()),
+            include_in_schema=False,
+            response_model=None,
+            name=route.name,
+            openapi_extra=route.openapi_extra,
+            route_class_override=PageRoute.bound_to(site),
+        )
+
+
+def _with_path(endpoint: Callable[..., Any], path: str) -> Callable[..., Any]:
+    """An endpoint that knows the path it was declared with."""
+
+    @wraps(endpoint)
+    async def page(*arguments: Any, **named: Any) -> Any:
+        return await endpoint(*arguments, **named)
+
+    page.__dict__["ui_path"] = path
+    return page

@@ -1,0 +1,68 @@
+"""Who looks after a question: take it, release it, hand it over; and what people say about it."""
+
+from __future__ import annotations
+
+from fastapi import Response
+
+from perdure.errors import AlreadyAssigned, AnswerRefused
+from perdure.server.caller import Scope
+from perdure.server.json_errors import ApiError
+from perdure.server.ui.answered import filters_of
+from perdure.server.ui.page import Ui, UiDep, ui_router
+from perdure.server.ui.question_access import find_question
+
+router = ui_router()
+
+LONGEST_NAME = 200
+LONGEST_COMMENT = 10_000
+
+
+@router.post("/questions/{wait_id}/take")
+async def take(ui: UiDep, wait_id: str) -> Response:
+    """Look after a question; one of somebody else only if the form says that it was theirs."""
+    ui.require(Scope.ANSWER)
+    if not ui.actor:
+        raise ApiError(422, "This server does not know your name, so nothing can be yours.")
+    return await _assign(ui, wait_id, ui.actor, (await ui.form()).get("from"), "It is yours now.")
+
+
+@router.post("/questions/{wait_id}/release")
+async def release(ui: UiDep, wait_id: str) -> Response:
+    """Let others look after a question."""
+    ui.require(Scope.ANSWER)
+    holder = (await ui.form()).get("from")
+    return await _assign(ui, wait_id, None, holder, "It is free for others now.")
+
+
+@router.post("/questions/{wait_id}/hand-over")
+async def hand_over(ui: UiDep, wait_id: str) -> Response:
+    """Give a question to another person."""
+    ui.require(Scope.ANSWER)
+    form = await ui.form()
+    to = form.get("to").strip()
+    if not to or len(to) > LONGEST_NAME:
+        raise ApiError(422, "Say to whom you hand it over, by their name.")
+    return await _assign(ui, wait_id, to, form.get("from"), f"{to} looks after it now.")
+
+
+@router.post("/questions/{wait_id}/comment")
+async def comment(ui: UiDep, wait_id: str) -> Response:
+    """Add a comment to the history of a question."""
+    ui.require(Scope.ANSWER)
+    found = await find_question(ui, wait_id, "update")
+    text = (await ui.form()).get("text").strip()
+    if not text or len(text) > LONGEST_COMMENT:
+        raise ApiError(422, f"A comment has up to {LONGEST_COMMENT:,} characters.")
+    await ui.runtime.comment(found.record.run_id, text, wait_id=wait_id, by=ui.actor)
+    return ui.redirect(f"/questions/{wait_id}", **filters_of(ui))
+
+
+async def _assign(ui: Ui, wait_id: str, to: str | None, holder: str, notice: str) -> Response:
+    await find_question(ui, wait_id, "update")
+    try:
+        await ui.runtime.assign(wait_id, to, by=ui.actor, expected=holder or None)
+    except AlreadyAssigned as error:
+        notice = f"{error.assignee} looks after it already. Nothing was changed."
+    except AnswerRefused:
+        notice = ""  # the page says why
+    return ui.redirect(f"/questions/{wait_id}", notice=notice, **filters_of(ui))

@@ -1,0 +1,198 @@
+"""The page of one question, and its answer.
+
+An answer goes to the id of a question, which is a hash of what was shown. If that has changed,
+expired, or someone else was faster, the answer is refused with a page that says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fastapi import Response
+
+from perdure.errors import AnswerRefused, BadAnswer, WaitClosed
+from perdure.operations.answer_decisions import decisions_in
+from perdure.operations.answer_schema import as_json
+from perdure.server.caller import Scope
+from perdure.server.ui.answered import filters_of, go_on, just_done
+from perdure.server.ui.page import Ui, UiDep, ui_router
+from perdure.server.ui.question_access import (
+    Found,
+    find_question,
+    history,
+    is_withdrawable,
+    posted,
+)
+from perdure.service.views.answer_difference import differences, edited_arguments
+from perdure.service.views.answer_form import AnswerForm, empty_form, filled_form
+from perdure.service.views.question import Question, headline
+from perdure.service.views.question_end import End
+from perdure.service.views.tool_calls import Action, Decision
+
+router = ui_router()
+
+NOT_SENT = frozenset({"csrf", "step"})
+
+
+@router.get("/questions/{wait_id}")
+async def show(ui: UiDep, wait_id: str) -> Response:
+    ui.require(Scope.READ)
+    found = await find_question(ui, wait_id)
+    if not found.is_open:
+        return await _over(ui, found)
+    return await _open_page(ui, found, empty_form(found.question, ui.zone))
+
+
+@router.post("/questions/{wait_id}/answer")
+async def answer(ui: UiDep, wait_id: str) -> Response:
+    """Send an answer, or show what it changes first."""
+    ui.require(Scope.ANSWER)
+    found, sent = await find_question(ui, wait_id, "update"), posted(await ui.form())
+    form = filled_form(found.question, found.record.value, sent, ui.zone)
+    if found.is_open and (not form.is_good or sent.get("step") == ["edit"]):
+        page = await _open_page(ui, found, form)
+        page.status_code = 200 if form.is_good else 422
+        return page
+    if found.is_open and sent.get("step") != ["send"] and needs_preview(form):
+        send_to = ui.url(f"/questions/{wait_id}/answer", **filters_of(ui))
+        return preview(ui, form, send_to, "inbox")
+    return await send(ui, found, form)
+
+
+async def send(ui: Ui, found: Found, form: AnswerForm) -> Response:
+    """Store an answer. The same one of the same person again is no error: it was sent."""
+    try:
+        if form.is_good:
+            await ui.runtime.answer(found.record.id, form.answer, by=ui.actor)
+    except BadAnswer:
+        raise
+    except AnswerRefused:
+        found = await find_question(ui, found.record.id)
+    else:
+        if found.is_open:
+            return await go_on(ui, found)
+    if is_same(ui, found, form):
+        return await go_on(ui, found)
+    page = await _over(ui, found, refused=True)
+    page.status_code = 409
+    return page
+
+
+def is_same(ui: Ui, found: Found, form: AnswerForm) -> bool:
+    """Whether a question has this answer already, from this person."""
+    record = found.record
+    if found.end.end is not End.ANSWERED or (record.answered_by or "") != ui.actor:
+        return False
+    return form.is_good and bool(as_json(record.answer) == as_json(form.answer))
+
+
+@router.post("/questions/{wait_id}/difference")
+async def difference(ui: UiDep, wait_id: str) -> Response:
+    """What an edit would change, while it is typed."""
+    ui.require(Scope.ANSWER)
+    found = await find_question(ui, wait_id)
+    form = filled_form(found.question, found.record.value, posted(await ui.form()), ui.zone)
+    return ui.html(ui.fragment("parts/difference.html", found=differences(form)))
+
+
+@router.post("/questions/{wait_id}/withdraw")
+async def withdraw(ui: UiDep, wait_id: str) -> Response:
+    """Take an answer back that the run has not used."""
+    ui.require(Scope.ANSWER)
+    await find_question(ui, wait_id, "update")
+    await ui.runtime.withdraw(wait_id, by=ui.actor)
+    said = "The answer was taken back. The question is open again."
+    return ui.redirect(f"/questions/{wait_id}", notice=said)
+
+
+@router.post("/questions/{wait_id}/ask-again")
+async def ask_again(ui: UiDep, wait_id: str) -> Response:
+    """Have a damaged question asked again: an answer to it does that, and is refused."""
+    ui.require(Scope.ANSWER)
+    found = await find_question(ui, wait_id, "update")
+    try:
+        if found.question.damaged is not None:
+            await ui.runtime.answer(wait_id, None, by=ui.actor)
+    except WaitClosed:
+        return ui.redirect("/inbox", notice="The run asks again. The question will be here soon.")
+    return ui.redirect(f"/questions/{wait_id}")
+
+
+# -- pages
+
+
+async def _open_page(ui: Ui, found: Found, form: AnswerForm) -> Response:
+    return ui.page(
+        "question.html",
+        title=title_of(found.question),
+        section="inbox",
+        question=found.question,
+        run=found.run,
+        form=form,
+        history=await history(ui, found),
+        done=await just_done(ui),
+        filters=filters_of(ui),
+    )
+
+
+def title_of(question: Question) -> str:
+    """The heading of an open question."""
+    title = headline(question) or "A question"
+    return f"Approve {title}?" if question.can_all(Decision.APPROVE) else title
+
+
+async def _over(ui: Ui, found: Found, *, refused: bool = False) -> Response:
+    made = decisions_in(found.record.value, found.record.answer)
+    return ui.page(
+        "question_over.html",
+        title=found.end.title,
+        section="inbox",
+        question=found.question,
+        record=found.record,
+        run=found.run,
+        end=found.end,
+        verdict=", ".join(dict.fromkeys(one.label for one in made)),
+        newer=found.newer,
+        refused=refused,
+        withdrawable=ui.may(Scope.ANSWER) and await is_withdrawable(ui, found.record),
+        history=await history(ui, found),
+        done=await just_done(ui),
+        filters=filters_of(ui),
+    )
+
+
+def preview(ui: Ui, form: AnswerForm, send_to: str, section: str = "") -> Response:
+    """What an answer changes, before it is sent to `send_to`."""
+    return ui.page(
+        "question_preview.html",
+        title="Check the change",
+        section=section,
+        send_to=send_to,
+        found=differences(form),
+        calls=_edited_calls(form),
+        others=_other_decisions(form),
+        fields=[(name, text) for name, text in ui.posted.pairs if name not in NOT_SENT],
+    )
+
+
+def needs_preview(form: AnswerForm) -> bool:
+    """Whether an answer changes something that the person should see before it is sent."""
+    is_edit = form.how == "decisions" and any(one.decision is Decision.EDIT for one in form.actions)
+    return is_edit or bool(differences(form))
+
+
+def _edited_calls(form: AnswerForm) -> list[Action]:
+    """The calls that run if an edit is sent."""
+    if form.how != "decisions":
+        return []
+    edited = [one for one in form.actions if one.decision is Decision.EDIT]
+    return [
+        replace(one.action, arguments=edited_arguments(form, one.n), words="") for one in edited
+    ]
+
+
+def _other_decisions(form: AnswerForm) -> list[str]:
+    if form.how != "decisions":
+        return []
+    made = [(one.action.tool, one.decision) for one in form.actions]
+    return [f"{tool}: {one.value}" for tool, one in made if one not in (None, Decision.EDIT)]

@@ -1,0 +1,76 @@
+"""Reflections: memory work that is pending, running or held; retry and cancel."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fastapi import Response
+
+from perdure.operations.runs import UnfinishedRun
+from perdure.server.caller import Scope
+from perdure.server.json_errors import ApiError
+from perdure.server.ui.lists import LOOKED_AT, PAGE, as_cursor, from_cursor, require_every_thread
+from perdure.server.ui.page import UiDep, ui_router
+from perdure.service.reflections import PREFIX
+from perdure.types import State
+
+router = ui_router()
+
+STATES = (State.HELD, State.RUNNING, State.PENDING, State.WAITING)
+"""States that the list has a tab for, what needs a person first."""
+ORDER = {state: n for n, state in enumerate(STATES)}
+
+
+@router.get("/reflections")
+async def list_reflections(
+    ui: UiDep, state: str = "", executor: str = "", behind: str = ""
+) -> Response:
+    """What a page shows is chosen among the first rows, held ones first; so are the counts."""
+    await require_every_thread(ui)
+    if state and state not in STATES:
+        raise ApiError(422, f"There is no state {state!r} of an unfinished reflection.")
+    services, journal = ui.runtime.services, ui.runtime.journal
+    at = from_cursor(behind, str, int)
+    position = None if at is None else (str(at[0]), int(at[1]))
+    read: list[UnfinishedRun] = await journal.arun(
+        services.reflections.unfinished(position, LOOKED_AT)
+    )
+    mine = [one for one in read if executor in ("", one.graph.removeprefix(PREFIX))]
+    fit = [one for one in mine if state in ("", one.state)]
+    chosen = sorted(fit, key=lambda one: ORDER.get(State(one.state), len(ORDER)))[:PAGE]
+    shown = await journal.arun(services.reflections.shown(one.id for one in chosen))
+    is_cut = len(read) == LOOKED_AT
+    query = {"state": state, "executor": executor}
+    last = (read[-1].thread_id, read[-1].n) if is_cut else None
+    return ui.page(
+        "reflections.html",
+        title="Reflections",
+        section="reflections",
+        rows=sorted(shown, key=lambda one: ORDER.get(one.state, len(ORDER))),
+        counts=Counter(one.state for one in mine),
+        executors=sorted({one.graph.removeprefix(PREFIX) for one in read}),
+        states=STATES,
+        query=query,
+        behind=behind,
+        left=len(fit) - len(chosen),
+        is_cut=is_cut,
+        more=None if last is None else ui.url("/reflections", **query, behind=as_cursor(last)),
+    )
+
+
+@router.post("/reflections/retry")
+async def retry(ui: UiDep) -> Response:
+    ui.require(Scope.ADMIN)
+    rt, id = ui.runtime, ui.posted.get("id")
+    await rt.journal.arun(rt.services.reflections.retry(id, by=ui.actor))
+    rt.engine.wake()
+    return ui.redirect("/reflections", notice="It is tried again.")
+
+
+@router.post("/reflections/cancel")
+async def cancel(ui: UiDep) -> Response:
+    ui.require(Scope.ADMIN)
+    rt, id = ui.runtime, ui.posted.get("id")
+    await rt.journal.arun(rt.services.reflections.cancel(id, by=ui.actor))
+    rt.engine.wake(stopped=True)
+    return ui.redirect("/reflections", notice="It is cancelled: it writes nothing.")

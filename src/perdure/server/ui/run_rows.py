@@ -1,0 +1,193 @@
+"""The rows of lists of runs: read for a page, or for all open tabs that show a run that changed.
+
+Many tabs show the same runs. What changed is read once for all of them, and a row is rendered once
+for all viewers with the same zone and rights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from perdure.journal import Plan
+from perdure.operations import runs
+from perdure.operations.runs import RunRow
+from perdure.server.caller import Scope
+from perdure.server.own_api.access import ThreadFilter
+from perdure.server.ui.page import Ui
+from perdure.server.ui.site import Site
+from perdure.service.run_search import as_text
+from perdure.service.runs import RunService, UnknownGraphName
+from perdure.service.services import Services
+from perdure.service.views.formatting import count, graph_title
+from perdure.service.views.markup import Html
+from perdure.service.views.waiting_for import RunLine, WaitingFor, ended_note, waiting_for
+from perdure.types import Run, State
+
+FRESH = 0.5
+"""Seconds for which what was read is given to other tabs: less than between two looks of the live
+feed, so nothing older than a change is shown after it."""
+COUNTED = 1000
+"""Runs of a state that are counted at most."""
+KEPT = 5000
+"""Rows in memory, for all tabs."""
+LABELS = 3
+"""Labels and tags of a row."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a list of runs."""
+
+    line: RunLine
+    waiting: WaitingFor | None
+    note: str
+    """Why it ended."""
+
+    @property
+    def run(self) -> Run:
+        return self.line.run
+
+    @property
+    def title(self) -> str:
+        return graph_title(self.run.graph, self.run.version)
+
+    @property
+    def labels(self) -> list[tuple[str, str]]:
+        """The first labels, as text."""
+        return [(name, as_text(one)) for name, one in self.run.metadata.items()][:LABELS]
+
+    @property
+    def tags(self) -> list[str]:
+        """Tags of the caller; that of the last worker says nothing about the run."""
+        given = [one for one in self.run.tags if not one.startswith("runtime:")]
+        return given[: max(0, LABELS - len(self.labels))]
+
+    @property
+    def more_labels(self) -> int:
+        given = [one for one in self.run.tags if not one.startswith("runtime:")]
+        return len(self.run.metadata) + len(given) - len(self.labels) - len(self.tags)
+
+    @property
+    def survived(self) -> str:
+        """Which crashes it survived, and what it did not have to repeat."""
+        said = [count(self.line.recoveries, "crash")] if self.line.recoveries else []
+        said = [one.replace("crashs", "crashes") for one in said]
+        if calls := self.run.saved.get("model_calls"):
+            said.append(f"{count(calls, 'model call')} saved")
+        elif effects := self.run.saved.get("effects"):
+            said.append(f"{count(effects, 'effect')} saved")
+        return ", ".join(said)
+
+
+@dataclass
+class _Read:
+    version: str
+    """Differs once something happened to the run."""
+    line: RunLine
+    unknown: list[UnknownGraphName]
+    at: float
+    html: dict[Any, Html] = field(default_factory=dict)
+
+
+class RowSource:
+    """Reads runs for the tabs of one site."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._read: dict[str, _Read] = {}
+        self._reading = asyncio.Lock()
+        self._counts: tuple[float, Mapping[State, int]] = (-FRESH, {})
+
+    async def lines(self, ids: Iterable[str]) -> dict[str, _Read]:
+        """Runs as they are now, or were a moment ago. Those that were deleted are left out."""
+        wanted = [*dict.fromkeys(ids)]
+        async with self._reading:  # tabs wake up together: one of them reads
+            if missing := [id for id in wanted if not self._is_fresh(id)]:
+                await self._refresh(missing)
+        return {id: self._read[id] for id in wanted if id in self._read}
+
+    async def counts(self) -> Mapping[State, int]:
+        """How many runs are in each state, up to `COUNTED`, now or a moment ago."""
+        async with self._reading:
+            if time.monotonic() - self._counts[0] >= FRESH:
+                at = time.monotonic()
+                self._counts = at, await self._site.runtime.run_counts(COUNTED)
+        return self._counts[1]
+
+    def _is_fresh(self, id: str) -> bool:
+        return id in self._read and time.monotonic() - self._read[id].at < FRESH
+
+    async def _refresh(self, ids: list[str]) -> None:
+        journal, services = self._site.runtime.journal, self._site.runtime.services
+        at = time.monotonic()
+        rows = await journal.ado(runs.find_all(ids))
+        lines = await journal.arun(_lines(services, rows))
+        unknown = await journal.arun(_unknown(services.runs, [one.run for one in lines]))
+        for id in ids:
+            self._read.pop(id, None)
+        versions = {row.id: version(row) for row in rows}
+        for one in lines:
+            self._read[one.run.id] = _Read(versions[one.run.id], one, unknown, at)
+        for id in list(self._read)[: max(0, len(self._read) - KEPT)]:
+            del self._read[id]
+
+    async def rendered(self, ui: Ui, ids: Collection[str]) -> dict[str, tuple[str, Html]]:
+        """The version and the row of each of these runs, rendered once for viewers who see the
+        same."""
+        who = (ui.base, ui.zone.key, ui.may(Scope.ADMIN))
+        found = await self.lines(ids)
+        for one in found.values():
+            if who not in one.html:
+                row = make_row(ui, one.line, one.unknown)
+                one.html[who] = ui.fragment("parts/run_cells.html", row=row)
+        return {id: (one.version, one.html[who]) for id, one in found.items()}
+
+
+def version(row: RunRow) -> str:
+    """A value that differs once something happened to a run."""
+    return str(row.events)
+
+
+def _lines(services: Services, rows: Sequence[RunRow]) -> Plan[list[RunLine]]:
+    shown = yield from services.runs.show_all(rows)
+    return (yield from services.run_lines.of(shown))
+
+
+def _unknown(service: RunService, found: Sequence[Run]) -> Plan[list[UnknownGraphName]]:
+    """The graphs that no worker has, if one of these runs may wait because of that."""
+    if not any(run.state is State.PENDING and run.due_at is not None for run in found):
+        return []
+    return (yield from service.unknown_graphs())
+
+
+async def read_rows(ui: Ui, rows: Sequence[RunRow]) -> list[Row]:
+    """The lines of these runs, in their order."""
+    services, journal = ui.runtime.services, ui.runtime.journal
+    lines = await journal.arun(_lines(services, rows))
+    unknown = await journal.arun(_unknown(services.runs, [one.run for one in lines]))
+    return [make_row(ui, line, unknown) for line in lines]
+
+
+def make_row(ui: Ui, line: RunLine, unknown: Iterable[UnknownGraphName] = ()) -> Row:
+    return Row(line, waiting_for(line, ui.now, unknown, ui.zone), ended_note(line.run))
+
+
+async def visible_runs(ui: Ui, ids: Collection[str]) -> list[RunRow]:
+    """The rows of those of these runs that the viewer may see."""
+    rows: list[RunRow] = await ui.runtime.journal.ado(runs.find_all(ids)) if ids else []
+    seen = await ThreadFilter.of(ui.api)
+    allowed = await ui.runtime.journal.arun(seen.visible({row.thread_id for row in rows}))
+    return [row for row in rows if row.thread_id in allowed]
+
+
+Visible = Callable[[Collection[str]], Plan[Collection[str]]]
+
+
+async def visibility(ui: Ui) -> tuple[Visible | None, bool]:
+    """Which threads the viewer may see, for a search; and whether that is all."""
+    seen = await ThreadFilter.of(ui.api)
+    return (None if seen.sees_all else seen.visible), seen.sees_all

@@ -1,0 +1,114 @@
+"""`/ui/threads`: the threads, newest activity first, and what the last run of each waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import Response
+
+from perdure.operations import runs
+from perdure.operations.runs import RunRow
+from perdure.server.caller import Scope
+from perdure.server.json_errors import ApiError
+from perdure.server.own_api.access import ThreadFilter
+from perdure.server.ui.lists import as_cursor, from_cursor
+from perdure.server.ui.page import Ui, UiDep, ui_router
+from perdure.server.ui.run_rows import Row, read_rows
+from perdure.service.run_search import as_text
+from perdure.service.thread_search import OWN, ThreadPage, ThreadQuery, search_threads
+from perdure.service.threads import Thread
+
+router = ui_router()
+
+PAGE = 50
+"""Threads on one page."""
+STATUSES = ("idle", "busy", "interrupted", "error")
+LONGEST = 1000
+"""Characters of one filter."""
+LABELS = 3
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thread of the list."""
+
+    thread: Thread
+    row: Row | None
+    """Its last run, with what that waits for."""
+
+    @property
+    def labels(self) -> list[tuple[str, str]]:
+        """Its first labels, or those of its last run, as text."""
+        every = self.thread.metadata.items()
+        own = [(name, as_text(one)) for name, one in every if name not in OWN][:LABELS]
+        return own or (self.row.labels if self.row else [])
+
+
+@router.get("/threads")
+async def list_threads(
+    ui: UiDep, text: str = "", graph: str = "", status: str = "", before: str = ""
+) -> Response:
+    ui.require(Scope.READ)
+    query = _query(text, graph, status)
+    place = from_cursor(before, int, str)
+    seen = await ThreadFilter.of(ui.api)
+    if query.text and place is None and await _is_thread(ui, seen, query):
+        return ui.redirect("/threads/one", id=query.text)
+    journal = ui.runtime.journal
+    plan = search_threads(
+        ui.runtime.services.threads,
+        query,
+        PAGE,
+        ui.runtime.services.clock.now(),
+        before=None if place is None else (place[0], place[1]),
+        allowed=None if seen.sees_all else seen.allows,
+    )
+    found = await journal.arun(plan)
+    lines = await _lines(ui, found.threads)
+    return ui.page(
+        "threads.html",
+        title="Threads",
+        section="threads",
+        query=query,
+        lines=lines,
+        found=found,
+        statuses=STATUSES,
+        graphs=sorted({*ui.runtime.graphs, *filter(None, (one.graph for one in found.threads))}),
+        older=_older(ui, query, found),
+        newest=ui.url("/threads", **_address(query)) if before else None,
+    )
+
+
+def _query(text: str, graph: str, status: str) -> ThreadQuery:
+    text, graph = text.strip(), graph.strip()
+    if status not in ("", *STATUSES):
+        raise ApiError(422, f"There is no status {status!a:.50}. It is {', '.join(STATUSES)}.")
+    if max(map(len, (text, graph))) > LONGEST or "\0" in text + graph:
+        raise ApiError(422, "A filter is too long, or has a NUL.")
+    return ThreadQuery(graph, status, text)
+
+
+async def _is_thread(ui: Ui, seen: ThreadFilter, query: ThreadQuery) -> bool:
+    """Whether the id of a thread was searched for, and nothing else."""
+    if query != ThreadQuery(text=query.text) or len(query.text) > 512:
+        return False
+    plan = ui.runtime.services.threads.find(query.text)
+    found: Thread | None = await ui.runtime.journal.arun(plan)
+    return found is not None and seen.allows(found.metadata)
+
+
+async def _lines(ui: Ui, found: list[Thread]) -> list[Line]:
+    ids = [one.run_id for one in found if one.run_id is not None]
+    rows: list[RunRow] = await ui.runtime.journal.ado(runs.find_all(ids)) if ids else []
+    shown = {row.run.id: row for row in await read_rows(ui, rows)}
+    return [Line(one, shown.get(one.run_id or "")) for one in found]
+
+
+def _address(query: ThreadQuery) -> dict[str, str]:
+    return {name: one for name, one in vars(query).items() if one}
+
+
+def _older(ui: Ui, query: ThreadQuery, found: ThreadPage) -> str | None:
+    if found.older is None:
+        return None
+    return ui.url("/threads", **_address(query), before=as_cursor(found.older))

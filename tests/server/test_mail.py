@@ -1,0 +1,622 @@
+"""E-mail about questions: stored with the question, one letter for each recipient with their own
+link, and repeated for days under one Message-ID."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import html
+import logging
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+import perdure
+from perdure import Mail
+from perdure.engine.outbox_delivery import Undelivered
+from perdure.errors import BadArgument
+from perdure.server.mail import handing_over
+from perdure.server.mail.handing_over import hand_over
+from perdure.server.webhooks.sender import PAUSES
+from perdure.service.smtp_server import Encryption, SmtpServer
+from perdure.testing import Clock
+from perdure.types import Retry
+from tests.support.agents import Log, chain, opened
+from tests.support.certificates import Certificates
+from tests.support.fork_server import ForkServer
+from tests.support.mail_child import make
+from tests.support.mail_server import MailServer, receiving_mail
+from tests.support.polling import auntil
+
+ANA, BO = "ana@example.com", "bo@example.com"
+BASE = "https://agents.example.com"
+LONG = timedelta(days=2)
+
+
+@pytest.fixture
+def server() -> Iterator[MailServer]:
+    with receiving_mail() as made:
+        yield made
+
+
+def approve(state: Log) -> Log:
+    return {"log": [perdure.ask({"draft": "Dear Ada, a secret offer"})]}
+
+
+def soon(state: Log) -> Log:
+    return {"log": [perdure.ask("Now?", expires=timedelta(days=1), default="no")]}
+
+
+def fail(state: Log) -> Log:
+    raise ValueError("no such mailbox")
+
+
+def review(state: Log) -> Log:
+    """As LangChain's middleware asks."""
+    action = {
+        "name": "send_mail",
+        "args": {"to": "ada@example.com", "text": "Dear Ada"},
+        "description": "I am sure that this is fine.",
+    }
+    config = {"action_name": "send_mail", "allowed_decisions": ["approve", "reject"]}
+    perdure.ask({"action_requests": [action], "review_configs": [config]})
+    return {"log": ["sent"]}
+
+
+def to(server: MailServer, *people: str, **options: Any) -> Mail:
+    given = {"sender": "Agents <agents@example.com>", **options}
+    return Mail(server.url, to=people or (ANA,), **given)
+
+
+@asynccontextmanager
+async def mailing(url: str, mail: Mail, **options: Any) -> AsyncIterator[Any]:
+    async with opened(url, mail=mail, public_url=BASE, **options) as rt:
+        rt.register(chain(approve), name="approve")
+        rt.register(chain(soon), name="soon")
+        rt.register(chain(review), name="review")
+        rt.register(chain(fail), name="hold", retry=Retry(attempts=1), hold=True)
+        yield rt
+
+
+async def asked(rt: Any, graph: str = "approve") -> Any:
+    await rt.start(graph, {"log": []})
+    await rt.tick()
+    found = await rt.waits()
+    return found[0] if found else None
+
+
+# -- what is sent
+
+
+async def test_each_recipient_gets_a_letter_of_their_own_about_a_new_question(
+    url: str, server: MailServer
+) -> None:
+    async with mailing(url, to(server, ANA, BO)) as rt:
+        wait = await asked(rt)
+        assert sorted(one.to for one in server.got) == [[ANA], [BO]]
+        assert {one.sender for one in server.got} == {"agents@example.com"}
+        for got in server.got:
+            message = got.message
+            assert message["From"] == "Agents <agents@example.com>"
+            assert message["To"] == got.to[0]
+            assert message["Subject"] == "[perdure] approve asks: draft: Dear Ada, a secret offer"
+            assert message["Auto-Submitted"] == "auto-generated"
+            assert got.id.startswith(f"<{wait.id}-mail-")
+            assert got.id.endswith("@example.com>")
+            assert "Dear Ada, a secret offer" in got.part("plain")
+            assert "Dear Ada, a secret offer" in got.part("html")
+        assert len({one.id for one in server.got}) == 2
+        assert await rt.messages() == []
+        await rt.tick()
+        assert len(server.got) == 2
+
+
+async def test_the_link_of_a_letter_answers_in_the_name_of_its_recipient(
+    url: str, server: MailServer
+) -> None:
+    async with mailing(url, to(server, ANA, BO)) as rt:
+        wait = await asked(rt)
+        links = rt.services.links
+        for got in server.got:
+            assert got.url.startswith(f"{BASE}/ui/link?t=")
+            seen = await rt.journal.arun(links.look(token_of(got.url)))
+            assert (seen.link.to, seen.wait.id) == (got.to[0], wait.id)
+        await rt.journal.arun(links.answer(token_of(server.got[0].url), "yes", None))
+        [record] = await rt.wait_history(wait.run_id)
+        assert record.answered_by == server.got[0].to[0]
+
+
+def token_of(url: str) -> str:
+    [token] = parse_qs(urlsplit(url).query)["t"]
+    return token
+
+
+async def test_what_runs_is_above_the_link_and_the_agents_words_are_below_it_and_marked(
+    sqlite_url: str, server: MailServer
+) -> None:
+    async with mailing(sqlite_url, to(server)) as rt:
+        await asked(rt, "review")
+        [got] = server.got
+        plain = got.part("plain")
+        order = ["send_mail runs if", "to: ada", "Open and decide", "own words", "> I am sure"]
+        assert [plain.index(one) for one in order] == sorted(plain.index(one) for one in order)
+        assert "Opening the link decides nothing" in plain
+        page = got.part("html")
+        quoted = page.partition("<blockquote")[2]
+        assert "I am sure" in quoted
+        assert "ada@example" not in quoted
+        assert "send_mail" in str(got.message["Subject"])
+
+
+async def test_a_letter_says_when_its_question_and_its_link_end(
+    sqlite_url: str, server: MailServer
+) -> None:
+    mail = to(server, link_expires=timedelta(hours=3))
+    async with mailing(sqlite_url, mail) as rt:
+        await asked(rt, "soon")
+        [got] = server.got
+        assert "The question expires 2030-01-02 12:00 UTC" in got.part("plain")
+        assert "until 2030-01-01 15:00 UTC" in " ".join(got.part("plain").split())
+
+
+async def test_without_content_a_letter_has_only_the_link(
+    sqlite_url: str, server: MailServer
+) -> None:
+    mail = to(server, content=False, events=["question.waiting", "run.held"])
+    async with mailing(sqlite_url, mail) as rt:
+        await asked(rt)
+        await asked(rt, "review")
+        await rt.start("hold", {"log": []})
+        await rt.tick()
+        assert len(server.got) == 3
+        for got in server.got:
+            sent = got.content + got.part("plain").encode() + got.part("html").encode()
+            for word in (b"Ada", b"secret", b"send_mail", b"sure", b"mailbox"):
+                assert word not in sent
+        assert server.got[0].message["Subject"] == "[perdure] approve asks you to decide"
+
+
+async def test_a_run_that_is_held_is_told_if_the_events_say_so(
+    url: str, server: MailServer
+) -> None:
+    mail = to(server, events=["run.held", "run.failed"])
+    async with mailing(url, mail) as rt:
+        await asked(rt)
+        assert server.got == []
+        run = await rt.start("hold", {"log": []})
+        await rt.tick()
+        [got] = server.got
+        assert got.message["Subject"] == "[perdure] hold: a run is held until a person decides"
+        assert "no such mailbox" in got.part("plain")
+        assert got.url == f"{BASE}/ui/runs/{run.id}"
+
+
+async def test_a_question_that_is_answered_before_its_letter_is_sent_needs_none(
+    sqlite_url: str, server: MailServer
+) -> None:
+    async with mailing(sqlite_url, to(server)) as rt:
+        server.stop()
+        wait = await asked(rt)
+        await rt.answer(wait.id, "yes")
+        server.start()
+        rt.clock.advance(LONG)
+        await rt.tick()
+        assert server.got == []
+        assert await rt.messages() == []
+
+
+async def test_an_evaluation_sends_no_mail(sqlite_url: str, server: MailServer) -> None:
+    from perdure.evals import Example, evaluate
+
+    example = Example({"log": []}, answers=["yes"])
+    async with mailing(sqlite_url, to(server)) as rt:
+        await evaluate("approve", [example], [], experiment="e", runtime=rt)
+        assert (server.got, await rt.messages()) == ([], [])
+
+
+# -- hostile text
+
+HEADERS = [
+    *("From", "To", "Subject", "Date", "Message-ID", "Auto-Submitted", "MIME-Version"),
+    "Content-Type",
+]
+HOSTILE = [
+    "hi\r\nBcc: eve@example.com\r\n\r\nbody",
+    "hi\nSubject: other",
+    "\0\x07\x1b[31m\u2028\u2029\x85x",
+    "right \u202eto left\u202c \u2066isolate\u2069",
+    "<script>alert(1)</script><img src=x onerror=alert(1)>",
+    "Open and decide: https://evil.example/ui/link?t=x http://1.2.3.4",
+    "www.evil.example evil.example",
+    "javascript:alert(1) data:text/html,x HTTPS://EVIL.EXAMPLE/ ftp://evil.example",
+    "[Open](https://evil.example) <https://evil.example>",
+    "=?utf-8?q?encoded?= =?utf-8?b?PHNjcmlwdD4=?=",
+    ".\r\n.\r\nQUIT\r\n",
+    "lone \ud800 surrogate".encode("utf-8", "replace").decode(),
+    "Grüße 你好 🎉" * 40,
+    "x" * 20_000,
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+async def test_hostile_text_changes_neither_the_headers_nor_the_link_of_a_letter(
+    sqlite_url: str, server: MailServer, text: str
+) -> None:
+    def ask(state: Log) -> Log:
+        return {"log": [perdure.ask(text)]}
+
+    def call(state: Log) -> Log:
+        action = {"name": text, "args": {text[:100]: text}, "description": text}
+        return {"log": [perdure.ask({"action_requests": [action], "review_configs": [{}]})]}
+
+    async with mailing(sqlite_url, to(server)) as rt:
+        for name, node in (("ask", ask), ("call", call)):
+            rt.register(chain((name, node)), name=name)
+            await rt.start(name, {"log": []})
+        await rt.tick()
+        assert len(server.got) == 2
+        for got in server.got:
+            message, plain, page = got.message, got.part("plain"), got.part("html")
+            assert message.defects == []
+            assert message.keys() == HEADERS
+            assert got.to == [ANA]
+            assert str(message["Subject"]).isprintable()
+            assert len(str(message["Subject"])) <= 130  # folding may add a space
+            assert got.content.isascii()
+            assert max(map(len, got.content.split(b"\r\n"))) <= 998
+            assert len(got.content) < 200_000
+            found = re.findall(r"(?i)\b[a-z]+://\S+|www\.\w+|\bevil\.example", plain)
+            assert found == [got.url]
+            links = re.findall(r"""(?i)href\s*=\s*["']?([^"' >]+)""", page)
+            assert [html.unescape(one) for one in links] == [got.url]
+            assert "evil.example" not in page
+            assert not re.search(r"(?i)<(script|img|iframe|form|input|object|svg)", page)
+            assert not re.search("[\u202a-\u202e\u2066-\u2069\0\x07\x1b]", plain + page)
+
+
+# -- which settings
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("smtp://127.0.0.1", ("127.0.0.1", 25, Encryption.NONE, None, None)),
+        ("smtp://localhost:1025", ("localhost", 1025, Encryption.NONE, None, None)),
+        ("smtp://a:b@[::1]", ("::1", 25, Encryption.NONE, "a", "b")),
+        ("smtps://u%40x:p%3Aw@m.example", ("m.example", 465, Encryption.TLS, "u@x", "p:w")),
+        ("smtp://u:p@m.example?starttls", ("m.example", 587, Encryption.STARTTLS, "u", "p")),
+        ("smtp://m.example:26?plaintext", ("m.example", 26, Encryption.NONE, None, None)),
+    ],
+)
+def test_a_url_names_the_mail_server(url: str, expected: Any) -> None:
+    assert SmtpServer.of(url) == SmtpServer(*expected)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "m.example",
+        "http://m.example",
+        "smtp://",
+        "smtp://m.example",
+        "smtp://u:p@m.example",
+        "smtp://u:p@m.example?plaintext",
+        "smtp://u:p@10.0.0.1?plaintext",
+        "smtps://m.example?plaintext",
+        "smtp://m.example?tls",
+        "smtp://u@m.example?starttls",
+        "smtp://u:pä@m.example?starttls",
+        "smtp://m.example:x?starttls",
+        "smtp://m.example/x?starttls",
+        7,
+    ],
+)
+def test_a_url_that_would_send_a_password_in_the_clear_or_names_no_server_is_refused(
+    url: Any,
+) -> None:
+    with pytest.raises(BadArgument) as refused:
+        Mail(url, "agents@example.com", [ANA])
+    assert "u:p@" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"to": []},
+        {"to": ANA},
+        {"to": ["ana"]},
+        {"to": ["ana@example.com\r\nRCPT TO:<eve@example.com>"]},
+        {"to": ["<ana@example.com>"]},
+        {"to": ["Ana <ana@example.com>"]},
+        {"to": ["ana@exämple.com"]},
+        {"to": [f"a{n}@example.com" for n in range(30)]},
+        {"sender": "agents"},
+        {"sender": "Agents\r\nBcc: eve@example.com <agents@example.com>"},
+        {"events": ["run.lost"]},
+        {"name": "a name"},
+        {"name": ""},
+        {"link_expires": timedelta(0)},
+    ],
+)
+def test_invalid_settings_are_refused(options: dict[str, Any]) -> None:
+    given = {"server": "smtp://127.0.0.1", "sender": "agents@example.com", "to": [ANA]}
+    with pytest.raises(BadArgument):
+        Mail(**{**given, **options})
+
+
+def test_mail_needs_to_know_where_people_reach_the_pages(sqlite_url: str) -> None:
+    with pytest.raises(BadArgument, match="PERDURE_PUBLIC_URL"):
+        perdure.Runtime(sqlite_url, mail=Mail("smtp://127.0.0.1", "agents@example.com", [ANA]))
+
+
+def test_neither_the_password_nor_the_user_is_in_a_repr() -> None:
+    mail = Mail("smtps://user:word@m.example", "agents@example.com", [ANA])
+    assert "word" not in repr(mail) + repr(SmtpServer.of(mail.server))
+
+
+async def test_the_environment_names_server_sender_and_recipients(
+    sqlite_url: str, server: MailServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_SMTP_URL", server.url)
+    monkeypatch.setenv("PERDURE_PUBLIC_URL", BASE)
+    with pytest.raises(BadArgument, match="PERDURE_MAIL_FROM and PERDURE_MAIL_TO"):
+        perdure.Runtime(sqlite_url)
+    monkeypatch.setenv("PERDURE_MAIL_FROM", "Agents <agents@example.com>")
+    monkeypatch.setenv("PERDURE_MAIL_TO", f"{ANA}, {BO} ")
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(approve), name="approve")
+        await asked(rt)
+        assert sorted(one.to for one in server.got) == [[ANA], [BO]]
+
+
+# -- again, for days
+
+
+async def test_a_server_that_is_down_gets_the_letter_when_it_is_up(
+    url: str, server: MailServer
+) -> None:
+    async with mailing(url, to(server, ANA, BO)) as rt:
+        server.stop()
+        await asked(rt)
+        found = await rt.messages()
+        assert len(found) == 2
+        for message in found:
+            assert (message.attempts, message.due_at is None) == (1, False)
+            assert message.error.startswith(f"127.0.0.1:{server.port} was lost at the connection")
+        server.start()
+        rt.clock.advance(PAUSES[0] * 1.2)
+        await rt.tick()
+        assert sorted(one.to for one in server.got) == [[ANA], [BO]]
+        assert await rt.messages() == []
+
+
+async def test_a_letter_that_is_refused_for_now_is_repeated_under_the_same_id(
+    url: str, server: MailServer
+) -> None:
+    async with mailing(url, to(server)) as rt:
+        server.answers = ["451 4.7.1 greylisted", "421 4.3.0 too busy"]
+        await asked(rt)
+        for pause in PAUSES[:2]:
+            [message] = await rt.messages()
+            assert message.due_at is not None
+            rt.clock.advance(pause * 1.2)
+            await rt.tick()
+        assert len(server.got) == 3
+        assert len({one.id for one in server.got}) == 1
+        assert await rt.messages() == []
+
+
+@pytest.mark.parametrize("stage", ["the recipient", "the content"])
+async def test_a_letter_that_is_refused_for_good_is_given_up_and_stays_in_the_outbox(
+    url: str, server: MailServer, stage: str
+) -> None:
+    async with mailing(url, to(server, ANA, BO)) as rt:
+        if stage == "the recipient":
+            server.refused[ANA] = f"550 5.1.1 no mailbox {ANA} here"
+        else:
+            server.answers = ["554 5.7.1 spam from agents@example.com"]
+        await asked(rt)
+        rt.clock.advance(LONG)
+        await rt.tick()
+        [message] = await rt.messages()
+        code = "550 5.1.1" if stage == "the recipient" else "554 5.7.1"
+        where = f"127.0.0.1:{server.port}"
+        assert (message.due_at, message.error) == (None, f"{where} answered {code} to {stage}")
+        server.refused.clear()
+        await rt.redeliver(message.id)
+        await rt.tick()
+        assert await rt.messages() == []
+        assert f"<{message.id}@example.com>" in {one.id for one in server.got}
+
+
+async def test_a_recipient_who_was_removed_gets_no_mail(
+    sqlite_url: str, server: MailServer
+) -> None:
+    server.stop()
+    async with mailing(sqlite_url, to(server, ANA, BO)) as rt:
+        await asked(rt)
+        clock = rt.clock
+    server.start()
+    clock.advance(LONG)
+    async with mailing(sqlite_url, to(server, BO), clock=clock) as rt:
+        await rt.tick()
+        assert [one.to for one in server.got] == [[BO]]
+        [message] = await rt.messages()
+        assert (message.due_at, "recipient" in message.error) == (None, True)
+
+
+async def test_a_server_that_never_answers_times_out(
+    sqlite_url: str, server: MailServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handing_over, "TIMEOUT", 0.5)
+    async with mailing(sqlite_url, to(server)) as rt:
+        server.go_on.clear()
+        await asked(rt)
+        [message] = await rt.messages()
+        assert message.error == f"127.0.0.1:{server.port} did not take it within 0.5 s"
+
+
+async def test_a_server_that_sends_a_byte_now_and_then_times_out_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handing_over, "TIMEOUT", 0.5)
+    gone = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 ready\r\n250-")
+        with contextlib.suppress(OSError):
+            while not reader.at_eof():
+                writer.write(b"x")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(100), 0.05)
+            writer.close()
+            await writer.wait_closed()
+        gone.set()
+
+    listening = await asyncio.start_server(drip, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    async with listening:
+        with pytest.raises(Undelivered, match="did not take it within"):
+            await hand_over(SmtpServer.of(f"smtp://127.0.0.1:{port}"), None, ANA, BO, b"x\r\n")
+        await gone.wait()  # the connection is closed, and its thread ends
+
+
+# -- killed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", ["stored", "taken", "sent"])
+async def test_a_killed_worker_loses_no_letter_and_repeats_it_under_the_same_id(
+    url: str, server: MailServer, fork_server: ForkServer, at: str
+) -> None:
+    """Killed before the server's 250 it is delivered once; after it, before the delete, twice."""
+    if at == "taken":
+        server.go_on.clear()
+    with fork_server.child("mail_child:work", url=url, smtp=server.url, at=at) as one:
+        if at == "taken":
+            await auntil(lambda: len(server.got) == 2)
+        else:
+            await asyncio.to_thread(one.wait)
+    server.go_on.set()
+    first = {one.id for one in server.got}
+    assert (len(first) > 0) == (at != "stored")
+    server.got.clear()
+    later = Clock(datetime.now(UTC) + timedelta(minutes=2))  # what it took is due again
+    async with make(url, server.url, clock=later) as rt:
+        assert len(await rt.messages()) == 2
+        await rt.tick()
+        assert sorted(one.to for one in server.got) == [[ANA], [BO]]
+        again = {one.id for one in server.got}
+        assert first <= again
+        assert await rt.messages() == []
+
+
+# -- encryption and secrets
+
+
+async def test_with_encryption_nothing_of_a_question_or_a_recipient_is_in_the_journal(
+    sqlite_url: str, server: MailServer
+) -> None:
+    keys = {"a": b"k" * 32}
+    async with mailing(sqlite_url, to(server), encryption_keys=keys) as rt:
+        server.stop()
+        await asked(rt)
+        await rt.journal.aflush()
+        path = Path(sqlite_url.removeprefix("sqlite:///"))
+        stored = b"".join(one.read_bytes() for one in path.parent.glob(f"{path.name}*"))
+        for word in (b"Dear Ada", b"ana@"):
+            assert word not in stored
+        server.start()
+        rt.clock.advance(LONG)
+        await rt.tick()
+        [got] = server.got
+        assert "Dear Ada" in got.part("plain")
+        await rt.journal.arun(rt.services.links.look(token_of(got.url)))
+
+
+async def test_logs_have_neither_the_question_nor_the_recipient_nor_the_link(
+    sqlite_url: str, server: MailServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        async with mailing(sqlite_url, to(server)) as rt:
+            server.refused[ANA] = f"450 4.2.1 {ANA} is busy"
+            await asked(rt)
+            server.refused.clear()
+            rt.clock.advance(LONG)
+            await rt.tick()
+            assert len(server.got) == 1
+    told = "\n".join(one.getMessage() for one in caplog.records if one.name == "perdure")
+    assert "was not delivered" in told
+    for word in ("Ada", "ana@", "link?t="):
+        assert word not in told
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["smtps", "starttls"])
+async def test_a_password_is_sent_over_tls_only_to_a_server_with_a_valid_certificate(
+    sqlite_url: str, certificates: Certificates, kind: str
+) -> None:
+    options: dict[str, Any] = {"tls_context": certificates.server("localhost")}
+    if kind == "starttls":
+        options |= {"require_starttls": True, "auth_require_tls": True}
+    else:
+        options |= {"auth_require_tls": False}  # aiosmtpd does not see that the socket has it
+    with receiving_mail(**options) as server:
+        where = f"localhost:{server.port}"
+        url = (
+            f"smtps://u:secret@{where}" if kind == "smtps" else f"smtp://u:secret@{where}?starttls"
+        )
+        untrusted = Mail(url, "agents@example.com", [ANA])
+        async with mailing(sqlite_url, untrusted) as rt:
+            await asked(rt)
+            [message] = await rt.messages()
+            assert "CERTIFICATE_VERIFY_FAILED" in message.error
+            assert server.logins == []
+            clock = rt.clock
+        clock.advance(LONG)
+        trusted = Mail(url, "agents@example.com", [ANA], tls=certificates.trust())
+        async with mailing(sqlite_url, trusted, clock=clock) as rt:
+            await rt.tick()
+            assert server.logins == [("u", "secret")]
+            [got] = server.got
+            assert got.is_encrypted
+
+
+async def test_a_server_without_starttls_gets_neither_password_nor_letter(
+    server: MailServer, certificates: Certificates
+) -> None:
+    where = SmtpServer.of(f"smtp://u:secret@localhost:{server.port}?starttls")
+    with pytest.raises(Undelivered, match="STARTTLS") as failed:
+        await hand_over(where, certificates.trust(), "a@example.com", ANA, b"x\r\n")
+    assert not failed.value.final
+    assert (server.logins, server.got) == ([], [])
+
+
+async def test_a_wrong_password_is_tried_again_because_it_can_be_mended(
+    certificates: Certificates,
+) -> None:
+    options = {"tls_context": certificates.server("localhost"), "require_starttls": True}
+    with receiving_mail(**options, auth_require_tls=True) as server:
+        where = SmtpServer.of(f"smtp://u:wrong@localhost:{server.port}?starttls")
+        with pytest.raises(Undelivered, match=r"answered 535 .* to the login") as failed:
+            await hand_over(where, certificates.trust(), "a@example.com", ANA, b"x\r\n")
+        assert not failed.value.final
+        assert server.got == []
+
+
+async def test_a_host_that_does_not_exist_is_tried_again() -> None:
+    where = SmtpServer("mail.invalid", 25, Encryption.NONE)
+    with pytest.raises(Undelivered, match=r"mail\.invalid:25 was lost at the connection") as failed:
+        await hand_over(where, None, "a@example.com", ANA, b"x\r\n")
+    assert not failed.value.final

@@ -1,0 +1,77 @@
+"""Health in the browser: whether all is well at a glance, and the doctor on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure.runtime import Runtime
+from tests.support.agents import Log, chain
+from tests.support.html_judge import faults
+from tests.support.raw import execute
+from tests.support.ui import Person, ui_account, ui_server
+
+
+def ask(state: Log) -> Any:
+    return {"log": [perdure.ask("?")]}
+
+
+@pytest.fixture
+def rt(sqlite_url: str) -> Iterator[Runtime]:
+    found = perdure.Runtime(sqlite_url)
+    found.register(chain(ask), name="ask")
+    with found:
+        yield found
+
+
+@pytest.fixture
+def person(rt: Runtime) -> Iterator[Person]:
+    with ui_server(rt, worker=False) as found:
+        yield found
+
+
+def test_an_empty_journal_has_signs_that_are_good(person: Person) -> None:
+    page = person.get("/health")
+    for text in ("Due runs on time", "Questions none", "Unknown effects none", "Outbox empty"):
+        assert text in page.text
+    assert faults(page.html) == []
+
+
+def test_a_question_and_a_late_run_are_seen(rt: Runtime, person: Person) -> None:
+    rt.blocking.start("ask", {"log": []})
+    rt.blocking.tick()
+    with perdure.Client(rt.url) as client:  # knows no graphs
+        late = client.blocking.start("<late>", {"log": []})
+    execute(rt.url, f"UPDATE perdure_runs SET due_at = due_at - 90000 WHERE id = '{late.id}'")
+    page = person.get("/health")
+    assert "Questions 1 open; the oldest was asked" in page.text
+    assert "late: 1 run of <late>" in page.text
+    assert "ue runs" in page.text.partition("need")[0]
+    assert faults(page.html) == []
+
+
+def test_the_signs_are_refreshed_alone(person: Person) -> None:
+    part = person.get("/health/signs")
+    assert "Due runs on time" in part.text
+    assert "<html" not in part.html
+
+
+def test_the_doctor_says_what_it_found(rt: Runtime, person: Person) -> None:
+    page = person.get("/health").submit("/health/doctor")
+    assert "invariants hold." in page.text
+    run = rt.blocking.start("ask", {"log": []}, thread_id="<b>t</b>")
+    execute(rt.url, f"UPDATE perdure_runs SET due_at = NULL WHERE id = '{run.id}'")
+    page = person.get("/health").submit("/health/doctor")
+    assert "1 finding" in page.text
+    assert "<b>t</b>" in page.text
+    assert faults(page.html) == []
+
+
+def test_an_approver_sees_the_signs_and_not_the_doctor(rt: Runtime) -> None:
+    with ui_account(rt, "answer", worker=False) as ana:
+        page = ana.get("/health")
+        assert "Due runs" in page.text
+        assert [form.action for form in page.forms] == ["/ui/sign-out"]

@@ -1,0 +1,55 @@
+"""Sums that are dear to make are made once, for everyone, and again when they are too old."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from perdure.server.ui import kept
+from perdure.server.ui.kept import KeptSums
+from tests.support.agents import NOON
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.made = 0
+
+    async def __call__(self) -> int:
+        self.made += 1
+        await asyncio.sleep(0)
+        return self.made
+
+
+async def test_many_viewers_at_once_make_a_sum_once() -> None:
+    sums, count = KeptSums(), Counter()
+    found = await asyncio.gather(*(sums.get("a", count, NOON) for _ in range(20)))
+    assert {value for value, _ in found} == {1}
+    assert (await sums.get("b", count, NOON))[0] == 2
+
+
+async def test_a_sum_that_is_too_old_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "LEAST", 0.0)
+    monkeypatch.setattr(kept, "SHARE", 0)
+    sums, count = KeptSums(), Counter()
+    assert (await sums.get("a", count, NOON))[0] == 1
+    assert (await sums.get("a", count, NOON))[0] == 2
+
+
+async def test_a_sum_that_cannot_be_made_is_tried_again() -> None:
+    sums, count = KeptSums(), Counter()
+
+    async def fail() -> int:
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        await sums.get("a", fail, NOON)
+    assert (await sums.get("a", count, NOON))[0] == 1
+
+
+async def test_only_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MOST", 2)
+    sums, count = KeptSums(), Counter()
+    for name in "abc":
+        await sums.get(name, count, NOON)
+    assert (await sums.get("a", count, NOON))[0] == 4

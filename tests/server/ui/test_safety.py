@@ -1,0 +1,321 @@
+"""What pages of others cannot make a browser do, and what an account may not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+import perdure
+from perdure.server.caller import Scope
+from perdure.server.ui.page_route import POLICY, browser_cookie, session_cookie
+from tests.support.agents import opened
+from tests.support.html_judge import faults
+from tests.support.visitor import account, csrf, filled, pages_of, signer_of, visiting
+
+FORGED = "not sent by one of our pages"
+HOME = "/ui/inbox"
+
+
+# -- what every response says
+
+
+async def test_every_response_has_the_same_strict_headers(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt, visiting(rt) as visitor:
+        await visitor.sign_in(await account(rt, "admin"))
+        for route in pages_of(rt):
+            if "/static/" in route.path or "GET" not in (route.methods or ()):
+                continue
+            if route.path.endswith(("/live", "/stream", "/events")):
+                continue
+            answer = await visitor.get(filled(route.path))
+            headers = answer.headers
+            assert answer.status_code < 500, (route.path, answer.text)
+            assert headers["content-security-policy"] == POLICY, route.path
+            assert headers["x-frame-options"] == "DENY"
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["referrer-policy"] == "same-origin"
+            assert headers["cross-origin-opener-policy"] == "same-origin"
+            assert headers["cache-control"] == "no-store", route.path
+            assert "access-control-allow-origin" not in headers
+            if headers.get("content-type", "").startswith("text/html"):
+                assert headers["content-type"] == "text/html; charset=utf-8"
+                assert faults(answer.text) == [], route.path
+
+
+def test_the_policy_allows_nothing_but_our_own_files() -> None:
+    assert POLICY == (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; font-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+        "base-uri 'none'"
+    )
+
+
+async def test_pages_are_not_readable_by_other_origins_that_the_api_allows(sqlite_url: str) -> None:
+    """`cors` lets pages of others use the API with a key, not these pages with cookies."""
+    async with opened(sqlite_url) as rt:
+        token = await account(rt, "admin")
+        async with visiting(rt, cors=["https://ui.example"]) as visitor:
+            await visitor.sign_in(token)
+            answer = await visitor.get(headers={"Origin": "https://ui.example"})
+            assert "access-control-allow-origin" not in answer.headers
+            asked = {"Origin": "https://ui.example", "Access-Control-Request-Method": "POST"}
+            before = await visitor.http.options(HOME, headers=asked)
+            assert "access-control-allow-origin" not in before.headers
+
+
+async def test_a_session_of_the_pages_does_not_open_the_api(sqlite_url: str) -> None:
+    """The API checks no forms, so a cookie must not be enough for it."""
+    async with opened(sqlite_url) as rt, visiting(rt) as visitor:
+        await visitor.sign_in(await account(rt, "admin"))
+        name = session_cookie(await signer_of(rt))
+        headers = {"cookie": f"{name}={visitor.http.cookies[name]}"}
+        answer = await visitor.http.post("/threads", json={}, headers=headers)
+        assert answer.status_code == 401
+
+
+async def test_errors_are_pages_that_say_nothing_of_the_server(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt, visiting(rt) as visitor:
+        await visitor.sign_in(await account(rt, "admin"))
+        for path in ("/nothing", "/<script>alert(1)</script>", "/runs/%00", "/%2e%2e/%2e%2e/etc"):
+            answer = await visitor.get(path)
+            assert answer.status_code in (404, 422), path
+            assert faults(answer.text) == []
+            for secret in ("Traceback", "sqlite", "site-packages", rt.url):
+                assert secret not in answer.text
+
+
+# -- forged forms
+
+
+FORGERIES: tuple[tuple[str, dict[str, str | None], dict[str, str]], ...] = (
+    ("no token", {"csrf": None}, {}),
+    ("a wrong token", {"csrf": "0" * 64}, {}),
+    ("a token with other characters", {"csrf": "é"}, {}),
+    ("another origin", {}, {"Origin": "https://evil.example"}),
+    ("a page without an origin", {}, {"Origin": "null"}),
+    ("another port", {}, {"Origin": "http://localhost:3000"}),
+    ("another site", {}, {"Sec-Fetch-Site": "cross-site"}),
+    ("another subdomain", {}, {"Sec-Fetch-Site": "same-site"}),
+)
+
+
+async def test_a_form_of_others_is_refused(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt, visiting(rt) as visitor:
+        await visitor.sign_in(await account(rt, "admin"))
+        good = csrf(await visitor.get())
+        for why, change, headers in FORGERIES:
+            changed = {"csrf": good, **change}
+            fields = {name: one for name, one in changed.items() if one is not None}
+            answer = await visitor.post("/sign-out", fields, **headers)
+            assert answer.status_code == 403, why
+            assert FORGED in answer.text
+            assert await visitor.is_signed_in()
+        ours = {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"}
+        assert (await visitor.post("/sign-out", {"csrf": good}, **ours)).status_code == 303
+
+
+async def test_the_token_of_another_persons_form_is_refused(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
+        tokens = [await account(rt, "admin", name=name) for name in ("ana", "eve")]
+        signer = await signer_of(rt)
+        app = rt.asgi(ui=True, worker=False)
+        async with visiting(rt, app) as ana, visiting(rt, app) as eve:
+            await ana.sign_in(tokens[0])
+            await eve.sign_in(tokens[1])
+            for path in posts(rt):
+                theirs = signer.form_token(eve.http.cookies[browser_cookie(signer)], "eve")
+                answer = await ana.post(filled(path), {"csrf": theirs})
+                assert answer.status_code == 403, path
+                assert FORGED in answer.text
+
+
+async def test_a_browser_without_its_cookie_has_no_valid_token(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt, visiting(rt) as visitor:
+        await account(rt, "admin")
+        signer = await signer_of(rt)
+        answer = await visitor.post("/sign-in", {"csrf": signer.form_token("", ""), "token": "x"})
+        assert answer.status_code == 403
+
+
+async def test_a_method_cannot_be_overridden(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt, visiting(rt) as visitor:
+        await visitor.sign_in(await account(rt, "admin"))
+        good = csrf(await visitor.get())
+        for params in ({"_method": "POST"}, {"csrf": good, "_method": "post"}):
+            headers = {"X-HTTP-Method-Override": "POST", "X-Method-Override": "POST"}
+            answer = await visitor.get("/sign-out", params=params, headers=headers)
+            assert answer.status_code in (404, 405)
+        for method in ("PUT", "PATCH", "DELETE"):
+            answer = await visitor.http.request(method, "/ui/sign-out", data={"csrf": good})
+            assert answer.status_code in (404, 405), method
+        assert await visitor.is_signed_in()
+
+
+# -- who may do what
+
+
+def posts(rt: perdure.Runtime) -> list[str]:
+    """Where forms are posted to, except where nobody is signed in."""
+    public = ("/ui/sign-in", "/ui/sign-out")
+    routes = [one for one in pages_of(rt) if "POST" in (one.methods or ())]
+    found = [one.path for one in routes if one.path not in public and "{path:path}" not in one.path]
+    return [one for one in found if one not in UNSIGNED]
+
+
+UNSIGNED: tuple[str, ...] = ("/ui/link", "/ui/link/difference")
+"""Forms that a signed link leads to, which need no account."""
+NEEDED: dict[str, Scope] = {
+    "/ui/effects/settle": Scope.ADMIN,
+    "/ui/health/doctor": Scope.ADMIN,
+    "/ui/outbox/redeliver": Scope.ADMIN,
+    "/ui/reflections/cancel": Scope.ADMIN,
+    "/ui/reflections/retry": Scope.ADMIN,
+    "/ui/runs/bulk": Scope.ADMIN,
+    "/ui/runs/bulk/do": Scope.ADMIN,
+    "/ui/signals": Scope.ADMIN,
+    "/ui/runs/{run_id}/cancel": Scope.ADMIN,
+    "/ui/runs/{run_id}/fork": Scope.ADMIN,
+    "/ui/runs/{run_id}/pause": Scope.ADMIN,
+    "/ui/runs/{run_id}/resume": Scope.ADMIN,
+    "/ui/runs/{run_id}/retry": Scope.ADMIN,
+    "/ui/runs/{run_id}/wake": Scope.ADMIN,
+    "/ui/schedules/delete": Scope.ADMIN,
+    "/ui/schedules/enable": Scope.ADMIN,
+    "/ui/schedules/start": Scope.ADMIN,
+    "/ui/workers/drain": Scope.ADMIN,
+    "/ui/held/{run_id}/cancel": Scope.ADMIN,
+    "/ui/held/{run_id}/retry": Scope.ADMIN,
+    "/ui/inbox/several": Scope.ANSWER,
+    "/ui/inbox/several/send": Scope.ANSWER,
+    "/ui/questions/{wait_id}/answer": Scope.ANSWER,
+    "/ui/questions/{wait_id}/comment": Scope.ANSWER,
+    "/ui/questions/{wait_id}/hand-over": Scope.ANSWER,
+    "/ui/questions/{wait_id}/release": Scope.ANSWER,
+    "/ui/questions/{wait_id}/take": Scope.ANSWER,
+    "/ui/questions/{wait_id}/difference": Scope.ANSWER,
+    "/ui/questions/{wait_id}/withdraw": Scope.ANSWER,
+    "/ui/questions/{wait_id}/ask-again": Scope.ANSWER,
+}
+"""The scope that each form needs."""
+
+
+async def test_every_form_needs_the_scope_that_is_listed_here(sqlite_url: str) -> None:
+    """An approver cannot administer, and a token that starts runs cannot approve."""
+    async with opened(sqlite_url) as rt:
+        assert set(posts(rt)) == NEEDED.keys()
+        signer = await signer_of(rt)
+        app = rt.asgi(ui=True, worker=False)
+        tokens = {had: await account(rt, had.value, name=had.value) for had in Scope}
+        for had, token in tokens.items():
+            async with visiting(rt, app) as visitor:
+                await visitor.sign_in(token)
+                await visitor.get()
+                browser = visitor.http.cookies[browser_cookie(signer)]
+                fields = {"csrf": signer.form_token(browser, had.value)}
+                for path, needed in NEEDED.items():
+                    answer = await visitor.post(filled(path), fields)
+                    is_refused = answer.status_code == 403
+                    may = had in (needed, Scope.ADMIN)
+                    assert is_refused is not may, (path, had, answer.status_code, answer.text)
+                    assert answer.status_code < 500
+                    assert FORGED not in answer.text
+
+
+async def test_pages_of_an_account_show_only_what_it_may_do(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt, visiting(rt) as visitor:
+        await visitor.sign_in(await account(rt, "answer"))
+        page = await visitor.get()
+        assert "/ui/outbox" not in page.text
+        assert "/ui/decisions" in page.text
+
+
+async def test_a_host_name_that_is_not_allowed_gets_no_page(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as rt:
+        token = await account(rt, "read")
+        async with visiting(rt, hosts=["agents.example"]) as visitor:
+            await visitor.sign_in(token)
+            for host, status in (("agents.example", 200), ("evil.example", 403)):
+                page = await visitor.get("/sign-in", headers={"Host": host})
+                assert page.status_code == status
+                assert faults(page.text) == []
+        async with visiting(rt, insecure=True) as visitor:
+            page = await visitor.get(headers={"Host": "evil.example"})
+            assert page.status_code == 403
+
+
+# -- wherever they are mounted
+
+
+def included(rt: perdure.Runtime, prefix: str = "") -> FastAPI:
+    app = FastAPI()
+    app.include_router(rt.router(ui=True, worker=False), prefix=prefix)
+    return app
+
+
+def in_starlette(rt: perdure.Runtime, prefix: str = "") -> Starlette:
+    routes = rt.router(ui=True, worker=False).routes
+    return Starlette(routes=[Mount(prefix, routes=routes)] if prefix else routes)
+
+
+def mounted(rt: perdure.Runtime) -> FastAPI:
+    app = FastAPI()
+    app.mount("/app", rt.asgi(ui=True, worker=False))
+    return app
+
+
+def removing(prefix: str, app: Any) -> Any:
+    """A proxy that removes a prefix, and a server that was told so (`--root-path`)."""
+
+    async def proxy(scope: Any, receive: Any, send: Any) -> None:
+        inner = scope["path"].removeprefix(prefix)
+        await app({**scope, "path": inner, "raw_path": inner, "root_path": prefix}, receive, send)
+
+    return proxy
+
+
+PLACES: dict[str, tuple[str, Callable[[perdure.Runtime], Any]]] = {
+    "included": ("/ui", included),
+    "included under a prefix": ("/agents/ui", lambda rt: included(rt, "/agents")),
+    "in starlette": ("/ui", in_starlette),
+    "under a mount of starlette": ("/a/b/ui", lambda rt: in_starlette(rt, "/a/b")),
+    "a mounted application": ("/app/ui", mounted),
+    "behind a proxy that removes a prefix": (
+        "/outside/ui",
+        lambda rt: removing("/outside", included(rt)),
+    ),
+}
+
+
+@pytest.mark.parametrize("how", PLACES)
+async def test_all_of_it_holds_wherever_the_pages_are(sqlite_url: str, how: str) -> None:
+    async with opened(sqlite_url) as rt:
+        token = await account(rt, "answer")
+        base, make = PLACES[how]
+        app = make(rt)
+        async with visiting(rt, app, base=base) as visitor:
+            first = await visitor.get("/inbox?graph=x")
+            assert first.headers["location"] == f"{base}/sign-in?next=/inbox%3Fgraph%3Dx"
+            page = await visitor.get("/sign-in")
+            assert f"path={base};" in page.headers["set-cookie"].lower() + ";"
+            assert page.headers["content-security-policy"] == POLICY
+            answer = await visitor.sign_in(token, next="/inbox?graph=x")
+            assert answer.headers["location"] == f"{base}/inbox?graph=x"
+            page = await visitor.get()
+            assert page.status_code == 200
+            for link in re.findall(r'(?:href|src|action)="(/[^"]*)"', page.text):
+                assert link.startswith(f"{base}/"), link
+            styles = re.findall(r'rel="stylesheet" href="([^"]*)"', page.text)
+            for one in styles:
+                assert (await visitor.http.get(one)).status_code == 200
+            assert (await visitor.get("/nothing")).status_code == 404
+            refused = await visitor.post("/sign-out", {"csrf": "forged"})
+            assert refused.status_code == 403
+            answer = await visitor.post("/sign-out", {"csrf": csrf(page)})
+            assert answer.headers["location"] == f"{base}/sign-in"
+            assert not await visitor.is_signed_in()
