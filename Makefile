@@ -23,10 +23,11 @@ WORKERD   := .miniflare/.ready-$(MINIFLARE)
 JS_PACKAGES := langgraph-sdk-1.12@npm:@langchain/langgraph-sdk@1.12.0 \
   langgraph-sdk-latest@npm:@langchain/langgraph-sdk@2.0.0 \
   @langchain/react@1.1.0 @langchain/core@1.2.13 react@19.3.1 react-dom@19.3.1 \
-  esbuild@0.28.2 playwright-core@1.65.1 @sparticuz/chromium@153.0.0
+  esbuild@0.28.2 playwright-core@1.65.1 @sparticuz/chromium@153.0.0 axe-core@4.14.0
+FONTS       := @expo-google-fonts/inter@0.4.2 @expo-google-fonts/jetbrains-mono@0.4.1
 JS_CLIENTS  := .js-clients/.ready-$(shell printf '%s' '$(JS_PACKAGES)' | cksum | cut -d ' ' -f 1)
 
-.PHONY: help install workerd js-clients ui-clients demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month campaign-month-d1 campaign-traces constraints \
+.PHONY: help install workerd js-clients screenshots ui-clients demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month campaign-month-d1 campaign-traces constraints \
         compat compat-oldest compat-newest upstream upstream-saver upstream-bound
 .DEFAULT_GOAL := help
 
@@ -70,7 +71,12 @@ js-clients: $(JS_CLIENTS) ## Install LangGraph's JavaScript clients and a browse
 $(JS_CLIENTS): $(READY) | $(WORKERD)  # npm may come from a wheel, which is installed once
 	@echo 'Installing JavaScript clients in .js-clients/, in about a minute ...'
 	$(call npm_install,.js-clients,$(JS_PACKAGES))
+	@$(BIN)/python -m tests.support.browser
 	@touch $@
+
+screenshots: $(JS_CLIENTS) ## Take the pictures of every page again, in docs/images/ui/ (SCREENSHOTS='--only inbox')
+	$(call npm_install,.fonts,$(FONTS))
+	$(BIN)/python -m tests.screenshots $(SCREENSHOTS)
 
 ui-clients: $(JS_CLIENTS) ## Use a running Agent Inbox and agent-chat-ui (AGENT_INBOX=http://... AGENT_CHAT_UI=http://...)
 	$(BIN)/python -m tests.clients.ui_clients --agent-inbox '$(AGENT_INBOX)' --agent-chat-ui '$(AGENT_CHAT_UI)'

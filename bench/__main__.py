@@ -31,6 +31,7 @@ from bench.steps import steps
 from bench.stored import stored
 from bench.tick import tick
 from bench.turns import turns
+from bench.ui import ui
 
 MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
     "steps": steps,
@@ -51,6 +52,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
     "observing": observing,
     "reflections": reflections,
     "server": server,
+    "pages": ui,
     "tick": tick,
     "d1": d1,
 }

@@ -47,7 +47,7 @@ class Ours:
     def serve(self, url: str) -> Iterator[int]:
         port = free_port()
         command = [sys.executable, "-m", "bench.servers", url, str(port)]
-        with _process(command, ROOT, port):
+        with serving_process(command, ROOT, port):
             yield port
 
 
@@ -72,7 +72,7 @@ class Dev:
                 *(str(NEIGHBOURS / "bin" / "langgraph"), "dev", "--no-browser", "--no-reload"),
                 *("--port", str(port), "--server-log-level", "ERROR"),
             ]
-            with _process(command, Path(folder), port):
+            with serving_process(command, Path(folder), port):
                 yield port
 
 
@@ -100,8 +100,8 @@ def versions() -> str:
 
 
 @contextmanager
-def _process(command: list[str], folder: Path, port: int) -> Iterator[None]:
-    """A server while the block runs; its log is shown if it does not start."""
+def serving_process(command: list[str], folder: Path, port: int) -> Iterator[int]:
+    """The process id of a server, while the block runs; its log is shown if it does not start."""
     keyless = {
         k: v for k, v in os.environ.items() if not k.startswith(("LANGSMITH_", "LANGCHAIN_"))
     }
@@ -115,7 +115,7 @@ def _process(command: list[str], folder: Path, port: int) -> Iterator[None]:
                 log.seek(0)
                 said = log.read().decode(errors="replace")[-3000:]
                 raise RuntimeError(f"{' '.join(command)} did not start:\n{said}")
-            yield
+            yield server.pid
         finally:
             os.killpg(server.pid, signal.SIGKILL)  # its own group: nothing else is in it
             server.wait()

@@ -1,0 +1,100 @@
+"""Build the scene, serve it, and take the pictures.
+
+python -m tests.screenshots [FOLDER] [--only NAME ...]
+
+Each page has four: light and dark, wide and on a phone. They go to docs/images/ui, in 8-bit
+colours. Times and ids differ from one making to the next; the people, texts and states do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image
+from playwright.async_api import BrowserContext
+
+from tests.screenshots import agents, campaign, fonts
+from tests.screenshots.pages import SHOTS, Shot
+from tests.support.browser import People, chromium_started
+from tests.support.ui_site import Site
+
+FOLDER = Path(__file__).parents[2] / "docs" / "images" / "ui"
+LOOKS = {
+    "light": {"dark": False, "phone": False},
+    "dark": {"dark": True, "phone": False},
+    "phone-light": {"dark": False, "phone": True},
+    "phone-dark": {"dark": True, "phone": True},
+}
+SCALES = {"light": 1, "dark": 1, "phone-light": 1.5, "phone-dark": 1.5}
+LARGEST = 150_000
+COLOURS = 128
+ZONE = "Europe/Berlin"
+WHO = "lea@example.com"
+
+
+def small(picture: bytes) -> bytes:
+    """A PNG with few colours, which suffice for text and lines."""
+    with Image.open(io.BytesIO(picture)) as image:
+        plain = image.convert("RGB").quantize(
+            COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
+        )
+    out = io.BytesIO()
+    plain.save(out, "PNG", optimize=True)
+    return out.getvalue()
+
+
+async def picture(person: BrowserContext, address: str, shot: Shot) -> bytes:
+    page = await person.new_page()
+    await page.goto(address)
+    await page.wait_for_load_state("load")
+    await page.evaluate("document.fonts.ready")
+    await page.wait_for_timeout(300)  # a live part may come at once
+    found = await page.screenshot(full_page=shot.full, animations="disabled", caret="hide")
+    await page.close()
+    return found
+
+
+async def take(site: Site, work: Path, folder: Path, shots: Sequence[Shot]) -> None:
+    """Write the pictures of these pages into a folder."""
+    async with chromium_started(FONTCONFIG_FILE=str(fonts.configured(work))) as browser:
+        people = People(browser)
+        total = 0
+        for look, options in LOOKS.items():
+            person = await site.person(
+                people, WHO, timezone_id=ZONE, device_scale_factor=SCALES[look], **options
+            )
+            first = await person.new_page()
+            await first.goto(f"{site.address}/inbox")  # the server learns the time zone
+            await first.close()
+            for shot in shots:
+                address = await asyncio.to_thread(shot.address, site.runtime)
+                found = small(await picture(person, f"{site.address}{address}", shot))
+                (folder / f"{shot.name}-{look}.png").write_bytes(found)
+                total += len(found)
+                note = "  LARGE" if len(found) > LARGEST else ""
+                print(f"{len(found):9,} {shot.name}-{look}.png{note}")
+        print(f"{total:9,} bytes in all")
+        await people.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    parser.add_argument("--only", nargs="*", help="names of pages")
+    asked = parser.parse_args()
+    shots = [one for one in SHOTS if not asked.only or one.name in asked.only]
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as name, campaign.lived(Path(name)) as (app, _):
+        agents.register(app.runtime)
+        app.runtime.blocking.run(agents.live(app.runtime))
+        with Site(app.runtime, {WHO: "admin"}, worker=False).serving() as site:
+            asyncio.run(take(site, Path(name), asked.folder, shots))
+
+
+if __name__ == "__main__":
+    main()
