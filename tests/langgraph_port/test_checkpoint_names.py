@@ -55,6 +55,11 @@ def latest(saver: BaseCheckpointSaver[Any]) -> CheckpointTuple:
     return found
 
 
+def test_the_drawing_of_a_graph_has_a_first_and_a_last_node_of_its_own() -> None:
+    nodes = list(joined().compile().get_graph().nodes)
+    assert (nodes[0], nodes[-1]) == (checkpoint_names.START, checkpoint_names.END)
+
+
 def test_a_checkpoint_holds_the_sends_of_the_next_step() -> None:
     builder: StateGraph[Any] = StateGraph(Log)
     builder.add_node("first", note("first"))

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 START = "__start__"
 """The channel of a graph's input, and the node that reads it."""
+END = "__end__"
+"""The node that a graph's drawing ends with."""
 INTERRUPT = "__interrupt__"
 """The key of interrupts in what a graph returns, and of its last stop in `versions_seen`."""
 ERROR_SOURCE = "__error_source_node__"

@@ -37,7 +37,7 @@ class Trip(TypedDict, total=False):
 
 
 @perdure.effect(compensate=lambda result, **_: CALLS.append("refund"))
-def book(city: str) -> str:
+def book_hotel(city: str) -> str:
     CALLS.append("book")
     return f"hotel in {city}"
 
@@ -49,7 +49,7 @@ def broken(city: str) -> str:
 
 def plan(state: Trip) -> Trip:
     said = AIMessage(f"I plan {state['city']}")
-    return {"notes": [book(state["city"])], "messages": [said]}
+    return {"notes": [book_hotel(state["city"])], "messages": [said]}
 
 
 def approve(state: Trip) -> Trip:
@@ -129,7 +129,7 @@ def test_the_page_says_what_the_run_waits_for_and_draws_its_life_and_graph(
     assert f'href="/ui/questions/{wait.id}"' in page.html
     assert "<title>The life of the run: 1 segment by 1 worker, 1 rest" in page.html
     assert "The run is at approve. It ran plan." in page.html
-    assert "effect book done" in page.text
+    assert "effect book_hotel done" in page.text
     assert "<script>alert" not in page.html
     assert ' style="' not in page.html
     assert f'sse-connect="/ui/runs/{run.id}/live?seen=' in page.html
@@ -299,7 +299,7 @@ def test_a_run_is_paused_resumed_woken_and_cancelled_with_words_before(
     person.get(f"/runs/{run.id}").submit("/wake")
     until(lambda: rt.blocking.waits(run_id=run.id, kind="signal"))
     page = person.get(f"/runs/{run.id}")
-    assert "It also undoes 1 effect: book." in page.text
+    assert "It also undoes 1 effect: book_hotel." in page.text
     CALLS.clear()
     page.submit("/cancel", reason="changed my mind")
     until(lambda: rt.blocking.get(run.id).state is State.CANCELLED)

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from perdure.langgraph_port.checkpoint_names import END
+
 NODE, LAYER = 30.0, 66.0
 """Height of a node, and from one layer to the next."""
 CHARACTER, PADDING, NARROWEST = 6.9, 26.0, 64.0
@@ -21,8 +23,6 @@ APART, BEND = 22.0, 14.0
 MARGIN, LOOP = 14.0, 26.0
 """Free space around; how far a curve that leads back goes to the right, for each further one."""
 SWEEPS = 12
-START, END = "__start__", "__end__"
-"""LangGraph's names of where a graph begins and ends."""
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from perdure.langgraph_port.checkpoint_names import END, START
 from perdure.operations.events import is_input
 from perdure.service.views.graph_layout import (
-    END,
     LONGEST_NAME,
     NODE,
-    START,
     GraphShape,
     PlacedEdge,
     PlacedNode,
