@@ -252,6 +252,25 @@ async def test_the_keyboard_is_enough(site: Site, people: People) -> None:
     await site.ended(wait.run_id)
 
 
+async def test_a_letter_leads_to_a_decision_and_only_enter_makes_it(
+    site: Site, people: People
+) -> None:
+    wait = await site.ask("mail", "a letter", GO)
+    page = await opened(site, people, wait)
+    await page.keyboard.press("?")
+    shortcuts = page.get_by_role("dialog", name="Keyboard shortcuts")
+    await expect(shortcuts).to_be_visible()
+    await axe(page)
+    await page.keyboard.press("Escape")
+    await expect(shortcuts).to_be_hidden()
+    await page.keyboard.press("a")
+    await expect(page.get_by_role("button", name="Approve")).to_be_focused()
+    assert await site.call("waits", run_id=wait.run_id, kind="human")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("status")).to_contain_text("You approved")
+    await site.ended(wait.run_id)
+
+
 @pytest.mark.parametrize("dark", [False, True])
 async def test_questions_can_be_read_on_a_phone_and_by_everyone(
     site: Site, people: People, dark: bool

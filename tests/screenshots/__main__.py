@@ -1,9 +1,10 @@
 """Build the scene, serve it, and take the pictures.
 
-python -m tests.screenshots [FOLDER] [--only NAME ...]
+python -m tests.screenshots [FOLDER] [--only NAME ...] [--every-look]
 
-Each page has four: light and dark, wide and on a phone. They go to docs/images/ui, in 8-bit
-colours. Times and ids differ from one making to the next; the people, texts and states do not.
+Each page is shown in light and dark, some also on a phone; with `--every-look`, for looking
+through, all of them. They go to docs/images/ui, in 8-bit colours. Times and ids differ from one
+making to the next; the people, texts and states do not.
 """
 
 from __future__ import annotations
@@ -53,13 +54,17 @@ async def picture(person: BrowserContext, address: str, shot: Shot) -> bytes:
     await page.goto(address)
     await page.wait_for_load_state("load")
     await page.evaluate("document.fonts.ready")
+    if shot.act is not None:
+        await shot.act(page)
     await page.wait_for_timeout(300)  # a live part may come at once
     found = await page.screenshot(full_page=shot.full, animations="disabled", caret="hide")
     await page.close()
     return found
 
 
-async def take(site: Site, work: Path, folder: Path, shots: Sequence[Shot]) -> None:
+async def take(
+    site: Site, work: Path, folder: Path, shots: Sequence[Shot], *, every_look: bool
+) -> None:
     """Write the pictures of these pages into a folder."""
     async with chromium_started(FONTCONFIG_FILE=str(fonts.configured(work))) as browser:
         people = People(browser)
@@ -68,10 +73,13 @@ async def take(site: Site, work: Path, folder: Path, shots: Sequence[Shot]) -> N
             person = await site.person(
                 people, WHO, timezone_id=ZONE, device_scale_factor=SCALES[look], **options
             )
+            await person.grant_permissions(["notifications"])
             first = await person.new_page()
             await first.goto(f"{site.address}/inbox")  # the server learns the time zone
             await first.close()
             for shot in shots:
+                if options["phone"] and not (shot.phone or every_look):
+                    continue
                 address = await asyncio.to_thread(shot.address, site.runtime)
                 found = small(await picture(person, f"{site.address}{address}", shot))
                 (folder / f"{shot.name}-{look}.png").write_bytes(found)
@@ -86,6 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--only", nargs="*", help="names of pages")
+    parser.add_argument("--every-look", action="store_true", help="every page on a phone, too")
     asked = parser.parse_args()
     shots = [one for one in SHOTS if not asked.only or one.name in asked.only]
     asked.folder.mkdir(parents=True, exist_ok=True)
@@ -93,7 +102,7 @@ def main() -> None:
         agents.register(app.runtime)
         app.runtime.blocking.run(agents.live(app.runtime))
         with Site(app.runtime, {WHO: "admin"}, worker=False).serving() as site:
-            asyncio.run(take(site, Path(name), asked.folder, shots))
+            asyncio.run(take(site, Path(name), asked.folder, shots, every_look=asked.every_look))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
-"""Which pages are shown: the name of the file, and the address, which may need an id."""
+"""Which pages are shown: the name of the file, the address, which may need an id, and what is
+clicked before the picture is taken."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from urllib.parse import urlencode
+from datetime import timedelta
+from urllib.parse import urlencode, urlsplit
+
+from playwright.async_api import Page
 
 import perdure
-from perdure.types import State
+from perdure.types import EventKind, State
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,10 @@ class Shot:
     path: str | Callable[[perdure.Runtime], str]
     full: bool = False
     """Whether the picture shows the whole page, not only what fits on the screen."""
+    act: Callable[[Page], Awaitable[None]] | None = None
+    """What is done on the page first."""
+    phone: bool = False
+    """Whether the docs show it on a phone, too."""
 
     def address(self, rt: perdure.Runtime) -> str:
         return self.path if isinstance(self.path, str) else self.path(rt)
@@ -28,7 +36,8 @@ def question(thread: str) -> Callable[[perdure.Runtime], str]:
 
     def find(rt: perdure.Runtime) -> str:
         waits = rt.blocking.waits(kind="human", limit=100)
-        return f"/questions/{next(one.id for one in waits if one.thread_id.startswith(thread))}"
+        first, *_ = [one.id for one in waits if one.thread_id.startswith(thread)]
+        return f"/questions/{first}"
 
     return find
 
@@ -54,27 +63,89 @@ def unknown_effect(rt: perdure.Runtime) -> str:
     return "/effects/one?" + urlencode({"key": effect.key})
 
 
+def link(rt: perdure.Runtime) -> str:
+    """The page behind a signed link, as a mail has it."""
+    waits = rt.blocking.waits(kind="human", limit=100)
+    [asked] = [one for one in waits if one.thread_id.startswith("support")]
+    url = urlsplit(rt.blocking.link(asked.id, to="mia@example.com", expires=timedelta(days=2)))
+    return f"{url.path.removeprefix('/ui')}?{url.query}"
+
+
+def answered(rt: perdure.Runtime) -> str:
+    """A question that is over."""
+    events = [one.event for one in rt.blocking.decisions(limit=100)]
+    first, *_ = [one.data["wait"] for one in events if one.kind is EventKind.ANSWER]
+    return f"/questions/{first}"
+
+
+# -- what is done on a page first; nothing here changes the journal
+
+
+async def edit(page: Page) -> None:
+    """Change a tool's argument, and see the difference."""
+    await page.get_by_role("radio", name="Edit").first.check()
+    await page.get_by_role("radio", name="Approve").last.check()
+    await page.get_by_label("amount").first.fill("44.5")
+    await page.get_by_role("button", name="Send the decisions").click()
+    await page.wait_for_load_state("load")
+
+
+async def approve_several(page: Page) -> None:
+    for box in await page.locator("input[name=id]").all():
+        await box.check()
+    await page.get_by_role("button", name="Approve…").first.click()
+    await page.wait_for_load_state("load")
+
+
+async def cancel_several(page: Page) -> None:
+    await page.locator("[data-select-all]").first.check()
+    await page.get_by_role("button", name="Cancel…").click()
+    await page.wait_for_load_state("load")
+
+
+async def open_crash(page: Page) -> None:
+    """Open a takeover in the picture of a run's life."""
+    await page.locator("figure.timeline a[href*='open=']", has_text="recovered").first.click()
+    await page.wait_for_selector("#detail :first-child")
+
+
+async def check_journal(page: Page) -> None:
+    await page.get_by_role("button", name="doctor").click()
+    await page.wait_for_load_state("load")
+
+
 SHOTS: tuple[Shot, ...] = (
     Shot("sign-in", "/sign-in"),
-    Shot("inbox", "/inbox"),
-    Shot("question-tools", question("support")),
+    Shot("inbox", "/inbox", phone=True),
+    Shot("inbox-several", "/inbox", act=approve_several),
+    Shot("question-tools", question("support"), phone=True),
+    Shot("question-edit", question("support"), act=edit),
     Shot("question-draft", question("campaign")),
-    Shot("question-form", question("invoice")),
-    Shot("runs", "/runs"),
-    Shot("run", lambda rt: f"/runs/{busiest(rt)}"),
+    Shot("question-form", question("invoice"), phone=True),
+    Shot("question-over", answered),
+    Shot("link", link, phone=True),
+    Shot("decisions", "/decisions"),
+    Shot("runs", "/runs", phone=True),
+    Shot("runs-bulk", "/runs?state=waiting", act=cancel_several),
+    Shot("run", lambda rt: f"/runs/{busiest(rt)}", phone=True),
     Shot("run-whole", lambda rt: f"/runs/{busiest(rt)}", full=True),
+    Shot("run-crash", lambda rt: f"/runs/{busiest(rt)}", act=open_crash),
     Shot("run-failed", lambda rt: f"/runs/{failed(rt)}"),
     Shot("run-state", lambda rt: f"/runs/{busiest(rt)}?tab=state"),
     Shot("fork", lambda rt: f"/runs/{busiest(rt)}/fork"),
+    Shot("threads", "/threads"),
+    Shot("thread", "/threads/one?id=support-mia-berg", phone=True),
     Shot("held", lambda rt: f"/held/{held(rt)}"),
     Shot("effects", "/effects"),
     Shot("effect", unknown_effect),
     Shot("outbox", "/outbox"),
     Shot("schedules", "/schedules"),
     Shot("schedule", "/schedules/one?name=weekly+stock+count"),
+    Shot("workers", "/workers"),
     Shot("reflections", "/reflections"),
     Shot("health", "/health"),
-    Shot("code-changes", "/code-changes"),
+    Shot("doctor", "/health", act=check_journal),
+    Shot("code-changes", "/code-changes?check=yes"),
     Shot("prompts", "/prompts"),
     Shot("prompt", "/prompts/one?name=shipping+reply"),
     Shot("experiments", "/experiments"),

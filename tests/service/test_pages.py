@@ -116,6 +116,17 @@ def test_a_diff_marks_removed_and_added_words() -> None:
     assert page.text_diff("same", "same") == "<pre>same</pre>"
 
 
+def test_a_diff_shows_numbers_dates_and_addresses_whole() -> None:
+    for before, after in (
+        ("89.0", "44.5"),
+        ("1,840.50", "1,840.00"),
+        ("2026-10-20", "2026-10-21"),
+        ("mia@example.com", "mia@example.org"),
+    ):
+        marked = page.text_diff(f"It is {before}.", f"It is {after}.")
+        assert marked == f"<pre>It is <del>{before}</del><ins>{after}</ins>.</pre>"
+
+
 def test_long_texts_of_the_same_words_are_compared_at_once() -> None:
     long = "line\n" * 5000
     assert page.text_diff(long, long + "more\n").endswith("<ins>more\n</ins></pre>")

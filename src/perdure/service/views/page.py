@@ -232,4 +232,6 @@ def _changed(gone: str, come: str) -> Iterator[object]:
 
 
 def _words(text: str) -> list[str]:
-    return re.findall(r"\s+|\w+|[^\w\s]", text)
+    """Words, spaces and signs. A number, a date or an address is one word: its digits and parts
+    are not compared one by one."""
+    return re.findall(r"\s+|\w+(?:[.,:@/-]\w+)*|[^\w\s]", text)

@@ -54,7 +54,8 @@ document.addEventListener("change", (event) => {
   for (const box of event.target.form.querySelectorAll("input[type=checkbox][name=id]")) box.checked = event.target.checked;
 });
 
-// -- keyboard: j and k go through a list, Enter opens, x ticks, / searches, a letter of data-key acts, ? shows them
+// -- keyboard: j and k go through a list, x ticks, / searches, a letter of data-key leads to a control, ? shows them all.
+// No letter sends anything: Enter does, on what has the focus.
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=checkbox]):not([type=radio]), textarea, select")) return;
   const items = [...document.querySelectorAll("[data-item]")];
@@ -64,11 +65,15 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "k") move(at - 1);
   else if (event.key === "x" && at >= 0) items[at].querySelector("input[type=checkbox]")?.click();
   else if (event.key === "/") document.querySelector("[data-search]")?.focus();
+  else if (event.key === "?") document.querySelector("[data-keys]")?.showModal();
   else {
     const wanted = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
     if (!wanted) return;
-    if (wanted.matches("input, textarea, select")) wanted.focus(); else wanted.click();
-    if (wanted.matches("summary")) (wanted.parentElement.querySelector("input:not([type=hidden]), textarea, select") ?? wanted).focus();
+    if (!wanted.matches("summary")) wanted.focus();
+    else {
+      wanted.click();
+      (wanted.parentElement.querySelector("input:not([type=hidden]), textarea, select") ?? wanted).focus();
+    }
   }
   event.preventDefault();
 });
