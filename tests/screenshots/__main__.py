@@ -19,6 +19,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.async_api import BrowserContext
 
+import perdure
 from tests.screenshots import agents, campaign, fonts
 from tests.screenshots.pages import SHOTS, Shot
 from tests.support.browser import People, chromium_started
@@ -42,7 +43,7 @@ def small(picture: bytes) -> bytes:
     """A PNG with few colours, which suffice for text and lines."""
     with Image.open(io.BytesIO(picture)) as image:
         plain = image.convert("RGB").quantize(
-            COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
+            COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
         )
     out = io.BytesIO()
     plain.save(out, "PNG", optimize=True)
@@ -73,7 +74,9 @@ async def take(
             person = await site.person(
                 people, WHO, timezone_id=ZONE, device_scale_factor=SCALES[look], **options
             )
-            await person.grant_permissions(["notifications"])
+            await person.add_init_script(
+                "window.Notification = class { static permission = 'default' }"
+            )
             first = await person.new_page()
             await first.goto(f"{site.address}/inbox")  # the server learns the time zone
             await first.close()
@@ -98,7 +101,9 @@ def main() -> None:
     asked = parser.parse_args()
     shots = [one for one in SHOTS if not asked.only or one.name in asked.only]
     asked.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as name, campaign.lived(Path(name)) as (app, _):
+    with tempfile.TemporaryDirectory() as name, campaign.lived(Path(name)) as (app, clock):
+        with perdure.Runtime(app.settings.url, clock=clock) as older:
+            older.blocking.run(agents.before_the_deploy(older))
         agents.register(app.runtime)
         app.runtime.blocking.run(agents.live(app.runtime))
         with Site(app.runtime, {WHO: "admin"}, worker=False).serving() as site:

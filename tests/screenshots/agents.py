@@ -130,6 +130,11 @@ def wait_for_parcel(state: Work) -> Work:
     return {"log": [str(perdure.wait_for("parcel scanned", timeout=timedelta(days=12)))]}
 
 
+def wait_for_scan(state: Work) -> Work:
+    """The same after a deploy that renamed the node."""
+    return wait_for_parcel(state)
+
+
 def notify(state: Work) -> Work:
     perdure.outbox("erp", {"order": state["order"], "state": "shipped"})
     return {"log": ["told"]}
@@ -174,6 +179,7 @@ def register(rt: perdure.Runtime) -> None:
     ):
         rt.register(_line(node), name=name, retry=ONCE)
     rt.register(_line(notify), name="erp sync")
+    rt.register(_line(wait_for_scan), name="returns")
     rt.register(shipping(FORMAL), name="shipping formal")
     rt.register(shipping(SHORT), name="shipping short")
     rt.deliver("erp", _refuse)
@@ -232,6 +238,14 @@ def reflect(rt: perdure.Runtime) -> None:
             config: Any = {"configurable": {"user_id": name, "thread_id": f"support-{name}"}}
             executor.submit(said, config, after_seconds=hours * 3600)
         until(lambda: any(one.error for one in executor.pending()), "a failed reflection")
+
+
+async def before_the_deploy(rt: perdure.Runtime) -> None:
+    """Runs that sleep at a node which the graphs of `register` no longer have."""
+    rt.register(_line(wait_for_parcel), name="returns", retry=ONCE)
+    for order in ("A-1031", "A-1036", "A-1039"):
+        await rt.start("returns", {"order": order}, thread_id=f"return-{order}")
+    await drive(rt)
 
 
 async def drive(rt: perdure.Runtime) -> None:

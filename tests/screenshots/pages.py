@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from playwright.async_api import Page
 
@@ -67,14 +67,15 @@ def link(rt: perdure.Runtime) -> str:
     """The page behind a signed link, as a mail has it."""
     waits = rt.blocking.waits(kind="human", limit=100)
     [asked] = [one for one in waits if one.thread_id.startswith("support")]
-    url = urlsplit(rt.blocking.link(asked.id, to="mia@example.com", expires=timedelta(days=2)))
-    return f"{url.path.removeprefix('/ui')}?{url.query}"
+    make = rt.services.links.make(asked.id, "mia@example.com", timedelta(days=2))
+    _, token = rt.journal.run(make)
+    return "/link?" + urlencode({"t": token})
 
 
 def answered(rt: perdure.Runtime) -> str:
     """A question that is over."""
     events = [one.event for one in rt.blocking.decisions(limit=100)]
-    first, *_ = [one.data["wait"] for one in events if one.kind is EventKind.ANSWER]
+    first, *_ = [one.data["wait"] for one in events if one.kind == EventKind.ANSWER]
     return f"/questions/{first}"
 
 
@@ -98,7 +99,8 @@ async def approve_several(page: Page) -> None:
 
 
 async def cancel_several(page: Page) -> None:
-    await page.locator("[data-select-all]").first.check()
+    for box in (await page.locator("table.runs input[name=id]").all())[:12]:
+        await box.check()
     await page.get_by_role("button", name="Cancel…").click()
     await page.wait_for_load_state("load")
 
@@ -130,12 +132,12 @@ SHOTS: tuple[Shot, ...] = (
     Shot("run", lambda rt: f"/runs/{busiest(rt)}", phone=True),
     Shot("run-whole", lambda rt: f"/runs/{busiest(rt)}", full=True),
     Shot("run-crash", lambda rt: f"/runs/{busiest(rt)}", act=open_crash),
+    Shot("run-held", lambda rt: f"/runs/{held(rt)}"),
     Shot("run-failed", lambda rt: f"/runs/{failed(rt)}"),
     Shot("run-state", lambda rt: f"/runs/{busiest(rt)}?tab=state"),
     Shot("fork", lambda rt: f"/runs/{busiest(rt)}/fork"),
     Shot("threads", "/threads"),
     Shot("thread", "/threads/one?id=support-mia-berg", phone=True),
-    Shot("held", lambda rt: f"/held/{held(rt)}"),
     Shot("effects", "/effects"),
     Shot("effect", unknown_effect),
     Shot("outbox", "/outbox"),

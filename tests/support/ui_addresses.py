@@ -60,10 +60,6 @@ async def decisions(rt: perdure.Runtime) -> Iterable[str]:
     return ["/ui/decisions", *(asked("/ui/decisions", person=one) for one in people), *filtered]
 
 
-async def held_runs(rt: perdure.Runtime) -> Iterable[str]:
-    return [f"/ui/held/{run.id}" for run in await rt.runs(limit=1000, output=False)]
-
-
 async def live_inbox(rt: perdure.Runtime) -> Iterable[str]:
     """Every item as an older version of it, so that it is rendered."""
     page = await rt.journal.arun(rt.services.inbox.page(InboxQuery(), None, 50))
@@ -208,7 +204,6 @@ FOUND: dict[str, Find] = {
     "/ui/experiments/show": experiments,
     "/ui/health": fixed("/ui/health"),
     "/ui/health/signs": fixed("/ui/health/signs"),
-    "/ui/held/{run_id}": held_runs,
     "/ui/inbox": inboxes,
     "/ui/link": links,
     "/ui/outbox": fixed("/ui/outbox", "/ui/outbox?show=given-up"),

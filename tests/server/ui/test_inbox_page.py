@@ -239,11 +239,11 @@ def test_a_held_run_is_retried_or_cancelled_by_an_operator(runtime: TemporaryRun
         page = ana.get("/inbox")
         assert "The warehouse is away." in page.text
         assert "Reflection of memory failed" in page.text
-        assert "until an operator retries or cancels it" in ana.get(f"/held/{held.id}").text
-        assert "It goes on" in olga.get(f"/held/{held.id}").submit("/retry").text
-        olga.get(f"/held/{other.id}").submit("/cancel", reason="Useless")
-        assert "no longer held" in olga.get(f"/held/{other.id}").text
-        assert olga.get("/held/nothing").status == 404
+        assert f"/ui/runs/{held.id}" in page.html
+        assert "/retry" not in ana.get(f"/runs/{held.id}").html
+        olga.get(f"/runs/{held.id}").submit("/retry")
+        olga.get(f"/runs/{other.id}").submit("/cancel", reason="Useless")
+        assert "The warehouse is away." not in olga.get("/inbox").text
     assert runtime.blocking.get(other.id).state == "cancelled"
     events = [one for one in runtime.blocking.events(held.id) if one.kind == "retried"]
     assert [one.data["by"] for one in events] == ["olga"]
@@ -372,7 +372,7 @@ def test_what_is_on_a_thread_of_others_is_not_there(runtime: TemporaryRuntime) -
             assert 'id="question-count" hidden' in page, "a count would tell of others"
         assert ada.get(f"/questions/{hers.id}").status == 200
         assert ada.get(f"/questions/{other.id}").status == 404
-        assert ada.get(f"/held/{other.run_id}").status == 404
+        assert ada.get(f"/runs/{other.run_id}").status == 404
         token = form_token(runtime, ada, "ada")
         several = [("csrf", token), ("id", other.id), ("decision", "approve")]
         assert "A question that is gone" in ada.post("/ui/inbox/several", several).text

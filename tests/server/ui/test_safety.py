@@ -189,8 +189,6 @@ NEEDED: dict[str, Scope] = {
     "/ui/schedules/enable": Scope.ADMIN,
     "/ui/schedules/start": Scope.ADMIN,
     "/ui/workers/drain": Scope.ADMIN,
-    "/ui/held/{run_id}/cancel": Scope.ADMIN,
-    "/ui/held/{run_id}/retry": Scope.ADMIN,
     "/ui/inbox/several": Scope.ANSWER,
     "/ui/inbox/several/send": Scope.ANSWER,
     "/ui/questions/{wait_id}/answer": Scope.ANSWER,

@@ -20,7 +20,6 @@ schedules     effects     outbox     reflections     health     code_changes
 workers       scores      prompts    experiments     saved
 inbox         everything that needs a person; inbox_filter, inbox_pages, inbox_items, inbox_live
 questions     one question; question_access, question_people, answered; several: many at once
-held          held runs, which operators decide
 decisions     the record of what people decided
 runs          the list of runs; run_filters, run_rows: its address and its rows; bulk: many at once
 threads       the list of threads; single_thread: one as a chat

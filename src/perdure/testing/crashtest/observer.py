@@ -105,14 +105,17 @@ class ProcessObserver:
         """The process reached a point: count it, and die if it is the one."""
         if not self._armed:
             return
-        if threading.current_thread().name == "perdure-keeper":
+        thread = threading.current_thread().name
+        if thread == "perdure-keeper":
             name = KEEPER + name
         node = task_config.current_node()
         with self._counting:
             self._counts[name] += 1
             kept = name.startswith(KEEPER)
             phase = "while its lease was renewed" if kept else self._phases.at(name, node)
-            self.points.append((name, phase, 0 if kept else self._nearness(name)))
+            # A read may be a look of the worker, beside the run: it follows nothing that left.
+            is_beside = kept or thread == "perdure-read"
+            self.points.append((name, phase, 0 if is_beside else self._nearness(name)))
             here = self._kill == Point(name, self._counts[name])
         if here:
             self._connection.send("killed")
