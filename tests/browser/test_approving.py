@@ -99,8 +99,8 @@ async def test_an_edit_is_shown_as_a_difference_before_it_is_sent(
     await page.get_by_text("Edit…").click()
     await page.get_by_label("body").fill("Dear Mia,\n\nyour lamp ships on Tuesday.")
     await expect(page.locator(".difference ins").first).to_contain_text("Tuesday")
-    await page.get_by_role("button", name="Preview the change").click()
-    await expect(page.get_by_role("heading", level=1)).to_have_text("Check the change")
+    await page.get_by_role("button", name="Preview changes").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Check your changes")
     await expect(page.locator("ins").first).to_contain_text("Tuesday")
     await expect(page.locator("del").first).to_contain_text("Monday")
     await axe(page)
@@ -133,7 +133,7 @@ async def test_several_calls_are_decided_each_for_itself(site: Site, people: Peo
     await first.get_by_role("radio", name="Approve").check()
     await second.get_by_role("radio", name="Reject").check()
     await second.get_by_role("textbox", name="Reason").fill("Not to her.")
-    await page.get_by_role("button", name="Send the decisions").click()
+    await page.get_by_role("button", name="Send decisions").click()
     await expect(page.get_by_role("status")).to_contain_text("You answered")
     await site.ended(wait.run_id)
     assert [sent["to"] for _, sent in PAIR] == ["mia@example.com"]
@@ -147,12 +147,12 @@ async def test_a_form_is_made_from_the_schema_and_says_what_does_not_fit(
     await page.get_by_role("radio", name="in part").check()
     await page.get_by_label("Amount").fill("-3")
     with people.expects("422"):
-        await page.get_by_role("button", name="Send the answer").click()
+        await page.get_by_role("button", name="Send answer").click()
         await expect(page.locator("main")).to_contain_text("This must be at least 0.")
     await axe(page)
     await expect(page.get_by_role("radio", name="in part")).to_be_checked()  # nothing is lost
     await page.get_by_label("Amount").fill("40.5")
-    await page.get_by_role("button", name="Send the answer").click()
+    await page.get_by_role("button", name="Send answer").click()
     await expect(page.get_by_role("status")).to_contain_text("You answered")
     run = await site.ended(wait.run_id)
     answer = run.output["answer"]
@@ -177,10 +177,10 @@ async def test_of_two_people_at_once_one_decides_and_the_other_sees_who_did(
     ana, ben = await opened(site, people, wait), await opened(site, people, wait, "ben")
     await ana.get_by_label("Your answer").fill("Hamburg")
     await ben.get_by_label("Your answer").fill("Porto")
-    await ana.get_by_role("button", name="Send the text").click()
+    await ana.get_by_role("button", name="Send text").click()
     await expect(ana.get_by_role("status")).to_contain_text("You answered")
     with people.expects("409"):
-        await ben.get_by_role("button", name="Send the text").click()
+        await ben.get_by_role("button", name="Send text").click()
         await expect(ben.locator("main")).to_contain_text("ana")
     await expect(ben.locator("main")).to_contain_text("Hamburg")
     await axe(ben)
@@ -196,7 +196,7 @@ async def test_an_answer_after_the_deadline_is_refused_with_a_page(
     await page.get_by_label("Your answer").fill("yes")
     await site.ended(wait.run_id)
     with people.expects("409"):
-        await page.get_by_role("button", name="Send the text").click()
+        await page.get_by_role("button", name="Send text").click()
         await expect(page.get_by_role("heading", level=1)).to_contain_text("expired")
     await axe(page)
 
@@ -211,8 +211,8 @@ async def test_what_changed_under_you_is_not_answered_and_leads_to_the_new_quest
     newer = await site.question(wait.run_id, but=wait.id)
     await page.get_by_label("Your answer").fill("Send it")
     with people.expects("409"):
-        await page.get_by_role("button", name="Send the text").click()
-        await expect(page.locator("main")).not_to_contain_text("Your answer, as a text")
+        await page.get_by_role("button", name="Send text").click()
+        await expect(page.locator("main")).not_to_contain_text("Your answer, as text")
     await axe(page)
     assert await answers(site, newer) == []
     await page.locator(f"a[href*='{newer.id}']").first.click()
@@ -229,7 +229,7 @@ async def test_without_scripts_people_approve_edit_and_reject(site: Site, people
         elif how == "edit":
             await page.get_by_text("Edit…").click()
             await page.get_by_label("body").fill("Edited")
-            await page.get_by_role("button", name="Preview the change").click()
+            await page.get_by_role("button", name="Preview changes").click()
             await expect(page.locator("ins").first).to_contain_text("Edited")
             await page.get_by_role("button", name="Send").click()
         else:

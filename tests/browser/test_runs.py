@@ -67,7 +67,7 @@ async def test_many_runs_are_cancelled_piece_by_piece_with_one_click(
     await axe(page)
     await page.get_by_label("Reason").fill("wrong list")
     await page.get_by_role("button", name="Cancel 8 runs").dblclick()
-    await expect(page.get_by_text("Done for 8 runs.")).to_be_visible()
+    await expect(page.get_by_text("Done: 8 runs.")).to_be_visible()
     assert await page.locator(".results li").count() == 8
     for id in ids:
         run = await site.call("get", id)
@@ -82,7 +82,7 @@ async def test_runs_are_paused_without_javascript(site: Site, people: People) ->
     await page.locator(f"#pick-{id}").check()
     await page.get_by_role("button", name="Pause…").click()
     await page.get_by_role("button", name="Pause 1 run").click()
-    await expect(page.get_by_text("Done for 1 run.")).to_be_visible()
+    await expect(page.get_by_text("Done: 1 run.")).to_be_visible()
     assert (await site.call("get", id)).state is State.PAUSED
 
 

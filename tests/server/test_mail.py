@@ -389,7 +389,7 @@ async def test_a_server_that_is_down_gets_the_letter_when_it_is_up(
         assert len(found) == 2
         for message in found:
             assert (message.attempts, message.due_at is None) == (1, False)
-            assert message.error.startswith(f"127.0.0.1:{server.port} was lost at the connection")
+            assert message.error.startswith(f"127.0.0.1:{server.port} failed at the connection")
         server.start()
         rt.clock.advance(PAUSES[0] * 1.2)
         await rt.tick()
@@ -460,7 +460,7 @@ async def test_a_server_that_never_answers_times_out(
         server.go_on.clear()
         await asked(rt)
         [message] = await rt.messages()
-        assert message.error == f"127.0.0.1:{server.port} did not take it within 0.5 s"
+        assert message.error == f"127.0.0.1:{server.port} did not accept the mail within 0.5 s"
 
 
 async def test_a_server_that_sends_a_byte_now_and_then_times_out_too(
@@ -483,7 +483,7 @@ async def test_a_server_that_sends_a_byte_now_and_then_times_out_too(
     listening = await asyncio.start_server(drip, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     async with listening:
-        with pytest.raises(Undelivered, match="did not take it within"):
+        with pytest.raises(Undelivered, match="did not accept the mail within"):
             await hand_over(SmtpServer.of(f"smtp://127.0.0.1:{port}"), None, ANA, BO, b"x\r\n")
         await gone.wait()  # the connection is closed, and its thread ends
 
@@ -617,6 +617,6 @@ async def test_a_wrong_password_is_tried_again_because_it_can_be_mended(
 
 async def test_a_host_that_does_not_exist_is_tried_again() -> None:
     where = SmtpServer("mail.invalid", 25, Encryption.NONE)
-    with pytest.raises(Undelivered, match=r"mail\.invalid:25 was lost at the connection") as failed:
+    with pytest.raises(Undelivered, match=r"mail\.invalid:25 failed at the connection") as failed:
         await hand_over(where, None, "a@example.com", ANA, b"x\r\n")
     assert not failed.value.final

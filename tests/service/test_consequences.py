@@ -31,7 +31,7 @@ def will(state: State, action: RunAction, **stakes: Any) -> Consequence:
 
 def test_a_driven_run_stops_after_its_current_step_and_a_resting_one_at_once() -> None:
     said = will(State.RUNNING, RunAction.PAUSE)
-    assert said.text == "paused after its current step, or in the middle of it after 10s"
+    assert said.text == "paused after its current step, or mid-step after 10s"
     assert will(State.WAITING, RunAction.PAUSE).text == "paused at once"
     assert will(State.WAITING, RunAction.CANCEL).text == "cancelled at once"
 
@@ -71,9 +71,9 @@ def test_retrying_says_what_is_called_again_or_why_it_would_not_help() -> None:
         (State.PAUSED, RunAction.PAUSE, {}, "it is paused already"),
         (State.RUNNING, RunAction.PAUSE, {"control": Control.CANCEL}, "it is being cancelled"),
         (State.PENDING, RunAction.CANCEL, {"control": Control.CANCEL}, "it is being cancelled"),
-        (State.WAITING, RunAction.RETRY, {}, "only a failed or held run can"),
-        (State.FAILED, RunAction.RETRY, {"is_passed": True}, "a later run of its thread has begun"),
-        (State.WAITING, RunAction.RESUME, {}, "only a paused run can"),
+        (State.WAITING, RunAction.RETRY, {}, "it is neither failed nor held"),
+        (State.FAILED, RunAction.RETRY, {"is_passed": True}, "a later run of the thread began"),
+        (State.WAITING, RunAction.RESUME, {}, "it is not paused"),
     ],
 )
 def test_what_cannot_be_done_says_why(
@@ -92,13 +92,13 @@ def test_a_preview_groups_runs_and_counts_what_will_happen() -> None:
     shown = preview(RunAction.CANCEL, runs, TEN)
     assert [group.title for group in shown.groups] == [
         "2 runs: cancelled at once",
-        "1 run: cancelled after its current step, or in the middle of it after 10s",
+        "1 run: cancelled after its current step, or mid-step after 10s",
         "1 run: not cancelled: it has ended",
     ]
     assert shown.changed == ("a", "d", "c")
     assert shown.sentence == (
         "3 runs will be cancelled with their 2 child runs, and 2 effects undone. "
-        "1 run is left as it is."
+        "1 run stays unchanged."
     )
     none = preview(RunAction.RETRY, runs, TEN)
     assert none.sentence == "None of these runs can be retried now."

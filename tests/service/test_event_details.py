@@ -62,7 +62,7 @@ def test_an_effect_has_arguments_attempts_error_and_traceback() -> None:
     data |= {"begun_at": NOON - timedelta(seconds=2), "usage": {"model": "m", "input_tokens": 9}}
     shown = facts("effect", Context(EFFECT), **data)
     assert shown["key"] == "key-1"
-    assert (shown["attempt"], shown["attempts in all"], shown["took"]) == ("3", "3", "2.0s")
+    assert (shown["attempt"], shown["total attempts"], shown["took"]) == ("3", "3", "2.0s")
     assert (shown["model"], shown["tokens"]) == ("m", "9 in, 0 out")
     assert parts("effect", Context(EFFECT), **data) == {
         "Arguments": {"to": "ada"},

@@ -319,7 +319,7 @@ def test_a_plain_question_takes_a_text_or_json_and_nothing_is_guessed() -> None:
     assert send(plain, how="json", json="null").answer is None
     wrong = send(plain, how="json", json="yes")
     assert not wrong.is_good
-    assert 'A text has quotes: "yes"' in wrong.error
+    assert 'Text needs quotes: "yes"' in wrong.error
     assert wrong.json == "yes"
     for how in ("decisions", "form", "quick", "", "other"):
         assert not send(plain, how=how).is_good

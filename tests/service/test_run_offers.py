@@ -54,20 +54,18 @@ def test_cancelling_says_what_is_undone_and_which_children_end() -> None:
 def test_a_sleeper_can_be_woken_unless_it_is_paused() -> None:
     asleep = wait(Kind.CLOCK, wake_at=NOON + timedelta(days=2))
     said = offered(State.WAITING, asleep)[Offered.WAKE]
-    assert (
-        said == "Its sleep ends now, and not at 2030-01-03 12:00:00Z (in 2d); it goes on at once."
-    )
+    assert said == "The run wakes now instead of at 2030-01-03 12:00:00Z (in 2d)."
     assert Offered.WAKE not in offered(State.PAUSED, asleep)
     assert Offered.WAKE not in offered(State.WAITING)
 
 
 def test_a_signal_names_what_the_run_waits_for() -> None:
     said = offered(State.WAITING, wait(Kind.SIGNAL, name="reply"))[Offered.SIGNAL]
-    assert said == "The run waits for reply: it goes on with the value that you send."
+    assert said == "The run is waiting for reply and continues with the value you send."
     assert "kept until it does" in offered(State.RUNNING)[Offered.SIGNAL]
 
 
 def test_a_fork_says_that_the_run_stays_and_effects_are_called_again() -> None:
     said = offered(State.DONE)[Offered.FORK]
-    assert "This run and its thread stay as they are." in said
-    assert "Effects of the new run are new calls." in said
+    assert "This run and its thread do not change." in said
+    assert "The new run makes its own effect calls." in said

@@ -319,7 +319,7 @@ def test_a_text_that_was_shown_is_there_to_be_edited_and_not_sent_unless_it_is()
         "body": SHOWN["body"],
     }
     wrong = answer(action='"approve"', body="New")
-    assert wrong["body"] == "This does not go together with the other answers."
+    assert wrong["body"] == "This conflicts with the other answers."
 
 
 def test_a_required_text_of_a_shown_name_starts_with_it() -> None:

@@ -166,7 +166,7 @@ def test_what_expires_soon_is_urgent() -> None:
         assert awaited is not None
         assert awaited.is_urgent is urgent
     over = note(wait(value="Go?", expires_at=NOW - timedelta(hours=1)))
-    assert over == "a person, to answer “Go?”, until 12:00 (it is over)"
+    assert over == "a person, to answer “Go?”, until 12:00 (overdue)"
 
 
 def test_times_are_said_as_people_say_them() -> None:

@@ -107,7 +107,7 @@ def doctor(
         for remark in diagnosis.remarks:
             print(f"note: {remark}")
         if found:
-            print(f"{found} found. Each is a bug of perdure: please report it.")
+            print(f"{found} found. Each is a bug in perdure: please report it.")
         else:
             print(f"All {diagnosis.checked} invariants hold.")
     if found:

@@ -38,11 +38,9 @@ def schedules(
     remove: Annotated[
         str | None, Option(metavar="NAME", help="Remove a schedule; its runs stay.")
     ] = None,
-    disable: Annotated[
-        str | None, Option(metavar="NAME", help="Let a schedule start no runs.")
-    ] = None,
+    disable: Annotated[str | None, Option(metavar="NAME", help="Disable a schedule.")] = None,
     enable: Annotated[
-        str | None, Option(metavar="NAME", help="Let it start runs again, from its next time on.")
+        str | None, Option(metavar="NAME", help="Enable a schedule from its next time on.")
     ] = None,
     json: Json = False,
 ) -> None:

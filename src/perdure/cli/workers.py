@@ -53,7 +53,7 @@ def drain(
     with client_at(at) as client:
         one = _chosen(client.blocking.workers(), worker)
         client.blocking.drain(one.id, by=actor(by))
-    print(f"{printable(one.id)} is asked to drain; it drives {count(one.driven, 'run')}.")
+    print(f"{printable(one.id)} was asked to drain; it drives {count(one.driven, 'run')}.")
 
 
 def _chosen(found: list[WorkerInfo], given: str) -> WorkerInfo:
@@ -68,5 +68,5 @@ def _chosen(found: list[WorkerInfo], given: str) -> WorkerInfo:
         raise NotFound("worker", given)
     if len(meant) > 1:
         names = ", ".join(one.id for one in meant)
-        raise BadArgument(f"Several workers are called {given}: {names}. Give the whole id.")
+        raise BadArgument(f"{given} matches several workers: {names}. Pass the whole id.")
     return meant[0]

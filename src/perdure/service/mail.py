@@ -51,8 +51,8 @@ class Mail:
             raise BadArgument(f"sender={self.sender!r} must not have control characters.")
         if isinstance(self.to, str) or not 0 < len(self.to) <= MOST:
             raise BadArgument(
-                f"to={self.to!r}: name 1 to {MOST} addresses in a list. More people: a mailing "
-                "list, but all of them then have the same link, and answer under one name."
+                f"to={self.to!r}: pass a list of 1 to {MOST} addresses. For more people use a "
+                "mailing list; they then share one link and answer under one name."
             )
         for address in self.to:
             check_address("to", address)
@@ -99,7 +99,7 @@ def from_environment(environ: Mapping[str, str]) -> Mail | None:
     if not any(found):
         return None
     if missing := [name for name, value in zip(names, found, strict=True) if not value]:
-        raise BadArgument(f"Mail needs {' and '.join(missing)}, too.")
+        raise BadArgument(f"Mail also needs {' and '.join(missing)}.")
     server, sender, to = found
     return Mail(server, sender, re.split(r"[,\s]+", to.strip(", ")))
 
@@ -108,6 +108,6 @@ def check_address(name: str, given: Any) -> None:
     """Refuse what is not a plain mail address: it becomes part of SMTP commands and of headers."""
     if not isinstance(given, str) or len(given) > 254 or not _ADDRESS.fullmatch(given):
         raise BadArgument(
-            f"{name}: {given!r} is not a mail address such as ana@example.com. Write other than "
-            "ASCII letters of a domain in Punycode."
+            f"{name}: {given!r} is not a mail address such as ana@example.com. Write a domain that "
+            "is not ASCII in Punycode."
         )

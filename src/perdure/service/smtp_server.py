@@ -77,14 +77,14 @@ class SmtpServer:
 def _encryption(scheme: str, query: str, host: str) -> Encryption:
     if query not in ("", Encryption.STARTTLS, Encryption.NONE) or (scheme == "smtps" and query):
         raise BadArgument(
-            "After the mail server's ? there may be starttls or plaintext, and with smtps neither."
+            "The mail server's URL may end with ?starttls or ?plaintext; with smtps://, neither."
         )
     if scheme == "smtps":
         return Encryption.TLS
     if not query and not _is_this_machine(host):
         raise BadArgument(
-            f"Mail to {host} would be sent unencrypted, with links that decide: use smtps://, or "
-            "?starttls. For a server in a network you trust: ?plaintext."
+            f"Mail to {host}, with links that answer questions, would be sent unencrypted: use "
+            "smtps:// or ?starttls. In a network that you trust: ?plaintext."
         )
     return Encryption(query or Encryption.NONE)
 

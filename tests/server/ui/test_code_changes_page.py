@@ -50,7 +50,7 @@ def opened_page(url: str, node: str, **options: Any) -> str:
 
 def test_an_unchanged_graph_can_go_on_with_every_run(sqlite_url: str, run_id: str) -> None:
     text = opened_page(sqlite_url, "nap")
-    assert "Every unfinished run can go on." in text
+    assert "Every unfinished run can continue." in text
     assert "1 unfinished run of 1 registered graph checked." in text
 
 
@@ -65,7 +65,7 @@ def test_runs_that_would_be_held_are_listed_with_what_to_do(sqlite_url: str, run
 
 def test_a_rename_that_is_declared_holds_nothing(sqlite_url: str, run_id: str) -> None:
     text = opened_page(sqlite_url, "snooze", renamed={"nap": "snooze"})
-    assert "Every unfinished run can go on." in text
+    assert "Every unfinished run can continue." in text
 
 
 def test_a_graph_that_is_not_registered_is_named(sqlite_url: str, run_id: str) -> None:

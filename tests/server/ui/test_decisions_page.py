@@ -92,7 +92,7 @@ def test_the_record_is_read_by_pages(
         assert said == [str(n) for n in range(6, -1, -1)]
         monkeypatch.setattr(decisions, "MOST_READ", 2)
         monkeypatch.setattr(decisions, "CHUNK", 2)
-        assert "Look further" in ana.get("/decisions?person=p9").text
+        assert "Keep searching" in ana.get("/decisions?person=p9").text
         for bad in (
             "x",
             "[1]",

@@ -131,7 +131,7 @@ def test_a_settled_effect_lets_its_run_go_on_and_says_who_decided(
     page = one(rt, person)
     assert "Did it happen?" in page.text
     done = page.submit("/effects/settle", how="done", result='"by hand"', reason="saw it")
-    assert "Settled: it happened." in done.text
+    assert "Settled as done." in done.text
     rt.blocking.tick()
     assert rt.blocking.get(run_id).state is State.DONE
     assert rt.blocking.get(run_id).output["log"] == ["slow", "by hand"]

@@ -72,7 +72,7 @@ def test_what_does_not_fit_into_the_list_is_opened_first(runtime: TemporaryRunti
     begin(runtime, "mailer", agent)
     with pages(runtime, "ana") as [ana]:
         page = ana.get("/inbox")
-        assert "Open to read and decide" in page.text
+        assert "Review and decide" in page.text
         assert not [
             form for form in page.forms if form.action.partition("?")[0].endswith("/answer")
         ]
@@ -150,7 +150,7 @@ def test_several_questions_are_previewed_and_decided(runtime: TemporaryRuntime) 
     with pages(runtime, "ana", "bo") as [ana, bo]:
         ids = [one.id for one in (mail, call, choice, plain, late)]
         preview = ana.get("/inbox").submit("/inbox/several", id=ids, decision="approve")
-        assert "Nothing is sent yet. 3 of 5" in preview.text
+        assert "Nothing has been sent yet. 3 of 5" in preview.text
         assert "open it and answer it alone" in preview.text
         bo.get(f"/questions/{choice.id}").submit("/answer", {"how": "form"}, answer='"reject"')
         result = preview.submit("/several/send")
@@ -179,7 +179,7 @@ def test_several_rejections_share_a_reason(runtime: TemporaryRuntime) -> None:
         assert any("Not today" in str(one.content) for one in messages)
 
 
-# -- who looks after it
+# -- assignees
 
 
 def test_a_question_is_taken_released_and_handed_over(runtime: TemporaryRuntime) -> None:
@@ -187,21 +187,21 @@ def test_a_question_is_taken_released_and_handed_over(runtime: TemporaryRuntime)
     with pages(runtime, "ana", "bo") as [ana, bo]:
         seen_by_bo = bo.get(f"/questions/{wait.id}")
         mine = ana.get(f"/questions/{wait.id}").submit("/take")
-        assert "It is yours now." in mine.text
-        assert "You do." in mine.text
+        assert "Assigned to you." in mine.text
+        assert "You." in mine.text
         late = seen_by_bo.submit("/take")
-        assert "ana looks after it already." in late.text
-        assert "ana looks after it" in bo.get("/inbox").text
-        assert "yours" in ana.get("/inbox").text
+        assert "Already assigned to ana." in late.text
+        assert "assigned to ana" in bo.get("/inbox").text
+        assert "assigned to you" in ana.get("/inbox").text
         over = late.submit("/take")
-        assert "You do." in over.text
+        assert "You." in over.text
         given = over.submit("/hand-over", to="cy")
-        assert "cy looks after it now." in given.text
+        assert "Assigned to cy." in given.text
         told = given.submit("/comment", text=f"Ask {HOSTILE}")
         assert "assigned to ana by ana" in told.text
         assert "<script>alert" not in told.html
         free = ana.get(f"/questions/{wait.id}").submit("/take").submit("/release")
-        assert "It is free." in free.text
+        assert "Unassigned." in free.text
         free.submit("/answer", {"how": "text"}, text="red")
         after = ana.get(f"/questions/{wait.id}")
         assert "answered by ana" in after.text
@@ -260,7 +260,7 @@ def test_what_others_decide_is_seen_at_once(runtime: TemporaryRuntime) -> None:
         with ana.http.stream("GET", address, timeout=30) as stream:
             lines = stream.iter_lines()
             bo.get(f"/questions/{wait.id}").submit("/take")
-            assert "bo looks after it" in event(lines, dom_id("question", wait.id))
+            assert "assigned to bo" in event(lines, dom_id("question", wait.id))
             bo.get(f"/questions/{wait.id}").submit("/answer", {"how": "text"}, text="red")
             assert "bo answered this question" in event(lines, dom_id("question", wait.id))
             _, new = begin(runtime, "other", asking(lambda: interrupt("And this?")))
@@ -375,7 +375,7 @@ def test_what_is_on_a_thread_of_others_is_not_there(runtime: TemporaryRuntime) -
         assert ada.get(f"/runs/{other.run_id}").status == 404
         token = form_token(runtime, ada, "ada")
         several = [("csrf", token), ("id", other.id), ("decision", "approve")]
-        assert "A question that is gone" in ada.post("/ui/inbox/several", several).text
+        assert "A deleted question" in ada.post("/ui/inbox/several", several).text
         for action in ("answer", "take", "comment"):
             fields = [("csrf", token), ("how", "text"), ("text", "red")]
             assert ada.post(f"/ui/questions/{other.id}/{action}", fields).status == 404

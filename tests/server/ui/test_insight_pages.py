@@ -173,7 +173,7 @@ def test_what_crashes_cost_is_summed_up_by_day_and_by_graph(rt: Runtime, person:
     assert "Time lost 2m" in page.text
     assert page.html.count("<svg") == 4
     assert ids[1][:13] in page.text
-    assert "This run lost no worker." in person.get(f"/saved/run?id={ids[2]}").text
+    assert "This run has not lost a worker." in person.get(f"/saved/run?id={ids[2]}").text
     old = (timedelta(days=8).total_seconds()) * 1000
     execute(rt.url, f"UPDATE perdure_runs SET created_at = created_at - {int(old)}")
     assert "Crashes 0" in person.get("/saved?days=7").text

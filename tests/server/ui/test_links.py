@@ -134,7 +134,7 @@ def test_an_edit_is_shown_before_it_is_sent(runtime: TemporaryRuntime) -> None:
         [name] = [name for name, text in form.fields if text == "Hello"]
         fields: dict[str, Any] = {name: "Goodbye"}
         preview = page.submit("/link", {"decision.0": "edit"}, **fields)
-        assert "Nothing is sent yet" in preview.text
+        assert "Nothing has been sent yet" in preview.text
         assert has_no_way_out(preview)
         assert answers(runtime, wait) == []
         again = preview.submit("/link", step="edit")
@@ -218,7 +218,7 @@ def test_a_link_is_spent_after_its_answer_was_withdrawn(runtime: TemporaryRuntim
         runtime.blocking.tick()
         runtime.blocking.withdraw(wait.id, by="op")
         for used in (ana.get(address), page.submit("/link", {"how": "json"}, json="1")):
-            assert (used.status, "This link was used" in used.text) == (410, True)
+            assert (used.status, "This link has been used" in used.text) == (410, True)
             assert "By?" not in used.text
             assert has_no_way_out(used)
         fresh = ana.get(link(runtime, wait))

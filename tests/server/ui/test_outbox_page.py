@@ -48,8 +48,8 @@ def give_up(rt: Runtime) -> None:
 
 
 def test_an_empty_outbox_says_so(person: Person) -> None:
-    assert "Every message is delivered." in person.get("/outbox").text
-    assert "No message was given up." in person.get("/outbox?show=given-up").text
+    assert "Every message has been delivered." in person.get("/outbox").text
+    assert "No message has been given up." in person.get("/outbox?show=given-up").text
 
 
 def test_a_message_is_listed_with_its_payload_and_its_run(rt: Runtime, person: Person) -> None:
@@ -67,7 +67,7 @@ def test_a_message_that_was_given_up_is_delivered_again(rt: Runtime, person: Per
     assert "given up 1" in page.text
     assert "HTTP <500>" in page.text
     done = page.submit("/outbox/redeliver")
-    assert "It is delivered now" in done.text
+    assert "delivers it now" in done.text
     got: list[str] = []
     rt.deliver("crm", lambda message: got.append(message.payload["note"]))
     rt.blocking.tick()

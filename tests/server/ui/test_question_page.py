@@ -91,7 +91,7 @@ def test_an_edit_is_shown_before_it_is_sent(runtime: TemporaryRuntime, mode: str
     with pages(runtime, "ana") as [ana]:
         edited = {"edit.0.body": "Hello Ana\r\n\r\nbye", "edit.0.copies": "3"}
         preview = question(ana, wait).submit("/answer", {"decision.0": "edit"}, **edited)
-        assert "Nothing is sent yet." in preview.text
+        assert "Nothing has been sent yet." in preview.text
         assert "Hello <del>Bo</del><ins>Ana</ins>" in preview.html
         assert runtime.blocking.waits(kind="human")
         back = preview.submit("/answer", step="edit")
@@ -339,7 +339,7 @@ def test_an_answer_is_taken_back_while_no_task_has_it(runtime: TemporaryRuntime)
         assert "answer withdrawn by ana" in back.text
         back.submit("/answer", {"decision.0": "reject"})
         runtime.blocking.tick()
-        assert "Take the answer back" not in ana.get(f"/questions/{wait.id}").text
+        assert "Withdraw answer" not in ana.get(f"/questions/{wait.id}").text
     assert sent == []
 
 

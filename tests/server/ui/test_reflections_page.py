@@ -75,7 +75,7 @@ def test_a_held_one_is_retried(rt: Runtime, person: Person) -> None:
     id = submit(rt, "users", "ada")
     hold(rt, id)
     page = person.get("/reflections")
-    assert "It is tried again." in page.submit("/reflections/retry").text
+    assert "Reflection retried." in page.submit("/reflections/retry").text
     assert rt.blocking.get(id).state is State.PENDING
     assert rt.blocking.events(id)[-1].data["via"] == "browser"
     assert page.submit("/reflections/retry").status == 409  # it is not held any more

@@ -142,7 +142,7 @@ def test_every_tab_is_a_page_of_its_own_address(rt: Runtime, person: Person) -> 
         "history": "answered by ana",
         "effects": "city='Lisbon'",
         "waits": "Go to Lisbon?",
-        "children": "It has started no runs.",
+        "children": "This run has started no other runs.",
         "scores": "quality 0.5",
         "state": "I plan Lisbon",
         "output": "to Lisbon",
@@ -230,7 +230,7 @@ def test_a_part_of_the_page_is_sent_to_htmx_and_the_whole_page_to_others(
         whole = person.get(path, headers=headers)
         assert "<html" in whole.html
         assert "event 2," in whole.text
-    assert "There is no event 99" in person.get(f"/runs/{run.id}/events/99").text
+    assert "No event 99" in person.get(f"/runs/{run.id}/events/99").text
 
 
 def test_a_zoom_is_in_the_address(rt: Runtime, person: Person) -> None:
@@ -238,7 +238,7 @@ def test_a_zoom_is_in_the_address(rt: Runtime, person: Person) -> None:
     whole = person.get(f"/runs/{run.id}")
     address = re.findall(rf"/ui/runs/{run.id}\?from=\d+&amp;to=\d+", whole.html)[0]
     zoomed = person.get(address.replace("&amp;", "&"))
-    assert "Whole life" in zoomed.text
+    assert "Whole run" in zoomed.text
     assert re.search("The life of the run: 1 segment by 1 worker", zoomed.html)
     assert "2 segments by" in whole.html
     for odd in ("?from=9&to=2", "?from=900&to=999", "?open=0"):
@@ -295,7 +295,7 @@ def test_a_run_is_paused_resumed_woken_and_cancelled_with_words_before(
     assert rt.blocking.get(run.id).state is State.PAUSED
     page = page.submit("/resume")
     assert "Resumed." in page.text
-    until(lambda: "Its sleep ends now, and not at" in person.get(f"/runs/{run.id}").text)
+    until(lambda: "The run wakes now instead of at" in person.get(f"/runs/{run.id}").text)
     person.get(f"/runs/{run.id}").submit("/wake")
     until(lambda: rt.blocking.waits(run_id=run.id, kind="signal"))
     page = person.get(f"/runs/{run.id}")
@@ -326,13 +326,13 @@ def test_a_signal_is_sent_once_from_the_page_of_the_run(rt: Runtime, person: Per
     until(lambda: rt.blocking.waits(run_id=run.id, kind="signal"))
     until(lambda: rt.blocking.get(run.id).state is State.WAITING)
     page = person.get(f"/runs/{run.id}")
-    assert "The run waits for reply: it goes on with the value that you send." in page.text
+    assert "The run is waiting for reply and continues with the value you send." in page.text
     wrong = page.submit("/signals", value="{" + HOSTILE)
     assert wrong.status == 422
     sent = wrong.submit("/signals", value='{"said": "yes"}')
     assert sent.path == f"/ui/runs/{run.id}"
     assert "The signal reply was sent." in sent.text
-    assert "was sent before" in wrong.submit("/signals", value='{"said": "yes"}').text
+    assert "had already been sent" in wrong.submit("/signals", value='{"said": "yes"}').text
     until(lambda: rt.blocking.get(run.id).state is State.DONE)
     assert rt.blocking.get(run.id).output["notes"][-1] == "{'said': 'yes'}"
 
@@ -392,7 +392,7 @@ def forked(rt: Runtime, page: Page) -> Run:
 def test_a_fork_begins_with_the_state_that_was_edited(rt: Runtime, person: Person) -> None:
     run = begin(rt)
     page = fork_page(rt, person, run)
-    assert "This run and its thread stay as they are." in page.text
+    assert "This run and its thread do not change." in page.text
     state = json.loads(dict(page.form("/fork").fields)["state"])
     assert state["city"] == "Lisbon"
     state |= {"city": "Porto", "notes": ["by hand"]}
@@ -419,9 +419,9 @@ def test_a_fork_of_an_unchanged_state_is_a_copy(rt: Runtime, person: Person) -> 
     [
         ("{not json", "This is not JSON"),
         ("[1]", "A state is an object"),
-        ("{}", "A channel cannot be removed"),
+        ("{}", "Channels cannot be removed"),
         ('{"city": "x", "notes": [], "messages": [], "more": 1}', "no channel more"),
-        ('{"city": "x", "notes": [], "messages": 3}', "messages are a list"),
+        ('{"city": "x", "notes": [], "messages": 3}', "messages must be a list"),
         ('{"city": "x", "notes": [], "messages": [{"role": "odd"}]}', "messages: "),
     ],
 )
@@ -544,7 +544,7 @@ def test_what_a_run_says_is_shown_while_it_says_it(sqlite_url: str) -> None:
         with ui_server(rt) as person:
             run = rt.blocking.start("speaker", {"city": "Rome"}, stream="messages")
             until(lambda: rt.blocking.waits(run_id=run.id))
-            assert "What it says" in person.get(f"/runs/{run.id}").text
+            assert "Live output" in person.get(f"/runs/{run.id}").text
             text = read_stream(person, f"/runs/{run.id}/live", lambda text: "world" in text)
             assert "event: output" in text
             assert "&lt;script&gt;" in text

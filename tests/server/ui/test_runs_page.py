@@ -153,7 +153,7 @@ def test_a_filter_that_is_not_valid_is_a_page_that_says_so(runtime: Runtime, que
     with ui_server(runtime, worker=False) as person:
         page = person.get(f"/runs?{query}")
         assert page.status == 422
-        assert "That does not fit" in page.text
+        assert "Not valid" in page.text
 
 
 def test_pages_neither_repeat_nor_skip_while_runs_are_added(
@@ -186,10 +186,10 @@ def test_a_search_that_stops_offers_to_look_further(
         start(runtime, drive=False)
     with ui_server(runtime, worker=False) as person:
         page = person.get("/runs?label=team%3Dblue")
-        assert "None among the 10 runs looked at." in page.text
+        assert "No match in the 10 runs searched." in page.text
         further = re.search(r'href="([^"]+)" rel="next"', page.html)
         assert further
-        assert "Look further" in page.text
+        assert "Keep searching" in page.text
         assert listed(person.get(further[1].replace("&amp;", "&"))) == [wanted.id]
 
 
@@ -266,7 +266,7 @@ def test_a_viewer_sees_and_changes_only_the_runs_of_their_own_threads(
         assert "1 run will be cancelled" in preview.text
         assert hers[0] not in preview.html
         done = preview.submit("/runs/bulk/do", ids=f"{mine[0]} {hers[0]}")
-        assert "it was deleted meanwhile" in done.text
+        assert "it has been deleted" in done.text
         states = [anywhere.blocking.get(id).state for id in (mine[0], hers[0])]
         assert states == [State.CANCELLED, State.PENDING]
 
@@ -300,12 +300,12 @@ def test_a_bulk_action_is_previewed_confirmed_and_reported_run_by_run(runtime: R
     failed = start(runtime, "fails").id
     with ui_server(runtime, worker=False) as person:
         preview = person.get("/runs").submit("/runs/bulk", id=[*waiting, failed], action="cancel")
-        assert "3 runs will be cancelled. 1 run is left as it is." in preview.text
+        assert "3 runs will be cancelled. 1 run stays unchanged." in preview.text
         assert "3 runs: cancelled at once" in preview.text
         assert "1 run: not cancelled: it has ended" in preview.text
         assert runtime.blocking.get(waiting[0]).state is State.WAITING  # nothing was done yet
         done = preview.submit("/runs/bulk/do", reason="wrong list")
-        assert "Done for 3 runs." in done.text
+        assert "Done: 3 runs." in done.text
         for id in waiting:
             found = runtime.blocking.get(id)
             assert (found.state, found.reason) == (State.CANCELLED, "wrong list")
@@ -319,7 +319,7 @@ def test_a_confirmation_that_is_sent_twice_does_nothing_twice(anywhere: Runtime)
     run = start(anywhere)
     with ui_server(anywhere, worker=False) as person:
         preview = person.get("/runs").submit("/runs/bulk", id=run.id, action="pause")
-        assert "Done for 1 run." in preview.submit("/runs/bulk/do").text
+        assert "Done: 1 run." in preview.submit("/runs/bulk/do").text
         anywhere.blocking.resume(run.id)
         events = len(anywhere.blocking.events(run.id))
         again = preview.submit("/runs/bulk/do")
@@ -337,9 +337,9 @@ def test_runs_that_changed_since_the_preview_are_reported_as_they_are(anywhere: 
         anywhere.blocking.cancel(second)
         anywhere.blocking.prune(older_than=timedelta(0), states=["cancelled"], limit=1)
         done = preview.submit("/runs/bulk/do")
-        assert "Done for 1 run; 2 runs refused" in done.text
+        assert "Done: 1 run. Refused: 2 runs" in done.text
         assert "is cancelled and cannot be paused: it has ended." in done.text
-        assert "it was deleted meanwhile" in done.text
+        assert "it has been deleted" in done.text
         assert anywhere.blocking.get(third).state is State.PAUSED
 
 
@@ -361,7 +361,7 @@ def test_all_that_match_are_found_by_the_filters_up_to_a_bound(
         assert "2 of 4 runs" in piece.text
         assert len(runtime.blocking.runs(state="failed")) == 5
         rest = piece.submit("/runs/bulk/do")
-        assert "Done for 4 runs." in rest.text
+        assert "Done: 4 runs." in rest.text
         assert len(runtime.blocking.runs(state="failed")) == 3
 
 

@@ -89,11 +89,11 @@ def test_a_schedule_is_disabled_and_enabled_and_the_log_says_by_whom(
     make(rt)
     caplog.set_level("INFO", "perdure")
     off = person.get("/schedules/one?name=weekly").submit("/schedules/enable")
-    assert "weekly is disabled: it starts no runs." in off.text
+    assert "weekly is disabled and starts no runs." in off.text
     assert not rt.blocking.schedules()[0].enabled
     assert ", from 127.0.0.1, disabled a schedule: 'weekly'" in caplog.text
     on = off.submit("/schedules/enable")
-    assert "weekly is enabled, from its next time on." in on.text
+    assert "weekly is enabled from its next time on." in on.text
     assert rt.blocking.schedules()[0].enabled
 
 

@@ -67,7 +67,7 @@ def test_a_worker_is_listed_with_what_it_drives(rt: Runtime, gate: Gate) -> None
 def test_a_worker_is_drained_after_the_consequence_was_shown(rt: Runtime) -> None:
     with working(rt) as (person, worker):
         asked = person.get("/workers/drain", params={"id": worker.id})
-        assert "It claims no more runs." in asked.text
+        assert "The worker claims no more runs." in asked.text
         assert "No other worker is there." in asked.text
         assert rt.blocking.workers()[0].state is WorkerState.ALIVE
         done = asked.submit("/workers/drain")

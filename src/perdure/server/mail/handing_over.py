@@ -36,7 +36,7 @@ async def hand_over(
         async with asyncio.timeout(TIMEOUT):
             await asyncio.to_thread(conversation.send, sender, to, content)
     except TimeoutError:
-        raise Undelivered(f"{server.name} did not take it within {TIMEOUT:g} s") from None
+        raise Undelivered(f"{server.name} did not accept the mail within {TIMEOUT:g} s") from None
     finally:
         conversation.end()  # the thread too, if this was cancelled
 
@@ -78,7 +78,7 @@ class Conversation:
             raise Undelivered(said) from None
         except (OSError, ValueError) as error:  # also all of smtplib
             why = error.strerror if isinstance(error, OSError) and error.strerror else ""
-            said = f"{self._server.name} was lost at {self._stage}: {why or type(error).__name__}"
+            said = f"{self._server.name} failed at {self._stage}: {why or type(error).__name__}"
             raise Undelivered(said) from None
 
     def _connect(self) -> smtplib.SMTP:
@@ -147,7 +147,7 @@ class Conversation:
         left = self._deadline - time.monotonic()
         if left <= 0 or self._is_over:
             self.end()
-            raise Undelivered(f"{self._server.name} did not take it in time")
+            raise Undelivered(f"{self._server.name} did not accept the mail in time")
         return left
 
     def _trust(self) -> ssl.SSLContext:

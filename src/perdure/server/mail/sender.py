@@ -38,7 +38,7 @@ class MailSender:
 
     def __init__(self, engine: Engine, mail: Mail, url: PublicUrl | None) -> None:
         if url is None:
-            raise BadArgument(f"Mail has a link, but {MISSING}")
+            raise BadArgument(f"Mail contains a link, but {MISSING}")
         self._engine, self._mail, self._url = engine, mail, url
         self._server = SmtpServer.of(mail.server)
 
@@ -54,7 +54,7 @@ class MailSender:
     async def _deliver(self, message: Message) -> None:
         to = self._mail.recipient_of(message.id)
         if to is None:
-            raise Undelivered("its recipient is not one of the mail's any more", final=True)
+            raise Undelivered("its recipient is no longer configured", final=True)
         about_run = message.payload is None
         text = await (self._of_run(message) if about_run else self._of_question(message, to))
         if text is None:

@@ -193,7 +193,7 @@ async def _act(ui: Ui, asked: Confirmed, run_id: str) -> Result:
     try:
         row = await find_run(ui.api, run_id, "update")
     except NotFound:
-        return Result(run_id, "", False, "it was deleted meanwhile")
+        return Result(run_id, "", False, "it has been deleted")
     title = f"{row.graph} {row.thread_id}"
     try:
         await ui.runtime.journal.arun(_plan(ui, asked, run_id))

@@ -33,9 +33,9 @@ router = ui_router()
 TABS = ("", "unknown", "open", "again", "failed", "done")
 """States that the list has a tab for; the first is all of them."""
 SETTLED = {
-    "done": "Settled: it happened.",
-    "retry": "Settled: it is called again.",
-    "fail": "Settled: it is given up.",
+    "done": "Settled as done.",
+    "retry": "Settled: the run calls it again.",
+    "fail": "Settled as failed.",
 }
 
 
@@ -45,7 +45,7 @@ async def list_effects(
 ) -> Response:
     ui.require(Scope.READ)
     if state not in TABS:
-        raise ApiError(422, f"There is no state {state!r} of an effect.")
+        raise ApiError(422, f"Effects have no state {state!r}.")
     seen = await ThreadFilter.of(ui.api)
     if run:
         found = await _of_run(ui, seen, run, state, name)
@@ -125,7 +125,7 @@ async def show(ui: UiDep, key: str) -> Response:
 
 @router.post("/effects/settle")
 async def settle(ui: UiDep) -> Response:
-    """Store a person's decision. Raises `NotSettled` if it was settled meanwhile."""
+    """Store a person's decision. Raises `NotSettled` if someone settled it first."""
     ui.require(Scope.ADMIN)
     form = ui.posted
     key, how = form.get("key"), form.get("how")
@@ -139,7 +139,7 @@ async def settle(ui: UiDep) -> Response:
 
 
 def _result(text: str) -> Any:
-    """What the call returned, as JSON; a text that is not JSON is that text."""
+    """What the call returned: JSON, or else the text itself."""
     text = text.strip()
     if not text:
         return None

@@ -71,7 +71,7 @@ def _question(entry: InboxEntry, question: Question) -> Item:
     for action in question.actions:
         texts += [action.tool, dict(action.arguments), action.words]
     brief = is_brief([one for one in texts if one])
-    title = headline(question) or f"A question of {entry.run.graph if entry.run else 'a run'}"
+    title = headline(question) or f"A question from {entry.run.graph if entry.run else 'a run'}"
     return Item(entry, title, question, brief, tuple(quick_answers(question)) if brief else ())
 
 

@@ -43,7 +43,7 @@ REFUSED: tuple[tuple[type[Error], str, str], ...] = (
     (
         InvalidLink,
         "This link is not valid",
-        "Perhaps it was cut off: copy all of it from the message that it came in.",
+        "It may be incomplete: copy the whole link from the message.",
     ),
     (
         LinkExpired,
@@ -52,8 +52,8 @@ REFUSED: tuple[tuple[type[Error], str, str], ...] = (
     ),
     (
         LinkSpent,
-        "This link was used",
-        "Its answer was taken back. Ask for a new link, or sign in and decide in the inbox.",
+        "This link has been used",
+        "The answer was withdrawn. Ask for a new link, or sign in and decide in the inbox.",
     ),
     (NotFound, "The question is gone", "Its run was deleted. There is nothing to decide."),
 )

@@ -80,7 +80,7 @@ def from_cursor(text: str, *kinds: type) -> tuple[Any, ...] | None:
         and not any("\0" in one for one in parts if isinstance(one, str))
     )
     if not fits or parts is None:
-        raise ApiError(422, "This address has a position that is not valid. Start from the top.")
+        raise ApiError(422, "The position in this address is not valid. Start from the first page.")
     return tuple(parts)
 
 

@@ -24,7 +24,7 @@ async def list_messages(ui: UiDep, show: str = "waiting", behind: str = "") -> R
     """By when they are tried next. Payloads are shown: so it needs 'admin', as in the API."""
     ui.require(Scope.ADMIN)
     if show not in TABS:
-        raise ApiError(422, f"There is no list {show!r} of messages.")
+        raise ApiError(422, f"The outbox has no list {show!r}.")
     journal, given_up = ui.runtime.journal, show == "given-up"
     at = from_cursor(behind, int, str)
     position = None if at is None else (int(at[0]), str(at[1]))
@@ -60,5 +60,5 @@ async def redeliver(ui: UiDep) -> Response:
     id = ui.posted.get("id")
     await ui.runtime.redeliver(id)
     note_change(ui, f"had a message delivered: {id!r}")
-    notice = "It is delivered now, by the next worker that has a handler for its topic."
+    notice = "The next worker with a handler for its topic delivers it now."
     return ui.redirect("/outbox", show=ui.posted.get("show") or None, notice=notice)

@@ -52,8 +52,8 @@ ZONE = "perdure_zone"
 PUBLIC: dict[str, Any] = {"security": []}
 """`openapi_extra` of a page that needs no sign-in."""
 REFUSED = {
-    Scope.ADMIN: "This is for operators: it needs the scope 'admin'.",
-    Scope.ANSWER: "This is for approvers: it needs the scope 'answer'.",
+    Scope.ADMIN: "Only operators can do this: it requires the scope 'admin'.",
+    Scope.ANSWER: "Only approvers can do this: it requires the scope 'answer'.",
 }
 
 
@@ -74,7 +74,7 @@ class Form:
         except (UnicodeDecodeError, ValueError):
             raise ApiError(422, "The form could not be read. Reload the page.") from None
         if any("\0" in name or "\0" in one for name, one in pairs):
-            raise ApiError(422, "A field has a character that cannot be stored (NUL).")
+            raise ApiError(422, "A field has a NUL character, which cannot be stored.")
         # Browsers send line breaks of a text area as CR LF.
         return cls([(name, one.replace("\r\n", "\n")) for name, one in pairs])
 
@@ -143,7 +143,9 @@ class Ui:
         """Raise 403 unless the viewer has this scope."""
         if not self.may(scope):
             who = f"You are signed in as {self.caller.identity}. " if self.caller.identity else ""
-            raise ApiError(403, who + REFUSED.get(scope, f"This needs the scope {scope.value!r}."))
+            raise ApiError(
+                403, who + REFUSED.get(scope, f"This requires the scope {scope.value!r}.")
+            )
 
     async def renew(self) -> None:
         """Render the next part of a stream at the time it is now."""

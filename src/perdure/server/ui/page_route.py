@@ -197,7 +197,7 @@ def describe(error: Exception, site: Site) -> tuple[int, str]:
     if isinstance(error, HTTPException):
         return error.status_code, str(error.detail)
     if isinstance(error, RequestValidationError):
-        return 422, "The address of this page has a parameter that is not valid."
+        return 422, "This address has an invalid parameter."
     if isinstance(error, Unavailable):
         log_failure("A page", error, redact)
         return 503, AWAY
@@ -212,9 +212,9 @@ def _titles(status: int) -> str:
         401: "Sign in first",
         403: "Not allowed",
         404: "Not found",
-        409: "That changed meanwhile",
-        422: "That does not fit",
-        503: "The journal is away",
+        409: "Changed in the meantime",
+        422: "Not valid",
+        503: "The journal is unavailable",
     }.get(status, "Something went wrong")
 
 

@@ -22,8 +22,8 @@ async def take(ui: UiDep, wait_id: str) -> Response:
     """Look after a question; one of somebody else only if the form says that it was theirs."""
     ui.require(Scope.ANSWER)
     if not ui.actor:
-        raise ApiError(422, "This server does not know your name, so nothing can be yours.")
-    return await _assign(ui, wait_id, ui.actor, (await ui.form()).get("from"), "It is yours now.")
+        raise ApiError(422, "This server does not know your name and cannot assign this to you.")
+    return await _assign(ui, wait_id, ui.actor, (await ui.form()).get("from"), "Assigned to you.")
 
 
 @router.post("/questions/{wait_id}/release")
@@ -31,7 +31,7 @@ async def release(ui: UiDep, wait_id: str) -> Response:
     """Let others look after a question."""
     ui.require(Scope.ANSWER)
     holder = (await ui.form()).get("from")
-    return await _assign(ui, wait_id, None, holder, "It is free for others now.")
+    return await _assign(ui, wait_id, None, holder, "Released.")
 
 
 @router.post("/questions/{wait_id}/hand-over")
@@ -41,8 +41,8 @@ async def hand_over(ui: UiDep, wait_id: str) -> Response:
     form = await ui.form()
     to = form.get("to").strip()
     if not to or len(to) > LONGEST_NAME:
-        raise ApiError(422, "Say to whom you hand it over, by their name.")
-    return await _assign(ui, wait_id, to, form.get("from"), f"{to} looks after it now.")
+        raise ApiError(422, "Enter the name of the new assignee.")
+    return await _assign(ui, wait_id, to, form.get("from"), f"Assigned to {to}.")
 
 
 @router.post("/questions/{wait_id}/comment")
@@ -52,7 +52,7 @@ async def comment(ui: UiDep, wait_id: str) -> Response:
     found = await find_question(ui, wait_id, "update")
     text = (await ui.form()).get("text").strip()
     if not text or len(text) > LONGEST_COMMENT:
-        raise ApiError(422, f"A comment has up to {LONGEST_COMMENT:,} characters.")
+        raise ApiError(422, f"Enter a comment of up to {LONGEST_COMMENT:,} characters.")
     await ui.runtime.comment(found.record.run_id, text, wait_id=wait_id, by=ui.actor)
     return ui.redirect(f"/questions/{wait_id}", **filters_of(ui))
 
@@ -62,7 +62,7 @@ async def _assign(ui: Ui, wait_id: str, to: str | None, holder: str, notice: str
     try:
         await ui.runtime.assign(wait_id, to, by=ui.actor, expected=holder or None)
     except AlreadyAssigned as error:
-        notice = f"{error.assignee} looks after it already. Nothing was changed."
+        notice = f"Already assigned to {error.assignee}. Nothing was changed."
     except AnswerRefused:
         notice = ""  # the page says why
     return ui.redirect(f"/questions/{wait_id}", notice=notice, **filters_of(ui))

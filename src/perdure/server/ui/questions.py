@@ -101,7 +101,7 @@ async def withdraw(ui: UiDep, wait_id: str) -> Response:
     ui.require(Scope.ANSWER)
     await find_question(ui, wait_id, "update")
     await ui.runtime.withdraw(wait_id, by=ui.actor)
-    said = "The answer was taken back. The question is open again."
+    said = "Answer withdrawn. The question is open again."
     return ui.redirect(f"/questions/{wait_id}", notice=said)
 
 
@@ -114,7 +114,7 @@ async def ask_again(ui: UiDep, wait_id: str) -> Response:
         if found.question.damaged is not None:
             await ui.runtime.answer(wait_id, None, by=ui.actor)
     except WaitClosed:
-        return ui.redirect("/inbox", notice="The run asks again. The question will be here soon.")
+        return ui.redirect("/inbox", notice="The run asks again. The question will be back soon.")
     return ui.redirect(f"/questions/{wait_id}")
 
 
@@ -165,7 +165,7 @@ def preview(ui: Ui, form: AnswerForm, send_to: str, section: str = "") -> Respon
     """What an answer changes, before it is sent to `send_to`."""
     return ui.page(
         "question_preview.html",
-        title="Check the change",
+        title="Check your changes",
         section=section,
         send_to=send_to,
         found=differences(form),

@@ -28,7 +28,7 @@ async def list_reflections(
     """What a page shows is chosen among the first rows, held ones first; so are the counts."""
     await require_every_thread(ui)
     if state and state not in STATES:
-        raise ApiError(422, f"There is no state {state!r} of an unfinished reflection.")
+        raise ApiError(422, f"Unfinished reflections have no state {state!r}.")
     services, journal = ui.runtime.services, ui.runtime.journal
     at = from_cursor(behind, str, int)
     position = None if at is None else (str(at[0]), int(at[1]))
@@ -64,7 +64,7 @@ async def retry(ui: UiDep) -> Response:
     rt, id = ui.runtime, ui.posted.get("id")
     await rt.journal.arun(rt.services.reflections.retry(id, by=ui.actor))
     rt.engine.wake()
-    return ui.redirect("/reflections", notice="It is tried again.")
+    return ui.redirect("/reflections", notice="Reflection retried.")
 
 
 @router.post("/reflections/cancel")
@@ -73,4 +73,4 @@ async def cancel(ui: UiDep) -> Response:
     rt, id = ui.runtime, ui.posted.get("id")
     await rt.journal.arun(rt.services.reflections.cancel(id, by=ui.actor))
     rt.engine.wake(stopped=True)
-    return ui.redirect("/reflections", notice="It is cancelled: it writes nothing.")
+    return ui.redirect("/reflections", notice="Reflection cancelled. It writes nothing.")

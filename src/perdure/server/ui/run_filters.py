@@ -91,7 +91,7 @@ def _state(text: str) -> State:
         return State(text)
     except ValueError:
         names = ", ".join(State)
-        raise ApiError(422, f"There is no state {text!a:.50}. States are {names}.") from None
+        raise ApiError(422, f"There is no state {text!a:.50}. Use {names}.") from None
 
 
 def _time(ui: Ui, name: str, text: str | None) -> datetime | None:
@@ -105,5 +105,5 @@ def _time(ui: Ui, name: str, text: str | None) -> datetime | None:
         at.timestamp()  # some dates near the years 1 and 9999 are none in UTC
         return at
     except (ValueError, OverflowError, OSError):
-        problem = f"{name} must be such as 24h or 7d, or a date such as 2026-05-01T09:00."
+        problem = f"{name} must be a time span such as 7d, or a date such as 2026-05-01T09:00."
         raise ApiError(422, problem) from None

@@ -68,7 +68,7 @@ async def delete(ui: UiDep) -> Response:
     name = ui.posted.get("name")
     await ui.runtime.unschedule(name)
     note_change(ui, f"deleted a schedule: {name!r}")
-    return ui.redirect("/schedules", notice=f"{name} is deleted. The runs it started stay.")
+    return ui.redirect("/schedules", notice=f"{name} is deleted. Its runs are kept.")
 
 
 @router.post("/schedules/enable")
@@ -77,7 +77,7 @@ async def enable(ui: UiDep) -> Response:
     name, on = ui.posted.get("name"), ui.posted.get("enabled") == "yes"
     await ui.runtime.enable_schedule(name, enabled=on)
     note_change(ui, f"{'enabled' if on else 'disabled'} a schedule: {name!r}")
-    said = "is enabled, from its next time on" if on else "is disabled: it starts no runs"
+    said = "is enabled from its next time on" if on else "is disabled and starts no runs"
     return ui.redirect("/schedules/one", name=name, notice=f"{name} {said}.")
 
 
@@ -87,11 +87,11 @@ async def start(ui: UiDep) -> Response:
     ui.require(Scope.ADMIN)
     name, nonce, rt = ui.posted.get("name"), ui.posted.get("nonce"), ui.runtime
     if not nonce:
-        raise ApiError(422, "The form is not complete. Reload the page.")
+        raise ApiError(422, "The form is incomplete. Reload the page.")
     fire = fire_now(rt.services, rt.engine.serializer, name, nonce, ui.actor)
     row: RunRow = await rt.journal.arun(fire)
     rt.engine.wake()
-    return ui.redirect(f"/runs/{row.id}", notice=f"{name} was started now.")
+    return ui.redirect(f"/runs/{row.id}", notice=f"{name} was started.")
 
 
 async def _find(ui: Ui, name: str) -> ScheduleRow:

@@ -24,7 +24,7 @@ router = ui_router()
 MOST = 100
 """Questions that are decided at once."""
 VERDICTS = {"approve": Verdict.APPROVED, "reject": Verdict.REJECTED}
-NOT_ALIKE = "It has no plain approval or rejection: open it and answer it alone."
+NOT_ALIKE = "It cannot simply be approved or rejected. Open it and answer it."
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ async def _asked(ui: Ui) -> tuple[str, str, list[str]]:
     form = await ui.form()
     ids, decision = list(dict.fromkeys(form.all("id"))), form.get("decision")
     if decision not in VERDICTS:
-        raise ApiError(422, "Choose whether to approve or to reject.")
+        raise ApiError(422, "Choose to approve or to reject.")
     if not ids:
         raise ApiError(422, "Select at least one question, and try again.")
     if len(ids) > MOST:
@@ -89,13 +89,13 @@ async def _line(ui: Ui, id: str, verdict: Verdict, reason: str) -> Line:
     try:
         found = await find_question(ui, id, "update")
     except Error as error:
-        return Line(id, "A question that is gone", problem=str(error))
+        return Line(id, "A deleted question", problem=str(error))
     return _line_of(found, verdict, reason)
 
 
 def _line_of(found: Found, verdict: Verdict, reason: str) -> Line:
     question = found.question
-    title = headline(question) or f"A question of {question.graph}"
+    title = headline(question) or f"A question from {question.graph}"
     if not found.is_open:
         return Line(question.id, title, question, problem=f"{found.end.title}. {found.end.text}")
     answer = answer_for(question, verdict, reason)

@@ -28,9 +28,7 @@ async def home(ui: UiDep, key: str = "", next: str = "") -> Response:
         return ui.redirect(HOME)
     signer = await ui.site.signer()
     if not signer.is_sign_in_key(key) or not await ui.site.identities.is_local(ui.request):
-        return await _form(
-            ui, next, "This address is not valid, or no longer. Sign in with a token."
-        )
+        return await _form(ui, next, "This address is no longer valid. Sign in with a token.")
     return await _signed_in(ui, Session(None), next)
 
 

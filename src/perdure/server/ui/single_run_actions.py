@@ -45,12 +45,12 @@ async def cancel(ui: UiDep, run_id: str) -> Response:
     await _operate(ui, run_id)
     reason = (await ui.form()).get("reason").strip() or None
     run = await ui.runtime.cancel(run_id, reason=reason, by=ui.actor)
-    undoing = "It is cancelled once its effects are undone."
+    undoing = "Cancelling: its effects are undone first."
     notices = {State.CANCELLED: "Cancelled.", State.RUNNING: ASKED}
     return _back(ui, run, notices.get(run.state, undoing))
 
 
-ASKED = "It was asked to stop: its current step ends first."
+ASKED = "The run stops after its current step."
 
 
 async def _operate(ui: Ui, run_id: str) -> None:

@@ -93,7 +93,7 @@ def _refused(ui: Ui, row: RunRow, state: StoredState, typed: Typed, error: Excep
 async def _state(ui: Ui, row: RunRow, at: str) -> StoredState:
     state = await state_at(ui.runtime, row.thread_id, checkpoint=at or None)
     if state.checkpoint is None:
-        raise ApiError(404, state.problem or "There is no such step to fork from.")
+        raise ApiError(404, state.problem or "This run has no such step.")
     return state
 
 
@@ -137,9 +137,9 @@ def _update(graph: Graph | None, values: Mapping[str, Any], typed: str) -> dict[
     except ValueError as error:
         raise NotThatState(f"This is not JSON: {error}.") from None
     if not isinstance(given, dict):
-        raise NotThatState("A state is an object: its channels by their names.")
+        raise NotThatState("The state must be an object with a key for each channel.")
     if gone := [name for name in values if name not in given]:
-        raise NotThatState(f"A channel cannot be removed: {', '.join(gone)}. Set it to null.")
+        raise NotThatState(f"Channels cannot be removed: {', '.join(gone)}. Set them to null.")
     known = {*values, *(graph.pregel.channels if graph is not None else given)}
     if odd := [name for name in given if name not in known]:
         raise NotThatState(f"The graph has no channel {', '.join(odd)}.")
@@ -167,6 +167,6 @@ def _typed_like(old: Any, new: Any) -> Any:
         return type(old)(**{name: one for name, one in new.items() if name in known})
     if isinstance(old, list) and old and all(isinstance(one, BaseMessage) for one in old):
         if not isinstance(new, list):
-            raise TypeError("messages are a list")
+            raise TypeError("messages must be a list")
         return convert_to_messages(new)
     return new

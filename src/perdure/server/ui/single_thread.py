@@ -245,7 +245,7 @@ async def send_signal(ui: UiDep) -> Response:
         page.status_code = 422
         return page
     is_new = await ui.runtime.signal(thread_id, name, value, key=form.get("key") or None)
-    said = f"The signal {name} was sent." if is_new else f"The signal {name} was sent before."
+    said = f"The signal {name} was sent." if is_new else f"The signal {name} had already been sent."
     if run_id := form.get("run"):  # it was sent from the page of a run
         run = await find_run(ui.api, run_id)
         return ui.redirect(f"/runs/{run.id}", notice=said)
@@ -261,5 +261,5 @@ def typed(text: str) -> tuple[Any, str]:
     except (ValueError, RecursionError):
         pass
     if text.lstrip()[:1] in "{[":
-        return None, "This begins like JSON, but is not: mend it, or write a text."
+        return None, "This looks like JSON but is not valid. Correct it, or write plain text."
     return text.strip(), ""

@@ -59,7 +59,7 @@ async def ask_drain(ui: UiDep, id: str) -> Response:
 async def drain(ui: UiDep) -> Response:
     ui.require(Scope.ADMIN)
     await ui.runtime.drain(ui.posted.get("id"), by=ui.actor)
-    notice = "It was asked to drain: it claims nothing more, and ends after the steps under way."
+    notice = "Drain requested. The worker claims nothing more and exits after its current steps."
     return ui.redirect("/workers", notice=notice)
 
 

@@ -95,7 +95,7 @@ def filled_form(question: Question, value: Any, posted: Posted, zone: tzinfo = U
         case "quick":
             form = _clicked(form, _first(posted, "quick"))
         case _:
-            form = _wrong(form, "The form sent nothing that this question takes.")
+            form = _wrong(form, "This question does not take what the form sent. Reload the page.")
     return _checked(form, value)
 
 

@@ -65,7 +65,7 @@ class BulkPreview:
 
 def _left(number: int) -> str:
     left = count(number, "run")
-    return f"{left} is left as it is." if number == 1 else f"{left} are left as they are."
+    return f"{left} stays unchanged." if number == 1 else f"{left} stay unchanged."
 
 
 def preview(action: RunAction, runs: Iterable[tuple[Run, Stakes]], grace: timedelta) -> BulkPreview:

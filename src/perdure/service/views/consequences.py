@@ -93,7 +93,7 @@ def why_not(state: State, action: RunAction, stakes: Stakes) -> str:
             return _why_not_retried(state, stakes)
         case RunAction.RESUME:
             stops = state is State.RUNNING and stakes.control is Control.PAUSE
-            return "" if state is State.PAUSED or stops else "only a paused run can"
+            return "" if state is State.PAUSED or stops else "it is not paused"
     return why_not_stopped(state, stakes.control, action)
 
 
@@ -112,9 +112,9 @@ def why_not_stopped(state: State, control: Control | None, action: RunAction) ->
 
 def _why_not_retried(state: State, stakes: Stakes) -> str:
     if state not in (State.FAILED, State.HELD):
-        return "only a failed or held run can"
+        return "it is neither failed nor held"
     if stakes.is_passed and state is State.FAILED:
-        return "a later run of its thread has begun"
+        return "a later run of the thread began"
     if stakes.unknown:
         return f"it would be held again until a person settles {_names(stakes.unknown)}"
     return ""
@@ -123,7 +123,7 @@ def _why_not_retried(state: State, stakes: Stakes) -> str:
 def _stopped(run: Run, action: RunAction, stakes: Stakes, grace: timedelta) -> str:
     if run.state is State.RUNNING:
         late = duration(grace)
-        return f"{action.done} after its current step, or in the middle of it after {late}"
+        return f"{action.done} after its current step, or mid-step after {late}"
     if action is RunAction.CANCEL and stakes.undoable:
         return "cancelled once a worker has undone its effects"
     return f"{action.done} at once"

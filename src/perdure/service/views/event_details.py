@@ -132,23 +132,23 @@ class _Facts:
         yield "checkpoint", self.text("checkpoint")
         self.seen.add("prompts")
         read = [f"{one[0]} ({one[1]})" for one in self.data.get("prompts") or ()]
-        yield "prompts it read", ", ".join(read)
+        yield "prompts read", ", ".join(read)
 
     def _crash(self) -> Iterator[tuple[str, str]]:
         crash = self.about.recovery
         if crash is None:
             return
         yield "lost worker", crash.lost_worker
-        yield "last sign of it", self.about.format_time(crash.last_sign)
+        yield "last sign of life", self.about.format_time(crash.last_sign)
         yield "time lost", duration(crash.lost)
         nodes = f" ({', '.join(crash.nodes)})" if crash.nodes else ""
         yield "ran again", "" if crash.step is None else f"step {crash.step}{nodes}"
         yield "called again", ", ".join(crash.called_again)
-        yield "outcome found by asking", ", ".join(crash.verified)
+        yield "outcome verified", ", ".join(crash.verified)
         yield "held for a person", ", ".join(crash.held)
         yield "not repeated", _work(crash.saved)
         yield (
-            "done before, and kept",
+            "kept from before",
             ", ".join(filter(None, (count(crash.kept_steps, "step"), _work(crash.kept)))),
         )
 
@@ -159,7 +159,7 @@ class _Facts:
         yield "effect", self.text("name") or self.text("effect")
         yield "outcome", self.text("state")
         yield "attempt", self.text("attempt")
-        yield "attempts in all", str(effect.attempts) if effect is not None else ""
+        yield "total attempts", str(effect.attempts) if effect is not None else ""
         yield "key", self.text("key")
         yield "began", self.text("begun_at")
         begun = data.get("begun_at")
@@ -167,7 +167,7 @@ class _Facts:
             yield "took", duration(self.event.at - begun)
         yield "how", self.text("how")
         yield "why", self.text("why")
-        yield "tried again", self.text("retry_at")
+        yield "next attempt", self.text("retry_at")
         yield "undone", "yes" if effect is not None and effect.undone else ""
         usage = data.get("usage")
         self.seen |= {"usage", "prompts", "transactional", "error"}

@@ -98,7 +98,7 @@ def _as_list(
     names = list(dict.fromkeys([*at.ran, *at.now, *(shape.nodes if shape is not None else ())]))
     lines = [_line(name, at, link) for name in names if name not in NAMES]
     why = "This graph is not registered here." if shape is None else "This graph is large."
-    note = element("p", f"{why} These are the nodes of the run.", class_="note")
+    note = element("p", f"{why} These are the nodes that the run has reached.", class_="note")
     return element("div", note, element("ul", *lines[:MOST_NODES]), class_="graph-list")
 
 
@@ -154,7 +154,7 @@ class _Drawing:
         edge = one.edge
         went = self.state(edge.source) == "ran" and self.state(edge.target) in ("ran", "now")
         look = f"edge{' maybe' * edge.conditional}{' went' * went}"
-        why = f", if {edge.label}" if edge.label else ", under a condition" * edge.conditional
+        why = f", if {edge.label}" if edge.label else ", conditional" * edge.conditional
         ends = [NAMES.get(name, name) for name in (edge.source, edge.target)]
         said = f"{' to '.join(ends)}{why}"
         path = _loop(one.points) if one.leads_back else _curve(one.points)
@@ -195,7 +195,7 @@ class _Drawing:
         if any(one.conditional for one in shape.edges):
             line = element("path", class_="edge maybe", d="M1 7h22")
             key = element("svg", line, viewBox="0 0 24 14", width=24, height=14, aria_hidden="true")
-            keys.append(element("li", key, "under a condition"))
+            keys.append(element("li", key, "conditional"))
         return element("ul", *keys, class_="legend", aria_label="Legend")
 
 

@@ -115,7 +115,7 @@ def _workers(facts: HealthFacts) -> Sign | None:
     if workers.silent:
         tone = "warn"
     if not workers.alive:
-        tone, note = "bad", "no worker is alive: runs go on when one starts, or by ticks"
+        tone, note = "bad", "no worker is alive: runs continue when one starts, or with ticks"
     return Sign("Workers", str(workers.alive), note, tone, "/workers")
 
 
@@ -123,7 +123,7 @@ def _due(facts: HealthFacts) -> Sign:
     due = facts.signs.due
     late = timedelta(milliseconds=max((one.late_ms for one in due), default=0))
     if not due or late < LATE:
-        return Sign("Due runs", "on time", "none waits for a worker", "good", "/runs")
+        return Sign("Due runs", "on time", "no run is waiting for a worker", "good", "/runs")
     runs = sum(one.runs for one in due)
     names = ", ".join(one.graph for one in due[:3])
     more = f" and {len(due) - 3} more" if len(due) > 3 else ""
@@ -134,7 +134,7 @@ def _due(facts: HealthFacts) -> Sign:
 def _questions(facts: HealthFacts) -> Sign:
     oldest = facts.oldest_question
     if oldest is None:
-        return Sign("Questions", "none", "nothing waits for a person", "good", "/inbox")
+        return Sign("Questions", "none", "no question is open", "good", "/inbox")
     tone: Tone = "warn" if facts.now - oldest >= OLD_QUESTION else "plain"
     note = f"open; the oldest was asked {age(oldest, facts.now)} ago"
     return Sign("Questions", counted(facts.questions), note, tone, "/inbox")
@@ -145,8 +145,8 @@ def _held(facts: HealthFacts) -> Sign | None:
     if held is None:
         return None
     if not held:
-        return Sign("Held runs", "none", "no run waits to be retried", "good", "/runs")
-    note = "go on only when a person retries them" if held > 1 else "goes on only when retried"
+        return Sign("Held runs", "none", "no run needs a retry", "good", "/runs")
+    note = "until a person retries or cancels" + (" them" if held > 1 else " it")
     return Sign("Held runs", counted(held), note, "warn", "/runs", {"state": "held"})
 
 
@@ -164,13 +164,13 @@ def _outbox(facts: HealthFacts) -> Sign:
     signs = facts.signs
     late = timedelta(milliseconds=signs.message_late_ms)
     if signs.given_up:
-        note = "given up: not tried again by themselves"
+        note = "given up: no more automatic attempts"
         query = {"show": "given-up"}
         return Sign("Outbox", counted(signs.given_up), note, "bad", "/outbox", query)
     if not signs.messages:
-        return Sign("Outbox", "empty", "every message is delivered", "good", "/outbox")
+        return Sign("Outbox", "empty", "every message has been delivered", "good", "/outbox")
     if late < STUCK_MESSAGE:
-        return Sign("Outbox", counted(signs.messages), "on their way", "plain", "/outbox")
+        return Sign("Outbox", counted(signs.messages), "being delivered", "plain", "/outbox")
     note = f"not delivered; the first is {duration(late)} late"
     return Sign("Outbox", counted(signs.messages), note, "warn", "/outbox")
 

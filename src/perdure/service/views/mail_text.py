@@ -113,7 +113,7 @@ def foreign(text: str) -> str:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if len(text) > LONGEST_TEXT:
         more = len(text) - LONGEST_TEXT
-        text = f"{text[:LONGEST_TEXT]}…\n({more:,} more characters: the page shows all of it.)"
+        text = f"{text[:LONGEST_TEXT]}…\n({more:,} more characters on the page.)"
     text = _HIDING.sub("\ufffd", visible(text))
     return _ADDRESS.sub(lambda found: f"{found[0]}\u200b", text)
 

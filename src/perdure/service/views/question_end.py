@@ -43,11 +43,11 @@ def question_end(
         record.answered_at is None or record.answered_at >= record.expires_at
     )
     if record.answered_by == "clock" or (late and expired):
-        text = "No answer came in time. The agent went on without an answer."
+        text = "No answer came in time, so the agent continued without one."
         return QuestionEnd(End.EXPIRED, "This question has expired", text)
     if record.answered_by == "signal":
-        text = f"The signal {record.name} made it pointless, and the agent went on without you."
-        return QuestionEnd(End.TAKEN_BACK, "The agent took this question back", text)
+        text = f"The signal {record.name} came first, so the agent continued without an answer."
+        return QuestionEnd(End.TAKEN_BACK, "The agent withdrew this question", text)
     who = record.answered_by or "Someone"
     return QuestionEnd(End.ANSWERED, f"{who} answered this question", "The first answer counts.")
 
@@ -56,9 +56,9 @@ def _closed(state: State | None, asks_again: bool) -> QuestionEnd:
     if state is None:
         return QuestionEnd(End.RUN_ENDED, "The run is gone", "Its run was deleted.")
     if state in ENDED:
-        text = f"Its run is {state}, so no answer is needed any more."
+        text = f"Its run is {state}, so no answer is needed."
         return QuestionEnd(End.RUN_ENDED, f"The run is {state}", text)
-    text = "What it showed is no longer what the agent would do, so it cannot be answered."
+    text = "The agent now wants to do something else, so this question takes no answer."
     if asks_again:
-        text += " Decide about the new question instead."
+        text += " Answer the new question instead."
     return QuestionEnd(End.CHANGED, "This question has changed", text)

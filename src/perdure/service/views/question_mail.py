@@ -44,12 +44,12 @@ def question_mail(
     question = question_of(wait)
     last = "" if wait.expires_at is None else f" The question expires {_utc(wait.expires_at)}."
     blocks: list[Block] = [
-        Paragraph(f"{foreign(wait.graph)} waits for a decision.{last}"),
+        Paragraph(f"{foreign(wait.graph)} is waiting for a decision.{last}"),
         *(_shown(question) if content else ()),
         Link(DECIDE, url),
         Paragraph(
-            f"Opening the link decides nothing. It is for {to} only: an answer through it is "
-            f"recorded under this name, so do not forward it. It can be used once, until "
+            f"Opening the link decides nothing. It is for {to} only: answers through it are "
+            f"recorded under this name, so do not forward it. It works once, until "
             f"{_utc(url_expires)}.",
             quiet=True,
         ),
@@ -62,10 +62,10 @@ def question_mail(
 def run_mail(graph: str, state: str, reason: str, url: str, *, content: bool) -> MailText:
     """The mail about the state of a run. Without `content` it does not say why."""
     says = _SAYS.get(State(state), f"is {state}")
-    why = [Box("The reason", [("", reason)])] if content and reason else []
+    why = [Box("Reason", [("", reason)])] if content and reason else []
     said = Paragraph(f"A run of {foreign(graph)} {says}.")
     subject = subject_line(f"[perdure] {graph}: a run {says}")
-    return MailText(subject, [said, *why, Link("Open the run", url)])
+    return MailText(subject, [said, *why, Link("Open run", url)])
 
 
 def _shown(question: Question) -> list[Block]:
@@ -77,7 +77,7 @@ def _shown(question: Question) -> list[Block]:
     if (more := len(question.actions) - MOST_ACTIONS) > 0:
         shown.append(Paragraph(f"And {count(more, 'more call')}, on the page."))
     if question.shown is not None:
-        shown.append(Box("What you decide about", _fields(question.shown)))
+        shown.append(Box("For your decision", _fields(question.shown)))
     return shown
 
 
@@ -94,7 +94,7 @@ def _fields(value: Any) -> list[tuple[str, str]]:
     found = [(str(name), value_text(one)) for name, one in [*value.items()][:MOST_FIELDS]]
     more = len(value) - len(found)
     return [*found, *([("", f"and {more} more, on the page")] if more else [])] or [
-        ("", "without arguments")
+        ("", "no arguments")
     ]
 
 

@@ -100,7 +100,7 @@ def _wake(
         return None
     until = min(asleep)
     when = f"{format_time(until)} ({age(until, now)})"
-    return Offer(Offered.WAKE, f"Its sleep ends now, and not at {when}; it goes on at once.")
+    return Offer(Offered.WAKE, f"The run wakes now instead of at {when}.")
 
 
 def _signal(run: Run, waits: Iterable[WaitRecord]) -> Offer | None:
@@ -108,9 +108,9 @@ def _signal(run: Run, waits: Iterable[WaitRecord]) -> Offer | None:
         return None
     names = tuple(dict.fromkeys(_signal_names(waits)))
     if not names:
-        text = "The run waits for no signal now: yours is kept until it does."
+        text = "The run is not waiting for a signal. Yours is kept until it does."
         return Offer(Offered.SIGNAL, text)
-    text = f"The run waits for {' and '.join(names)}: it goes on with the value that you send."
+    text = f"The run is waiting for {' and '.join(names)} and continues with the value you send."
     return Offer(Offered.SIGNAL, text, names=names)
 
 
@@ -122,6 +122,6 @@ def _signal_names(waits: Iterable[WaitRecord]) -> Iterator[str]:
 
 FORK = Offer(
     Offered.FORK,
-    "A new run begins on a new thread, from a step of this one, with a state that you can edit.",
-    ("This run and its thread stay as they are.", "Effects of the new run are new calls."),
+    "Starts a new run on a new thread, from a step of this one, with a state you can edit.",
+    ("This run and its thread do not change.", "The new run makes its own effect calls."),
 )

@@ -51,12 +51,12 @@ def _sum(totals: Iterable[SavedTotal]) -> SavedTotal:
 def saved_plots(history: SavedHistory) -> Html:
     """Bars by day: what was not done again, and what crashes cost. Tokens if there are any."""
     plots = [
-        _plot("Effects that were not called again", history, "effects"),
+        _plot("Effects not called again", history, "effects"),
         _plot("Crashes", history, "recoveries"),
         _plot("Time lost", history, "lost_ms"),
     ]
     if history.total.tokens:
-        plots.insert(1, _plot("Tokens that were not paid again", history, "tokens"))
+        plots.insert(1, _plot("Tokens not paid for again", history, "tokens"))
     return page.figures(*plots)
 
 

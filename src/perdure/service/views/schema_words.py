@@ -89,7 +89,7 @@ def fault_in_words(fault: Fault) -> str:
         case "required":
             return "Fill this in."
         case "propertyNames" | "additionalProperties" | "not" | "dependentRequired" | "if":
-            return "This does not go together with the other answers."
+            return "This conflicts with the other answers."
         case "format":
             return f"This must be {FORMATS.get(str(fault.limit), f'of the format {fault.limit}')}."
         case "type":

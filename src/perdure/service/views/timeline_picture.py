@@ -21,7 +21,7 @@ LOOKS = {
     Look.GOOD: "effect done",
     Look.BAD: "effect failed",
     Look.UNKNOWN: "effect with an unknown outcome",
-    Look.OPEN: "effect under way, or to be tried again",
+    Look.OPEN: "effect in progress, or to be retried",
     Look.CUT_OFF: "effect cut off by a crash",
 }
 

@@ -77,7 +77,7 @@ def _action(
     if Decision.EDIT in can and (_is_redacted(found) or not is_object):
         can.remove(Decision.EDIT)
         why = "its arguments have no names" if not is_object else f"a secret is stored as {HIDDEN}"
-        note = f"It cannot be edited here: {why}."
+        note = f"This call cannot be edited here: {why}."
     said = words.strip() if isinstance(words, str) else ""
     said = said.removesuffix(f"Tool: {tool}\nArgs: {given}").strip()
     return Action(str(tool), found, "" if said == PREFIX else said, tuple(can), schema, note)

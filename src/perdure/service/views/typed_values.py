@@ -39,7 +39,7 @@ def json_in(text: str) -> Any:
     except ValueError as error:
         hint = ""
         if not any(one in text for one in '{}[]"\n') and not isinstance(error, Refused):
-            hint = f" A text has quotes: {json.dumps(text.strip(), ensure_ascii=False)}"
+            hint = f" Text needs quotes: {json.dumps(text.strip(), ensure_ascii=False)}"
         raise Refused(f"This is not JSON: {error}.{hint}") from None
 
 

@@ -217,7 +217,7 @@ def _wait(wait: Wait, more: int, now: datetime, zone: tzinfo) -> WaitingFor:
 
 
 def _left(at: datetime, now: datetime) -> str:
-    return f"{duration(at - now)} left" if at > now else "it is over"
+    return f"{duration(at - now)} left" if at > now else "overdue"
 
 
 def joined_runs(wait: Wait) -> tuple[str, ...]:

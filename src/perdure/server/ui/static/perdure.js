@@ -167,7 +167,7 @@ for (const part of document.querySelectorAll("[data-refresh]")) {
     button.hidden = false;
     button.disabled = blocked;
     button.textContent = blocked ? "Notifications are blocked" : isOn() ? "Stop notifying me" : "Notify me";
-    button.title = blocked ? "Allow notifications of this site in your browser." : "Show a notification of the browser for each new question, while one of these pages is open.";
+    button.title = blocked ? "Allow notifications from this site in your browser." : "Show a browser notification for each new question while one of these pages is open.";
   };
   const apply = () => { if (isOn()) listen(); else stop?.(); show(); };
   button?.addEventListener("click", async () => {
