@@ -83,7 +83,7 @@ from perdure.types import (
     WorkerInfo,
 )
 
-if TYPE_CHECKING:  # pictures are for those who look at them
+if TYPE_CHECKING:  # imported on first use
     from perdure.service.views.inbox_value import Inbox
     from perdure.service.views.run_life import Timeline
 
@@ -540,8 +540,8 @@ class Client(ContextManaged):
         return await self.journal.arun(saved_in_total(graph, first, last))
 
     async def timeline(self, run_id: str) -> Timeline:
-        """The life of a run: who drove it when, where it rested, what crashed. A notebook shows it
-        as a picture.
+        """The timeline of a run: who drove it when, where it rested, what crashed. Notebooks show
+        it as a picture.
 
             timeline = await client.timeline(run.id)
             print(timeline.totals)
@@ -563,8 +563,8 @@ class Client(ContextManaged):
         limit: int | None = None,
         kinds: Iterable[EventKind | str] | None = None,
     ) -> list[Event]:
-        """The history of a run, oldest first; with `kinds`, only these. `after` is the last event
-        of the page before, or its number. It can be read while it grows.
+        """The history of a run, oldest first, also while it grows. `kinds` selects kinds of events.
+        `after` is the last event of the previous page, or its number.
 
             for event in await client.events(run.id):
                 print(event.at, event.kind, event.data)
@@ -580,8 +580,8 @@ class Client(ContextManaged):
     async def comment(
         self, run_id: str, text: str, *, wait_id: str | None = None, by: str | None = None
     ) -> None:
-        """Add a comment to the history of a run, or about one of its questions: an event `comment`.
-        It changes nothing else. Raises `NotFound`.
+        """Add a comment to the history of a run, optionally about one of its questions. It changes
+        nothing else. Raises `NotFound`.
 
             await client.comment(run.id, "Asked finance.", wait_id=wait.id, by="ana")
         """
@@ -595,9 +595,9 @@ class Client(ContextManaged):
     async def decisions(
         self, *, after: Decision | None = None, limit: int = PAGE
     ) -> list[Decision]:
-        """What was decided about runs from outside, newest first: answers, withdrawals, effects
-        settled, runs paused, resumed, retried, cancelled or woken, questions assigned, comments.
-        `after` is the last decision of the page before.
+        """Decisions about runs from outside, newest first: answers, withdrawals, settled effects,
+        runs paused, resumed, retried, cancelled or woken, assigned questions, comments. `after` is
+        the last decision of the previous page.
 
             for one in await client.decisions():
                 print(one.event.at, one.graph, one.event.kind, one.event.data.get("by"))
@@ -619,8 +619,7 @@ class Client(ContextManaged):
     ) -> list[Wait]:
         """Open waits, oldest first, at most `limit`. `after` is the last wait of the page before.
 
-        `graph` and `assignee` select questions to people: those of a graph, and those that a person
-        looks after, or with `assignee=""` those that are free.
+        `graph` and `assignee` select questions to people; `assignee=""` selects unassigned ones.
 
             inbox = await client.waits(kind="human")
             mine = await client.waits(assignee="ana")
@@ -641,8 +640,8 @@ class Client(ContextManaged):
         return await self.journal.arun(self.services.waits.history(check_id("run", run_id)))
 
     async def inbox(self, *, thread_id: str | None = None, limit: int = PAGE) -> Inbox:
-        """What needs a person, of all threads or of one: open questions, oldest first, effects with
-        an unknown outcome, held runs; at most `limit` of each. A notebook shows it as a list.
+        """What needs a person, on all threads or one: open questions, oldest first, effects with an
+        unknown outcome, and held runs; at most `limit` of each. Notebooks show it as a list.
 
             for item in await client.inbox():
                 print(item.title, item.shown)
@@ -682,11 +681,11 @@ class Client(ContextManaged):
         by: str | None = None,
         expected: str | None = None,
     ) -> None:
-        """Assign an open question to a person, or free it with `to=None`. It only says who looks
-        after it: anybody may still answer.
+        """Assign an open question to a person, or unassign it with `to=None`. Anyone may still
+        answer it.
 
-        A question of somebody else is not taken: that raises `AlreadyAssigned`, unless `by` or
-        `expected` is its assignee. If it was answered or closed, raises what `answer` would.
+        Raises `AlreadyAssigned` if the current assignee is neither `by` nor `expected`. If the
+        question was answered or closed, raises what `answer` would.
 
             await client.assign(wait.id, "ana", by="ana")
             await client.assign(wait.id, "bo", by="bo", expected="ana")
@@ -720,12 +719,12 @@ class Client(ContextManaged):
         await self.journal.arun(plan)
 
     async def link(self, wait_id: str, *, to: str, expires: timedelta = LASTS) -> str:
-        """The URL of a page on which a person answers an open question without signing in.
+        """The URL of a page where a person can answer an open question without signing in.
 
-        For a mail or a chat. Opening it decides nothing. It can be used once, until it expires,
-        by anyone who has it, and an answer through it is recorded as `to`'s: send each person
-        their own. It needs a server with the pages (`asgi(ui=True)`) at `public_url`. Raises
-        `NotFound`, or an `AnswerRefused` if the question cannot be answered.
+        For mail or chat. Opening it decides nothing. It works once, until it expires, for anyone
+        who has it, and the answer is recorded under the name `to`: send each person their own.
+        Requires a server with the pages (`asgi(ui=True)`) at `public_url`. Raises `NotFound`, or
+        an `AnswerRefused` if the question cannot be answered.
 
             url = await client.link(wait.id, to="ana@example.com", expires=timedelta(days=2))
         """
@@ -877,7 +876,7 @@ class Client(ContextManaged):
         await self.journal.arun(plan)
 
     async def resume(self, run_id: str, *, by: str | None = None) -> Run:
-        """Let a paused run go on. `by` is in the event."""
+        """Resume a paused run. `by` is in the event."""
         await self._resume(check_id("run", run_id), by)
         self.engine.wake()
         return await self.get(run_id)
@@ -998,8 +997,8 @@ class Client(ContextManaged):
         return await self.journal.arun(self.services.schedules.all())
 
     async def enable_schedule(self, name: str, *, enabled: bool = True) -> Schedule:
-        """Let a schedule start runs again, from its next time on; with `enabled=False`, start none
-        until then. What it would have started meanwhile is not caught up. Raises `NotFound`.
+        """Enable a schedule from its next time on, or disable it with `enabled=False`. Runs missed
+        while it was disabled are not started. Raises `NotFound`.
 
             await client.enable_schedule("digest", enabled=False)
         """
@@ -1023,8 +1022,8 @@ class Client(ContextManaged):
     # -- for operators
 
     async def run_counts(self, limit: int = 1000) -> dict[State, int]:
-        """How many runs are in each state, counted up to `limit`. Those that are done are counted
-        among the newest ten times `limit` runs, so there may be more.
+        """The number of runs in each state, counted up to `limit`. `done` is counted among the
+        newest 10 * `limit` runs, so there may be more.
 
             counts = await client.run_counts()
             print("held:", counts[State.HELD])
@@ -1032,10 +1031,10 @@ class Client(ContextManaged):
         return await self.journal.ado(journal_counts.runs_by_state(check_limit(limit)))
 
     async def workers(self) -> list[WorkerInfo]:
-        """The processes that drive runs, each with what it drives, oldest first.
+        """The processes that drive runs, each with its runs, oldest first.
 
-        A worker says every ten seconds that it is there, on D1 every thirty. It is `silent` after
-        three times as long, and its row is deleted when it stops.
+        A worker sends a heartbeat every ten seconds, on D1 every thirty. It is `silent` after three
+        missed heartbeats. Its row is deleted when it stops.
 
             for worker in await client.workers():
                 print(worker.host, worker.pid, worker.state, worker.driven)
@@ -1043,9 +1042,9 @@ class Client(ContextManaged):
         return await self.journal.arun(self.services.workers.workers())
 
     async def drain(self, worker_id: str, *, by: str | None = None) -> None:
-        """Ask a worker to claim nothing more, to stop its runs at their next step, and to end: as
-        SIGTERM does. It sees that within seconds. The worker of a server stops, and the server goes
-        on. Raises `NotFound` if no such worker has announced itself."""
+        """Ask a worker to drain, as SIGTERM does: it claims nothing more, stops its runs at their
+        next step, and exits. It sees the request within seconds. A worker inside a server stops,
+        and the server keeps running. Raises `NotFound` if no such worker has announced itself."""
         await self._drain(check_id("worker", worker_id), by)
         self.engine.wake()
 
@@ -1054,13 +1053,13 @@ class Client(ContextManaged):
         await self.journal.arun(self.services.workers.drain(worker_id, by))
 
     async def sizes(self, since: datetime | None = None) -> list[DatabaseSize]:
-        """The size of the database, hour by hour, as workers and ticks noted it, oldest first. None
-        on D1, which does not say."""
+        """The size of the database, sampled hourly by workers and ticks, oldest first. Empty on D1,
+        which does not report it."""
         first = FIRST_MS if since is None else milliseconds(check_time("since", since))
         return await self.journal.ado(sizes.since(first))
 
     async def wait_counts(self, limit: int = 1000) -> dict[Kind, int]:
-        """How many waits of each kind are open, counted up to `limit`."""
+        """The number of open waits of each kind, counted up to `limit`."""
         return await self.journal.ado(journal_counts.open_waits(check_limit(limit)))
 
     async def now(self) -> datetime:

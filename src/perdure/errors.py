@@ -350,12 +350,12 @@ class LinkRefused(Error):
 
 
 class InvalidLink(LinkRefused):
-    """The signature of a link is wrong. Nothing is said about a question."""
+    """The signature of a link is wrong. The error does not name a question."""
 
     def __init__(self) -> None:
         super().__init__(
-            "This link is not valid. Perhaps it was cut off: copy all of it from the message it "
-            "came in. If it came from another server, use it there."
+            "This link is not valid. It may be incomplete: copy all of it from the message. A "
+            "link works only on servers that share the journal it was made with."
         )
 
 
@@ -382,7 +382,7 @@ class LinkSpent(LinkRefused):
 
 
 class AlreadyAssigned(Error):
-    """Somebody else looks after the question. Nothing was changed."""
+    """The question is assigned to someone else. Nothing was changed."""
 
     def __init__(self, wait_id: str, assignee: str) -> None:
         super().__init__(

@@ -229,7 +229,7 @@ class Wait:
     graph: str = ""
     """The graph of the run."""
     assignee: str | None = None
-    """The person who looks after the question; None: it is free."""
+    """The person responsible for the question. None if it is unassigned."""
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 
@@ -283,8 +283,9 @@ class Prompt(str):
 
 
 class Actor(str):
-    """Who decides something, with the way it came (`via`) and its `address`. It equals the plain
-    name and is stored as that; the event of the decision has all three. The name may be empty.
+    """The name of a person who decides something, with how (`via`) and from which `address`.
+    Equals the plain name and is stored as such; the event of the decision has all three. The name
+    may be empty.
 
         await client.answer(wait.id, True, by=Actor("ana", via="browser", address="10.0.0.7"))
     """
@@ -389,7 +390,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided about a run from outside, such as an answer, and by whom."""
+    """A decision about a run from outside, such as an answer, and who made it."""
 
     run_id: str
     thread_id: str
@@ -495,7 +496,7 @@ class Schedule:
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
     enabled: bool = True
-    """Whether it starts runs. A disabled one has the time at which it would start the next."""
+    """Whether it starts runs. `next_at` of a disabled one is when it would start the next."""
 
 
 @dataclass(frozen=True)
@@ -591,15 +592,15 @@ class Counts:
 
 
 class WorkerState(StrEnum):
-    """Whether a worker is there."""
+    """The state of a worker."""
 
     ALIVE = "alive"
     DRAINING = "draining"
-    """It was asked to claim nothing more and to end."""
+    """Was asked to claim nothing more and to exit."""
     SILENT = "silent"
-    """It has not been heard of for a while: it may be dead, stopped or cut off."""
+    """Missed its heartbeats: it may be dead, stopped or disconnected."""
     DEAD = "dead"
-    """Known to be dead. Only a runtime on the same host knows that."""
+    """Known to be dead. Only a runtime on the same host can know."""
 
 
 @dataclass(frozen=True)

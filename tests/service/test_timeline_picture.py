@@ -76,7 +76,7 @@ def parts_of(*told: Told, now: float | None = None, **options: Any) -> TimelineP
 
 def draw(parts: TimelineParts, **options: Any) -> ET.Element:
     """The picture, parsed: it is well-formed XML."""
-    return ET.fromstring(timeline_picture(parts, title="The life of the run", **options))
+    return ET.fromstring(timeline_picture(parts, title="Timeline of the run", **options))
 
 
 def titles(picture: ET.Element) -> list[str]:
@@ -262,7 +262,7 @@ def test_a_run_of_ten_thousand_events_has_a_bounded_picture(told: Sequence[Told]
     assert len(parts.stretches) <= MOST_STRETCHES
     assert sum(len(one.marks) for one in parts.stretches) <= MOST_MARKS + 4 * MOST_STRETCHES
     assert lay_out(parts).width < 1100
-    picture = timeline_picture(parts, title="The life of the run")
+    picture = timeline_picture(parts, title="Timeline of the run")
     assert len(picture) < 200_000
     assert picture.count("<") < 6000
     assert re.search(r"\+[\d,]+ (steps|segments)", picture)

@@ -57,7 +57,7 @@ def drain(
 
 
 def _chosen(found: list[WorkerInfo], given: str) -> WorkerInfo:
-    """The announced worker that is meant."""
+    """The announced worker that `given` identifies."""
     known = [one for one in found if one.started_at is not None]
     meant = [
         one

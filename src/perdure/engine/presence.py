@@ -1,9 +1,9 @@
-"""The announcement of this process as a worker: one small row, written again at every beat.
+"""The heartbeat of this process as a worker: one small row, rewritten at every beat.
 
-It is for people who look, and for requests to drain; leases decide who drives what. A worker that
-stops when idle announces itself only if it has run for a whole beat, any other after a second: a
-tick writes nothing. What is announced goes through the journal's queue, with what else is
-committed then. An announcement that fails is made again at the next beat.
+It serves lists of workers and requests to drain; leases alone decide who drives what. A worker that
+stops when idle announces itself only after a whole beat, any other after a second, so a tick writes
+nothing. Heartbeats go through the journal's queue, in the commits of other operations. A heartbeat
+that fails is repeated at the next beat.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger("perdure")
 SOON = 1.0
 """Seconds after which a worker that does not stop when idle announces itself."""
 PATIENCE = 2.0
-"""Seconds that a worker which stops waits until its row is deleted."""
+"""Seconds that a stopping worker waits for its row to be deleted."""
 
 
 class Member(NamedTuple):
@@ -46,9 +46,9 @@ class Presence:
         self._journal, self._clock, self.worker = journal, clock, worker
         self._members: list[Member] = []
         self._started_at: int | None = None
-        """When it was announced first; its row may be there."""
+        """When it was first announced; its row may exist since then."""
         self.is_announced = False
-        """Whether its row is there, so that it may be asked to drain."""
+        """Whether its row exists, so that it may be asked to drain."""
 
     async def keep(self, member: Member) -> None:
         """Announce a worker, and again at every beat, until it is cancelled."""

@@ -1,6 +1,6 @@
-"""Note how large the database is, once an hour, beside the runs that are driven.
+"""Samples the size of the database once an hour, in the background.
 
-Workers and ticks learn from the look they make anyway when that was last done.
+The look of a worker or a tick also reads when the last sample was taken.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from perdure.operations import sizes
 from perdure.operations.look import Oldest
 
 REST = 60.0
-"""Seconds until a process looks again whether it is to be noted."""
+"""Seconds between two checks of whether a sample is due."""
 
 
 class SizeSampling:
-    """A sweep that deletes nothing. `can_tell`: whether the database says how large it is."""
+    """A sweep that samples the size. `can_tell`: whether the database reports it."""
 
     what = "Noting the size of the database"
 

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 from perdure.journal import Op, Row, Statement
 
 NEWEST = 50
-"""How many of the newest runs and questions are looked at. More in one interval are not lost: the
-page that is opened next has them."""
+"""Number of newest runs and questions read. More than these in one interval appear when a page is
+opened next."""
 
 
 class Glance(NamedTuple):
-    """What could be seen at one moment."""
+    """What one poll saw."""
 
     versions: dict[str, Any]
-    """A value for each followed run that differs once it has changed."""
+    """A version of each followed run that differs once it has changed."""
     runs: tuple[str, ...]
     """The newest runs."""
     questions: dict[str, str]

@@ -1,9 +1,8 @@
-"""What belongs to the newest runs, in pieces of bounded size: their effects, and their scores.
+"""Effects and scores of the newest runs, in pieces of bounded size.
 
-Neither table has an index by time, which would make every effect dearer to store. The runs have
-one. So a list walks over runs, newest first, and what it shows is in the order of its runs. A
-piece counts a run without effects as one row: however few there are, it reads no more rows than it
-was asked for.
+Neither table has an index by time, which would make every effect more expensive to store. Runs have
+one, so a list walks over runs, newest first, and is in their order. A run without effects counts as
+one row of a piece, so that a piece never reads more rows than asked for.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class ScorePosition(NamedTuple):
 
 
 class EffectHead(NamedTuple):
-    """An effect, without what is large; or a run that has no effect."""
+    """An effect without its large columns, or a run that has no effect."""
 
     run_at: int
     run_id: str

@@ -1,7 +1,6 @@
-"""What runs saved and lost, summed up. Pure, no I/O.
+"""Sums of what runs saved and lost. Pure, no I/O.
 
-Read from an index that has only the runs that saved something or were recovered, with what is
-summed up in it.
+Read from a covering index of only the runs that saved something or were recovered.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class DaySaved(NamedTuple):
 
 
 class RecoveredRun(NamedTuple):
-    """A run that lost a worker, without what is large."""
+    """A run that lost a worker, without its large columns."""
 
     thread_id: str
     id: str

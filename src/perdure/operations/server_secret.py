@@ -1,8 +1,8 @@
 """The secret that all servers on a journal share. Pure, no I/O.
 
 It signs browser sessions, forms and links to questions, so any server accepts what another one
-signed. Two processes that make it at once: `insert_server_secret` keeps the first, and both read
-that. With encryption on it is stored encrypted, as every blob.
+signed. If two processes create it at once, `insert_server_secret` keeps the first, and both read
+that one. With encryption on it is stored encrypted, like every blob.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BYTES = 32
 
 
 def server_secret(serializer: Serializer) -> Plan[bytes]:
-    """Read the secret; make it if there is none."""
+    """Read the secret; create it on first use."""
     body: bytes | None = yield _read()
     if body is None:
         made = serializer.dumps(secrets.token_hex(BYTES), places.of_server_secret(), own=True)

@@ -1,6 +1,6 @@
-"""The size of the database, noted once an hour. Pure, no I/O.
+"""Hourly samples of the database size. Pure, no I/O.
 
-Of several processes that note it in one hour, the first wins (`insert_size`).
+Of several processes that sample in the same hour, the first wins (`insert_size`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ KEPT = 2 * 366 * 24 * HOUR
 
 
 def note(now: int) -> Op[None]:
-    """Note the size, unless that was done in this hour or the database cannot tell."""
+    """Store a sample, unless this hour has one or the database does not report its size."""
     params = {"at": now - now % HOUR, "before": now - KEPT}
     statements = with_params(params, "insert_size", "forget_sizes")
     return Op("note_size", statements, lambda rows: None, write=True)
 
 
 def since(at: int) -> Op[list[DatabaseSize]]:
-    """The sizes that were noted since then, oldest first."""
+    """The samples since a time, oldest first."""
     return read_op(
         "sizes", {"since": at}, lambda rows: [DatabaseSize(moment(a), int(b)) for a, b in rows[0]]
     )

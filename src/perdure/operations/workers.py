@@ -1,12 +1,11 @@
 """Operations on workers: they announce themselves, and can be asked to drain. Pure, no I/O.
 
-Whether a run is a worker's own is decided by its lease alone (`claims.py`). These rows are for
-people who look: a worker that is silent still has its leases until they end. Which of two callers
-wins:
+Leases alone decide which worker drives a run (`claims.py`). These rows are informational: a silent
+worker keeps its leases until they end. Which of two callers wins:
 
     two requests to drain      drain_worker: the first stays
-    a request and a new start  announce_worker: a process that starts to work again, under its old
-                               id, has not been asked to drain
+    a request and a restart    announce_worker: a process that starts to work again under its old
+                               id is not draining
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class DrainRequest(NamedTuple):
 
 
 def announce(row: WorkerRow, *, is_new: bool) -> Op[None]:
-    """Say that a worker is there. A new one deletes the rows of those that are long gone."""
+    """Store the heartbeat of a worker. The first one also deletes stale rows of others."""
     params = {**row._asdict(), "is_new": int(is_new), "before": row.seen_at - KEPT}
     names = ("announce_worker", "forget_workers") if is_new else ("announce_worker",)
     return Op("announce_worker", with_params(params, *names), lambda rows: None, write=True)
@@ -101,7 +100,7 @@ def drain(worker: str, by: str | None, now: int) -> Op[bool]:
 
 
 def drain_request(worker: str) -> Op[DrainRequest | None]:
-    """What was asked of a worker."""
+    """The request to drain a worker, if there is one."""
     return read_op("drain_request", {"worker": worker}, _request)
 
 

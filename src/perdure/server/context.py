@@ -59,8 +59,7 @@ class Api:
             raise ApiError(403, message)
 
     def actor(self, given: str | None = None) -> Actor:
-        """Who acts, for the record: the authenticated user, the name that is given, or the
-        token's."""
+        """The actor to record: the authenticated user, the given name, or the token's name."""
         is_user = self.caller.user is not None
         name = self.caller.identity if is_user else given or self.caller.identity
         return Actor(name or "", via="api", address=self.address)

@@ -77,8 +77,8 @@ def is_same_origin(origin: str, host: str) -> bool:
 
 
 def client_address(request: Request) -> str | None:
-    """The network address that a request comes from. A proxy on this machine says it: the last one
-    that `X-Forwarded-For` names."""
+    """The network address that a request comes from: behind a proxy on this machine, the last
+    one in `X-Forwarded-For`."""
     address = None if request.client is None else request.client.host
     if address is None or is_loopback(address):
         return forwarded_for(request) or address
@@ -86,14 +86,14 @@ def client_address(request: Request) -> str | None:
 
 
 def forwarded_for(request: Request) -> str | None:
-    """The address that the nearest proxy got the request from, as it says."""
+    """The client address that the nearest proxy reports."""
     named = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
     return named[:64] or None
 
 
 def is_encrypted(request: Request) -> bool:
-    """Whether the browser uses TLS, here or at a proxy. Only decides whether cookies are `Secure`:
-    a caller who claims it wrongly keeps them from itself."""
+    """Whether the browser uses TLS, to this server or to a proxy. Only decides whether cookies are
+    `Secure`, so a false claim harms only its sender."""
     return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", "").lower())
 
 

@@ -80,12 +80,12 @@ class ServerOptions:
     ui: bool = False
     """Serve the inbox and the dashboard under `/ui`."""
     ui_user: Any = None
-    """Finds the person who looks at a page: a callable that takes the request and returns a
-    `UiUser`, a name, or None if they are not signed in. Replaces the sign-in page."""
+    """Identifies the viewer of a page: a callable that takes the request and returns a `UiUser`, a
+    name, or None if they are not signed in. Replaces the sign-in page."""
     ui_proxy: Any = None
     """A `TrustedProxy` that signs people in, and names them in a header."""
     trace_url: str | None = None
-    """Where the trace of a run is shown, with `{trace_id}` or `{run_id}` in it; default:
+    """URL template of a run's trace, with `{trace_id}` or `{run_id}`; default:
     `PERDURE_TRACE_URL`. The page of a run links to it."""
 
     @classmethod

@@ -1,7 +1,6 @@
-"""Plans about what people say and decide: comment on a run, list decisions over all runs.
+"""Plans about comments and decisions: comment on a run, list the decisions about all runs.
 
-Both are events of the runs they are about: a comment is added to the history, and a decision is
-listed from it. Nothing of it is changed later.
+Both are events in the history of their run and never change.
 """
 
 from __future__ import annotations
@@ -51,6 +50,6 @@ class DecisionService:
             raise NotFound("run", run_id)
 
     def decisions(self, after: Decision | None, count: int) -> Plan[list[Decision]]:
-        """What was decided about runs, newest first."""
+        """Decisions about runs, newest first."""
         found: list[Decision] = yield events.decisions(self._serializer, after, count)
         return found

@@ -1,7 +1,7 @@
 """Plans about the results of experiments: one `Result` per example and repetition.
 
-All of it is read from the journal: the settings, the runs of the target, their scores, and the runs
-that judged them. So any client sees an experiment, while it is under way and after a crash.
+Everything is read from the journal: the settings, the runs of the target, their scores, and the
+runs that judged them. So any client can read an experiment, in progress or after a crash.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Result:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do: it is judged, or its run failed or was cancelled."""
+        """Whether it is judged, or its run failed or was cancelled."""
         return self.is_judged or (self.state in ENDED and self.state is not State.DONE)
 
     @property

@@ -1,8 +1,8 @@
 """Plans that list what needs a person: questions, unknown effects, held runs, failed reflections.
 
-They are one list, oldest first, by pages. Each kind is read by its index, a little at a time. What
-only the blobs of a run say, such as its labels, is looked for in at most `MOST_READ` rows; then the
-page says where it stopped, and the caller can look further from there.
+They form one paged list, oldest first. Each kind is read through its index, a little at a time.
+Filters on data in blobs, such as labels, read at most `MOST_READ` rows; then the page reports where
+it stopped, and the caller can continue from there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from perdure.times import FIRST_MS
 from perdure.types import EffectRecord, EffectState, Run, State, Wait
 
 CHUNK = 100
-"""Rows of each kind that are read at a time if not every one of them matches."""
+"""Rows of each kind that a filter reads at a time."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class InboxEntry:
 
     kind: InboxKind
     id: str
-    """Of a question its wait's, of an effect its key, else the run's."""
+    """A wait's id, an effect's key, or else a run's id."""
     record: Wait | EffectRecord | Run
     run: Run | None
     """The run it belongs to; None if that was deleted."""
@@ -54,7 +54,7 @@ class InboxEntry:
 
     @property
     def since(self) -> datetime:
-        """Since when it is there."""
+        """When it began to need a person."""
         return self.record.created_at
 
 
@@ -64,9 +64,9 @@ class InboxPage:
 
     entries: list[InboxEntry]
     after: Position | None = None
-    """Behind which the rest is; None if there is no more."""
+    """The position of the next page. None on the last page."""
     is_cut: bool = False
-    """Whether it stopped because it had read enough, not because it had found enough."""
+    """Whether the search stopped at its limit before the page was full."""
 
 
 class InboxService:
@@ -82,8 +82,8 @@ class InboxService:
         limit: int,
         visible: Visible | None = None,
     ) -> Plan[InboxPage]:
-        """At most `limit` things behind a position. `visible` hides the threads that the caller may
-        not see."""
+        """At most `limit` items after a position. `visible` hides threads that the caller may not
+        see."""
         found: list[Found] = []
         place, read = after or (FIRST_MS, ""), 0
         size = CHUNK if query.labels or query.graph or visible is not None else limit + 1
@@ -104,7 +104,7 @@ class InboxService:
     def of_runs(
         self, run_ids: Collection[str], query: InboxQuery | None = None
     ) -> Plan[list[InboxEntry]]:
-        """What needs a person now, of these runs; with a query, only what that wants."""
+        """The items of these runs; with a query, only those that match."""
         rows: list[RunRow] = (yield runs.find_all(run_ids)) if run_ids else []
         found: list[Found] = []
         for row in rows:
@@ -124,7 +124,7 @@ class InboxService:
     def _matching(
         self, query: InboxQuery, rows: Sequence[Found], visible: Visible | None
     ) -> Plan[list[Found]]:
-        """Those of these rows that are wanted, and that the caller may see."""
+        """The rows that match and that the caller may see."""
         kept = [one for one in rows if one.kind in query.wanted]
         held = [one.run_id for one in kept if is_run(one)]
         unknown: Mapping[str, Any] = (yield effects.unknown_of_runs(held)) if held else {}

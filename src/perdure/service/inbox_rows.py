@@ -1,6 +1,6 @@
-"""Rows of everything that needs a person, in one order: what a page of the inbox is made of.
+"""Rows of everything that needs a person, merged into one list for the inbox.
 
-Each kind is read by its index, behind the same position; the lists are merged by time.
+Each kind is read through its index, after the same position; the lists are merged by time.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class InboxKind(StrEnum):
 
 @dataclass(frozen=True)
 class InboxQuery:
-    """Which part of the inbox is wanted. What is empty does not matter."""
+    """A filter of the inbox. Empty fields match everything."""
 
     kinds: Collection[InboxKind] = ()
     graph: str = ""
     labels: tuple[tuple[str, str], ...] = ()
-    """Names and values, as text, of metadata and labels of the run. An empty value: any."""
+    """Metadata and labels of the run, as text. An empty value matches any."""
     assignee: str | None = None
-    """Of questions: whose they are; empty: those that are free."""
+    """The assignee of questions; empty: unassigned ones."""
     until: datetime | None = None
-    """Only what has waited since then, or for longer."""
+    """Only items that have waited since this time or longer."""
     soon: datetime | None = None
-    """Only questions that expire within a day of this time, the next one first."""
+    """Only questions that expire within a day of this time, soonest first."""
 
     @property
     def wanted(self) -> frozenset[InboxKind]:
@@ -70,8 +70,8 @@ class Found(NamedTuple):
 def next_rows(
     query: InboxQuery, place: Position, count: int
 ) -> Plan[tuple[list[Found], Position | None]]:
-    """The next rows of all kinds behind a position, in order, and where they end; None if there are
-    no more."""
+    """The next rows of all kinds after a position, in order, and the next position; None at the
+    end."""
     found: list[Found] = []
     ends: list[Position] = []
     for op, make in _lists(query, place, count):
@@ -92,13 +92,13 @@ def next_rows(
 
 
 def without_a_name(found: list[Found], end: Position) -> tuple[list[Found], Position]:
-    """A position that does not name the last row, which the caller may not be allowed to see: its
+    """A position that does not name the last row, which may be hidden from the caller: its whole
     millisecond is left to the next page."""
     return [one for one in found if one.position[0] < end[0]], (end[0] - 1, LAST_ID)
 
 
 def _lists(query: InboxQuery, place: Position, count: int) -> Iterator[tuple[Op[Any], Any]]:
-    """The reads of what may be wanted, and what makes one of a row."""
+    """The reads for a query, each with the function that converts its rows."""
     wanted = query.wanted
     if query.soon is not None:
         yield waits.expiring(place, count), _of_expiring
@@ -143,7 +143,7 @@ def is_run(one: Found) -> bool:
 
 
 def is_wanted(query: InboxQuery, one: Found) -> bool:
-    """What the reads of a page ask for, of one row."""
+    """Whether one row meets the conditions of the reads."""
     late = query.until is not None and one.position[0] > milliseconds(query.until)
     is_question = one.kind is InboxKind.QUESTION
     whose = not is_question or query.assignee in (None, one.row.assignee or "")

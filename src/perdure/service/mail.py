@@ -28,11 +28,11 @@ class Mail:
     """Sends mail about new questions: `Runtime(mail=Mail(...), public_url=...)`.
 
     `server` is the URL of an SMTP server, such as `smtp://user:password@host:587?starttls` or
-    `smtps://user:password@host`. Each address in `to` gets a message of its own, with a link that
-    answers in this person's name. `events` are among those of a `Webhook`. With `content=False` a
-    message has the link, and nothing of the question. `link_expires` is how long a link may be
-    used. `name` is part of the topic of the messages. `tls` is an `ssl.SSLContext` that says which
-    certificates are trusted, those of the system by default.
+    `smtps://user:password@host`. Each address in `to` gets its own message, with a link that
+    answers in this person's name. `events` are a subset of those of a `Webhook`. With
+    `content=False` a message has the link and nothing of the question. `link_expires` is how long a
+    link works. `name` is part of the topic of the messages. `tls` is an `ssl.SSLContext` with the
+    trusted certificates, by default those of the system.
     """
 
     server: str = field(repr=False)
@@ -69,7 +69,7 @@ class Mail:
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
-        """The recipients, each with what it is notified of."""
+        """The recipients, each with its events."""
         topic, asks = topic_of_mail(self.name), QUESTION_WAITING in self.events
         states = states_of(self.events)
         return {
@@ -78,21 +78,21 @@ class Mail:
         }
 
     def recipient_of(self, message_id: str) -> str | None:
-        """The recipient of a message of the outbox: its id ends with the recipient's name. None if
-        that is not one of them any more."""
+        """The recipient of an outbox message, whose id ends with the recipient's name. None if they
+        are no longer configured."""
         found = [one for one in self.to if message_id.endswith(f"-{self._name_of(one)}")]
         return found[0] if found else None
 
     def _name_of(self, address: str) -> str:
-        """The outbox does not have the address in plain text."""
+        """A hash, so that the outbox does not contain the address in plain text."""
         return f"{self.name}-{hashlib.sha256(address.lower().encode()).hexdigest()[:12]}"
 
 
 def from_environment(environ: Mapping[str, str]) -> Mail | None:
-    """The mail of a runtime whose program sets none.
+    """The mail settings in the environment, for a runtime whose code sets none.
 
     `PERDURE_SMTP_URL` is the server, `PERDURE_MAIL_FROM` the sender, `PERDURE_MAIL_TO` has the
-    recipients, separated by commas or spaces. Only all three together send mail.
+    recipients, separated by commas or spaces. All three are required.
     """
     names = ("PERDURE_SMTP_URL", "PERDURE_MAIL_FROM", "PERDURE_MAIL_TO")
     found = [environ.get(name, "").strip() for name in names]

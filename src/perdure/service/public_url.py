@@ -1,6 +1,6 @@
-"""Where people reach the pages of a journal: for links in mail, chat and webhooks.
+"""The public address of the pages, for links in mail, chat and webhooks.
 
-Workers that send mail do not serve the pages, so they are told the address: `public_url=`, or
+Workers that send mail do not serve the pages, so the address is configured: `public_url=`, or
 `PERDURE_PUBLIC_URL`.
 """
 
@@ -30,12 +30,12 @@ class PublicUrl:
 
     @classmethod
     def of(cls, given: Any) -> PublicUrl | None:
-        """The address that was given, or that of the environment. Raises `BadArgument`."""
+        """The given address, or that of the environment. Raises `BadArgument`."""
         found = os.environ.get(VARIABLE) if given is None else given
         return cls(check_public_url(found)) if found else None
 
     def link(self, token: str) -> str:
-        """The address of a signed link. The token is in the query: access logs do not have it."""
+        """The address of a signed link. The token is in the query, which access logs leave out."""
         return f"{self.base}/ui/link?t={quote(token, safe='')}"
 
     def question(self, wait_id: str) -> str:

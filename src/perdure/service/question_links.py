@@ -1,12 +1,12 @@
 """Signed links to questions, for mail and chat.
 
-A link names a question, the person it is for, and until when it may be used. Opening it decides
-nothing; an answer through it is recorded as that person's. It is signed with the journal's server
-secret, so that every server on the journal accepts it, and nothing about it is stored.
+A link names a question, the person it is for, and when it expires. Opening it decides nothing; an
+answer through it is recorded as that person's. It is signed with the journal's server secret, so
+every server on the journal accepts it, and nothing about it is stored.
 
-A wait's id is a hash of what is shown, so a link is bound to that, too. It is spent once its
-question was answered in any way, even if that answer was withdrawn: `answered_at` stays, and a link
-has that of the time it was made.
+A wait's id is a hash of what is shown, so a link is bound to that as well. It is spent once its
+question has been answered in any way, even if the answer was withdrawn: `answered_at` stays, and a
+link contains the value from the time it was made.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from perdure.times import LAST_MS, moment
 from perdure.types import Actor, WaitRecord, WaitState
 
 LASTS = timedelta(days=7)
-"""How long a link may be used, unless its maker says otherwise."""
+"""Default lifetime of a link."""
 LONGEST = 1000
 """Maximum length of a signed text. Anything longer is not checked."""
 
 
 class QuestionLink(NamedTuple):
-    """What a link says."""
+    """The contents of a link."""
 
     wait_id: str
     to: str
@@ -72,7 +72,7 @@ class LinkSigner:
         return signed if isinstance(signed, str) else signed.decode()
 
     def read(self, token: str) -> QuestionLink:
-        """What a link says, expired or not. Raises `InvalidLink`."""
+        """The contents of a link, expired or not. Raises `InvalidLink`."""
         from itsdangerous import BadData
 
         try:
@@ -91,8 +91,8 @@ class QuestionLinkService:
         self._serializer, self._clock, self._waits = serializer, clock, waits
 
     def make(self, wait_id: str, to: str, expires: timedelta) -> Plan[tuple[QuestionLink, str]]:
-        """A new link, and its signed text. It ends with its question, if that expires earlier.
-        Raises `NotFound`, or why the question cannot be answered."""
+        """A new link and its signed text. It expires with its question, if that is earlier. Raises
+        `NotFound`, or the error that answering the question would raise."""
         check_name("to", to)
         check_duration("expires", expires, timedelta(seconds=1))
         row: WaitRow = yield from self._waits.find_open(wait_id)

@@ -1,4 +1,4 @@
-"""Plans that read what the lines of a list of runs need, in a constant number of reads."""
+"""Plans that read the data for a list of runs, in a constant number of reads."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class RunLineService:
         self._serializer = serializer
 
     def of(self, found: Sequence[Run]) -> Plan[list[RunLine]]:
-        """These runs with their open waits, their turns, their unknown effects and how often they
-        survived a crash: at most three reads, however many runs there are."""
+        """These runs with their open waits, turns, unknown effects and survived crashes: at most
+        three reads for any number of runs."""
         resting = [run.id for run in found if run.state is State.WAITING]
         held = [run.id for run in found if run.state is State.HELD]
         open_waits: list[tuple[WaitRow, int]] = (

@@ -34,11 +34,11 @@ class RunReport:
     tree_is_cut: bool = False
     """Whether the tree of its children may have more runs than are here."""
     unknown_graphs: list[UnknownGraphName] = field(default_factory=list)
-    """Graphs that no worker has, if that may be why the run waits."""
+    """Graphs without a worker, if that may be why the run waits."""
     answers: dict[str, Answer] = field(default_factory=dict)
-    """How its questions can be answered anew."""
+    """How each of its questions can be answered again."""
     unreadable: str = ""
-    """Why a part is missing: a type or a key that this process does not have."""
+    """Why a part could not be read: this process lacks a type or a key."""
 
     def as_json(self) -> dict[str, Any]:
         whole = {**vars(self), **_children_as_json(self.children)}
@@ -67,16 +67,16 @@ def _child_as_json(node: TreeNode) -> dict[str, Any]:
 
 
 class RunReporter:
-    """Reads the reports of runs. The graphs that no worker has are looked up once, for all of them:
-    that reads what is due."""
+    """Reads the reports of runs. Graphs without a worker are looked up once for all runs, because
+    that reads everything that is due."""
 
     def __init__(self, journal: Journal, services: Services) -> None:
         self._journal, self._services = journal, services
         self._unknown: list[UnknownGraphName] | None = None
 
     async def report(self, run: Run) -> RunReport:
-        """Everything that belongs to a run. A part that cannot be read here is left out, with
-        why."""
+        """Everything that belongs to a run. A part that cannot be read here is left out, with the
+        reason."""
         about, unreadable = self._services, _Unreadable(self._journal)
         limits = (MOST_CHILDREN, MOST_BELOW, MOST_LEVELS)
         below, is_cut = await self._journal.arun(about.runs.descendants(run.id, *limits))
@@ -94,8 +94,8 @@ class RunReporter:
         )
 
     async def brief(self, run: Run, events: list[Event]) -> RunReport:
-        """What is needed to say why a run does not go on: of its effects those that are not done,
-        and neither children nor scores."""
+        """What explains why a run does not continue: its unfinished effects, but neither children
+        nor scores."""
         about, unreadable = self._services, _Unreadable(self._journal)
         effects: list[EffectRecord] = []
         for state in (EffectState.OPEN, EffectState.UNKNOWN, EffectState.FAILED):
@@ -127,7 +127,7 @@ class RunReporter:
 
 
 class _Unreadable:
-    """Reads the parts of a run, and keeps why some of them cannot be read."""
+    """Reads the parts of a run, and collects why some cannot be read."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal, self._problems = journal, list[str]()

@@ -1,8 +1,8 @@
 """Plans that search runs: by state, graph and time in SQL, by label and text in what was read.
 
-Labels, tags and errors are inside blobs that SQL cannot see, and that may be encrypted. So a search
-reads at most `MOST_READ` runs, newest first, and says where it stopped: the caller can look further
-from there. A search that finds little is as fast as one that finds much, however large the journal.
+Labels, tags and errors are inside blobs that SQL cannot read and that may be encrypted. So a search
+reads at most `MOST_READ` runs, newest first, and reports where it stopped; the caller can continue
+from there. The cost of a search does not depend on the size of the journal.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ MOST_READ = 1000
 LONGEST_ID = 512
 """Maximum length of the id of a thread."""
 CHUNK = 250
-"""Number of runs read at a time if not every one of them matches."""
+"""Number of runs read at a time when filtering by label or text."""
 
 LAST_ID = "\U0010ffff"
 """Sorts after every id."""
 Position = tuple[int, str]
-"""Where a run is in a list: when it was accepted, and its id."""
+"""The position of a run in a list: when it was accepted, and its id."""
 Visible = Callable[[Collection[str]], Plan[Collection[str]]]
 """Which of these threads the caller may see."""
 
 
 class Direct(StrEnum):
-    """What the text of a query is, if an index finds it."""
+    """Kinds of query text that an index can find."""
 
     RUN = "run"
     """The beginning of a run's id."""
@@ -50,7 +50,7 @@ class Direct(StrEnum):
 
 @dataclass(frozen=True)
 class RunQuery:
-    """Which runs are wanted. What is empty does not matter."""
+    """A search for runs. Empty fields match everything."""
 
     states: frozenset[State] = frozenset()
     graph: str = ""
@@ -73,13 +73,13 @@ class RunPage:
 
     rows: list[RunRow]
     older: Position | None = None
-    """Behind which the older runs are; None if there are no more."""
+    """Position of the next page of older runs. None if there are no more."""
     newer: Position | None = None
-    """Behind which the newer runs are, of a search for newer ones."""
+    """Position of the next page of newer runs, in a search for newer ones."""
     read: int = 0
     """How many runs were read."""
     is_cut: bool = False
-    """Whether it stopped because it had read enough, not because it had found enough."""
+    """Whether the search stopped at its limit before the page was full."""
 
 
 class Named(NamedTuple):
@@ -89,7 +89,7 @@ class Named(NamedTuple):
     query: RunQuery
     """Of a thread: the query of its runs."""
     rows: list[RunRow] | None = None
-    """Of a run: it, or the few whose ids begin so."""
+    """The run, or the few runs whose ids start with the text."""
 
 
 class RunSearch:
@@ -128,7 +128,7 @@ class RunSearch:
     def matching(
         self, rows: list[RunRow], query: RunQuery, visible: Visible | None
     ) -> Plan[list[RunRow]]:
-        """Those of these runs that a query finds."""
+        """The runs among these that match a query."""
         found = [row for row in rows if _is_in(row, query) and self._has(row, query)]
         if visible is None or not found:
             return found
@@ -136,8 +136,8 @@ class RunSearch:
         return [row for row in found if row.thread_id in allowed]
 
     def find_direct(self, query: RunQuery, visible: Visible | None = None) -> Plan[Named | None]:
-        """What the text of a query names, if it is the beginning of a run's id or the id of a
-        thread. None if it is neither."""
+        """What the text of a query names: the beginning of a run's id, or a thread. None if
+        neither."""
         text, rest = query.text.strip(), replace(query, text="")
         if not text or len(text) > LONGEST_ID:
             return None
@@ -186,13 +186,13 @@ def as_text(value: Any) -> str:
 
 
 def labels_in(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Labels written `name=value`. One without a sign has an empty value."""
+    """Labels written `name=value`. Without `=`, the value is empty."""
     pairs = (text.partition("=") for text in texts if text.strip())
     return tuple((name.strip(), one.strip()) for name, _, one in pairs)
 
 
 def _read(query: RunQuery, place: Position | None, count: int, *, newer: bool) -> Op[list[RunRow]]:
-    """The next runs behind a position: the older ones that fit as far as SQL can tell, or all newer
+    """The next runs after a position: older ones that match as far as SQL can tell, or all newer
     ones."""
     since = FIRST_MS if query.since is None else milliseconds(query.since)
     until = LAST_MS if query.until is None else milliseconds(query.until)
@@ -231,8 +231,8 @@ def _position(row: RunRow) -> Position:
 def _without_a_name(
     found: list[RunRow], stopped_at: Position, began: Position | None, *, newer: bool
 ) -> tuple[list[RunRow], Position]:
-    """A position that does not name the last run, which the caller may not be allowed to see: a
-    whole millisecond is left to the next page."""
+    """A position that does not name the last run, which may be hidden from the caller: the next
+    page starts with its whole millisecond."""
     at = stopped_at[0]
     kept = [row for row in found if row.created_at != at]
     if newer:
@@ -241,8 +241,8 @@ def _without_a_name(
 
 
 def unnamed(at: int, began: Position | None) -> Position:
-    """The position before a millisecond, which names nothing that is in it. A search that began
-    there goes on behind it: one millisecond has more rows than one search reads."""
+    """The position before a millisecond, which names no run in it. A search that began there skips
+    past it: that millisecond has more rows than one search reads."""
     return (at if began == (at + 1, "") else at + 1, "")
 
 
@@ -254,8 +254,7 @@ def _page(
     newer: bool,
     stopped_at: Position | None = None,
 ) -> RunPage:
-    """A page of what was found, newest first. `stopped_at` is where a search that had read enough
-    was."""
+    """A page of results, newest first. `stopped_at` is where the search stopped at its limit."""
     rows, has_more = found[:limit], len(found) > limit
     if newer:
         oldest = _position(rows[0]) if rows else None

@@ -1,4 +1,4 @@
-"""A plan that reads what an action on runs touches besides them: effects, children, their turn."""
+"""A plan that reads what an action on runs affects: effects, children, later runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from perdure.types import EffectState, Run
 
 
 def read_stakes(found: Sequence[Run]) -> Plan[list[tuple[Run, Stakes]]]:
-    """These runs with what is at stake: one read, however many there are. A run that was deleted
-    meanwhile is left out."""
+    """These runs with what is at stake, in one read. Deleted runs are left out."""
     at_stake: dict[str, AtStake] = (yield runs.at_stake(run.id for run in found)) if found else {}
     return [(run, _stakes(at_stake[run.id])) for run in found if run.id in at_stake]
 

@@ -1,11 +1,11 @@
-"""An SMTP server by its URL, and what may be sent to it unencrypted.
+"""An SMTP server given as a URL, and what may be sent to it unencrypted.
 
     smtps://user:password@mail.example.com           TLS from the first byte; port 465
-    smtp://user:password@mail.example.com?starttls   TLS before anything else is said; port 587
+    smtp://user:password@mail.example.com?starttls   TLS before anything is sent; port 587
     smtp://127.0.0.1:1025                            no TLS; port 25
 
-A mail has a link that decides, so another machine is talked to without TLS only with `?plaintext`,
-and then a password is never sent.
+Mail contains a link that decides, so connections to other machines use TLS, unless the URL says
+`?plaintext`; then no password is ever sent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SmtpServer:
 
     @property
     def name(self) -> str:
-        """For errors: without the user."""
+        """Host and port, for errors."""
         return f"{self.host}:{self.port}"
 
     @classmethod

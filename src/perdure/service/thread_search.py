@@ -1,7 +1,8 @@
 """A plan that searches threads, newest activity first, in a bounded number of rows.
 
 Graph and position are in an index. The status of a thread is computed from its runs, and its
-metadata is in a blob: a search by those reads at most `MOST_READ` threads, and says how far it is.
+metadata is in a blob: a search by those reads at most `MOST_READ` threads and reports where it
+stopped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from perdure.service.threads import Thread, ThreadService
 MOST_READ = 1000
 """Maximum number of threads that one search reads."""
 CHUNK = 200
-"""Number of threads read at a time if not every one of them matches."""
+"""Number of threads read at a time when filtering by status or text."""
 OWN = ("graph_id", "assistant_id")
 """Metadata that every thread has."""
 
@@ -29,7 +30,7 @@ Allowed = Callable[[Mapping[str, Any]], bool]
 
 @dataclass(frozen=True)
 class ThreadQuery:
-    """Which threads are wanted. What is empty does not matter."""
+    """A search for threads. Empty fields match everything."""
 
     graph: str = ""
     status: str = ""
@@ -46,10 +47,10 @@ class ThreadPage:
 
     threads: list[Thread]
     older: Position | None = None
-    """Behind which the next page is; None if there is no more."""
+    """Position of the next page. None if there are no more."""
     read: int = 0
     is_cut: bool = False
-    """Whether it stopped because it had read enough, not because it had found enough."""
+    """Whether the search stopped at its limit before the page was full."""
 
 
 def search_threads(
@@ -61,7 +62,7 @@ def search_threads(
     before: Position | None = None,
     allowed: Allowed | None = None,
 ) -> Plan[ThreadPage]:
-    """At most `limit` threads behind a position. No position names a thread that is hidden."""
+    """At most `limit` threads after a position. No position names a hidden thread."""
     is_exact = not (query.status or query.text or allowed)
     found: list[tuple[Position, Thread]] = []
     read, place = 0, before

@@ -1,6 +1,6 @@
-"""Plans about workers: list them with what they drive, ask one to drain.
+"""Plans about workers: list them with their runs, ask one to drain.
 
-A worker announces itself every `beat` seconds. One that has not for three beats is silent.
+A worker sends a heartbeat every `beat` seconds. After three missed ones it is silent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perdure.times import maybe_moment, moment
 from perdure.types import DrivenRun, WorkerInfo, WorkerState
 
 BEAT = 10.0
-"""Seconds between two announcements of a worker."""
+"""Seconds between two heartbeats of a worker."""
 BILLED_BEAT = 30.0
 """The same on a database that bills each row."""
 SILENT_AFTER = 3
@@ -26,7 +26,7 @@ SILENT_AFTER = 3
 
 
 def beat_of(capabilities: Capabilities) -> float:
-    """Seconds between two announcements on this database."""
+    """Seconds between two heartbeats on this database."""
     return BILLED_BEAT if capabilities.bills_rows else BEAT
 
 
@@ -37,7 +37,7 @@ class WorkerService:
         self._engine, self._clock = engine, clock
 
     def workers(self) -> Plan[list[WorkerInfo]]:
-        """Every worker, oldest first; then those that only drive something now."""
+        """Every announced worker, oldest first; then unannounced ones that drive a run now."""
         found: Crew = yield workers.crew()
         loads = {load.worker: load for load in found.loads}
         driven: dict[str, list[DrivenRow]] = {}

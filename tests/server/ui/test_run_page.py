@@ -127,7 +127,7 @@ def test_the_page_says_what_the_run_waits_for_and_draws_its_life_and_graph(
     assert "Go to Lisbon?" in page.text
     [wait] = rt.blocking.waits(run_id=run.id)
     assert f'href="/ui/questions/{wait.id}"' in page.html
-    assert "<title>The life of the run: 1 segment by 1 worker, 1 rest" in page.html
+    assert "<title>Timeline of the run: 1 segment by 1 worker, 1 rest" in page.html
     assert "The run is at approve. It ran plan." in page.html
     assert "effect book_hotel done" in page.text
     assert "<script>alert" not in page.html
@@ -239,7 +239,7 @@ def test_a_zoom_is_in_the_address(rt: Runtime, person: Person) -> None:
     address = re.findall(rf"/ui/runs/{run.id}\?from=\d+&amp;to=\d+", whole.html)[0]
     zoomed = person.get(address.replace("&amp;", "&"))
     assert "Whole run" in zoomed.text
-    assert re.search("The life of the run: 1 segment by 1 worker", zoomed.html)
+    assert re.search("Timeline of the run: 1 segment by 1 worker", zoomed.html)
     assert "2 segments by" in whole.html
     for odd in ("?from=9&to=2", "?from=900&to=999", "?open=0"):
         assert person.get(f"/runs/{run.id}{odd}").status == 200

@@ -1,6 +1,6 @@
-"""Outgoing mail: messages of the outbox become letters, one for each recipient.
+"""Outgoing mail: messages of the outbox are sent as mail, one to each recipient.
 
-sender       the receiver of the outbox's mail topic: whom a message is for, what it says
-letters      a message as MIME: the headers, plain text and HTML
+sender       the receiver of the outbox's mail topic: recipient and content of a message
+letters      a message as MIME: headers, plain text and HTML
 handing_over one SMTP conversation, with a time limit, and what its replies mean
 """

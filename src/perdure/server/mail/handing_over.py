@@ -1,12 +1,12 @@
 """One SMTP conversation, in a thread, with a time limit for all of it.
 
-    the server took the letter      `hand_over` returns as soon as its 250 is there
-    a 5xx for recipient or content  `Undelivered`, final: the same letter is not tried again
-    anything else                   `Undelivered`: tried again later
+    the server accepts the letter   `hand_over` returns as soon as the 250 arrives
+    a 5xx for recipient or content  `Undelivered`, final: the letter is not retried
+    anything else                   `Undelivered`: retried later
 
-If the connection is lost after the content was sent and before the reply, the server may have taken
-the letter. It is sent again, with the same Message-ID: at least once. A letter is not sent by a
-process that was suspended for so long that another worker may have sent it.
+If the connection is lost between the content and the reply, the server may have accepted the
+letter. It is sent again with the same Message-ID: delivery is at least once. A process that was
+suspended for so long that another worker may have sent the letter does not send it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from perdure.engine.outbox_delivery import HANDLER_TIME, Undelivered
 from perdure.service.smtp_server import Encryption, SmtpServer
 
 TIMEOUT = HANDLER_TIME / 1000 * 2 / 3
-"""Seconds that a conversation may take. After `HANDLER_TIME` another worker may have the letter."""
+"""Time limit of a conversation, in seconds. After `HANDLER_TIME` another worker may send it."""
 
 
 async def hand_over(
     server: SmtpServer, tls: ssl.SSLContext | None, sender: str, to: str, content: bytes
 ) -> None:
-    """Send a letter. Raises `Undelivered`, without anything of the letter or the recipient."""
+    """Send a letter. Raises `Undelivered`, which names neither content nor recipient."""
     conversation = Conversation(server, tls, time.monotonic() + TIMEOUT)
     try:
         async with asyncio.timeout(TIMEOUT):
@@ -42,7 +42,7 @@ async def hand_over(
 
 
 class Conversation:
-    """A connection to an SMTP server, and how far it is."""
+    """A connection to an SMTP server, and its current stage."""
 
     def __init__(self, server: SmtpServer, tls: ssl.SSLContext | None, deadline: float) -> None:
         self._server, self._tls, self._deadline = server, tls, deadline
@@ -51,7 +51,7 @@ class Conversation:
         self._stage = "the connection"
 
     def end(self) -> None:
-        """Close the connection. A thread that waits for the server goes on with an error."""
+        """Close the connection. A thread that waits for the server gets an error."""
         self._is_over = True
         sock = None if self._smtp is None else self._smtp.sock
         if sock is not None:
@@ -119,11 +119,11 @@ class Conversation:
         self._check(*smtp.docmd(command), expected=expected, final=final)
 
     def _write(self, smtp: smtplib.SMTP, content: bytes) -> None:
-        """Send the content. Up to its last line the server has taken nothing."""
+        """Send the content. Until its last line the server has accepted nothing."""
         self._begin(smtp, "the content")
         smtp.send(re.sub(rb"(?m)^\.", b"..", content) + b".\r\n")
         self._check(*smtp.getreply(), expected=250, final=True)
-        smtp.putcmd("QUIT")  # its reply is not waited for: the delivery should be on disk soon
+        smtp.putcmd("QUIT")  # the reply is not awaited, so that the delivery is recorded soon
 
     def _check(self, code: int, text: bytes, *, expected: int, final: bool) -> None:
         is_taken = code == expected if expected == 354 else 200 <= code < 300
@@ -143,7 +143,7 @@ class Conversation:
             smtp.sock.settimeout(self._left())
 
     def _left(self) -> float:
-        """Seconds that are left. Raises `Undelivered` if there are none."""
+        """Seconds left. Raises `Undelivered` after the time limit."""
         left = self._deadline - time.monotonic()
         if left <= 0 or self._is_over:
             self.end()
@@ -156,5 +156,5 @@ class Conversation:
 
 @cache
 def own_name() -> str:
-    """The name of this machine, as it introduces itself to a server."""
+    """The host name that this machine sends to servers."""
     return socket.getfqdn()

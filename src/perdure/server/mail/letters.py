@@ -1,6 +1,6 @@
-"""A mail as the bytes that an SMTP server is given.
+"""A mail as the bytes sent to an SMTP server.
 
-Every attempt at a message has the same Message-ID, so a mail program shows a second copy once.
+Every attempt has the same Message-ID, so that mail programs show a duplicate once.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The receiver of the outbox's mail topic: whom a message is for, and what it says.
+"""The receiver of the outbox's mail topic: builds each mail and hands it to the SMTP server.
 
-A message was stored in the commit that stored the question, one for each recipient. Its content is
-read at delivery. A question that is not open any more needs no mail: its message is dropped.
+The commit that stores a question also stores one message for each recipient. The content is read at
+delivery. If the question is no longer open, its message is dropped.
 
-    killed before the server's 250     sent by the next worker, after a minute
-    killed after it, before the delete sent once more, with the same Message-ID
-    refused for good (5xx)             given up; it stays in the outbox, with the server's code
-    any other failure                  repeated for three days, as a webhook is
+    killed before the server's 250     sent by another worker after a minute
+    killed after it, before the delete sent again with the same Message-ID
+    refused for good (5xx)             given up; stays in the outbox with the server's code
+    any other failure                  retried for three days, like a webhook
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class MailSender:
         await hand_over(self._server, mail.tls, sender, to, content)
 
     async def _of_question(self, message: Message, to: str) -> MailText | None:
-        """The mail about a question. None: there is nothing to decide any more."""
+        """The mail about a question. None if it is no longer open."""
         engine, mail = self._engine, self._mail
         wait_id = str(message.payload["wait_id"])
         links = QuestionLinkService(

@@ -80,7 +80,7 @@ class ThreadFilter:
         return self._filters is None or self._filters.match(dict(metadata))
 
     def visible(self, thread_ids: Collection[str]) -> Plan[Collection[str]]:
-        """Those of these threads that the caller may see: one read for all of them."""
+        """The threads among these that the caller may see, in one read."""
         if self._filters is None:
             return thread_ids
         if new := {*thread_ids} - self._known.keys():

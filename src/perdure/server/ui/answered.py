@@ -1,4 +1,4 @@
-"""After an answer: where a person goes on, and what the next page says about it."""
+"""After an answer: the next page, and the notice on it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SENT: dict[Verdict, str] = {
 
 @dataclass(frozen=True)
 class Done:
-    """What the viewer did on the page before."""
+    """What the viewer just did."""
 
     wait_id: str
     text: str
@@ -36,7 +36,7 @@ class Done:
 
 
 async def go_on(ui: Ui, found: Found) -> Response:
-    """Where a person goes on: the list, if they came from there, or the next open question."""
+    """The next page: the list, if the viewer came from there, or the next open question."""
     query = ui.request.query_params
     filters, done = InboxFilter.of(query), found.record.id
     if query.get("back") == "list":
@@ -55,7 +55,7 @@ def filters_of(ui: Ui) -> dict[str, str]:
 
 
 async def just_done(ui: Ui) -> Done | None:
-    """What the viewer did on the page before, from the address. Nothing if it is not theirs."""
+    """What the viewer just did, from the address. None if someone else answered."""
     wait_id = ui.request.query_params.get("done", "")
     if not wait_id:
         return None

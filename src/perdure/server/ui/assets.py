@@ -1,9 +1,9 @@
-"""The style sheet, the scripts and the icon: read once, sent with an address that changes with
-their content, so browsers keep them forever.
+"""The style sheet, the scripts and the icon: read once, and served at an address that changes with
+their content, so browsers can cache them forever.
 
-The style sheet is the theme, the charts and the pictures that every page of perdure shares
-(`service/views`), and what only these pages have. htmx and its extension for server-sent events are
-vendored as published (Zero-Clause BSD): nothing is built, and nothing is loaded from elsewhere.
+The style sheet joins the styles that all of perdure's pages share (`service/views`) with those of
+these pages. htmx and its extension for server-sent events are
+vendored as published (Zero-Clause BSD): no build step, and nothing is loaded from elsewhere.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pause, cancel or retry many runs: a preview, a confirmation, and one line for each run.
 
-The preview fixes which runs are meant; what is done afterwards is done to these, in pieces that end
-in time, so a page shows how far it is. Each confirmation has a number: sent twice, or again after a
-crash in the middle, it does to each run once what it says.
+The preview fixes the set of runs. The confirmed action then covers exactly these, in pieces that
+fit a request, and the page shows its progress. Each confirmation has a number: sent twice, or again
+after a crash, it acts on each run once.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from perdure.types import Control, Run, State
 router = ui_router()
 
 MOST = 1000
-"""Runs of one bulk action."""
+"""Maximum number of runs in one bulk action."""
 SEARCHES = 10
-"""How often the search for all that match goes on where it stopped."""
+"""Maximum number of searches for all runs that match."""
 PIECE = 100
-"""Runs that one request acts on at most."""
+"""Maximum number of runs that one request acts on."""
 SECONDS = 2.0
-"""How long one request goes on with the next run."""
+"""Seconds after which a request starts no further run."""
 NAMED = 10
-"""Runs of a group that the preview names."""
+"""Number of runs of a group that the preview shows unfolded."""
 ACTIONS = (RunAction.PAUSE, RunAction.CANCEL, RunAction.RETRY)
 CAN_CHANGE = {
     RunAction.PAUSE: (State.PENDING, State.RUNNING, State.WAITING),
     RunAction.CANCEL: (State.PENDING, State.RUNNING, State.WAITING, State.PAUSED, State.HELD),
     RunAction.RETRY: (State.FAILED, State.HELD),
 }
-"""States of runs that all that match are searched for, unless the filter names others."""
+"""Default states of "all that match", unless the filter names others."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Confirmed:
-    """What a person confirmed, and how far it is done."""
+    """A confirmed action and its progress."""
 
     action: RunAction
     batch: str
@@ -90,14 +90,14 @@ class Confirmed:
         return cls(_action(form), batch, ids, reason, begin, done, refused)
 
     def number(self, run_id: str) -> int:
-        """The number of the change to a run: the same when this is sent again."""
+        """The number of the change to a run, the same if the form is sent again."""
         digest = hashlib.blake2b(f"{self.batch} {run_id}".encode(), digest_size=8).digest()
         return int.from_bytes(digest) >> 2
 
 
 @router.post("/runs/bulk")
 async def preview_runs(ui: UiDep) -> Response:
-    """What will happen to the selected runs. Nothing is changed."""
+    """Preview what will happen to the selected runs. Changes nothing."""
     ui.require(Scope.ADMIN)
     form = await ui.form()
     action = _action(form)
@@ -121,7 +121,7 @@ async def preview_runs(ui: UiDep) -> Response:
 
 @router.post("/runs/bulk/do")
 async def act_on_runs(ui: UiDep) -> Response:
-    """Do the next piece of what was confirmed, and show a line for each run."""
+    """Do the next piece of a confirmed action, and show a line for each run."""
     ui.require(Scope.ADMIN)
     form = await ui.form()
     asked = Confirmed.read(form)
@@ -162,7 +162,7 @@ def _filters(ui: Ui, form: Form) -> Filters:
 
 
 async def _selected(ui: Ui, form: Form, action: RunAction) -> tuple[list[RunRow], bool]:
-    """The runs that were ticked, or all that match; and whether there may be more of those."""
+    """The selected runs, or all that match; and whether more may match."""
     if form.get("all") != "yes":
         ids = [*dict.fromkeys(form.all("id"))]
         if len(ids) > MOST:
@@ -189,7 +189,7 @@ async def _preview(ui: Ui, action: RunAction, rows: list[RunRow]) -> BulkPreview
 
 
 async def _act(ui: Ui, asked: Confirmed, run_id: str) -> Result:
-    """Act on one run. One that refuses says why, and does not stop the others."""
+    """Act on one run. A refusal is reported and does not stop the others."""
     try:
         row = await find_run(ui.api, run_id, "update")
     except NotFound:

@@ -1,4 +1,4 @@
-"""What people change that no run's history has, as log lines: schedules, messages."""
+"""Log lines for changes that are in no run's history: schedules, messages."""
 
 from __future__ import annotations
 

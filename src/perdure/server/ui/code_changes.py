@@ -1,4 +1,4 @@
-"""Code changes: the unfinished runs that the graphs registered now would hold, before they wake."""
+"""Code changes: the unfinished runs that the registered graphs would hold when they wake."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from perdure.service.views.code_changes import code_changes
 router = ui_router()
 
 SHOWN = 20
-"""Runs that are listed for each reason."""
+"""Maximum number of runs listed for each reason."""
 
 
 @router.get("/code-changes")
 async def show(ui: UiDep, check: str = "") -> Response:
-    """Check at once if there are few unfinished runs. With many, every one of them may have to be
-    read, so it is done when asked for."""
+    """Check at once if there are few unfinished runs; many are checked on request, because each may
+    have to be read."""
     await require_every_thread(ui)
     few = await ui.runtime.journal.ado(
         runs.unfinished_of_threads("", "\U0010ffff", None, LOOKED_AT)

@@ -1,4 +1,4 @@
-"""The record of what people decided, over all runs, newest first. It is only added to."""
+"""The record of what people decided about all runs, newest first. It is append-only."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from perdure.types import Decision, Event
 router = ui_router()
 
 CHUNK = 250
-"""Decisions that are read at a time if not every one of them matches."""
+"""Decisions that a filter reads at a time."""
 LONGEST = 200
-"""Characters of a filter."""
+"""Maximum length of a filter."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Found:
 
     decisions: list[Decision]
     last: Decision | None
-    """Behind which the older ones are; None if there are no more."""
+    """The position of the next page. None on the last page."""
     is_cut: bool = False
-    """Whether it stopped because it had read enough."""
+    """Whether the search stopped at its limit before the page was full."""
 
 
 @router.get("/decisions")
@@ -66,7 +66,7 @@ async def decisions(ui: UiDep, person: str = "", graph: str = "", after: str = "
 def _search(
     ui: Ui, person: str, graph: str, before: Decision | None, visible: Visible | None
 ) -> Plan[Found]:
-    """The next decisions that match: at most a page, of at most `MOST_READ` that are read."""
+    """The next page of matching decisions, after at most `MOST_READ` reads."""
     kept: list[Decision] = []
     read, size = 0, CHUNK if person or graph or visible else PAGE + 1
     while True:

@@ -1,4 +1,4 @@
-"""What templates show: times in the viewer's zone, durations, values, states, Markdown.
+"""Formatting for templates: times in the viewer's zone, durations, values, states, Markdown.
 
 Everything here returns `Html` whose texts are escaped, or plain text, which Jinja escapes. Markdown
 is rendered without HTML and without images; a link shows its address.

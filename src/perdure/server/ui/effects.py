@@ -1,4 +1,5 @@
-"""Effects: calls that left the process. The list by state and name; one, and how it is settled."""
+"""Effects, the calls that leave the process: the list by state and name; one effect, and the form
+that settles it."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from perdure.types import EffectRecord, EffectState
 router = ui_router()
 
 TABS = ("", "unknown", "open", "again", "failed", "done")
-"""States that the list has a tab for; the first is all of them."""
+"""The tabs of the list, by state; the first one is all states."""
 SETTLED = {
     "done": "Settled as done.",
     "retry": "Settled: the run calls it again.",
@@ -72,14 +73,14 @@ Found = tuple[list[EffectRecord], Sequence[int | str] | None, bool]
 
 
 async def _newest(ui: Ui, seen: ThreadFilter, state: str, name: str, behind: str) -> Found:
-    """Effects of the newest runs first, filtered among the first rows."""
+    """Effects, newest runs first, filtered among a bounded number of rows."""
     at = from_cursor(behind, int, str, int, str)
     position = EffectPosition() if at is None else EffectPosition(*at)
     heads = await ui.runtime.journal.ado(newest.recent_effects(position, LOOKED_AT))
 
     async def wanted(head: EffectHead) -> bool:
         fits = head.key is not None and state in ("", head.state) and name in ("", head.name)
-        # Those of evaluations are many, and on the pages of their runs.
+        # Evaluations have many; the pages of their runs show them.
         fits = fits and not head.graph.startswith(EVALUATED)
         return fits and await seen.sees(head.run_thread)
 

@@ -1,8 +1,7 @@
-"""The events of runs that are looked at, in memory: an event never changes, so only new ones are
-read. A page that is updated live costs what has happened since, not the whole history.
+"""An in-memory cache of the events of viewed runs. Events never change, so a live update reads only
+new ones, not the whole history.
 
-They are forgotten some minutes after the last look, so that what was erased or pruned meanwhile is
-not kept here.
+A run is evicted some minutes after its last view, so that erased or pruned events do not stay here.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
     from perdure.server.ui.site import Site
 
 MOST_EVENTS = 50_000
-"""Events of all runs that are kept."""
+"""Maximum number of cached events, of all runs together."""
 FORGOTTEN = 600.0
-"""Seconds after the last look at a run."""
+"""Seconds after the last view until a run is evicted."""
 
 
 class _Kept(NamedTuple):
@@ -29,7 +28,7 @@ class _Kept(NamedTuple):
 
 
 class EventCache:
-    """The events of the runs that were looked at last. All requests share one: `Site.part`."""
+    """The events of recently viewed runs. All requests share one: `Site.part`."""
 
     def __init__(
         self, site: Site, most: int = MOST_EVENTS, clock: Callable[[], float] = time.monotonic
@@ -38,7 +37,7 @@ class EventCache:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
     async def events(self, run_id: str) -> list[Event]:
-        """The whole history of a run. Ask first whether the viewer may see it. Raises
+        """The whole history of a run. The caller checks that the viewer may see it. Raises
         `NotFound`."""
         self._forget()
         known = self._kept[run_id].events if run_id in self._kept else []
@@ -50,7 +49,7 @@ class EventCache:
         return whole
 
     def _forget(self) -> None:
-        """Forget what was not looked at for long, and the oldest of what is too much."""
+        """Evict runs that were not viewed for long, and the oldest beyond the limit."""
         old = self._clock() - FORGOTTEN
         while self._kept:
             oldest = next(iter(self._kept.values()))

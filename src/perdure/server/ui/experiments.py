@@ -1,4 +1,4 @@
-"""Experiments: the list, one, several beside each other. The same plots as `perdure evals`."""
+"""Experiments: the list, one, and several side by side. The same plots as `perdure evals`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from perdure.service.views.markup import Html, element
 router = ui_router()
 
 MOST = 200
-"""Experiments in the list."""
+"""Maximum number of experiments in the list."""
 BESIDE = 6
-"""Experiments beside each other."""
+"""Maximum number of experiments compared."""
 
 
 @router.get("/experiments")
@@ -42,7 +42,7 @@ async def list_experiments(ui: UiDep, dataset: str = "") -> Response:
 
 @router.get("/experiments/show")
 async def show(ui: UiDep, name: Annotated[list[str], Query()]) -> Response:
-    """One experiment, or several: the oldest is what the others are compared with."""
+    """One experiment, or several: the oldest is the baseline."""
     await require_every_thread(ui)
     names = list(dict.fromkeys(name))
     if len(names) > BESIDE:

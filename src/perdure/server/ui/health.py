@@ -1,4 +1,4 @@
-"""Health: whether all is well, at a glance; the size of the journal; the doctor on demand."""
+"""Health: the verdict and its signs, the size of the journal, and the doctor on demand."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _count(workers: Sequence[WorkerInfo]) -> WorkerCount:
 
 @router.post("/health/doctor")
 async def doctor(ui: UiDep) -> Response:
-    """Check the invariants. It reads the whole journal, so it is a form and not a link."""
+    """Check the invariants. A form and not a link, because it reads the whole journal."""
     ui.require(Scope.ADMIN)
     found = await ui.runtime.doctor()
     return ui.page("doctor.html", title="Doctor", section="health", found=found)

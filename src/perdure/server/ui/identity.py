@@ -1,10 +1,10 @@
-"""Who is looking at a page, and what they may do.
+"""The viewer of a page, and what they may do.
 
-Asked in this order; the first that knows the person decides.
+These are asked in order; the first that identifies the person decides.
 
-    the embedding application   `ui_user`, a callable: what it returns, or that nobody is signed in
+    the embedding application   `ui_user`, a callable: what it returns; None: not signed in
     a trusted proxy             `ui_proxy`: the person in its header, if the request comes from it
-    a session                   signed in with a token, or with the URL that the server printed
+    a session                   signed in with a token, or with the URL the server printed
     langgraph_sdk.Auth          its `authenticate` handler, for cookies of the application's own
     insecure                    anyone
 
@@ -52,9 +52,9 @@ class UiUser:
 class TrustedProxy:
     """A proxy that signs people in, and names them in a header.
 
-    `addresses` are those that the proxy's requests come from: the header of any other request is
-    ignored. `admins` may do everything, all others may read and answer. Where uvicorn serves your
-    own application, run it with `--no-proxy-headers`: otherwise it hides the proxy's address.
+    `addresses` are the proxy's own: in requests from elsewhere the header is ignored. `admins` may
+    do everything, all others may read and answer. If uvicorn serves your application, run it with
+    `--no-proxy-headers`; otherwise it hides the proxy's address.
     """
 
     addresses: Sequence[str]
@@ -85,7 +85,7 @@ FindUser = Callable[[Request], Any]
 
 
 class Identities:
-    """Finds out who is looking."""
+    """Identifies the viewer."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
@@ -173,7 +173,7 @@ def scopes_of(names: Sequence[str]) -> frozenset[Scope]:
 
 
 def _this_user() -> str | None:
-    """The user of the server's process: the printed URL is theirs."""
+    """The operating-system user of the server, whom the printed URL signs in."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container without an entry for its user

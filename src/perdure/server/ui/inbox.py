@@ -43,6 +43,6 @@ async def inbox(ui: UiDep, after: str | None = None) -> Response:
 
 @router.get("/inbox/live")
 async def live(ui: UiDep) -> Response:
-    """What changes in a page of the inbox, as it happens."""
+    """The live updates of a page of the inbox."""
     ui.require(Scope.READ)
     return ui.stream(InboxStream(ui).events())

@@ -1,4 +1,4 @@
-"""Which part of the inbox a page shows, as parameters of its address.
+"""The filter of the inbox, as query parameters.
 
 ?kind=question&graph=campaign&label=team=blue&assignee=me&age=1d&expires=soon
 """
@@ -14,7 +14,7 @@ from perdure.service.inbox_rows import InboxKind, InboxQuery
 from perdure.service.run_search import labels_in
 
 ME, FREE = "me", "unassigned"
-"""Values of `assignee`; any other one is a name."""
+"""Special values of `assignee`; any other value is a name."""
 KINDS: Mapping[InboxKind, str] = {
     InboxKind.QUESTION: "Questions",
     InboxKind.EFFECT: "Unknown effects",
@@ -33,7 +33,7 @@ LONGEST = 500
 
 @dataclass(frozen=True)
 class InboxFilter:
-    """A part of the inbox. An empty text does not filter."""
+    """A filter of the inbox. Empty fields match everything."""
 
     kind: str = ""
     graph: str = ""
@@ -44,7 +44,7 @@ class InboxFilter:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> InboxFilter:
-        """The filter in an address. What is not a filter is ignored."""
+        """The filter in an address. Invalid values are ignored."""
         found = {one.name: query.get(one.name, "").strip()[:LONGEST] for one in fields(cls)}
         found = {name: text.replace("\0", "") for name, text in found.items()}
         kind = found["kind"] if found["kind"] in [*InboxKind] else ""
@@ -58,7 +58,7 @@ class InboxFilter:
         return {name: text for name, text in vars(self).items() if text}
 
     def query(self, ui: Ui) -> InboxQuery:
-        """What it selects, for this viewer."""
+        """The query for this viewer."""
         names = {"": None, ME: ui.actor, FREE: ""}
         return InboxQuery(
             kinds=(InboxKind(self.kind),) if self.kind else (),

@@ -1,4 +1,4 @@
-"""One item of the inbox as the list shows it: what is decided, and what can be done about it."""
+"""One item of the inbox as the list shows it: what to decide, and the possible answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perdure.service.views.whole_value import is_brief
 from perdure.types import EffectRecord, Run, Wait
 
 MOST_LABELS = 6
-"""Labels of a run that are shown with what it asks."""
+"""Maximum number of labels shown with an item."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Item:
     title: str
     question: Question | None = None
     is_brief: bool = False
-    """Whether all that is decided is visible in the list: only then can it be decided there."""
+    """Whether the list shows it in full: only then can it be decided there."""
     quick: Sequence[QuickAnswer] = ()
     shown: Any = None
-    """Of an effect its arguments, of a held run the reason."""
+    """The arguments of an effect, or the reason of a held run."""
 
     @property
     def kind(self) -> InboxKind:
@@ -43,7 +43,7 @@ class Item:
 
     @property
     def labels(self) -> list[tuple[str, Any]]:
-        """The labels of its run, those that are short."""
+        """The short labels of its run."""
         found = {} if self.entry.run is None else self.entry.run.metadata
         plain = [(name, one) for name, one in found.items() if isinstance(one, str | int | float)]
         return [(name, one) for name, one in plain if len(str(one)) <= 40][:MOST_LABELS]
@@ -55,7 +55,7 @@ def dom_id(kind: str, id: str) -> str:
 
 
 def make_item(entry: InboxEntry) -> Item:
-    """An item of the inbox, ready to be shown."""
+    """An item of the inbox, ready to render."""
     record = entry.record
     if isinstance(record, Wait):
         return _question(entry, question_of(record))
@@ -82,5 +82,5 @@ def _held_title(run: Run) -> str:
 
 
 def render_item(ui: Ui, item: Item, **context: Any) -> Html:
-    """An item as a part of the page."""
+    """An item as HTML."""
     return ui.fragment("parts/inbox_item.html", item=item, **context)

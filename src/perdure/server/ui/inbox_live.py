@@ -1,7 +1,7 @@
-"""The live part of the inbox: what is new appears, what was decided says by whom.
+"""Live updates of the inbox: new items appear, and decided ones show who decided.
 
-The address of the stream names the items that the page shows, so that each of them is accounted
-for, however long it took to connect.
+The address of the stream names the items on the page, so none is missed, however long the browser
+takes to connect.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from perdure.service.inbox_rows import InboxKind
 from perdure.types import Wait
 
 LOOK = 10.0
-"""Seconds between two looks for what no new question announces: held runs, unknown effects."""
+"""Seconds between two polls for items that the feed does not announce: held runs, effects."""
 MOST_ITEMS = 200
-"""Items that one page follows."""
+"""Maximum number of items that one page follows."""
 
 
 class Shown(NamedTuple):
@@ -39,7 +39,7 @@ class Shown(NamedTuple):
     kind: InboxKind
     run_id: str
     version: str
-    """Differs once the item has to be shown anew."""
+    """A version that differs once the item must be rendered again."""
     id: str
 
     @classmethod
@@ -86,7 +86,7 @@ class InboxStream:
                     yield event
 
     async def _until_new(self, changes: AsyncIterator[Change]) -> AsyncGenerator[bytes]:
-        """What changes until there are new items to follow."""
+        """The changes until there are new items to follow."""
         waiting = asyncio.ensure_future(anext(changes))
         try:
             while True:
@@ -127,7 +127,7 @@ class InboxStream:
                 yield sse(dom_id(one.kind, one.id), self._render(entry))
 
     async def _new(self, run_ids: Collection[str]) -> AsyncIterator[bytes]:
-        """Items that are new: of runs that asked, or behind the last one of the page."""
+        """New items: of runs that asked, or after the last item on the page."""
         await self._ui.renew()
         services, journal = self._ui.runtime.services, self._ui.runtime.journal
         if run_ids:
@@ -144,7 +144,7 @@ class InboxStream:
                 yield sse("new", self._render(entry))
 
     async def _hidden(self, run_ids: Collection[str]) -> set[str]:
-        """Those of these runs that the viewer may not see: the address names what it likes."""
+        """The runs among these that the viewer may not see: the address may name any run."""
         seen = await ThreadFilter.of(self._ui.api)
         rows: list[RunRow] = await self._ui.runtime.journal.ado(runs.find_all(run_ids))
         return {row.id for row in rows if not await seen.sees(row.thread_id)}
@@ -153,7 +153,7 @@ class InboxStream:
         return render_item(self._ui, make_item(entry), query=self._filters.written, after="")
 
     async def _gone(self, one: Shown) -> str:
-        """What happened to an item that needs no person any more."""
+        """The outcome of an item that no longer needs a person."""
         context: dict[str, Any] = {"dom_id": dom_id(one.kind, one.id), "found": None, "one": one}
         if one.kind is InboxKind.QUESTION:
             try:

@@ -15,7 +15,7 @@ PAGE = 25
 
 
 async def read_page(ui: Ui, filters: InboxFilter, after: Position | None, limit: int) -> InboxPage:
-    """A page of what the viewer may see."""
+    """A page of the items that the viewer may see."""
     seen = await ThreadFilter.of(ui.api)
     visible = None if seen.sees_all else seen.visible
     plan = ui.runtime.services.inbox.page(filters.query(ui), after, limit, visible)
@@ -24,7 +24,7 @@ async def read_page(ui: Ui, filters: InboxFilter, after: Position | None, limit:
 
 
 async def next_question(ui: Ui, filters: InboxFilter, after: Position | None) -> InboxEntry | None:
-    """The next open question behind a position, or else the first one."""
+    """The next open question after a position, or else the first one."""
     only = InboxFilter(**{**filters.written, "kind": InboxKind.QUESTION})
     for place in (after, None):
         page = await read_page(ui, only, place, 1)

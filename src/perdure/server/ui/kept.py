@@ -1,8 +1,8 @@
-"""Sums that are dear to make are kept for a while, for all viewers of a process.
+"""A cache of expensive sums, shared by all viewers of a process.
 
-What sums up every score of a prompt, or all that recovery saved, reads as many rows as there are.
-It is read once at a time, and then kept for so long that reading it takes a small part of the time.
-The page says of when it is.
+A sum over every score of a prompt, or everything that recovery saved, reads as many rows as there
+are. It is computed once at a time and cached for so long that computing it takes a small share of
+the time. The page shows when it was computed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from datetime import datetime
 from typing import Any, TypeVar, cast
 
 LEAST = 2.0
-"""Seconds for which a sum is kept at least."""
+"""Minimum seconds for which a sum is cached."""
 SHARE = 50
-"""Making a sum takes at most 1/SHARE of the time."""
+"""Computing a sum takes at most 1/SHARE of the time."""
 MOST = 100
-"""Sums that are kept."""
+"""Maximum number of cached sums."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum, and when it was made."""
+    """A sum, and when it was computed."""
 
     value: Any
     at: datetime
@@ -45,7 +45,7 @@ class KeptSums:
     async def get(
         self, name: str, make: Callable[[], Awaitable[T]], now: datetime
     ) -> tuple[T, datetime]:
-        """The sum of this name, and when it was made: it is made again if it is too old."""
+        """The sum of this name and when it was computed. Computes it again if it is too old."""
         lock = self._making.setdefault(name, asyncio.Lock())
         async with lock:
             found = self._sums.get(name)

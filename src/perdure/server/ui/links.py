@@ -1,11 +1,11 @@
-"""The page behind a signed link: one question, for one person, without sign-in.
+"""The page of a signed link: one question, for one person, without sign-in.
 
-Opening it decides nothing, because mail scanners open links, too; only its form does, and once. It
-shows nothing but this question, and leads nowhere else. A link that cannot be used says why; one
-with a wrong signature says nothing about a question.
+Opening it decides nothing, because mail scanners open links, too; only its form does, once. It
+shows only this question and links to no other page. A link that cannot be used says why; one with
+a wrong signature reveals nothing about a question.
 
-The address has the link in its query, which our access log leaves out. As on all pages, the browser
-passes it on to no other site (`Referrer-Policy`), and keeps no copy of the page (`no-store`).
+The link is in the query of the address, which our access log leaves out. As on all pages, the
+browser sends it to no other site (`Referrer-Policy`) and caches no copy (`no-store`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ REFUSED: tuple[tuple[type[Error], str, str], ...] = (
     ),
     (NotFound, "The question is gone", "Its run was deleted. There is nothing to decide."),
 )
-"""Why a link cannot be used, as a title and a text."""
+"""Reasons why a link cannot be used, each with a title and a text."""
 
 
 class Seen(NamedTuple):
@@ -73,7 +73,7 @@ class Seen(NamedTuple):
 
     @property
     def is_mine(self) -> bool:
-        """Whether it was answered by the person of the link."""
+        """Whether the person of the link answered it."""
         answered = self.end.end is End.ANSWERED
         return answered and self.linked.wait.answered_by == self.linked.link.to
 
@@ -111,7 +111,7 @@ async def _look(ui: Ui, token: str) -> Seen:
     if linked.is_spent:
         raise LinkSpent(linked.wait.id)
     run = await run_of(ui, linked.wait)
-    # The link does not lead to another question of the run, so none is named.
+    # The link opens no other question of the run, so none is named.
     state = None if run is None else run.state
     end = question_end(linked.wait, state, ui.now, asks_again=False)
     return Seen(linked, run, end)
@@ -138,7 +138,7 @@ async def _answer(ui: Ui, seen: Seen, token: str) -> Response:
             return ui.redirect("/link", t=token)
     except BadAnswer:
         raise
-    except AnswerRefused:  # someone else was faster
+    except AnswerRefused:  # someone else answered first
         seen = await _look(ui, token)
     if seen.is_mine and _is_same(seen, form):  # a second click
         return ui.redirect("/link", t=token)

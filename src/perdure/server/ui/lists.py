@@ -1,8 +1,8 @@
-"""Lists by key: positions as parameters of an address, and filters without an index.
+"""Keyset pagination: positions as query parameters, and filters without an index.
 
-A list shows a page of `PAGE` rows. A filter that no index serves looks at `LOOKED_AT` rows at most,
-shows what it found, and offers to look further: a request takes as long on a large journal as on a
-small one, and the page says how far it looked.
+A list shows a page of `PAGE` rows. A filter without an index reads at most `LOOKED_AT` rows, shows
+what it found, says how far it read, and offers to continue. So a request takes as long on a large
+journal as on a small one.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from perdure.server.ui.page import Ui
 PAGE = 50
 """Rows on a page."""
 LOOKED_AT = 2000
-"""Rows that a filter without an index looks at, at most."""
+"""Maximum number of rows that a filter without an index reads."""
 EVALUATED = "evals:"
 """Prefix of the graphs of evaluations, which lists of everything leave out."""
 LONGEST = 2000
-"""Characters of a position in an address."""
+"""Maximum length of a position in an address."""
 
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Looked(Generic[R]):
-    """What a filter found among the rows it looked at."""
+    """What a filter found among the rows it read."""
 
     rows: list[R]
     last: R | None
-    """The row behind which to look further; None at the end of the list."""
+    """The row after which to continue. None at the end of the list."""
     is_cut: bool = False
-    """Whether it stopped because it had looked at enough rows, not because it had found enough."""
+    """Whether the filter stopped at its limit before the page was full."""
 
 
 async def look(
@@ -46,7 +46,7 @@ async def look(
     most: int = PAGE,
     looked_at: int = LOOKED_AT,
 ) -> Looked[R]:
-    """The first rows that are wanted, of `looked_at` that were read."""
+    """The first matching rows, of `looked_at` that were read."""
     found: list[R] = []
     last, number = None, 0
     for row in read:
@@ -85,13 +85,13 @@ def from_cursor(text: str, *kinds: type) -> tuple[Any, ...] | None:
 
 
 def bounded(number: int, most: int = 1000) -> str:
-    """A count that may have been cut: 12, or 1,000+."""
+    """A count that may have stopped at its limit: 12, or 1,000+."""
     return f"{number:,}+" if number >= most else f"{number:,}"
 
 
 async def require_every_thread(ui: Ui, scope: Scope = Scope.READ) -> None:
-    """Raise 403 unless the viewer has a scope, and may see every thread: what a page sums up, or
-    lists by other things than threads, needs 'admin' where handlers hide some threads."""
+    """Raise 403 unless the viewer has a scope and may see every thread. Where handlers hide some,
+    pages that sum up or list across threads require 'admin'."""
     ui.require(scope)
     if await ui.api.authorize("threads", "search", {}) is not None:
         ui.require(Scope.ADMIN)

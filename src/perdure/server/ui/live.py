@@ -1,8 +1,8 @@
 """Live updates: one poll of the journal per process, for all open tabs.
 
-While at least one tab follows, one task reads once a second which followed runs have changed, and
-the newest runs and questions: a few reads by index, however many tabs are open and however many
-runs there are. A tab learns only which runs changed, and renders those that it shows.
+While at least one tab follows, one task polls once a second for followed runs that changed and for
+the newest runs and questions: a few indexed reads for any number of tabs and runs. A tab learns
+only which runs changed, and renders those that it shows.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from perdure.journal import Journal
 from perdure.operations.live import Glance, glance
 
 INTERVAL = 1.0
-"""Seconds between two looks, unless the database is polled less often."""
+"""Seconds between two polls, unless the database is polled less often."""
 MOST_RUNS = 1000
-"""Runs that one tab may follow."""
+"""Maximum number of runs that one tab follows."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What changed since the last look."""
+    """What changed since the last poll."""
 
     changed: frozenset[str] = frozenset()
     """Followed runs that changed."""
     new_runs: tuple[str, ...] = ()
-    """Runs that were started, oldest first."""
+    """New runs, oldest first."""
     new_questions: tuple[str, ...] = ()
-    """The ids of questions that were asked, oldest first."""
+    """The ids of new questions, oldest first."""
     asking_runs: frozenset[str] = frozenset()
     """The runs that asked them."""
 
@@ -55,13 +55,13 @@ class Change:
         )
 
     def within(self, run_ids: frozenset[str]) -> Change:
-        """The part of it that a tab following these runs sees."""
+        """The part that concerns a tab following these runs."""
         return Change(self.changed & run_ids, self.new_runs, self.new_questions, self.asking_runs)
 
 
 @dataclass(eq=False)
 class Follower:
-    """One tab. Changes that it has not taken yet are joined.
+    """One tab. Changes that it has not consumed yet are merged.
 
     async with live.follow(run_ids) as changes:
         async for change in changes:
@@ -79,8 +79,8 @@ class Follower:
             self._has_some.set()
 
     async def __aenter__(self) -> AsyncIterator[Change]:
-        """Once this returns, nothing that happens is missed. What happened since the page was
-        rendered is the page's to look for: all its runs count as changed."""
+        """Once this returns, no change is missed. For what happened since the page was rendered,
+        all its runs count as changed."""
         self.feed.add(self)
         try:
             await self.feed.has_looked()
@@ -107,7 +107,7 @@ class Follower:
 
 
 class LiveFeed:
-    """The followers of one server process, and the task that looks for them."""
+    """The followers in one server process, and the task that polls for them."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -128,7 +128,7 @@ class LiveFeed:
             self._looking = asyncio.get_running_loop().create_task(self._look(self._has_looked))
 
     async def has_looked(self) -> None:
-        """Wait for the first look: later ones see what has changed since then."""
+        """Wait for the first poll; later ones see what has changed since then."""
         await self._has_looked.wait()
 
     def remove(self, follower: Follower) -> None:
@@ -142,7 +142,7 @@ class LiveFeed:
     async def _look(self, has_looked: asyncio.Event) -> None:
         before: Glance | None = None
         while True:
-            with contextlib.suppress(Error):  # a journal that is away ends no tab
+            with contextlib.suppress(Error):  # an unavailable journal ends no tab
                 now: Glance = await self._journal.ado(glance(self._followed))
                 if before is not None:
                     self._give(_difference(before, now))
@@ -157,7 +157,7 @@ class LiveFeed:
 
 
 def _difference(before: Glance, now: Glance) -> Change:
-    """What one look saw that the one before it did not."""
+    """What one poll saw that the previous one did not."""
     both = before.versions.keys() & now.versions.keys()
     changed = {id for id in both if before.versions[id] != now.versions[id]}
     changed |= now.versions.keys() - before.versions.keys()  # followed since, or a new run

@@ -1,4 +1,4 @@
-"""The last route under `/ui`: an unknown address gets an HTML page, too."""
+"""The last route under `/ui`: an HTML page for unknown addresses."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""New questions for the browser's notifications: a stream that one tab of a browser listens to.
+"""New questions for browser notifications: a stream that one tab of a browser listens to.
 
-A tab that is not looked at gives its other live connections back, but people are notified when they
-look elsewhere. So this stream is its own. The script makes one tab of a browser listen to it, and
-says each question once: it keeps the ids it has said. After a pause it passes the time of the last
-question, and gets what was asked since and is still open.
+A hidden tab closes its other live connections, but notifications are for people who look elsewhere,
+so they have their own stream. The script makes one tab listen, and remembers the ids it has shown,
+to show each question once. After a pause it sends the time of the last question, and gets those
+asked since that are still open.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from perdure.types import Kind, WaitState
 router = ui_router()
 
 MOST = 50
-"""Maximum number of questions that a tab gets after a pause."""
+"""Maximum number of questions sent to a tab after a pause."""
 OVERLAP = 10_000
-"""Questions that are older than the last one by at most so many milliseconds are sent again: they
-may have been stored later."""
+"""Questions up to this many milliseconds older than the last one are sent again: they may have been
+stored later."""
 LONGEST_PAUSE = 12 * 3600 * 1000
-"""After more milliseconds than this only new questions are sent: the inbox has the others."""
+"""After a longer pause, in milliseconds, only new questions are sent; the inbox has the others."""
 
 
 @router.get("/notifications/live")
@@ -58,7 +58,7 @@ async def _events(ui: Ui, since: int | None) -> AsyncGenerator[bytes]:
 
 
 async def _asked_since(ui: Ui, since: int, now: int) -> list[WaitRow]:
-    """Questions that were asked during a pause, and are open."""
+    """Questions that were asked during a pause and are still open."""
     if not now - LONGEST_PAUSE < since <= now:
         return []
     after = since - OVERLAP, ""

@@ -1,4 +1,4 @@
-"""The outbox: messages that are not delivered, and those that were given up; deliver one now."""
+"""The outbox: undelivered messages, and those that were given up; deliver one now."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABS = ("waiting", "given-up")
 
 @router.get("/outbox")
 async def list_messages(ui: UiDep, show: str = "waiting", behind: str = "") -> Response:
-    """By when they are tried next. Payloads are shown: so it needs 'admin', as in the API."""
+    """Messages by their next attempt. Shows payloads, so it requires 'admin', as in the API."""
     ui.require(Scope.ADMIN)
     if show not in TABS:
         raise ApiError(422, f"The outbox has no list {show!r}.")

@@ -1,4 +1,4 @@
-"""What the endpoint of a page gets: `Ui`. It renders, reads forms, redirects, and knows the viewer.
+"""`Ui`, the context of a page's endpoint: renders, reads forms, redirects, and knows the viewer.
 
     router = ui_router()
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 KEY = "perdure.ui"
 PREFIX = "/ui"
 MOST_FIELDS = 5000
-"""Fields that a form may have."""
+"""Maximum number of fields in a form."""
 NOTICE = "perdure_notice"
 """The cookie of a notice that the next page shows once."""
 ZONE = "perdure_zone"
@@ -65,7 +65,7 @@ class Form:
 
     @classmethod
     def parse(cls, body: bytes) -> Form:
-        """Read an URL-encoded body. Raises `ApiError`."""
+        """Read a URL-encoded body. Raises `ApiError`."""
         try:
             text = body.decode("utf-8")
             pairs = parse_qsl(
@@ -83,7 +83,7 @@ class Form:
         return next((one for key, one in self.pairs if key == name), default)
 
     def all(self, name: str) -> list[str]:
-        """Every value of a field: of check boxes with one name."""
+        """Every value of a field, as check boxes share a name."""
         return [one for key, one in self.pairs if key == name]
 
     def __contains__(self, name: str) -> bool:
@@ -96,10 +96,10 @@ class Ui:
 
     site: Site
     api: Api
-    """What the endpoints of the API get: for `own_api.access`."""
+    """The context of API endpoints, for `own_api.access`."""
     request: Request
     base: str
-    """Where the pages are: `/ui`, behind the prefix that the router was included with."""
+    """The path of the pages: `/ui`, after the prefix that the router was included with."""
     form_token: str
     public_form_token: str = ""
     """The same for a page that needs no sign-in."""
@@ -107,7 +107,7 @@ class Ui:
     now: datetime = field(kw_only=True)
     """By the journal's clock."""
     new_browser: str = ""
-    """The cookie that form tokens are bound to, if the browser has none yet."""
+    """The new cookie that form tokens are bound to, if the browser has none yet."""
     is_public: bool = False
     """Whether the page needs no sign-in: it then shows no navigation."""
 
@@ -125,7 +125,7 @@ class Ui:
 
     @property
     def actor(self) -> Actor:
-        """Who acts, through what and from where, for the record: pass it as `by`."""
+        """The actor to record, with how and from where: pass it as `by`."""
         return Actor(self.caller.identity or "", via="browser", address=self.api.address)
 
     @cached_property
@@ -148,7 +148,7 @@ class Ui:
             )
 
     async def renew(self) -> None:
-        """Render the next part of a stream at the time it is now."""
+        """Update the clock before the next part of a stream is rendered."""
         self.now = await self.runtime.now()
         self.__dict__.pop("context", None)
 
@@ -165,7 +165,7 @@ class Ui:
     # -- responses
 
     def page(self, template: str, *, title: str, section: str = "", **context: Any) -> Response:
-        """A whole page in our frame."""
+        """A whole page with navigation."""
         return _Deferred(self, template, {"title": title, "section": section, **context})
 
     def fragment(self, template: str, **context: Any) -> Html:
@@ -177,7 +177,7 @@ class Ui:
         return HTMLResponse(html, status)
 
     def redirect(self, path: str, *, notice: str = "", **query: Any) -> Response:
-        """Go to another page after a POST, which shows the notice once."""
+        """Redirect after a POST to a page that shows the notice once."""
         response = RedirectResponse(self.url(path, **query), 303)
         if notice:
             self.set_cookie(response, NOTICE, quote(notice[:500]), timedelta(minutes=1))
@@ -197,7 +197,7 @@ class Ui:
 
     @cached_property
     def context(self) -> dict[str, Any]:
-        """What every template may use."""
+        """The variables of every template."""
         return {
             "ui": self,
             "url": self.url,
@@ -232,7 +232,7 @@ class Ui:
         return sees_all and not self.is_public
 
     async def frame(self) -> dict[str, Any]:
-        """What the frame around a page shows."""
+        """The variables of the frame around a page."""
         signed_in = not self.is_public
         return {
             "navigation": [

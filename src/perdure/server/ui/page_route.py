@@ -1,10 +1,10 @@
-"""The route class of every page: who looks, forged forms, errors as pages, security headers.
+"""The route class of every page: the viewer, forged forms, errors as pages, security headers.
 
-As for the API, all of it is in the route and not in middleware, so it also holds in an application
-that includes `Runtime.router(ui=True)`.
+As for the API, this is done in the route and not in middleware, so it also applies in an
+application that includes `Runtime.router(ui=True)`.
 
-A POST is refused unless it carries the token of the form that we rendered, bound to a cookie of the
-browser and to who is signed in, and unless the browser says that it comes from our own pages.
+A POST is refused unless it carries the token of a form that we rendered, bound to a cookie of the
+browser and to the signed-in person, and comes from our own pages, as the browser reports it.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class PageRoute(APIRoute):
         return handle_page
 
     def place(self, request: Request) -> tuple[str, str]:
-        """Where the pages are, whatever prefix the router was included with, and which of them this
-        is. FastAPI does not say: the prefix is what the path has before that of this route."""
+        """The path of the pages, including any prefix of the router, and the path of this page in
+        them. FastAPI does not report the prefix: it is what precedes this route's own path."""
         path, root = request.scope["path"], request.scope.get("root_path", "").rstrip("/")
         found = self._with_prefix.match(path.removesuffix("/"))
         inside = f"{found['prefix'] if found else ''}{PREFIX}"
@@ -185,14 +185,14 @@ class PageRoute(APIRoute):
                 page = ui.page("error.html", title=_titles(status), status=status, message=message)
                 page.status_code = status
                 return await finished(page)
-            except Exception as second:  # the journal is away: the frame cannot be read
+            except Exception as second:  # the journal is unavailable, so the frame cannot be read
                 log_failure("Rendering an error page", second, self.site.runtime.redact)
         text = self.site.render("plain_error.html", {"title": _titles(status), "message": message})
         return HTMLResponse(text, status)
 
 
 def describe(error: Exception, site: Site) -> tuple[int, str]:
-    """The status and the message of an error, without what only the log may say."""
+    """The status and the message of an error, without details that belong in the log."""
     redact = site.runtime.redact
     if isinstance(error, HTTPException):
         return error.status_code, str(error.detail)

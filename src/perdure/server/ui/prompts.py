@@ -1,4 +1,4 @@
-"""Prompt versions: the list, one with its outcomes and plots, two versions beside each other."""
+"""Prompt versions: the list, one with its outcomes and plots, two versions side by side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perdure.types import PromptRecord
 router = ui_router()
 
 VERSIONS = 500
-"""Versions that are read for a page of the list."""
+"""Number of versions read for a page of the list."""
 
 
 @router.get("/prompts")
@@ -26,7 +26,7 @@ async def list_prompts(ui: UiDep, after: str = "") -> Response:
     found = await ui.runtime.journal.arun(plan)
     groups = [(name, list(some)) for name, some in groupby(found, key=lambda one: one.name)]
     if len(found) == VERSIONS and groups[1:]:
-        groups.pop()  # it may have more versions: it is on the next page
+        groups.pop()  # it may have more versions, so it goes to the next page
     shown = groups[:PAGE]
     more = shown[-1][0] if len(found) == VERSIONS or len(groups) > PAGE else None
     return ui.page(

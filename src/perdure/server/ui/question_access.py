@@ -1,4 +1,4 @@
-"""Finds a question that the viewer may see or answer, with what its page shows around it."""
+"""Finds a question that the viewer may see or answer, with its run and its history."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perdure.service.views.question_end import End, QuestionEnd, question_end
 from perdure.types import EventKind, Kind, Run, Wait, WaitRecord
 
 MOST_EVENTS = 2000
-"""Events about the questions of a run among which we look for those of one."""
+"""Maximum number of events read to find those about one question."""
 KINDS = (
     *(EventKind.WAIT, EventKind.ANSWER, EventKind.WITHDRAWN, EventKind.EXPIRED),
     *(EventKind.SIGNAL, EventKind.ASSIGNED, EventKind.COMMENT),
@@ -34,7 +34,7 @@ class Found:
     run: Run | None
     end: QuestionEnd
     newer: Wait | None = None
-    """What its run asks now."""
+    """The question that its run asks now instead."""
 
     @property
     def is_open(self) -> bool:
@@ -65,7 +65,7 @@ async def run_of(ui: Ui, record: WaitRecord) -> Run | None:
 
 
 async def history(ui: Ui, found: Found) -> Sequence[tuple[datetime, EventView]]:
-    """What happened to a question, oldest first."""
+    """The history of a question, oldest first."""
     events = await ui.runtime.events(found.record.run_id, limit=MOST_EVENTS, kinds=KINDS)
     mine = [one for one in events if one.data.get("wait") == found.record.id]
     return [
@@ -74,7 +74,7 @@ async def history(ui: Ui, found: Found) -> Sequence[tuple[datetime, EventView]]:
 
 
 async def is_withdrawable(ui: Ui, record: WaitRecord) -> bool:
-    """Whether the answer of a question can be taken back now."""
+    """Whether the answer to a question can be withdrawn now."""
     plan = ui.runtime.services.waits.answers(record.run_id)
     answers: dict[str, Answer] = await ui.runtime.journal.arun(plan)
     return record.id in answers and answers[record.id].can_withdraw

@@ -1,4 +1,4 @@
-"""Who looks after a question: take it, release it, hand it over; and what people say about it."""
+"""The assignee of a question: claim, release, assign; and comments about it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST_COMMENT = 10_000
 
 @router.post("/questions/{wait_id}/take")
 async def take(ui: UiDep, wait_id: str) -> Response:
-    """Look after a question; one of somebody else only if the form says that it was theirs."""
+    """Claim a question; take one over only from the assignee that the form shows."""
     ui.require(Scope.ANSWER)
     if not ui.actor:
         raise ApiError(422, "This server does not know your name and cannot assign this to you.")
@@ -28,7 +28,7 @@ async def take(ui: UiDep, wait_id: str) -> Response:
 
 @router.post("/questions/{wait_id}/release")
 async def release(ui: UiDep, wait_id: str) -> Response:
-    """Let others look after a question."""
+    """Release a question."""
     ui.require(Scope.ANSWER)
     holder = (await ui.form()).get("from")
     return await _assign(ui, wait_id, None, holder, "Released.")
@@ -36,7 +36,7 @@ async def release(ui: UiDep, wait_id: str) -> Response:
 
 @router.post("/questions/{wait_id}/hand-over")
 async def hand_over(ui: UiDep, wait_id: str) -> Response:
-    """Give a question to another person."""
+    """Assign a question to another person."""
     ui.require(Scope.ANSWER)
     form = await ui.form()
     to = form.get("to").strip()

@@ -1,7 +1,7 @@
 """The page of one question, and its answer.
 
-An answer goes to the id of a question, which is a hash of what was shown. If that has changed,
-expired, or someone else was faster, the answer is refused with a page that says so.
+An answer names the id of a question, which is a hash of what was shown. If the question has changed
+or expired, or someone else answered first, a page says so and the answer is refused.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def answer(ui: UiDep, wait_id: str) -> Response:
 
 
 async def send(ui: Ui, found: Found, form: AnswerForm) -> Response:
-    """Store an answer. The same one of the same person again is no error: it was sent."""
+    """Store an answer. The same answer by the same person again is not an error."""
     try:
         if form.is_good:
             await ui.runtime.answer(found.record.id, form.answer, by=ui.actor)
@@ -97,7 +97,7 @@ async def difference(ui: UiDep, wait_id: str) -> Response:
 
 @router.post("/questions/{wait_id}/withdraw")
 async def withdraw(ui: UiDep, wait_id: str) -> Response:
-    """Take an answer back that the run has not used."""
+    """Withdraw an answer that the run has not used."""
     ui.require(Scope.ANSWER)
     await find_question(ui, wait_id, "update")
     await ui.runtime.withdraw(wait_id, by=ui.actor)
@@ -107,7 +107,7 @@ async def withdraw(ui: UiDep, wait_id: str) -> Response:
 
 @router.post("/questions/{wait_id}/ask-again")
 async def ask_again(ui: UiDep, wait_id: str) -> Response:
-    """Have a damaged question asked again: an answer to it does that, and is refused."""
+    """Have a damaged question asked again, by answering it: the answer is refused."""
     ui.require(Scope.ANSWER)
     found = await find_question(ui, wait_id, "update")
     try:

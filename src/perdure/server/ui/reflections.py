@@ -17,7 +17,7 @@ from perdure.types import State
 router = ui_router()
 
 STATES = (State.HELD, State.RUNNING, State.PENDING, State.WAITING)
-"""States that the list has a tab for, what needs a person first."""
+"""The tabs of the list, by state; those that need a person come first."""
 ORDER = {state: n for n, state in enumerate(STATES)}
 
 
@@ -25,7 +25,7 @@ ORDER = {state: n for n, state in enumerate(STATES)}
 async def list_reflections(
     ui: UiDep, state: str = "", executor: str = "", behind: str = ""
 ) -> Response:
-    """What a page shows is chosen among the first rows, held ones first; so are the counts."""
+    """Pages and counts cover a bounded number of rows, held ones first."""
     await require_every_thread(ui)
     if state and state not in STATES:
         raise ApiError(422, f"Unfinished reflections have no state {state!r}.")

@@ -1,4 +1,4 @@
-"""The filters of the list of runs, as they are in its address.
+"""The filters of the list of runs, as query parameters.
 
     ?state=held&state=failed&graph=campaign&label=team=blue&since=7d&text=mailbox
 
@@ -24,16 +24,16 @@ AGES = (
     ("7d", "last 7 days"),
     ("30d", "last 30 days"),
 )
-"""Choices of when a run was started."""
+"""Choices for when a run was started."""
 NAMES = ("state", "graph", "label", "since", "until", "text", "thread", "parent")
 LONGEST = 1000
-"""Characters of one filter."""
+"""Maximum length of a filter."""
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 @dataclass(frozen=True)
 class Filters:
-    """The filters of one request: what they select, and how they are written."""
+    """The filters of one request: the search, and the text as written."""
 
     query: RunQuery
     written: Mapping[str, list[str]]
@@ -102,7 +102,7 @@ def _time(ui: Ui, name: str, text: str | None) -> datetime | None:
             return ui.now - timedelta(**{_UNITS[found[2]]: int(found[1])})
         at = datetime.fromisoformat(text)
         at = at if at.tzinfo is not None else at.replace(tzinfo=ui.zone)
-        at.timestamp()  # some dates near the years 1 and 9999 are none in UTC
+        at.timestamp()  # some dates near the years 1 and 9999 do not exist in UTC
         return at
     except (ValueError, OverflowError, OSError):
         problem = f"{name} must be a time span such as 7d, or a date such as 2026-05-01T09:00."

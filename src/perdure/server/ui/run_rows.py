@@ -1,7 +1,7 @@
-"""The rows of lists of runs: read for a page, or for all open tabs that show a run that changed.
+"""The rows of lists of runs, for a page or for all open tabs that show a changed run.
 
-Many tabs show the same runs. What changed is read once for all of them, and a row is rendered once
-for all viewers with the same zone and rights.
+Many tabs show the same runs. A change is read once for all of them, and a row is rendered once for
+all viewers with the same time zone and rights.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from perdure.service.views.waiting_for import RunLine, WaitingFor, ended_note, w
 from perdure.types import Run, State
 
 FRESH = 0.5
-"""Seconds for which what was read is given to other tabs: less than between two looks of the live
-feed, so nothing older than a change is shown after it."""
+"""Seconds for which a read is shared with other tabs: less than the live feed's poll interval, so
+that no stale row is shown after a change."""
 COUNTED = 1000
-"""Runs of a state that are counted at most."""
+"""Maximum number of runs counted in each state."""
 KEPT = 5000
-"""Rows in memory, for all tabs."""
+"""Maximum number of rows in memory, for all tabs."""
 LABELS = 3
-"""Labels and tags of a row."""
+"""Maximum number of labels and tags in a row."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Row:
 
     @property
     def tags(self) -> list[str]:
-        """Tags of the caller; that of the last worker says nothing about the run."""
+        """Tags of the caller, without that of the last worker."""
         given = [one for one in self.run.tags if not one.startswith("runtime:")]
         return given[: max(0, LABELS - len(self.labels))]
 
@@ -73,7 +73,7 @@ class Row:
 
     @property
     def survived(self) -> str:
-        """Which crashes it survived, and what it did not have to repeat."""
+        """The crashes it survived, and the work it did not repeat."""
         said = [count(self.line.recoveries, "crash")] if self.line.recoveries else []
         said = [one.replace("crashs", "crashes") for one in said]
         if calls := self.run.saved.get("model_calls"):
@@ -86,7 +86,7 @@ class Row:
 @dataclass
 class _Read:
     version: str
-    """Differs once something happened to the run."""
+    """A version that differs once the run has changed."""
     line: RunLine
     unknown: list[UnknownGraphName]
     at: float
@@ -103,7 +103,7 @@ class RowSource:
         self._counts: tuple[float, Mapping[State, int]] = (-FRESH, {})
 
     async def lines(self, ids: Iterable[str]) -> dict[str, _Read]:
-        """Runs as they are now, or were a moment ago. Those that were deleted are left out."""
+        """Runs as they are now or were a moment ago. Deleted ones are left out."""
         wanted = [*dict.fromkeys(ids)]
         async with self._reading:  # tabs wake up together: one of them reads
             if missing := [id for id in wanted if not self._is_fresh(id)]:
@@ -136,8 +136,7 @@ class RowSource:
             del self._read[id]
 
     async def rendered(self, ui: Ui, ids: Collection[str]) -> dict[str, tuple[str, Html]]:
-        """The version and the row of each of these runs, rendered once for viewers who see the
-        same."""
+        """The version and the row of each of these runs, rendered once for equal viewers."""
         who = (ui.base, ui.zone.key, ui.may(Scope.ADMIN))
         found = await self.lines(ids)
         for one in found.values():
@@ -148,7 +147,7 @@ class RowSource:
 
 
 def version(row: RunRow) -> str:
-    """A value that differs once something happened to a run."""
+    """A version that differs once a run has changed."""
     return str(row.events)
 
 
@@ -158,7 +157,7 @@ def _lines(services: Services, rows: Sequence[RunRow]) -> Plan[list[RunLine]]:
 
 
 def _unknown(service: RunService, found: Sequence[Run]) -> Plan[list[UnknownGraphName]]:
-    """The graphs that no worker has, if one of these runs may wait because of that."""
+    """Graphs without a worker, if one of these runs may be waiting because of that."""
     if not any(run.state is State.PENDING and run.due_at is not None for run in found):
         return []
     return (yield from service.unknown_graphs())
@@ -177,7 +176,7 @@ def make_row(ui: Ui, line: RunLine, unknown: Iterable[UnknownGraphName] = ()) ->
 
 
 async def visible_runs(ui: Ui, ids: Collection[str]) -> list[RunRow]:
-    """The rows of those of these runs that the viewer may see."""
+    """The rows of the runs among these that the viewer may see."""
     rows: list[RunRow] = await ui.runtime.journal.ado(runs.find_all(ids)) if ids else []
     seen = await ThreadFilter.of(ui.api)
     allowed = await ui.runtime.journal.arun(seen.visible({row.thread_id for row in rows}))

@@ -1,4 +1,4 @@
-"""The states of a run: at a step and before it, the latest, and where its graph goes on."""
+"""The state of a run: at a step and before it, the latest, and the nodes that come next."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StoredState:
 
     values: Mapping[str, Any] = field(default_factory=dict)
     checkpoint: str | None = None
-    """None: there is none."""
+    """None if there is none."""
     parent: str | None = None
     """The checkpoint before it."""
     step: int | None = None
@@ -66,7 +66,7 @@ def graph_of(runtime: Runtime, name: str, version: str) -> Graph | None:
 
 
 async def next_nodes(runtime: Runtime, graph: Graph, thread_id: str) -> tuple[str, ...]:
-    """The nodes where a thread goes on."""
+    """The nodes that run next on a thread."""
     try:
         state = await runtime.journal.in_thread(lambda: graph.pregel.get_state(place(thread_id)))
     except UNREADABLE:
@@ -75,7 +75,7 @@ async def next_nodes(runtime: Runtime, graph: Graph, thread_id: str) -> tuple[st
 
 
 class GraphShapes:
-    """The nodes and edges of graphs. All requests share one: LangGraph takes its time to draw."""
+    """The nodes and edges of graphs. All requests share one, because LangGraph draws slowly."""
 
     def __init__(self, site: Site) -> None:
         self._known: dict[str, GraphShape | None] = {}

@@ -1,6 +1,6 @@
-"""`/ui/runs`: the list of runs. Filters are in the address, pages go by key, rows change in place.
+"""`/ui/runs`: the list of runs. Filters are in the address, pages are by key, rows update in place.
 
-New runs do not move the rows that somebody reads: a link above them says how many there are.
+New runs do not move the rows on the screen: a link above them says how many there are.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ async def _counters(ui: Ui, filters: Filters) -> list[Counter]:
 
 
 def _link(ui: Ui, filters: Filters, **places: Position | None) -> str | None:
-    """The address of the page behind a position."""
+    """The address of the page after a position."""
     [(name, place)] = places.items()
     if place is None:
         return None
@@ -134,8 +134,8 @@ def _newer(ui: Ui, filters: Filters, found: RunPage) -> str | None:
 def _live_address(
     ui: Ui, filters: Filters, found: RunPage, counters: list[Counter], *, is_newest: bool
 ) -> str:
-    """Where the rows of a page change from. On the first page it also tells of runs that are newer
-    than its top."""
+    """The address of the live updates of a page. On the first page they also announce runs newer
+    than its first row."""
     shown = [f"{row.id}.{version(row)}" for row in found.rows]
     top = (ui.runtime.services.clock.now(), "")
     if found.rows:
@@ -147,8 +147,8 @@ def _live_address(
 
 @router.get("/run-list/live")
 async def follow_runs(ui: UiDep, id: Ids = None, top: str = "", counted: str = "") -> Response:
-    """Rows that changed, each as an event of its own, how many runs are newer than `top`, and how
-    many are in each state, once that is not `counted`."""
+    """Changed rows, each as one event; the number of runs newer than `top`; and the counters, once
+    they differ from `counted`."""
     ui.require(Scope.READ)
     filters = Filters.of(ui)
     given = dict(one.rpartition(".")[::2] for one in id or ())
@@ -189,7 +189,7 @@ async def _newer_than(ui: Ui, filters: Filters, top: Position, visible: Visible 
 
 
 async def _matching(ui: Ui, filters: Filters, ids: set[str], visible: Visible | None) -> set[str]:
-    """Those of these runs that the page would list."""
+    """The runs among these that the page would list."""
     search, journal = ui.runtime.services.run_search, ui.runtime.journal
     rows: list[RunRow] = await journal.ado(runs.find_all(ids))
     found = await journal.arun(search.matching(rows, filters.query, visible))

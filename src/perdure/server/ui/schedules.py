@@ -1,4 +1,4 @@
-"""Schedules: the list, one with its next times on two clocks; start now, disable, delete."""
+"""Schedules: the list, one with its next times in two zones; start now, disable, delete."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def enable(ui: UiDep) -> Response:
 
 @router.post("/schedules/start")
 async def start(ui: UiDep) -> Response:
-    """Start a run now. The form has a number, so that a second click starts no second run."""
+    """Start a run now. The form has a number, so a second click starts nothing."""
     ui.require(Scope.ADMIN)
     name, nonce, rt = ui.posted.get("name"), ui.posted.get("nonce"), ui.runtime
     if not nonce:
@@ -102,7 +102,7 @@ async def _find(ui: Ui, name: str) -> ScheduleRow:
 
 
 def _shown(ui: Ui, row: ScheduleRow, count: int = 10) -> dict[str, Any]:
-    """What templates show of a schedule."""
+    """The template variables of a schedule."""
     schedule = row.to_schedule(ui.runtime.engine.serializer)
     times = upcoming(row, ui.now, ui.zone, count)
     return {

@@ -1,4 +1,4 @@
-"""Scores: what people and programs thought of the newest runs, with plots by name."""
+"""Scores of the newest runs, by people and programs, with plots by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = ui_router()
 
 @router.get("/scores")
 async def list_scores(ui: UiDep, name: str = "", graph: str = "", behind: str = "") -> Response:
-    """The plots are about all rows that were looked at, the list shows a page of them."""
+    """The plots cover all rows that were read; the list shows a page of them."""
     ui.require(Scope.READ)
     seen = await ThreadFilter.of(ui.api)
     at = from_cursor(behind, int, str, str, str)
@@ -59,6 +59,5 @@ async def list_scores(ui: UiDep, name: str = "", graph: str = "", behind: str = 
 
 
 def _is_of(wanted: str, graph: str) -> bool:
-    """Whether a graph is wanted. Runs of evaluations are, if they are asked for: they have a page
-    of their own."""
+    """Whether a graph matches. Evaluations have their own page, and match only if asked for."""
     return graph == wanted if wanted else not graph.startswith(EVALUATED)

@@ -1,4 +1,4 @@
-"""Several questions decided at once: first what each one is sent, then which were accepted."""
+"""Several questions decided at once: first a preview, then which answers were accepted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from perdure.service.views.question_end import End
 router = ui_router()
 
 MOST = 100
-"""Questions that are decided at once."""
+"""Maximum number of questions decided at once."""
 VERDICTS = {"approve": Verdict.APPROVED, "reject": Verdict.REJECTED}
 NOT_ALIKE = "It cannot simply be approved or rejected. Open it and answer it."
 
@@ -35,14 +35,14 @@ class Line:
     title: str
     question: Question | None = None
     answer: QuickAnswer | None = None
-    """What it would be sent."""
+    """The answer to send."""
     problem: str = ""
     """Why it is not decided."""
 
 
 @router.post("/inbox/several")
 async def preview(ui: UiDep) -> Response:
-    """What would be sent, for each question. Changes nothing."""
+    """Preview the answer to each question. Changes nothing."""
     ui.require(Scope.ANSWER)
     decision, reason, ids = await _asked(ui)
     lines = [await _line(ui, id, VERDICTS[decision], reason) for id in ids]
@@ -59,7 +59,7 @@ async def preview(ui: UiDep) -> Response:
 
 @router.post("/inbox/several/send")
 async def send(ui: UiDep) -> Response:
-    """Send the answers, and say of each question whether it was accepted."""
+    """Send the answers, and show which were accepted."""
     ui.require(Scope.ANSWER)
     decision, reason, ids = await _asked(ui)
     lines = [await _sent(ui, id, VERDICTS[decision], reason) for id in ids]
@@ -116,7 +116,7 @@ async def _sent(ui: Ui, id: str, verdict: Verdict, reason: str) -> Line:
 
 
 async def _is_mine(ui: Ui, id: str, verdict: Verdict, reason: str) -> bool:
-    """Whether this person sent the same answer before: a form that was sent twice."""
+    """Whether this person sent the same answer before, as with a form sent twice."""
     try:
         found = await find_question(ui, id)
     except Error:

@@ -1,8 +1,8 @@
 """Signing in with a token, or with the URL that a server on loopback prints; signing out; home.
 
-The printed URL carries a key, which is exchanged for a session and removed from the address: it
-stays in no history and no screenshot. After signing in the browser goes to the page that was asked
-for, if that is one of ours.
+The printed URL carries a key, which is exchanged for a session and removed from the address, so
+that it is in no history and no screenshot. After signing in, the browser goes to the page that was
+asked for, if it is one of ours.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HOME = "/inbox"
 @router.get("", openapi_extra=PUBLIC)
 @router.get("/", openapi_extra=PUBLIC)
 async def home(ui: UiDep, key: str = "", next: str = "") -> Response:
-    """The inbox; with the key of the printed URL, sign in first."""
+    """Redirect to the inbox; with the key of the printed URL, sign in first."""
     if not key:
         return ui.redirect(HOME)
     signer = await ui.site.signer()
@@ -80,6 +80,6 @@ async def _form(ui: Ui, next: str, problem: str = "") -> Response:
 
 
 def own_path(next: str) -> str:
-    """A path of our own pages, or nothing: never an address that leads elsewhere."""
+    """A path of our own pages, or empty: never an address elsewhere."""
     is_own = next.startswith("/") and not next.startswith(("//", "/\\"))
     return next if is_own and next.isprintable() and "\\" not in next else ""

@@ -1,8 +1,8 @@
 """Signed texts of the browser pages: sessions, form tokens and the sign-in URL.
 
 The key is the journal's server secret, so every server on the journal accepts what another one
-signed, and a restart signs nobody out. Nothing is stored: a session of a token ends when the token
-does, because each request looks the token up.
+signed, and a restart ends no session. Nothing is stored: a session ends with its token, because
+each request looks the token up.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Signer:
         self._secret = secret
         self._sessions = URLSafeTimedSerializer(secret, salt="perdure.session")
         self.name = self._digest("name")[:8]
-        """Tells the cookies of this journal from those of another server on the same host."""
+        """Part of cookie names, different for each journal on the same host."""
         self.sign_in_key = self._digest("sign-in")[:40]
         """The key in the URL that a server on loopback prints."""
 

@@ -1,11 +1,11 @@
-"""The page of one run: what it waits for, its life as a picture, its graph, and everything it did.
+"""The page of one run: what it is waiting for, its timeline, its graph, and its details.
 
     /runs/{id}                  the page; `from` and `to` zoom, `open` shows an event, `tab` a tab
     /runs/{id}/events/{n}       the details of an event, as a part of the page
-    /runs/{id}/live             the parts of the page as they change
+    /runs/{id}/live             live updates of the page
 
-`single_run_actions` has what can be done to a run, `single_run_fork` its forks. The modules are
-named so that their addresses come after those of lists, such as `/runs/live`.
+`single_run_actions` has the actions, `single_run_fork` the forks. The modules are named so that
+their routes come after those of lists, such as `/runs/live`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def live(
     page: Pages = 0,
     seen: Pages = 0,
 ) -> Response:
-    """The parts of the page that change, while the run goes on."""
+    """Live updates of the page, until the run ends."""
     ui.require(Scope.READ)
     asked = _asked(first, last, open, tab, page)
     view = await read_run(ui, run_id, asked)

@@ -54,7 +54,7 @@ async def _effect(view: RunView, key: str) -> EffectRecord | None:
 
 
 def _recovery(view: RunView, event: Event) -> Recovery | None:
-    """What a crash cost, of the claim after it."""
+    """What a crash cost, for the claim that followed it."""
     if event.kind not in CLAIMS:
         return None
     segment = sum(one.kind in CLAIMS for one in view.events[: event.n])
@@ -64,7 +64,7 @@ def _recovery(view: RunView, event: Event) -> Recovery | None:
 async def _changes(
     view: RunView, found: EventDetails
 ) -> tuple[list[ChannelChange], StoredState | None]:
-    """What a step changed in the state."""
+    """The changes of a step to the state."""
     if found.checkpoint is None:
         return [], None
     runtime, thread_id = view.ui.runtime, view.run.thread_id
@@ -84,6 +84,6 @@ async def _changes(
 
 
 def _can_fork(view: RunView, found: EventDetails) -> bool:
-    """Whether a run can be forked from a step: from one of the graph itself, not of a subgraph."""
+    """Whether a run can be forked from a step: one of the graph itself, not of a subgraph."""
     has_place = found.checkpoint is not None and not found.checkpoint[0]
     return has_place and view.has_graph and view.ui.may(Scope.ADMIN)

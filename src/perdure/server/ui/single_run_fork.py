@@ -1,7 +1,7 @@
-"""Forking a run from one of its steps, with a state that can be edited before.
+"""Forking a run from one of its steps, with an editable state.
 
-The state is shown as JSON. Only the channels that were changed are given to the graph: they
-replace what is there, whatever reducer they have. What was typed stays when it is refused.
+The state is shown as JSON. Only changed channels are passed to the graph: they replace the old
+values, whatever their reducer is. If the form is refused, it keeps what was typed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from perdure.service.views.run_offers import FORK
 router = ui_router()
 
 LARGEST = 400_000
-"""Characters of a state that can be edited in a page."""
+"""Maximum length of a state that can be edited."""
 
 
 @dataclass(frozen=True)
 class Typed:
-    """What a person typed, or what the form begins with."""
+    """What a person typed, or the initial values of the form."""
 
     state: str
     as_node: str = ""
@@ -74,7 +74,7 @@ async def fork(ui: UiDep, run_id: str) -> Response:
 
 
 class NotThatState(ValueError):
-    """What was typed cannot be a state. Its message says why."""
+    """The typed text is not a valid state. The message says why."""
 
 
 def _refused(ui: Ui, row: RunRow, state: StoredState, typed: Typed, error: Exception) -> Response:
@@ -119,7 +119,7 @@ def _as_text(values: Mapping[str, Any]) -> str:
 
 
 def _readable(value: Any) -> Any:
-    """A message without the fields that are empty."""
+    """A message without its empty fields."""
     found = json_default(value)
     if not isinstance(value, BaseMessage):
         return found
@@ -127,7 +127,7 @@ def _readable(value: Any) -> Any:
 
 
 def _update(graph: Graph | None, values: Mapping[str, Any], typed: str) -> dict[str, Any]:
-    """What a person changed in a state, as an update that replaces it. Raises `NotThatState`."""
+    """The edits of a state, as an update that replaces channels. Raises `NotThatState`."""
     if not typed.strip():
         return {}
     try:

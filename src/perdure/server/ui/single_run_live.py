@@ -1,4 +1,4 @@
-"""The page of a run while it goes on: the parts that changed, and what it says as it says it."""
+"""Live updates of a run's page: the parts that changed, and the output as it is produced."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from perdure.service.views.message_parts import message_parts
 from perdure.types import Chunk, State
 
 AGAIN = 5.0
-"""Seconds after which the picture of a run that is driven is drawn again."""
+"""Seconds between two drawings of the timeline while a run is driven."""
 SPOKEN = 0.25
-"""Seconds between two updates of what a run says."""
+"""Seconds between two updates of the output."""
 MOST_MESSAGES = 8
-"""Messages of a run that are shown while it runs."""
+"""Maximum number of messages shown while a run is driven."""
 VOLATILE = re.compile(r'<time\b.*?</time>|name="key" value="[^"]*"', re.S)
-"""What differs each time a part is rendered: ages, and the key of a form."""
+"""What differs in each rendering of a part: ages, and the keys of forms."""
 
 
 async def follow(ui: Ui, view: RunView, seen: int) -> AsyncGenerator[bytes]:
-    """The parts of a page that change, until its run has ended. `seen` is the last event that the
-    page shows."""
+    """The changed parts of a page, until its run has ended. `seen` is the last event that the page
+    shows."""
     sent, parts = Sent(), await _parts(view)
     if seen != len(view.events):
         for name, html in parts.items():
@@ -77,7 +77,7 @@ async def _parts(view: RunView) -> dict[str, Html]:
 
 @dataclass
 class Sent:
-    """The parts of a page as the browser has them. That time passes is no change."""
+    """The parts of a page as the browser has them. Passing time does not count as a change."""
 
     known: dict[str, str] = field(default_factory=dict)
 
@@ -97,7 +97,7 @@ class Sent:
 
 @dataclass
 class Output:
-    """What a run says: its last messages, and what nodes wrote, as they grow."""
+    """The live output of a run: its last messages, and what nodes wrote, as they grow."""
 
     events: MessageEvents = field(default_factory=MessageEvents)
     messages: dict[str, Any] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class Output:
             del self.messages[oldest], self.first[oldest]
 
     def _forget_from(self, number: int | None) -> None:
-        """A process died: what it said from there on comes again."""
+        """A process died: its output from that chunk on is replaced."""
         if number is None:
             return
         self.events.forget_from(number)
@@ -138,14 +138,14 @@ class Output:
 
 @dataclass(frozen=True)
 class News:
-    """What happened since the last look."""
+    """What happened since the last update."""
 
     run: bool = False
     chunks: tuple[Chunk, ...] = ()
 
 
 class _Both:
-    """Waits for changes of a run and for what it says, whichever comes first."""
+    """Waits for changes of a run or for output, whichever comes first."""
 
     def __init__(self, ui: Ui, view: RunView, streams: bool) -> None:
         self._changes = ui.live.follow([view.run.id])
@@ -171,7 +171,7 @@ class _Both:
         await self._changes.__aexit__(*error)
 
     async def next(self, timeout: float) -> News:
-        """The next change, or nothing after some seconds."""
+        """The next change, or None after some seconds."""
         for name, iterator in self._iterators.items():
             if name not in self._waiting:
                 self._waiting[name] = asyncio.ensure_future(_next(iterator))
@@ -182,7 +182,7 @@ class _Both:
         return News(self._take("run") is not None, tuple(chunks))
 
     async def _said(self) -> list[Chunk]:
-        """The chunks that came, and those of the next moment: text comes in many small pieces."""
+        """The chunks that came, and those that follow at once: text comes in many small pieces."""
         found: list[Chunk] = []
         end = asyncio.get_running_loop().time() + SPOKEN
         while (chunk := self._take("chunk")) is not None:

@@ -18,9 +18,9 @@ from perdure.service.views.waiting_for import RunLine, line_note
 from perdure.types import Event, EventKind, State
 
 PAGE = 50
-"""Rows of a tab."""
+"""Maximum number of rows in a tab."""
 LONGEST = 300
-"""Characters of the arguments of an effect in a row."""
+"""Maximum length of an effect's arguments in a row."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Line:
     event: Event
     view: EventView
     day: str = ""
-    """The day, of the first event of it in the list."""
+    """The day, for its first event in the list."""
 
 
 async def render_tab(view: RunView) -> Html:

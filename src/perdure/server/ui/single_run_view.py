@@ -45,13 +45,13 @@ RESTING = (State.RUNNING, State.WAITING, State.PAUSED, State.HELD, State.FAILED)
 
 @dataclass(frozen=True)
 class Asked:
-    """What the address of a page says: which part of the life is shown, what is opened."""
+    """The parameters of a page's address: the zoom, the open event, the tab."""
 
     zoom: Zoom | None = None
     open: int | None = None
     tab: str = "history"
     page: int = 0
-    """How many pages of the tab come before."""
+    """The page of the tab, from 0."""
 
     def query(self, **changes: Any) -> dict[str, Any]:
         """The parameters of an address, with some of them changed."""
@@ -187,7 +187,7 @@ class RunView:
         return self.life if zoom is None else self.life.between(zoom.first, zoom.last)
 
     def _wider(self) -> Zoom | None:
-        """Twice as much of the life around what is shown."""
+        """A zoom twice as wide, around the current one."""
         zoom, last = self.asked.zoom, self.events[-1].n if self.events else 0
         if zoom is None:
             return None
@@ -203,11 +203,11 @@ class RunView:
 
     @property
     def links(self) -> Links:
-        """Where the elements of the picture lead: to their details, or to a zoom."""
+        """The links of the picture: to details of events, or to a zoom."""
         return Links(self.open_link, lambda zoom: {"href": self.url(**_range(zoom))})
 
     def open_link(self, number: int) -> Mapping[str, object]:
-        """A link that opens the details of an event: without a script, the whole page with them."""
+        """A link that opens the details of an event; without scripts, it loads the whole page."""
         fragment = self.ui.url(
             f"/runs/{self.run.id}/events/{number}", **self.asked.query(open=None)
         )
@@ -224,7 +224,7 @@ def _range(zoom: Zoom) -> dict[str, int]:
 
 
 async def read_run(ui: Ui, run_id: str, asked: Asked, action: str = "read") -> RunView:
-    """A run that the viewer may see, or `update`, with what its page needs. Raises `NotFound`."""
+    """A run that the viewer may see, or `update`, with the data of its page. Raises `NotFound`."""
     row = await find_run(ui.api, run_id, action)
     runtime = ui.runtime
     run: Run = await runtime.journal.arun(runtime.services.runs.show(row, output=False))

@@ -1,6 +1,6 @@
 """`/ui/threads/one`: one thread as a chat, with its runs, its state, and a form for a signal.
 
-While a run goes on, what it says is appended: only messages that are new or have changed are sent.
+While a run is driven, its messages are appended: only new and changed ones are sent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from perdure.types import State
 router = ui_router()
 
 RUNS = 50
-"""Runs of a thread that are read: the newest ones."""
+"""Maximum number of runs read, newest first."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Talk:
 
     @property
     def awaited(self) -> list[Row]:
-        """Its runs that wait for a person or a signal."""
+        """Its runs that are waiting for a person or a signal."""
         found = [row for row in self.rows if row.waiting and row.waiting.wait_id]
         return [row for row in found if row.waiting and row.waiting.kind in ("person", "signal")]
 
@@ -123,8 +123,8 @@ def _turn(ui: Ui, row: RunRow) -> Turn:
 
 @router.get("/conversation/live")
 async def follow_thread(ui: UiDep, id: str, seen: str = "") -> Response:
-    """Messages that are new or have changed, each as an event, and the runs of the thread. `seen`
-    is the version that the page has."""
+    """New and changed messages, each as an event, and the runs of the thread. `seen` is the version
+    that the page has."""
     ui.require(Scope.READ)
     shown = await read_talk(ui, id)
     return ui.stream(_changes(ui, shown, seen))
@@ -146,7 +146,7 @@ async def _changes(ui: Ui, shown: Talk, seen: str) -> AsyncGenerator[bytes]:
 
 
 async def _talks(ui: Ui, shown: Talk) -> AsyncGenerator[Talk]:
-    """A thread each time that something happened on it. A new run of it is followed, too."""
+    """A thread, each time something happens on it. New runs of it are followed, too."""
     thread_id = shown.thread.thread_id
     while True:
         known = shown.run_ids
@@ -219,7 +219,7 @@ def _rest(ui: Ui, shown: Talk) -> dict[str, Html]:
 
 @router.post("/signals")
 async def send_signal(ui: UiDep) -> Response:
-    """Send a signal to a thread. The same form sent twice stores it once."""
+    """Send a signal to a thread. A form that is sent twice stores it once."""
     ui.require(Scope.ADMIN)
     form = await ui.form()
     thread_id, name = form.get("thread"), form.get("name").strip()
@@ -253,7 +253,7 @@ async def send_signal(ui: UiDep) -> Response:
 
 
 def typed(text: str) -> tuple[Any, str]:
-    """The value of a signal as it was typed: JSON, or a text that is none."""
+    """The value of a signal as typed: JSON, or else plain text."""
     if not text.strip():
         return None, ""
     try:

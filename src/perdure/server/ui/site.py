@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_COUNTED = 100
-"""Open questions that the navigation counts at most."""
+"""Maximum number of open questions that the navigation counts."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Site:
         return LiveFeed(self.runtime.journal)
 
     def part(self, kind: Callable[[Site], T]) -> T:
-        """Something that all requests share, made by its first use: `site.part(RowSource)`."""
+        """An object that all requests share, created on first use: `site.part(RowSource)`."""
         if kind not in self._parts:
             self._parts[kind] = kind(self)
         found: T = self._parts[kind]

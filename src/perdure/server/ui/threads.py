@@ -1,4 +1,4 @@
-"""`/ui/threads`: the threads, newest activity first, and what the last run of each waits for."""
+"""`/ui/threads`: the list of threads, newest activity first, with each one's last run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = 50
 """Threads on one page."""
 STATUSES = ("idle", "busy", "interrupted", "error")
 LONGEST = 1000
-"""Characters of one filter."""
+"""Maximum length of a filter."""
 LABELS = 3
 
 
@@ -34,7 +34,7 @@ class Line:
 
     thread: Thread
     row: Row | None
-    """Its last run, with what that waits for."""
+    """Its last run, with what it is waiting for."""
 
     @property
     def labels(self) -> list[tuple[str, str]]:
@@ -89,7 +89,7 @@ def _query(text: str, graph: str, status: str) -> ThreadQuery:
 
 
 async def _is_thread(ui: Ui, seen: ThreadFilter, query: ThreadQuery) -> bool:
-    """Whether the id of a thread was searched for, and nothing else."""
+    """Whether the search is for the id of a thread and nothing else."""
     if query != ThreadQuery(text=query.text) or len(query.text) > 512:
         return False
     plan = ui.runtime.services.threads.find(query.text)

@@ -1,4 +1,4 @@
-"""Workers: who is alive, what each drives and until when it holds it; drain one."""
+"""Workers: their state, the runs they drive and when the leases end; drain one."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from perdure.types import DrivenRun, WorkerInfo, WorkerState
 router = ui_router()
 
 SHOWN = 20
-"""Runs that are listed of each worker."""
+"""Maximum number of runs listed for each worker."""
 MOST = 100
-"""Workers on the page."""
+"""Maximum number of workers on the page."""
 HERE = (WorkerState.ALIVE, WorkerState.DRAINING)
 
 
@@ -71,7 +71,7 @@ async def _find(ui: Ui, id: str) -> WorkerInfo:
 
 
 async def _found(ui: Ui) -> dict[str, Any]:
-    """The workers, those that are there first, each with the first of what it drives."""
+    """The workers, live ones first, each with its first runs."""
     every = await ui.runtime.workers()
     every.sort(key=lambda one: one.state not in HERE)
     shown = every[:MOST]

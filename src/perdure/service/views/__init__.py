@@ -1,20 +1,21 @@
-"""What people see of a journal: rows and events in words.
+"""Views: what people see of a journal, as values and in words.
 
 Pure: values in, frozen dataclasses out. A view knows no database, terminal, colour or width; the
-command line, and any other display, only renders it. Text of users is returned as it is: escaping
-it is the renderer's part. What renders for the browser is here too, so that every page looks alike.
+command line and the pages only render it. User text is returned unchanged: renderers escape it.
+Renderers for the browser are here too, so that all pages look alike.
 
     event_wording    one event as a sentence, with its tone and the next step it calls for
     timeline         the history of a run as periods: driven, asleep, waiting
-    timeline_picture the same as SVG: timeline_parts is what is drawn, in bounds, timeline_scale and
-                     timeline_layout where, timeline_drawing how; picture_style its style sheet
-    run_life         the life of a run as a value, which notebooks show; inbox_value, notebook
-    time_spent       where the time of a run went, as a bar
+    timeline_picture the same as SVG: timeline_parts and timeline_marks, what is drawn;
+                     timeline_scale and timeline_layout, where; timeline_drawing, how;
+                     picture_style, its style sheet
+    run_life         the timeline of a run as a value for notebooks; inbox_value, notebook
+    time_spent       how a run spent its time, as a bar
     event_details    one event in full; state_difference, what a step changed
-    run_offers       what can be done to a run, with its consequence; run_facts, its facts
-    graph_picture    the graph of a run as SVG, with where the run is; graph_layout places it
+    run_offers       the actions possible on a run, with their consequences; run_facts, its facts
+    graph_picture    the graph of a run as SVG, with the run's position; graph_layout, the layout
     attention        what a run is waiting for now; what the inbox shows
-    waiting_for      the same in a few words, for the lines of a list
+    waiting_for      the same in a few words, for lists
     consequences     what pausing, cancelling or retrying a run will do
     bulk_preview     the same for several runs, grouped and counted
     conversation     the state of a thread as a chat; message_parts, one message
@@ -24,12 +25,12 @@ it is the renderer's part. What renders for the browser is here too, so that eve
     markup           HTML and SVG whose texts are escaped
     charts           plots as SVG
     page             a self-contained HTML page
-    whole_value      a value in full, for a person who decides about it
-    question         an open question, whatever dialect it is asked in; tool_calls: what it runs
-    answer_form      its form; question_answers, answer_difference: what that sends, and changes
-    question_end     why a question takes no answer any more
+    whole_value      a value in full, for the person who decides
+    question         an open question in any dialect; tool_calls: the calls it asks about
+    answer_form      its form; question_answers: the answers; answer_difference: the edits
+    question_end     why a question no longer takes an answer
     schema_form      a JSON Schema as the fields of a form (form_fields); schema_parts, schema_words
-    question_form    what was filled in as a value of exactly that schema; typed_values, field_texts
+    question_form    a filled-in form as a value of that schema; typed_values, field_texts
     schema_summary   a JSON Schema in one line, and an answer that fits it
     event_fields     the fields of an event that are not content, for logs and tables
     tables           runs, events, effects, waits, scores and decisions as flat rows

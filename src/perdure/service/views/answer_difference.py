@@ -1,4 +1,4 @@
-"""What an answer changes of what was shown, before it is sent. Pure."""
+"""The difference between an answer and what was shown, before it is sent. Pure."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Difference:
     """The action it belongs to; empty if the question has none."""
     name: str
     before: str | None
-    """None: it was not there."""
+    """None if it is new."""
     after: str | None
-    """None: it is not there any more."""
+    """None if it was removed."""
 
     @property
     def html(self) -> Html:
-        """The text after, with what changed."""
+        """The new text, with the changes marked."""
         if self.before is None:
             return element("pre", element("ins", self.after or ""))
         if self.after is None:
@@ -37,7 +37,7 @@ class Difference:
 
 
 def differences(form: AnswerForm) -> list[Difference]:
-    """What a form that was filled in changes of what the question showed. Empty: nothing."""
+    """The changes that a filled-in form makes to what the question showed."""
     if not form.is_good:
         return []
     if form.how == "decisions":
@@ -72,7 +72,7 @@ def edited_arguments(form: AnswerForm, n: int) -> Mapping[str, Any]:
 def changed_arguments(
     tool: str, before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> Iterator[Difference]:
-    """The arguments that are not the same."""
+    """The arguments that differ."""
     for name in dict.fromkeys([*before, *after]):
         if name not in after:
             yield Difference(tool, name, _text(before[name]), None)

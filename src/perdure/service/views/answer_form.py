@@ -1,8 +1,8 @@
 """The form of a question: empty, or with what a person filled in. Pure.
 
 A form sends `how`: `decisions` (one for each action), `form` (the fields of a schema), `text`,
-`json` or `quick`. Whatever it sends, the answer is made here, and it fits the question or there is
-an error where the person looks for it.
+`json` or `quick`. The answer is made here from all of these. Either it fits the question, or the
+form has an error at the field concerned.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EMPTY = "Write an answer."
 
 @dataclass(frozen=True)
 class ActionForm:
-    """The decision about one action, as far as it was made."""
+    """The decision about one action, complete or not."""
 
     n: int
     action: Action
@@ -50,12 +50,12 @@ class AnswerForm:
     """The fields of the question's schema."""
     quick: tuple[QuickAnswer, ...] = ()
     how: str = ""
-    """Which part of it was sent."""
+    """Which part of the form was sent."""
     text: str = ""
     json: str = ""
     error: str = ""
     answer: Any = LEFT_OUT
-    """The answer, once it was sent and nothing is wrong."""
+    """The answer, once the form was sent and has no errors."""
 
     @property
     def is_good(self) -> bool:
@@ -63,7 +63,7 @@ class AnswerForm:
 
 
 def empty_form(question: Question, zone: tzinfo = UTC) -> AnswerForm:
-    """The form of a question, with nothing filled in."""
+    """The empty form of a question."""
     if question.damaged is not None:
         return AnswerForm(question)
     actions = tuple(
@@ -154,7 +154,7 @@ def _decided(form: AnswerForm, posted: Posted, zone: tzinfo) -> AnswerForm:
 
 
 def _read(form: ActionForm, posted: Posted, zone: tzinfo) -> tuple[ActionForm, Given | None]:
-    """The decision about one action, if there is one and nothing is wrong with it."""
+    """The decision about one action, if there is one without errors."""
     said = _first(posted, f"decision.{form.n}")
     decision = next((one for one in form.action.allowed if one == said), None)
     texts = [_first(posted, f"{name}.{form.n}") for name in ("reason", "message")]

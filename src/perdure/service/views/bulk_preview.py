@@ -1,4 +1,4 @@
-"""What an action on several runs will do, grouped and counted, before it is done."""
+"""A preview of an action on several runs: what it will do, grouped and counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.types import Run
 
 @dataclass(frozen=True)
 class Group:
-    """Runs to which the same will happen."""
+    """Runs with the same consequence."""
 
     happens: bool
     text: str
@@ -21,7 +21,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """Their number, and what happens: `12 runs: cancelled at once`."""
+        """The number of runs and the consequence: `12 runs: cancelled at once`."""
         return f"{count(len(self.runs), 'run')}: {self.text}"
 
 
@@ -31,26 +31,26 @@ class BulkPreview:
 
     action: RunAction
     groups: tuple[Group, ...]
-    """Those to which something happens first, the largest of them first."""
+    """Groups that change first, largest first."""
     effects: int
-    """How many effects will be undone, or called again."""
+    """Number of effects that will be undone or called again."""
     children: int
-    """How many child runs will be cancelled."""
+    """Number of child runs that will be cancelled."""
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """The ids of the runs to which it will be done."""
+        """The ids of the runs that will change."""
         every = (run.id for group in self.groups if group.happens for run, _ in group.runs)
         return tuple(every)
 
     @property
     def left(self) -> int:
-        """How many runs will be left as they are."""
+        """Number of runs that stay unchanged."""
         return sum(len(group.runs) for group in self.groups if not group.happens)
 
     @property
     def sentence(self) -> str:
-        """All of it in one sentence."""
+        """The whole preview in one sentence."""
         if not self.changed:
             return f"None of these runs can be {self.action.done} now."
         said = f"{count(len(self.changed), 'run')} will be {self.action.done}"

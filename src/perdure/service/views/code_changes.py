@@ -1,7 +1,7 @@
-"""What a change of code would do to unfinished runs: one view for `perdure check` and the page.
+"""What a code change would do to unfinished runs, for `perdure check` and the page.
 
-Runs that would be held for the same reason are one group, with what to do about it. A graph with
-unfinished runs that is not registered is named with the likely cause.
+Runs that would be held for the same reason form a group, with what to do about it. An unregistered
+graph with unfinished runs is listed with the likely cause.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class HeldGroup:
     """Runs of a graph that would be held for the same reason."""
 
     graph: str
-    """With its version, if it has one."""
+    """The name, with the version if there is one."""
     reason: str
     """What changed, and what to do."""
     lost: tuple[str, ...]
-    """The nodes where they would go on, and cannot."""
+    """The missing nodes at which they would continue."""
     runs: Sequence[LostRunLike]
 
     @property
@@ -82,18 +82,18 @@ class Unregistered:
 
 @dataclass(frozen=True)
 class CodeChanges:
-    """What the graphs that are registered now would do to unfinished runs."""
+    """What the registered graphs would do to unfinished runs."""
 
     checked: int
-    """How many unfinished runs there are."""
+    """Number of unfinished runs."""
     held: tuple[HeldGroup, ...]
     unregistered: tuple[Unregistered, ...]
     elsewhere: int = 0
-    """Runs of graphs that other processes are said to register, which are not checked."""
+    """Runs of graphs declared to be registered elsewhere; not checked."""
 
     @property
     def is_fine(self) -> bool:
-        """Whether every run that was checked can go on."""
+        """Whether every checked run can continue."""
         return not self.held and not self.unregistered
 
     @property

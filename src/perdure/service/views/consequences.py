@@ -1,7 +1,7 @@
-"""What pausing, cancelling or retrying a run will do, in words, before it is done.
+"""The consequences of pausing, cancelling or retrying a run, in words.
 
 The statements of `journal/queries.sql` decide (`stop_run`, `go_on`, `stop_descendants`,
-`retry_effects`); this says what they will decide for a run as it is now.
+`retry_effects`); this predicts what they will do to a run in its current state.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from perdure.service.views.formatting import count, duration
 from perdure.types import ENDED, Control, Run, State
 
 NAMED = 3
-"""Maximum number of effects that are named."""
+"""Maximum number of effects named."""
 
 
 class RunAction(StrEnum):
-    """What a person can do to a run."""
+    """An action on a run."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -28,7 +28,7 @@ class RunAction(StrEnum):
 
     @property
     def done(self) -> str:
-        """The word for a run to which it was done."""
+        """The past participle: `cancelled`."""
         return _DONE[self]
 
 
@@ -42,18 +42,18 @@ _DONE = {
 
 @dataclass(frozen=True)
 class Stakes:
-    """What an action on a run touches besides the run itself."""
+    """What an action on a run affects besides the run itself."""
 
     control: Control | None = None
     """What the run was asked to do after its current step."""
     undoable: tuple[str, ...] = ()
-    """Names of effects that are undone if it is cancelled."""
+    """Names of the effects that a cancellation undoes."""
     failed: tuple[str, ...] = ()
-    """Names of effects that are called again if it is retried."""
+    """Names of the effects that a retry calls again."""
     unknown: tuple[str, ...] = ()
     """Names of effects with an unknown outcome."""
     children: int = 0
-    """How many unfinished runs below it are cancelled with it."""
+    """Number of unfinished descendants that are cancelled with it."""
     is_passed: bool = False
     """Whether a later run of its thread has begun."""
 
@@ -64,14 +64,13 @@ class Consequence:
 
     happens: bool
     text: str
-    """What becomes of the run: `cancelled after its current step`; or why not."""
+    """The consequence for the run: `cancelled after its current step`; or why there is none."""
     also: tuple[str, ...] = ()
     """What else happens: `undoes 2 effects: charge, mail`."""
 
 
 def consequence(run: Run, action: RunAction, stakes: Stakes, grace: timedelta) -> Consequence:
-    """What an action will do to a run as it is now. A step of a run that is stopped may go on for
-    its `grace`."""
+    """What an action will do to a run in its current state. The current step has `grace` to end."""
     if why := why_not(run.state, action, stakes):
         return Consequence(False, f"not {action.done}: {why}")
     match action:
@@ -87,7 +86,7 @@ def consequence(run: Run, action: RunAction, stakes: Stakes, grace: timedelta) -
 
 
 def why_not(state: State, action: RunAction, stakes: Stakes) -> str:
-    """Why an action does nothing to a run. Empty if it does something."""
+    """Why an action has no effect on a run. Empty if it has one."""
     match action:
         case RunAction.RETRY:
             return _why_not_retried(state, stakes)
@@ -152,7 +151,7 @@ def _names(names: Iterable[str]) -> str:
 
 
 def outcome(action: RunAction, state: State, control: Control | None) -> str:
-    """What has become of a run after an action that was accepted."""
+    """The result of an accepted action on a run."""
     if state is State.RUNNING and control is not None:
         stopped = "cancelled" if control is Control.CANCEL else "paused"
         return f"asked to stop: {stopped} after its current step"

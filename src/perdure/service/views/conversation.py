@@ -1,9 +1,8 @@
 """The state of a thread as a conversation: its messages in order, and the other channels.
 
-A tool's result is shown with the call that asked for it. Which run said a message is known from the
-inputs of the runs: a person's message begins the run that was started with it, and what follows is
-that run's, up to the next person's. Where a run in between was started with something else, that is
-not known, and nothing is claimed.
+A tool's result is shown with its call. The inputs of the runs tell which run a message belongs to:
+a person's message begins the run that was started with it, and the messages up to the next person's
+belong to that run. If a run in between was started with something else, the run is left unknown.
 """
 
 from __future__ import annotations
@@ -62,22 +61,22 @@ class Bubble:
     parts: MessageParts
     calls: tuple[MadeCall, ...] = ()
     run_id: str | None = None
-    """The run that said it, or that was started with it; None if that is not known."""
+    """The run that produced it or was started with it. None if unknown."""
     begins_run: bool = False
     """Whether it is the first message of that run."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """A thread as people read it."""
+    """A thread as a chat."""
 
     bubbles: tuple[Bubble, ...] = ()
     """Oldest first."""
     earlier: int = 0
-    """How many messages there are before these."""
+    """Number of messages before these."""
     total: int = 0
     queued: tuple[Bubble, ...] = ()
-    """Messages of runs that have not begun."""
+    """Messages to runs that have not begun."""
     values: Mapping[str, Any] | None = None
     """The other channels; None if the state is no mapping of channels."""
 
@@ -120,12 +119,12 @@ def asked_in(given: Any) -> str:
 
 
 def _is_pair(given: Any) -> bool:
-    """Whether it is a message as LangGraph takes it: ("user", "hi")."""
+    """Whether it is a message in LangGraph's short form: ("user", "hi")."""
     return isinstance(given, tuple) and len(given) == 2 and all(isinstance(x, str) for x in given)
 
 
 def _messages(state: Any) -> tuple[str | None, Sequence[Any]]:
-    """The channel with the messages, and them."""
+    """The channel with the messages, and the messages."""
     if _are_messages(state):
         return None, state
     if not isinstance(state, Mapping):
@@ -163,7 +162,7 @@ def _bubbles(messages: Iterable[Any]) -> list[Bubble]:
 
 
 def _said_by(bubbles: list[Bubble], turns: Sequence[Turn]) -> list[Bubble]:
-    """The same with the runs that said them, where that is known."""
+    """The same with their runs, where known."""
     asked = [asked_in(one.input) for one in turns]
     starts: list[tuple[int, int]] = []
     turn = 0

@@ -1,4 +1,4 @@
-"""What people decided, as one line each: who, what, about which question or call. Pure."""
+"""Decisions as lines: who decided what, about which question or call. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DecisionLine:
     what: EventView
     """What was decided, without who did it."""
     verdict: str
-    """Of an answer that stands: `approved`, or several of them. Empty if it is not clear."""
+    """The verdict of an answer that stands: `approved`, or several. Empty if it is not clear."""
     about: str
     """The question it is about, in a line."""
     answer: Any = None
@@ -36,7 +36,7 @@ class DecisionLine:
 
     @property
     def via(self) -> str:
-        """Through what it came; what has no mark came from Python."""
+        """How it was made; without a mark, from Python."""
         return str(self.decision.event.data.get("via") or "Python")
 
     @property
@@ -56,7 +56,7 @@ class DecisionLine:
 def decision_line(
     decision: Decision, wait: WaitRecord | None, *, format_time: FormatTime = utc_time
 ) -> DecisionLine:
-    """A decision as a line. `wait` is the question it is about, if it is about one."""
+    """A decision as a line. `wait` is its question, if it has one."""
     event = decision.event
     bare = {name: one for name, one in event.data.items() if name not in ACTOR}
     what = view_event(replace(event, data=bare), decision.run_id, format_time=format_time)
@@ -72,13 +72,13 @@ def decision_line(
 
 
 def is_standing(event: Event, wait: WaitRecord) -> bool:
-    """Whether an event is the answer that its question has now: one before it was withdrawn."""
+    """Whether an event is the current answer to its question; earlier ones were withdrawn."""
     is_answered = wait.state not in (WaitState.OPEN, WaitState.CLOSED)
     return event.kind == EventKind.ANSWER and is_answered and wait.answered_at == event.at
 
 
 def verdict_of(event: Event, wait: WaitRecord | None) -> str:
-    """What an answer decided, if that is clear, and if it still stands."""
+    """The verdict of an answer, if it is clear and the answer still stands."""
     if wait is None or not is_standing(event, wait) or wait.damaged is not None:
         return ""
     labels = [one.label.value for one in decisions_in(wait.value, wait.answer)]

@@ -1,7 +1,7 @@
 """One event in full: its facts, what went in and came out, errors with their traceback.
 
-`event_wording` says an event in a sentence; this shows what is known about it. Whatever is in its
-data and is not shown as a fact is shown as it is stored.
+`event_wording` puts an event into a sentence; this shows everything known about it. Data that is
+not shown as a fact is shown as stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Look(StrEnum):
 
 @dataclass(frozen=True)
 class Part:
-    """Something larger that belongs to an event."""
+    """A larger part of an event."""
 
     title: str
     value: Any
@@ -45,7 +45,7 @@ class EventDetails:
     facts: tuple[tuple[str, str], ...] = ()
     parts: tuple[Part, ...] = ()
     checkpoint: tuple[str, str] | None = None
-    """Of a step: the namespace and the id of its checkpoint."""
+    """The namespace and the id of a step's checkpoint."""
     wait: WaitRecord | None = None
     effect: EffectRecord | None = None
 
@@ -57,7 +57,7 @@ class Context:
     effect: EffectRecord | None = None
     wait: WaitRecord | None = None
     recovery: Recovery | None = None
-    """Of the claim after a crash: what the crash cost."""
+    """What the crash before a claim cost."""
     format_time: FormatTime = utc_time
 
 
@@ -213,7 +213,7 @@ class _Facts:
 
 @dataclass
 class _Parts:
-    """What an event has that is larger than a fact."""
+    """The larger parts of an event."""
 
     event: Event
     about: Context

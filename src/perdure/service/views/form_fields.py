@@ -15,7 +15,7 @@ class Widget(StrEnum):
     """How a value is given."""
 
     FIXED = "fixed"
-    """There is only one value: nothing to fill in."""
+    """A single possible value: nothing to fill in."""
     RADIO = "radio"
     SELECT = "select"
     CHECKBOX = "checkbox"
@@ -49,10 +49,10 @@ def is_empty(value: Any) -> bool:
 
 
 class Choice(NamedTuple):
-    """One value to choose."""
+    """One choice."""
 
     key: str
-    """How the form sends it."""
+    """Its value in the form."""
     label: str
     value: Any
     help: str = ""
@@ -69,7 +69,7 @@ class Field:
     widget: Widget
     schema: Mapping[str, Any]
     path: tuple[str | int, ...] = ()
-    """Where its value is in the answer."""
+    """The path of its value in the answer."""
     required: bool = True
     nullable: bool = False
     help: str = ""
@@ -80,7 +80,7 @@ class Field:
     start: Any = LEFT_OUT
     """The value it starts with."""
     shown: str | None = None
-    """The text that the question showed under this name. Left as it is, it is not answered."""
+    """The text that the question showed under this name. Unchanged, it is not answered."""
     initial: tuple[str, ...] = ()
     """What is in it at first: a text, or the keys of what is chosen."""
     texts: tuple[str, ...] = ()

@@ -1,9 +1,9 @@
-"""Where the nodes and edges of a graph are drawn: in layers from top to bottom, by hand.
+"""The layout of a graph: in layers from top to bottom, without a library.
 
-Edges that lead back are taken out first; a node is one layer below the lowest that leads to it
-(longest path). An edge across several layers has a bend in each. The order inside of a layer comes
-from the neighbours above and below, in a few sweeps, so that few edges cross (barycenter). Edges
-that lead back are curves at the right.
+Back edges are removed first; a node is one layer below the lowest node that leads to it (longest
+path). An edge across several layers has a bend in each. The order within a layer follows the
+neighbours above and below, in a few sweeps, so that few edges cross (barycenter). Back edges are
+curves at the side.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A graph as a picture: which nodes ran and how often, where the run is, what may come next.
+"""A graph as a picture: the nodes that ran and how often, the current ones, the possible next ones.
 
-Nodes and edges come from LangGraph's drawable graph. A graph that is not known here, or is too
-large, is a list of the nodes that ran. A subgraph is one node.
+Nodes and edges come from LangGraph's drawable graph. An unknown or very large graph is shown as a
+list of the nodes that ran. A subgraph is one node.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from perdure.service.views.markup import Html, element
 from perdure.types import Event, EventKind
 
 MOST_NODES, MOST_EDGES = 80, 300
-"""Of a picture; a larger graph is a list."""
+"""Maximum size of a picture; a larger graph is a list."""
 NAMES = {START: "start", END: "end"}
 Attributes = Mapping[str, object]
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come in its graph."""
+    """The progress of a run in its graph."""
 
     ran: Mapping[str, int] = field(default_factory=dict)
     """How often each node ran."""
     now: Collection[str] = ()
-    """The nodes it is at: they run, or wait."""
+    """The current nodes: running or waiting."""
     is_over: bool = False
     last: Mapping[str, int] = field(default_factory=dict)
     """The number of the last event of each node."""
 
 
 def progress(events: Iterable[Event], now: Collection[str] = (), *, is_over: bool) -> Progress:
-    """How far a run has come, by its events and the nodes it is at."""
+    """The progress of a run, from its events and its current nodes."""
     ran: Counter[str] = Counter()
     last: dict[str, int] = {}
     for event in events:
@@ -87,7 +87,7 @@ def graph_picture(
 
 
 def _next(shape: GraphShape, at: Progress) -> frozenset[str]:
-    """The nodes that may come after those the run is at."""
+    """The nodes that may follow the current ones."""
     after = {one.target for one in shape.edges if one.source in at.now}
     return frozenset(after - set(at.now))
 

@@ -1,8 +1,8 @@
-"""Whether all is well with a journal, at a glance: a verdict, then one sign for each thing.
+"""The health of a journal at a glance: a verdict, and a sign for each aspect.
 
-Each sign has a figure, what it means in words, and a tone: good, warn (look at it today), bad (look
-at it now), or plain (a fact). The verdict is that of the worst sign. Counts may have stopped at a
-thousand: then they have a plus.
+Each sign has a figure, a note that explains it, and a tone: good, warn (look at it today), bad
+(look at it now), or plain (a fact). The worst sign decides the verdict. Counts stop at a thousand
+and then have a plus.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from perdure.types import Retention, State
 Tone = Literal["plain", "good", "warn", "bad"]
 
 LATE = timedelta(seconds=5)
-"""Due runs that wait for longer are worth a look."""
+"""A due run that waits longer than this is a warning."""
 VERY_LATE = timedelta(minutes=1)
 OLD_QUESTION = timedelta(days=1)
-"""A question that is open for longer is worth a look."""
+"""A question that is open longer than this is a warning."""
 STUCK_MESSAGE = timedelta(minutes=1)
 DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True)
 class WorkerCount:
-    """How many workers there are."""
+    """The number of workers."""
 
     alive: int
     silent: int = 0
-    """Those that have not been heard of for a while, and have not said that they stop."""
+    """Workers that missed their heartbeats and did not say that they stop."""
     draining: int = 0
 
 
 @dataclass(frozen=True)
 class HealthFacts:
-    """What the report is made of. None: it is not known here."""
+    """The data of the report. None: unknown."""
 
     now: datetime
     signs: Signs
@@ -58,14 +58,14 @@ class HealthFacts:
 
 @dataclass(frozen=True)
 class Sign:
-    """One thing that shows whether all is well."""
+    """One aspect of the journal's health."""
 
     name: str
     figure: str
     note: str
     tone: Tone = "plain"
     path: str = ""
-    """The page that shows more."""
+    """The page with details."""
     query: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -233,5 +233,5 @@ def growth(sizes: Sequence[tuple[datetime, int]]) -> float | None:
 
 
 def counted(number: int) -> str:
-    """A count that may have stopped: 12, or 1,000+."""
+    """A count that may have stopped at its limit: 12, or 1,000+."""
     return f"{number:,}+" if number >= MOST else f"{number:,}"

@@ -15,9 +15,9 @@ from perdure.service.views.notebook import notebook_html
 from perdure.service.views.value_text import value_text
 
 MOST_SHOWN = 50
-"""Items that a notebook shows."""
+"""Maximum number of items in a notebook."""
 LONGEST = 1500
-"""Characters of a question that it shows."""
+"""Maximum length of a question in a notebook."""
 STYLE = """
 .inbox-list{display:grid;gap:10px}
 .inbox-list article{background:var(--panel);border:1px solid var(--line);border-radius:8px;
@@ -36,8 +36,8 @@ CALLS = {
 
 @dataclass(frozen=True)
 class Inbox(Sequence[InboxItem]):
-    """What needs a person: questions, effects with an unknown outcome, held runs. A notebook shows
-    it with the call that acts on each item.
+    """What needs a person: questions, effects with an unknown outcome, held runs. Notebooks show
+    each item with the call that acts on it.
 
     for item in client.blocking.inbox():
         print(item.title, item.shown)

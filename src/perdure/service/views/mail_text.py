@@ -1,8 +1,8 @@
-"""A mail as a subject, a plain text and HTML, made of the same blocks.
+"""The subject, plain text and HTML of a mail, made from the same blocks.
 
-Texts in it may be a model's or a stranger's. So a mail has one link, which is ours: addresses in
-other texts are broken up with invisible spaces, because mail programs turn them into links.
-Characters that hide or reorder text are replaced.
+Text from models and strangers is not trusted, so our own link is the only one in a mail: web
+addresses in other text are broken up with invisible spaces, because mail programs turn them into
+links. Characters that hide or reorder text are replaced.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TEXT = "margin-top:.1rem;white-space:pre-wrap;overflow-wrap:anywhere"
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Text of ours."""
+    """Our own text."""
 
     text: str
     quiet: bool = False
@@ -47,7 +47,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Box:
-    """Texts that are not ours, under a title that is."""
+    """Untrusted text, under a title of our own."""
 
     title: str
     fields: Sequence[tuple[str, str]]
@@ -109,7 +109,7 @@ def subject_line(text: str) -> str:
 
 
 def foreign(text: str) -> str:
-    """A text that is not ours, as a mail may show it."""
+    """Untrusted text, safe to show in a mail."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if len(text) > LONGEST_TEXT:
         more = len(text) - LONGEST_TEXT

@@ -1,4 +1,4 @@
-"""One message of an agent, whatever shape it is stored in: who says it, its texts, its calls.
+"""The parts of a message in any stored format: speaker, texts, tool calls.
 
 LangChain's message objects and plain dicts, `{"role": …, "content": …}` or `{"type": …}`, with a
 text or a list of content blocks. Nothing here trusts the content: any part may have any type.
@@ -39,7 +39,7 @@ SPEAKERS: Mapping[str, Speaker] = {
 }
 """By LangChain's types and OpenAI's roles; a piece of a streamed message ends with MessageChunk."""
 ATTACHMENTS = {"image_url": "image", "input_audio": "audio", "media": "file", "document": "file"}
-"""Content blocks that are called differently than what they are."""
+"""Content blocks whose type differs from what they are."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Call:
 
 @dataclass(frozen=True)
 class MessageParts:
-    """What one message consists of."""
+    """The parts of one message."""
 
     speaker: Speaker
     id: str = ""
@@ -64,7 +64,7 @@ class MessageParts:
     texts: tuple[str, ...] = ()
     thoughts: tuple[str, ...] = ()
     attachments: tuple[str, ...] = ()
-    """What is not shown, in words: `image (image/png)`."""
+    """Content that is not shown, in words: `image (image/png)`."""
     calls: tuple[Call, ...] = ()
     answers: str = ""
     """The id of the call whose result it is."""
@@ -148,7 +148,7 @@ def _text_in(block: Any) -> Any:
 
 
 def _thought_in(block: Any) -> str:
-    """What a model thought before it answered, of the blocks that have it."""
+    """The model's reasoning, from the blocks that contain it."""
     if not isinstance(block, Mapping) or block.get("type") not in ("reasoning", "thinking"):
         return ""
     found = block.get("reasoning", block.get("thinking", block.get("summary")))

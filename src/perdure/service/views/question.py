@@ -1,7 +1,7 @@
-"""An open question as people decide it, whatever dialect it is asked in. Pure.
+"""An open question in any dialect, as people see it. Pure.
 
-What an agent wants to do comes from the stored value: the tool and its arguments as they will be
-called. What the agent says about it is kept apart, so that a page can say whose words they are.
+What the agent wants to do comes from the stored value: the tool and its arguments as they will be
+called. The agent's own words about it are kept apart, so that a page can mark them as such.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LONGEST_TITLE = 90
 
 
 class Dialect(StrEnum):
-    """How a question is asked, and so how it is answered."""
+    """The dialect of a question, which decides how it is answered."""
 
     REVIEW = "review"
     """`HumanInTheLoopMiddleware`: several tool calls at once."""
@@ -44,9 +44,9 @@ class Dialect(StrEnum):
     FORM = "form"
     """A `response_schema`."""
     BREAKPOINT = "breakpoint"
-    """`interrupt_before` or `interrupt_after`: any answer lets the run go on."""
+    """`interrupt_before` or `interrupt_after`: any answer continues the run."""
     PLAIN = "plain"
-    """A value without a word about what fits."""
+    """A value without any hint of valid answers."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,21 @@ class Question:
     thread_id: str
     dialect: Dialect
     actions: tuple[Action, ...]
-    """The tool calls to decide. Empty: `shown` is what the answer is about."""
+    """The tool calls to decide. If empty, the answer is about `shown`."""
     shown: Any
-    """What the question shows besides: not the agent's words to the person."""
+    """What else the question shows, without the agent's words."""
     words: str
-    """What the agent says to the person."""
+    """The agent's words to the person."""
     schema: Mapping[str, Any] | None
     asked_at: datetime
     expires_at: datetime | None
     unless: str | None
-    """The signal that takes the question back."""
+    """The signal that withdraws the question."""
     holder: str | None = None
-    """Who looks after it; None: it is free."""
+    """The assignee. None if it is unassigned."""
     graph: str = ""
     damaged: str | None = None
-    """Why it cannot be read, and so not be answered."""
+    """Why it cannot be read, and so cannot be answered."""
 
     def expires_soon(self, now: datetime) -> bool:
         return self.expires_at is not None and self.expires_at - now <= SOON
@@ -81,12 +81,12 @@ class Question:
         return self.expires_at is not None and self.expires_at <= now
 
     def can_all(self, decision: Decision) -> bool:
-        """Whether each of its actions can be decided so."""
+        """Whether each of its actions allows this decision."""
         return bool(self.actions) and all(decision in one.allowed for one in self.actions)
 
 
 def headline(question: Question) -> str:
-    """What a question is about, in a line."""
+    """The subject of a question, in one line."""
     if question.damaged is not None:
         return "A question that cannot be read"
     if question.actions:
@@ -151,7 +151,7 @@ def _question(
 
 
 def _apart(value: Any) -> tuple[str, Any]:
-    """The agent's words to the person, and the rest of a value. A text is nothing but words."""
+    """The agent's words to the person, and the rest of a value. Plain text is all words."""
     if isinstance(value, str):
         return value, None
     if not isinstance(value, Mapping):

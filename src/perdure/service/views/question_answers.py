@@ -1,4 +1,4 @@
-"""Decisions of a person as the answer that the question's dialect takes. Pure."""
+"""A person's decisions as an answer in the question's dialect. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from perdure.service.views.schema_form import make_form
 from perdure.service.views.tool_calls import Action, Decision
 
 MOST_QUICK = 4
-"""Choices of a question that are buttons in a list."""
+"""Maximum number of choices shown as buttons in a list."""
 LONGEST_LABEL = 40
-"""Characters of a choice that fit on a button."""
+"""Maximum length of a choice on a button."""
 HALF = (Verdict.EDITED, Verdict.RESPONDED)
-"""Decisions that are nothing without a text."""
+"""Decisions that require a text."""
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,21 @@ class Given:
     message: str = ""
     """The reason of a rejection, or the words of a response."""
     arguments: Mapping[str, Any] | None = None
-    """Of an edit: all arguments, as they are to be called."""
+    """All arguments of an edited call."""
 
 
 @dataclass(frozen=True)
 class QuickAnswer:
-    """An answer that needs one click: nothing has to be written."""
+    """An answer that takes one click."""
 
     label: str
     answer: Any
     verdict: Verdict | None
-    """What it decides, if that is clear."""
+    """Its verdict, if clear."""
 
 
 def answer_of(question: Question, given: Sequence[Given]) -> Any:
-    """The answer that says these decisions, one for each action."""
+    """The answer with these decisions, one for each action."""
     make = _response if question.dialect is Dialect.AGENT_INBOX else _decision
     made = [make(action, one) for action, one in zip(question.actions, given, strict=True)]
     if question.dialect is Dialect.REVIEW:
@@ -76,11 +76,11 @@ def _response(action: Action, given: Given) -> dict[str, Any]:
     return {"type": "ignore", "args": None}
 
 
-# -- without writing anything
+# -- one-click answers
 
 
 def quick_answers(question: Question) -> list[QuickAnswer]:
-    """The answers to a question that need one click."""
+    """The one-click answers to a question."""
     if question.damaged is not None:
         return []
     if question.actions:
@@ -91,8 +91,8 @@ def quick_answers(question: Question) -> list[QuickAnswer]:
 
 
 def answer_for(question: Question, verdict: Verdict, reason: str = "") -> QuickAnswer | None:
-    """The answer to a question that approves or rejects all of it. None if it has none, or several:
-    then a person has to look at it alone."""
+    """The answer that approves or rejects a whole question. None if there is not exactly one: then
+    a person has to open it."""
     if question.actions and question.damaged is None:
         return _refusal(question, reason) if verdict is Verdict.REJECTED else _approval(question)
     found = [one for one in quick_answers(question) if one.verdict is verdict]
@@ -120,7 +120,7 @@ def _for_all(question: Question, given: Given, verdict: Verdict) -> QuickAnswer:
 
 
 def _choices(question: Question, schema: Mapping[str, Any]) -> list[QuickAnswer]:
-    """Of a form that needs only one choice, these choices."""
+    """The choices of a form that needs only one choice."""
     form, check = make_form(schema), SchemaCheck(schema)
     field = _only_choice(form)
     if field is None or len(field.choices) > MOST_QUICK:
@@ -138,7 +138,7 @@ def _choices(question: Question, schema: Mapping[str, Any]) -> list[QuickAnswer]
 
 
 def _only_choice(form: Field) -> Field | None:
-    """The field of a form that has to be filled in, if it is one with choices."""
+    """The only required field of a form, if it has choices."""
     if form.widget is Widget.RADIO:
         return form
     needed = [one for one in form.fields if one.required and one.widget is not Widget.FIXED]

@@ -1,4 +1,4 @@
-"""Why a question takes no answer any more, to the person who wanted to give one. Pure."""
+"""Why a question no longer takes an answer, for the person who wanted to give one. Pure."""
 
 from __future__ import annotations
 

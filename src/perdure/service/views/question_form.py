@@ -1,8 +1,8 @@
-"""What a person filled in, as the value that the agent gets. Pure.
+"""A filled-in form as the value that the agent gets. Pure.
 
-Each field gives a value of exactly the type its schema says, or an error that stands beside it, and
-keeps what was typed. A field that still holds what it held at first gives the value it started
-with, unchanged to the last byte, whatever a browser does to line ends and odd characters.
+Each field gives a value of exactly its schema's type, or an error beside it, and keeps what was
+typed. An unchanged field gives its initial value, exact to the last byte, whatever a browser does
+to line endings and unusual characters.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Filled:
     """A form that was filled in."""
 
     form: Field
-    """With what was typed, and what is wrong with it."""
+    """With what was typed, and its errors."""
     value: Any = None
-    """The answer, if nothing is wrong."""
+    """The answer, if there are no errors."""
 
     @property
     def is_good(self) -> bool:
@@ -39,10 +39,10 @@ class Filled:
 
 
 def fill(form: Field, posted: Posted, schema: Mapping[str, Any], zone: tzinfo = UTC) -> Filled:
-    """The form with what was posted, and the answer, which fits the schema if nothing is wrong.
+    """The form with what was posted, and the answer, which fits the schema if there are no errors.
 
-    Texts that were left as the question showed them are not part of the answer, unless it needs
-    them to fit.
+    Texts that were left as the question showed them are not part of the answer, unless the schema
+    requires them.
     """
     check = SchemaCheck(schema)
     reader = _Reader(posted, zone, check, keeps_shown=False)
@@ -112,7 +112,7 @@ class _Reader:
         return replace(field, fields=tuple(one for one, _ in made)), value
 
     def _one_of(self, field: Field) -> tuple[Field, Any]:
-        """Of the alternatives only the chosen one counts; what was typed into others is kept."""
+        """Only the chosen alternative counts; what was typed into others is kept."""
         made = [self.read(one) for one in field.fields]
         at = next((n for n in range(len(made)) if field.text == str(n)), None)
         kept = [one if n == at else _forgiven(one) for n, (one, _) in enumerate(made)]
@@ -180,12 +180,12 @@ READ: Mapping[Widget, Callable[[Field], Any]] = {
 
 
 def _plain(text: str) -> str:
-    """A text as a browser sends it back: line ends and control characters do not survive."""
+    """A text as a browser returns it: line endings and control characters do not survive."""
     return visible(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def _blamed(form: Field, faults: Sequence[Fault]) -> Field:
-    """The form with each fault at the field it is about, or at the field around that."""
+    """The form with each fault at its field, or at the nearest enclosing field."""
     for fault in faults:
         path = fault.path if fault.key is None else (*fault.path, fault.key)
         fields = [field for field in form.every if _is_open(form, field)]

@@ -1,7 +1,7 @@
-"""What a mail says about a new question, or about a run that needs a person.
+"""The mail about a new question, or about a run that needs a person.
 
-What runs is on top, as it is stored; the agent's own words are below, in a box that says so. There
-is one link, and opening it decides nothing.
+The call as stored comes first; the agent's own words are below, in a marked box. There is one link,
+and opening it decides nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DECIDE = "Open and decide"
 MOST_ACTIONS = 10
 """Maximum number of tool calls that a mail shows."""
 MOST_FIELDS = 20
-"""Maximum number of fields that it shows of each."""
+"""Maximum number of fields shown of each call."""
 _SAYS = {
     State.HELD: "is held until a person decides",
     State.FAILED: "has failed",
@@ -40,7 +40,7 @@ _SAYS = {
 def question_mail(
     wait: Wait, to: str, url: str, url_expires: datetime, *, content: bool
 ) -> MailText:
-    """The mail about a question. Without `content` it has nothing of the question."""
+    """The mail about a question, or with `content=False` only its link."""
     question = question_of(wait)
     last = "" if wait.expires_at is None else f" The question expires {_utc(wait.expires_at)}."
     blocks: list[Block] = [
@@ -69,7 +69,7 @@ def run_mail(graph: str, state: str, reason: str, url: str, *, content: bool) ->
 
 
 def _shown(question: Question) -> list[Block]:
-    """What the answer is about, as it is stored."""
+    """What is to be decided, as stored."""
     shown: list[Block] = [
         Box(f"{_tool(one)} runs if you approve", _fields(one.arguments))
         for one in question.actions[:MOST_ACTIONS]
@@ -88,7 +88,7 @@ def _words(question: Question) -> list[Block]:
 
 
 def _fields(value: Any) -> list[tuple[str, str]]:
-    """An object as its fields, any other value as one without a name."""
+    """The fields of an object; any other value is one field without a name."""
     if not isinstance(value, Mapping):
         return [("", value_text(value))]
     found = [(str(name), value_text(one)) for name, one in [*value.items()][:MOST_FIELDS]]

@@ -1,4 +1,4 @@
-"""The facts of a run in words, for the head of its page and of `perdure show`."""
+"""The facts of a run in words, for the header of its page and of `perdure show`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.types import Run, State
 
 
 def crashes(found: Iterable[Recovery]) -> str:
-    """The crashes of a run; empty if it has had none."""
+    """The crashes of a run. Empty if there were none."""
     every = list(found)
     if not every:
         return ""
@@ -23,7 +23,7 @@ def crashes(found: Iterable[Recovery]) -> str:
 
 
 def due(run: Run, now: datetime, format_time: FormatTime = utc_time) -> str:
-    """When a run is due, or of one that is driven, when its lease ends. Empty if it is not due."""
+    """When a run is due, or, if it is driven, when its lease ends. Empty if it is not due."""
     if run.due_at is None:
         return ""
     over = "ended" if run.state is State.RUNNING else "for"

@@ -1,4 +1,4 @@
-"""The life of a run as a value: its periods, where the time went, and the picture of both.
+"""The timeline of a run as a value: its periods, the time spent in each, and the picture.
 
 A notebook shows it as the picture; the command line and the page of a run draw from the same value.
 """
@@ -31,7 +31,7 @@ from perdure.types import EffectRecord, Event, Run
 
 @dataclass(frozen=True, repr=False)
 class Timeline:
-    """The life of a run: periods in which it was driven, or rested. A notebook shows its picture.
+    """The timeline of a run: periods in which it was driven or rested. Notebooks draw it.
 
     timeline = client.blocking.timeline(run.id)
     timeline.segment(3)  # only that segment
@@ -40,7 +40,7 @@ class Timeline:
     run: Run
     periods: tuple[Period, ...]
     now: datetime
-    """Until when: its end, or now."""
+    """The end of the run, or now."""
     zoom: Zoom | None = None
     """The events that its picture shows; None: all."""
     effects: tuple[EffectRecord, ...] = ()
@@ -53,7 +53,7 @@ class Timeline:
         today: datetime,
         effects: Sequence[EffectRecord] = (),
     ) -> Timeline:
-        """That of a run by its events. `effects` are shown that are under way."""
+        """The timeline of a run from its events. `effects` in progress are shown, too."""
         last = events[-1].at if events else run.updated_at
         now = last if run.ended else max(last, today)
         periods = timeline(events, now, lost=is_lost(run, today))
@@ -65,7 +65,7 @@ class Timeline:
         return totals(self.periods, self.now)
 
     def segment(self, number: int) -> Timeline:
-        """The part of it that is one segment. Raises `BadArgument` if there is no such segment."""
+        """One segment of it. Raises `BadArgument` if there is no such segment."""
         zoom = zoom_to_segment(self.periods, number)
         if zoom is None:
             raise BadArgument(f"Run {self.run.id} has no segment {number}.")
@@ -92,7 +92,7 @@ class Timeline:
         digest = hashlib.blake2s(self.run.id.encode(), digest_size=6).hexdigest()
         return timeline_picture.timeline_picture(
             self.parts(utc_time if zone is UTC else format_time),
-            title="The life of the run",
+            title="Timeline of the run",
             links=links,
             selected=selected,
             zone=zone,

@@ -1,4 +1,4 @@
-"""What a person can do to one run now, each with its consequence in words."""
+"""The actions possible on a run now, each with its consequence in words."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Offer:
     also: tuple[str, ...] = ()
     """What else will happen."""
     names: tuple[str, ...] = ()
-    """Of a signal, those that the run waits for."""
+    """The signals that the run is waiting for."""
 
     @property
     def title(self) -> str:
@@ -69,7 +69,7 @@ def offers(
     can_fork: bool,
     format_time: FormatTime = utc_time,
 ) -> list[Offer]:
-    """What can be done to a run now. `can_fork`: it has a checkpoint, and its graph is known."""
+    """The actions possible on a run now. `can_fork`: it has a checkpoint and a known graph."""
     still_open = [one for one in waits if one.state == WaitState.OPEN and not run.ended]
     found = {
         what: _offer(what, consequence(run, action, stakes, grace))
@@ -94,7 +94,7 @@ VERBS = ("undoes ", "cancels ", "calls ")
 def _wake(
     run: Run, waits: Iterable[WaitRecord], now: datetime, format_time: FormatTime
 ) -> Offer | None:
-    """Ending a sleep. No clock wakes a run that is held or paused."""
+    """Waking a sleeping run. Not possible while it is held or paused."""
     asleep = [one.wake_at for one in waits if one.kind is Kind.CLOCK and one.wake_at]
     if run.state is not State.WAITING or not asleep:
         return None
@@ -116,7 +116,7 @@ def _signal(run: Run, waits: Iterable[WaitRecord]) -> Offer | None:
 
 def _signal_names(waits: Iterable[WaitRecord]) -> Iterator[str]:
     for one in waits:
-        if one.name:  # a question that a signal takes back has one, too
+        if one.name:  # a question that a signal withdraws has one, too
             yield one.name
 
 

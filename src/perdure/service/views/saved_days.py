@@ -17,10 +17,10 @@ NOTHING = SavedTotal(0, 0, 0, 0, 0, 0)
 
 @dataclass(frozen=True)
 class SavedHistory:
-    """Some days, each with what its runs saved and lost; and the same for each graph."""
+    """What runs saved and lost, by day and by graph."""
 
     days: tuple[tuple[date, SavedTotal], ...]
-    """Every day of the time, oldest first, also those without anything."""
+    """Every day of the period, oldest first, including empty ones."""
     graphs: tuple[tuple[str, SavedTotal], ...]
     """By name, those with the most crashes first."""
 

@@ -1,7 +1,7 @@
-"""The form of a JSON Schema: which field each part of it becomes. Pure.
+"""The form for a JSON Schema: a field for each part. Pure.
 
-What a form cannot express becomes a field for JSON text, so every schema has a form. Whether an
-answer fits is decided by the schema itself, when it is given.
+What a form cannot express becomes a field for JSON text, so every schema has a form. Answers are
+validated against the schema itself.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from perdure.service.views.schema_parts import SchemaParts, key_of, listed, sche
 from perdure.service.views.schema_words import alternative_label, humanise, limits_in_words
 
 DEEPEST = 4
-"""Objects inside objects up to which each has fields of its own."""
+"""Maximum nesting of objects with fields of their own."""
 MOST_FIELDS = 100
-"""Fields of a form; what is beyond is JSON text."""
+"""Maximum number of fields; the rest is JSON text."""
 MOST_RADIOS = 6
-"""Choices that are all visible; more are in a list to open."""
+"""Maximum number of choices shown at once; more are in a drop-down list."""
 SHORT = 200
-"""Characters up to which a limited text has one line."""
+"""Texts limited to this length have one line."""
 LONG = 80
-"""Characters from which a text that is there already has several lines."""
+"""Initial texts of this length have several lines."""
 ONE_LINE = {"email": "email", "idn-email": "email", "uri": "url", "date": "date", "uuid": "text"}
 """Formats of one line, and the type of their input."""
 
@@ -54,7 +54,7 @@ def make_form(
 
 
 class _Place(NamedTuple):
-    """Where a field is in the form and in the answer."""
+    """The place of a field in the form and in the answer."""
 
     name: str
     label: str = ""
@@ -204,7 +204,7 @@ class _Maker:
         return as_json_text(field)
 
     def _group(self, field: Field, place: _Place) -> Field:
-        """An object. One that may be left out is an alternative to nothing."""
+        """An object. If optional, it is an alternative to no answer."""
         start = field.start if isinstance(field.start, Mapping) else {}
         known = field.schema.get("properties")
         known = known if isinstance(known, Mapping) else {}
@@ -222,7 +222,7 @@ class _Maker:
 
 
 def _choices(field: Field, parts: Sequence[Mapping[str, Any]]) -> Field | None:
-    """A field for one of some values, if they can be listed."""
+    """A field for one of several values, if they can be listed."""
     lists = [listed(part) for part in parts]
     if not all(lists):
         return None

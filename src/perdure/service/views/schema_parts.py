@@ -1,5 +1,4 @@
-"""The parts of a JSON Schema that a form is made of: references followed, alternatives told apart,
-values listed. Pure."""
+"""The parts of a JSON Schema for a form: resolved references, alternatives, listed values. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from perdure.service.views.form_fields import LEFT_OUT, Choice
 from perdure.service.views.schema_words import value_label
 
 DEEPEST = 8
-"""How many references deep a schema is followed: it may refer to itself."""
+"""Maximum depth of references followed, because a schema may refer to itself."""
 Schema = dict[str, Any]
 
 
@@ -19,7 +18,7 @@ class Alternatives(NamedTuple):
     """What a value may be, besides null."""
 
     first: Schema | None
-    """None: the schema refers to what is not there."""
+    """None if a reference cannot be resolved."""
     others: tuple[Schema, ...] = ()
     nullable: bool = False
 
@@ -31,7 +30,7 @@ class SchemaParts:
         self._root = root
 
     def resolved(self, schema: Any, depth: int = 0) -> Schema | None:
-        """A schema with its references followed. None if they lead nowhere."""
+        """A schema with its references resolved. None if one cannot be."""
         if not isinstance(schema, Mapping) or depth > DEEPEST:
             return None
         parts = schema.get("allOf")
@@ -45,7 +44,7 @@ class SchemaParts:
         return None if inner is None else {**inner, **own}
 
     def alternatives(self, schema: Schema | None) -> Alternatives:
-        """The alternatives of a schema whose references were followed."""
+        """The alternatives of a resolved schema."""
         if schema is None:
             return Alternatives(None)
         parts = schema.get("anyOf") or schema.get("oneOf")

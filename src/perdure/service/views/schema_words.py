@@ -1,4 +1,4 @@
-"""The parts of a JSON Schema in words: names, limits, and why a value does not fit."""
+"""JSON Schema in words: labels, limits, and why a value does not fit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LIMITS = {
 }
 """Limits of a value, by their name in a schema."""
 ANY_NUMBER = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
-"""Limits that say something at 0, too."""
+"""Limits that are worth saying even at 0."""
 
 
 def humanise(name: str) -> str:
@@ -59,8 +59,7 @@ def value_label(value: Any) -> str:
 
 
 def alternative_label(schema: Mapping[str, Any], n: int) -> str:
-    """One of several schemas that a value may fit: by its title, by the constant that tells it
-    from the others, or by its type."""
+    """The label of one alternative schema: its title, its distinguishing constant, or its type."""
     if title := schema.get("title"):
         return str(title)
     for one in (schema.get("properties") or {}).values():

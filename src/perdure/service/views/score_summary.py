@@ -1,7 +1,7 @@
-"""Scores of several runs, summed up by name and graph, with plots: pure.
+"""Scores of several runs, summarized by name and graph, with plots. Pure.
 
-Numbers that are only 0 and 1 are a share, other numbers a mean, each with its interval; categories
-are counted. Whether a higher score is better is for the reader to say.
+Numbers that are only 0 and 1 become a share, other numbers a mean, each with its interval;
+categories are counted. Only the reader knows whether a higher score is better.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NamedScores:
     labels: Mapping[str, Mapping[str, int]]
     """How often each category was given, by graph."""
     comments: int
-    """Those that are only a comment."""
+    """Number of scores that are only a comment."""
 
 
 def summarise(scores: Iterable[tuple[str, Score]]) -> tuple[NamedScores, ...]:

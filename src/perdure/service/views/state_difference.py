@@ -1,7 +1,7 @@
 """What a step changed in the state of a run, channel by channel.
 
-A list of messages is compared by message, so that what was said since is shown as messages; any
-other list shows what was appended. The rest is compared as text.
+A list of messages is compared by message, so new ones are shown as messages; any other list shows
+what was appended. The rest is compared as text.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from perdure.service.views.page import text_diff
 from perdure.service.views.value_text import value_text
 
 LONGEST = 20_000
-"""Characters of each side up to which two values are compared."""
+"""Maximum length of the values that are compared."""
 MOST_MESSAGES = 50
-"""Messages of one step that are shown."""
+"""Maximum number of messages shown for one step."""
 
 
 class ChangeKind(StrEnum):
@@ -42,7 +42,7 @@ class ChannelChange:
     kind: ChangeKind
     before: Any = None
     after: Any = None
-    """The new value; of a list that was extended, only what was appended."""
+    """The new value; for an extended list, only what was appended."""
     messages: tuple[MessageParts, ...] = ()
     """What was appended, if it is messages."""
     left_out: int = 0

@@ -51,7 +51,7 @@ def curve(
 def bars(
     days: Sequence[tuple[date, float]], *, title: str, words: Words = formatting.number
 ) -> Html:
-    """One bar for each day. Days without a value have no bar, and are there."""
+    """One bar for each day. Days without a value keep their place."""
     axis = Axis.over(
         [0.0, *(value for _, value in days)] if any(v for _, v in days) else [0, 1], percent=False
     )

@@ -1,4 +1,4 @@
-"""Where the time of a run went: each kind of period as its share, on one true scale."""
+"""How a run spent its time: the share of each kind of period, to scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A timeline that was laid out, as SVG: no library, no script."""
+"""Draws a laid-out timeline as SVG: no library, no script."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def no_link(_: object) -> Attributes | None:
 
 @dataclass(frozen=True)
 class Links:
-    """Where the elements of a picture lead: the attributes of each link, such as `href`."""
+    """The links of a picture: the attributes of each, such as `href`."""
 
     event: Callable[[int], Attributes | None] = no_link
     """To the details of an event, by its number."""
@@ -90,7 +90,7 @@ class Drawing:
             element("title", title),
             element("defs", hatching(self.id)),
             *(part for strip in self.layout.strips for part in self._strip(strip)),
-            # What has the role of an image has no links in it.
+            # Links in an element with the role of an image are not accessible.
             role="img" if self.links is NO_LINKS else "group",
             aria_label=title,
             width=width,
@@ -146,7 +146,7 @@ class Drawing:
                 yield axis_break((one.left + one.right) / 2, y)
 
     def _path(self, strip: PlacedStrip) -> Iterator[Html]:
-        """The way of the run from lane to lane."""
+        """The path of the run from lane to lane."""
 
         def middle(one: PlacedStretch) -> float:
             return strip.rest + REST / 2 if one.lane < 0 else strip.lanes[one.lane].bar + BAR / 2
@@ -262,7 +262,7 @@ class Drawing:
     def _link(
         self, attributes: Attributes | None, event: int | None, title: str, *shapes: Html | None
     ) -> Html:
-        """Shapes with what they say, as a link if there is one. The list below the picture has the
+        """Shapes with their title, as a link if there is one. The list below the picture has the
         same links for the keyboard."""
         look = "selected" if event is not None and event == self.selected else None
         inside = (element("title", title), *shapes)

@@ -1,8 +1,8 @@
-"""Where the parts of a timeline are drawn: pure geometry, in pixels.
+"""The layout of a timeline: pure geometry, in pixels.
 
 Each strip has its axis, a lane for each worker that drove the run in it, and a lane for rests.
-Labels are placed where there is room, in a few rows, or left out: each part has its words as a
-title anyway.
+Labels are placed where there is room, in a few rows, or left out: each part also has its text as a
+title.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TICKS_APART = 84.0
 
 @dataclass(frozen=True)
 class PlacedMark:
-    """A mark, and where it is."""
+    """A mark and its position."""
 
     mark: Mark
     left: float
@@ -56,7 +56,7 @@ class PlacedMark:
 
 @dataclass(frozen=True)
 class PlacedStretch:
-    """A stretch, and where it is."""
+    """A stretch and its position."""
 
     stretch: Stretch
     left: float
@@ -174,8 +174,8 @@ def _ticks(placed: Sequence[PlacedStretch]) -> Iterator[Tick]:
 
 
 def _lanes(stretches: Sequence[Stretch]) -> tuple[list[str], bool]:
-    """The names of the lanes, and whether the last one is shared by the workers that drove least:
-    many crashes would else make as many lanes."""
+    """The names of the lanes, and whether the workers that drove least share the last one, so that
+    many crashes do not make many lanes."""
     segments: dict[str, int] = {}
     for one in stretches:
         if one.is_driven and one.count == 1:
@@ -196,7 +196,7 @@ def _lane(one: Stretch, names: Sequence[str], is_shared: bool) -> int:
 
 
 def _headers(strip: Strip, names: Sequence[str], is_shared: bool) -> dict[int, str]:
-    """What stands above each segment, as far as there is room until the next one of its lane."""
+    """The text above each segment, as far as it fits before the next one in its lane."""
     next_left = [LIMIT] * len(names)
     found: dict[int, str] = {}
     lost = {
@@ -250,7 +250,7 @@ class _Rows:
         label = mark.label
         if len(label) > LONGEST_LABEL:
             label = f"{label[: LONGEST_LABEL - 1].rstrip()}…"
-        # Behind the mark is a sign of its outcome, or `saved`, and then the label.
+        # After the mark come a sign of its outcome, or `saved`, and then the label.
         sign = 40 if mark.kind is MarkKind.SAVED else 18
         width = sign + len(label) * CHARACTER if label else 4
         is_before = right + width > LIMIT

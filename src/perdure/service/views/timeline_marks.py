@@ -1,7 +1,7 @@
-"""What a timeline shows inside a period: steps, effects, saved work, what people did.
+"""The marks of a timeline inside a period: steps, effects, saved work, decisions.
 
-An effect's event is its outcome; it lasted from its intent. One that was under way when its worker
-was lost has no event there: it is known from the event of the next attempt (`cut_off`).
+An effect's event is its outcome; its mark starts at its intent. An effect in progress when its
+worker was lost has no event there: the event of the next attempt tells (`cut_off`).
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class Mark:
     label: str
     """Its name, a few words."""
     say: Callable[[], str]
-    """Says what happened. Called only for what is drawn: a long run has many more marks."""
+    """Returns what happened, in words. Called only for marks that are drawn."""
     first: int
     """The number of its event, or of the first one."""
     last: int
     count: int = 1
-    """How many marks it stands for."""
+    """Number of marks that it stands for."""
 
     @property
     def text(self) -> str:
@@ -96,8 +96,8 @@ def marks_of(
 
 
 def cut_off(periods: Sequence[Period]) -> Iterator[tuple[int, Mark]]:
-    """The effects that were under way when a worker was lost, with the index of its period. They
-    are known from what came after: the outcome of an effect that began back then."""
+    """The effects that were in progress when a worker was lost, with the index of its period. They
+    are inferred from later events: the outcome of an effect that began back then."""
     lost = [n for n, one in enumerate(periods) if one.died]
     begins = [periods[n].since for n in lost]
     seen: set[str] = set()

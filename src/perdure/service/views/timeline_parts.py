@@ -1,7 +1,7 @@
-"""The parts of a timeline that are drawn: a bounded number of them, however long the run.
+"""The parts of a timeline that are drawn: a bounded number, however long the run.
 
-A run of 10,000 events has as many elements as fit a picture. What is left out is merged into parts
-that say how much they stand for, and that can be zoomed into: a zoom is a range of event numbers.
+Even a run of 10,000 events has only as many elements as fit a picture. The rest is merged into
+parts that say how many they stand for and can be zoomed into: a zoom is a range of event numbers.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ BRIEF = timedelta(seconds=1)
 MOST_STRETCHES, MOST_MARKS = 90, 240
 """Maximum numbers of each in a picture."""
 MOST_IN_PIECE, WIDE = 44, 4
-"""Marks of a segment from which it continues on the next strip; one that stands for several counts
-as so many."""
+"""Maximum number of marks of a segment on one strip; a mark that stands for several counts as that
+many."""
 BUCKETS = 16
-"""Parts that the middle of something too long is merged into."""
+"""Number of parts into which the middle of a long list is merged."""
 REST_NAMES = {
     PeriodKind.QUEUED: "queued",
     PeriodKind.LOST: "lost",
@@ -47,7 +47,7 @@ REST_NAMES = {
     PeriodKind.HELD: "held",
     PeriodKind.FAILED: "failed",
 }
-"""What a run did in a period, in a word or two after its length."""
+"""What a run did in a period, in a word or two."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Stretch:
     died: bool = False
     marks: tuple[Mark, ...] = ()
     count: int = 1
-    """How many periods it stands for."""
+    """Number of periods that it stands for."""
     segments: int = 0
     """How many of them were driven."""
     crashes: int = 0
@@ -180,7 +180,7 @@ def _asked(periods: Iterable[Period]) -> Iterator[str]:
 
 
 def _first(periods: Sequence[Period], at: int, first: int) -> int:
-    """The event that says most about a period: of a rest the question, of a death the takeover."""
+    """The most telling event of a period: a rest's question, a lost worker's takeover."""
     period = periods[at]
     if period.kind is PeriodKind.LOST and at + 1 < len(periods):
         claim = periods[at + 1].claim

@@ -1,4 +1,4 @@
-"""The life of a run as a picture: who drove it when, what it did, where it rested, what crashed.
+"""The timeline of a run as a picture: who drove it when, what it did, its rests and crashes.
 
 Colours are the page's own by class (`picture_style`), so one drawing serves light and dark. Meaning
 never rests on colour alone. Below the picture are its legend, and the same as a list of sentences.

@@ -1,7 +1,7 @@
-"""The axis of a timeline: from times to pixels, broken, and in as many strips as it needs.
+"""The axis of a timeline: maps times to pixels, with breaks, on as many strips as needed.
 
-The width of a time grows with its logarithm, so that milliseconds of work and weeks of sleep fit
-one picture; each part says its real length. A long life continues on the next strip, as text does
+Width grows with the logarithm of the duration, so milliseconds of work and weeks of sleep fit one
+picture; each part states its real length. A long timeline continues on the next strip, as text does
 on the next line.
 """
 
@@ -20,7 +20,7 @@ from perdure.service.views.timeline_marks import Mark, MarkKind
 from perdure.service.views.timeline_parts import Stretch
 
 WIDTH, MOST_STRIPS = 866.0, 12
-"""Width of a strip, and how many there are before everything becomes narrower."""
+"""Width of a strip, and the number of strips from which everything becomes narrower."""
 LOOSEST = 1.6
 """How far a strip is stretched to the whole width."""
 SNUG = 0.78
@@ -129,7 +129,7 @@ def _broken(gaps: Sequence[_Gaps]) -> Iterator[list[_Gaps]]:
 
 
 def _groups(gaps: Sequence[_Gaps]) -> Iterator[list[_Gaps]]:
-    """What should stand on one strip: segments between which a worker was lost, and the rest."""
+    """What should stay on one strip: segments between which a worker was lost, and the rest."""
     group: list[_Gaps] = []
     for one in gaps:
         rests = group and not group[-1].stretch.is_driven
@@ -159,7 +159,7 @@ def _scaled(line: Sequence[_Gaps]) -> Strip:
 
 
 def _points(one: Stretch) -> tuple[datetime, ...]:
-    """The times of a stretch that have a place of their own."""
+    """The times of a stretch that get their own point."""
     end = max(one.until, one.since + timedelta(microseconds=1))
     if not one.is_driven:
         return one.since, end

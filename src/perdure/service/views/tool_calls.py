@@ -16,7 +16,7 @@ from perdure.serde.redaction import HIDDEN
 from perdure.service.views.schema_summary import alternatives
 
 PREFIX = "Tool execution requires approval"
-"""What `HumanInTheLoopMiddleware` says if it is told nothing."""
+"""The default description of `HumanInTheLoopMiddleware`."""
 DEEPEST = 50
 
 
@@ -27,9 +27,9 @@ class Decision(StrEnum):
     EDIT = "edit"
     REJECT = "reject"
     RESPOND = "respond"
-    """Answer the agent in words; the action is not done."""
+    """Answer the agent in words; the call does not run."""
     SKIP = "skip"
-    """Do not do it, and say nothing."""
+    """The call does not run, without a reason."""
 
 
 OF_THE_AGENT_INBOX: Mapping[str, Decision] = {
@@ -47,14 +47,14 @@ class Action:
 
     tool: str
     arguments: Mapping[str, Any]
-    """As stored: what will be called if it is approved."""
+    """As stored: the arguments of the call if it is approved."""
     words: str
     """What the agent says about it."""
     allowed: tuple[Decision, ...]
     schema: Mapping[str, Any] | None = None
-    """Of edited arguments, if the question says it."""
+    """The schema of edited arguments, if the question has one."""
     note: str = ""
-    """Why a decision that the agent would take is not offered."""
+    """Why a decision that the agent accepts is not offered."""
 
 
 def without(value: Mapping[str, Any], *names: str) -> Any:

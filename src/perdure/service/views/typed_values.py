@@ -1,4 +1,4 @@
-"""Texts that people typed as values: numbers, JSON, times. Pure."""
+"""Parses what people typed: numbers, JSON, times. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST_NUMBER = 400
 
 
 class Refused(ValueError):
-    """A text is not a value of its field."""
+    """A text that is not a valid value of its field."""
 
 
 def number_in(text: str, is_whole: bool) -> int | float:
@@ -48,7 +48,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def moment_in(text: str, zone: tzinfo) -> str:
-    """A time with its zone: a form's own is in the viewer's zone."""
+    """A time with its zone; without one, in the viewer's zone."""
     try:
         at = datetime.fromisoformat(text.strip())
         return (at if at.tzinfo else at.replace(tzinfo=zone)).isoformat()

@@ -1,7 +1,7 @@
 """The next times of a schedule, in its own time zone and in the reader's.
 
-A cron line is about the wall clock of its zone, so a time that is 09:00 there all year is not the
-same time here all year: each time is shown on both clocks, and a change of either clock is named.
+A cron line follows the wall clock of its zone, so 09:00 there is not the same time here all year.
+Each time is shown in both zones, and clock changes in either are pointed out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perdure.service.views.formatting import duration
 from perdure.times import milliseconds, moment
 
 TIMES = 10
-"""Times that are shown."""
+"""Number of times shown."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Upcoming:
     yours: datetime
     """The same time in the zone of the reader."""
     change: str = ""
-    """What the clocks do between the time before and this one."""
+    """Clock changes between the previous time and this one."""
 
     @property
     def same_day(self) -> bool:
@@ -43,8 +43,8 @@ class Upcoming:
 def upcoming(
     row: ScheduleRow, now: datetime, zone: ZoneInfo, count: int = TIMES
 ) -> tuple[Upcoming, ...]:
-    """The next times of a schedule, as if it were enabled; none if its end has come, or if its cron
-    line or zone cannot be read."""
+    """The next times of a schedule, as if it were enabled. Empty if it has ended, or if its cron
+    line or zone is invalid."""
     try:
         found = list(islice(schedules.slots(row.cron, row.timezone, milliseconds(now)), count))
     except BadArgument:
@@ -60,7 +60,7 @@ def upcoming(
 
 
 def cron_words(cron: str) -> str:
-    """A cron line in words: At 09:00 on Monday through Friday. Empty if it has none."""
+    """A cron line in words: At 09:00 on Monday through Friday. Empty if it cannot be worded."""
     try:
         return str(CronSim(cron, datetime(2000, 1, 1)).explain())  # noqa: DTZ001 — any time will do
     except (CronSimError, ValueError):
@@ -68,7 +68,7 @@ def cron_words(cron: str) -> str:
 
 
 def _change(before: tuple[datetime, datetime], after: tuple[datetime, datetime]) -> str:
-    """What the clocks of both zones do between two times."""
+    """The clock changes of both zones between two times."""
     moves: dict[str, str] = {}
     for old, new in zip(before, after, strict=True):
         by = (new.utcoffset() or timedelta(0)) - (old.utcoffset() or timedelta(0))

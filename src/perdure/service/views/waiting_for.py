@@ -7,7 +7,7 @@
     a worker: due for 3m
     a person: held, the outcome of charge is unknown
 
-`attention.blockers` says the same of one run in whole sentences, with what to do about it.
+`attention.blockers` explains one run in whole sentences, with what to do about it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ASKED_AS = ("prompt", "message", "title", "text")
 
 
 class Awaited(StrEnum):
-    """Who or what makes a run go on."""
+    """Who or what a run is waiting for."""
 
     PERSON = "person"
     SIGNAL = "signal"
@@ -43,12 +43,12 @@ class Awaited(StrEnum):
     """The run before it on its thread."""
     WORKER = "worker"
     STEP = "step"
-    """The step that is under way: the run was asked to stop after it."""
+    """The current step, after which the run was asked to stop."""
 
 
 @dataclass(frozen=True)
 class RunLine:
-    """A run with what its line in a list needs."""
+    """A run with the data for its line in a list."""
 
     run: Run
     waits: tuple[Wait, ...] = ()
@@ -62,7 +62,7 @@ class RunLine:
     control: Control | None = None
     """What it was asked to do after its current step."""
     recoveries: int = 0
-    """How often its worker was lost and another one went on."""
+    """Number of times that its worker was lost and another took over."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class WaitingFor:
     detail: str = ""
     """When, or why: `until Friday 14:00 (in 2d)`, `due for 3m`."""
     at: datetime | None = None
-    """When it ends by itself."""
+    """When the wait ends by itself."""
     more: int = 0
     """How many other waits the run has."""
     wait_id: str | None = None
@@ -84,7 +84,7 @@ class WaitingFor:
     runs: tuple[str, ...] = ()
     """The runs that it waits for."""
     is_urgent: bool = False
-    """Whether it expires soon, or something is wrong."""
+    """Whether it expires soon, or has a problem."""
 
     @property
     def text(self) -> str:
@@ -101,7 +101,7 @@ def line_note(
     unknown_graphs: Iterable[UnknownGraphName] = (),
     zone: tzinfo = UTC,
 ) -> str:
-    """What a run is waiting for, or why it ended, in a few words. Empty if it goes on or is done.
+    """What a run is waiting for, or why it ended, in a few words. Empty if it is driven or done.
 
     Without its waits it is less exact.
     """
@@ -134,7 +134,7 @@ def waiting_for(
 
 
 def is_lost(run: Run, now: datetime) -> bool:
-    """Whether the lease of the worker that drives a run has run out: it died, or is silent."""
+    """Whether the lease of a run's worker has expired: the worker died, or is silent."""
     return run.state is State.RUNNING and run.due_at is not None and run.due_at <= now
 
 
@@ -155,7 +155,7 @@ def _driven(line: RunLine, now: datetime) -> WaitingFor | None:
 
 
 def _stopped(line: RunLine) -> WaitingFor:
-    """A run that goes on only when a person says so."""
+    """A run that continues only when a person acts."""
     run, why = line.run, str(line.run.reason or line.run.error or "")
     if line.unknown:
         names = _named(line.unknown)
@@ -227,7 +227,7 @@ def joined_runs(wait: Wait) -> tuple[str, ...]:
 
 
 def what_is_asked(wait: Wait) -> str:
-    """What a person is to do about a question: `to approve send_email`."""
+    """What a person should do about a question: `to approve send_email`."""
     question = question_of(wait)
     if question.actions:
         return f"to approve {_named([one.tool for one in question.actions])}"

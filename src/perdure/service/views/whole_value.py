@@ -1,7 +1,7 @@
-"""A value in full, for a person who decides about it: nothing is folded, shortened or disguised.
+"""A value in full, for the person who decides: nothing is folded, shortened or disguised.
 
-Characters that change how a text reads without being seen, such as those that reverse its
-direction, are replaced by their names.
+Invisible characters that change how a text reads, such as those that reverse its direction, are
+replaced by their names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perdure.service.views.value_text import is_message, value_text
 DEEP = 6
 """Levels of nesting shown as lists; deeper values are JSON."""
 BRIEF = 600
-"""Characters of a value that can be taken in at a glance."""
+"""Maximum length of a value that can be read at a glance."""
 BRIEF_LINES = 14
 _DISGUISES = re.compile(
     "[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
@@ -64,14 +64,14 @@ def revealed(text: str) -> Html:
     last = 0
     for found in _DISGUISES.finditer(text):
         name = f"U+{ord(found[0]):04X}"
-        title = "A character that is not seen, and changes how the text reads."
+        title = "An invisible character that changes how the text reads"
         parts += [text[last : found.start()], element("mark", name, class_="disguise", title=title)]
         last = found.end()
     return join(*parts, text[last:])
 
 
 def is_brief(shown: Any) -> bool:
-    """Whether a value can be taken in at a glance."""
+    """Whether a value can be read at a glance."""
     text = value_text(shown)
     return len(text) <= BRIEF and text.count("\n") < BRIEF_LINES
 
