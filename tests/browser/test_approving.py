@@ -74,7 +74,7 @@ async def answers(site: Site, wait: Wait) -> list[dict[str, Any]]:
     return [dict(one.data) for one in events if one.kind == EventKind.ANSWER]
 
 
-async def test_what_is_approved_runs_once_and_who_did_it_is_recorded(
+async def test_an_approved_call_runs_once_and_the_approver_is_recorded(
     site: Site, people: People
 ) -> None:
     wait = await site.ask("mail", "approve", GO)
@@ -125,7 +125,7 @@ async def test_a_rejection_has_a_reason_and_nothing_runs(site: Site, people: Peo
     assert any("She cancelled the order." in str(one.content) for one in run.output["messages"])
 
 
-async def test_several_calls_are_decided_each_for_itself(site: Site, people: People) -> None:
+async def test_each_of_several_calls_is_decided_separately(site: Site, people: People) -> None:
     wait = await site.ask("mails", "several", GO)
     page = await opened(site, people, wait)
     first = page.get_by_role("group", name="1. send_mail")
@@ -170,7 +170,7 @@ async def test_a_double_click_answers_once(site: Site, people: People) -> None:
     assert len(await answers(site, wait)) == 1
 
 
-async def test_of_two_people_at_once_one_decides_and_the_other_sees_who_did(
+async def test_when_two_people_decide_at_once_the_second_sees_who_was_first(
     site: Site, people: People
 ) -> None:
     wait = await site.ask("plain", "two")
@@ -201,7 +201,7 @@ async def test_an_answer_after_the_deadline_is_refused_with_a_page(
     await axe(page)
 
 
-async def test_what_changed_under_you_is_not_answered_and_leads_to_the_new_question(
+async def test_a_changed_question_takes_no_answer_and_links_to_the_new_one(
     site: Site, people: People
 ) -> None:
     wait = await site.ask("drafts", "changed")
@@ -240,7 +240,7 @@ async def test_without_scripts_people_approve_edit_and_reject(site: Site, people
     assert [sent["body"] for _, sent in SENT[before:]] == [MAIL["body"], "Edited"]
 
 
-async def test_the_keyboard_is_enough(site: Site, people: People) -> None:
+async def test_the_keyboard_suffices(site: Site, people: People) -> None:
     wait = await site.ask("mail", "keyboard", GO)
     page = await opened(site, people, wait)
     await page.keyboard.press("r")  # opens the rejection, and sends nothing
@@ -272,7 +272,7 @@ async def test_a_letter_leads_to_a_decision_and_only_enter_makes_it(
 
 
 @pytest.mark.parametrize("dark", [False, True])
-async def test_questions_can_be_read_on_a_phone_and_by_everyone(
+async def test_questions_are_accessible_and_fit_a_phone(
     site: Site, people: People, dark: bool
 ) -> None:
     for graph, input in (("mail", GO), ("mails", GO), ("pay", {}), ("plain", {})):

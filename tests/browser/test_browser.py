@@ -1,4 +1,4 @@
-"""The watch that every test with a browser keeps: what a page does wrong fails the test."""
+"""The checks in every browser test: anything that a page does wrong fails the test."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def visited(sqlite_url: str) -> AsyncIterator[Visited]:
 
 
 @pytest.mark.parametrize("look", range(len(LOOKS)), ids=["light", "dark phone"])
-async def test_every_page_is_safe_and_can_be_used_by_everyone(
+async def test_every_page_is_safe_and_accessible(
     people: People, visited: Visited, look: int
 ) -> None:
     site, routes = visited

@@ -1,4 +1,4 @@
-"""The inbox in a browser: several at once, seen live by others, filtered, taken and handed over."""
+"""The inbox in a browser: several at once, live updates, filters, claiming and assigning."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_several_questions_are_rejected_after_a_preview(
     await site.question(waits[2].run_id)
 
 
-async def test_what_is_asked_and_what_others_decide_is_seen_live(
+async def test_new_questions_and_decisions_by_others_appear_live(
     site: Site, people: People
 ) -> None:
     page = await site.visit(people, "ana", "/inbox")
@@ -91,7 +91,7 @@ async def test_what_is_asked_and_what_others_decide_is_seen_live(
     await expect(item(page, "live-1")).to_have_count(0)
 
 
-async def test_a_question_is_taken_handed_over_and_commented_on(site: Site, people: People) -> None:
+async def test_a_question_is_claimed_assigned_and_commented_on(site: Site, people: People) -> None:
     wait = await site.ask("plain", "taken-1")
     page = await site.visit(people, "ana", f"/questions/{wait.id}")
     await page.get_by_role("button", name="Claim").click()

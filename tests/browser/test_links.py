@@ -80,7 +80,7 @@ async def test_of_two_browsers_with_one_link_the_first_decides(
 
 @pytest.mark.parametrize("dark", [True, False])
 @pytest.mark.parametrize("phone", [True, False])
-async def test_the_pages_of_a_link_can_be_read_by_everyone(
+async def test_the_pages_of_a_link_are_accessible(
     people: People, sqlite_url: str, dark: bool, phone: bool
 ) -> None:
     with mailed(sqlite_url) as (address, _, _):

@@ -159,7 +159,7 @@ async def test_many_questions_at_once_are_one_notification(people: People, sqlit
         await ana.hears("5 new questions")
 
 
-async def test_who_stops_it_is_not_notified_any_more(people: People, sqlite_url: str) -> None:
+async def test_turning_notifications_off_stops_them(people: People, sqlite_url: str) -> None:
     async with desk(people, sqlite_url) as ana:
         tabs = [await ana.tab() for _ in range(2)]
         await tabs[0].get_by_role("button", name="Notify me").click()

@@ -1,4 +1,4 @@
-"""The page of a run while it lives: its worker is killed, another takes over, and people act."""
+"""The page of a running run: its worker is killed, another takes over, and people act."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ async def test_the_timeline_shows_a_sigkill_and_the_takeover_without_a_reload(
         await people.leave()
 
 
-async def test_what_somebody_types_is_not_lost_when_the_run_goes_on(
-    people: People, sqlite_url: str
-) -> None:
+async def test_typed_text_survives_live_updates(people: People, sqlite_url: str) -> None:
     graphs = {"parcels": asking(lambda: perdure.wait_for("scanned"))}
     with site_of(sqlite_url, graphs).serving() as site:
         run = await site.call("start", "parcels", {}, thread_id="p-2")

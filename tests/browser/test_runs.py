@@ -124,7 +124,7 @@ async def test_runs_are_filtered_and_opened_by_keyboard(site: Site, people: Peop
     await page.wait_for_url(f"**/runs/{ids[1]}")
 
 
-async def test_a_conversation_grows_while_somebody_reads_it(site: Site, people: People) -> None:
+async def test_a_conversation_grows_live(site: Site, people: People) -> None:
     async def say(text: str) -> None:
         given = {"messages": [{"role": "user", "content": text}]}
         run = await site.call("start", "chat", given, thread_id="talk")

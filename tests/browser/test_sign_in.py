@@ -69,9 +69,7 @@ async def test_the_printed_address_signs_in_and_its_key_is_gone_from_the_history
 
 
 @pytest.mark.parametrize("dark", [True, False])
-async def test_the_sign_in_page_can_be_read_by_everyone(
-    people: People, sqlite_url: str, dark: bool
-) -> None:
+async def test_the_sign_in_page_is_accessible(people: People, sqlite_url: str, dark: bool) -> None:
     with pages(sqlite_url, "answer") as (address, _):
         page = await people.visit(address, dark=dark, phone=True)
         await axe(page)

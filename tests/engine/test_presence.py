@@ -149,7 +149,7 @@ async def test_a_worker_that_is_asked_to_drain_finishes_its_step_and_ends(
         assert calls == ["after"]
 
 
-async def test_a_worker_that_is_not_heard_of_is_silent_and_forgotten_after_an_hour(
+async def test_a_worker_without_heartbeats_is_silent_and_forgotten_after_an_hour(
     url: str,
 ) -> None:
     async with opened(url) as rt:
@@ -185,7 +185,7 @@ async def test_a_row_that_cannot_be_read_is_listed_without_it(
         assert (one.graphs, one.drain_by) == ((), {})
 
 
-async def test_the_size_of_the_database_is_noted_once_an_hour(url: str) -> None:
+async def test_the_size_of_the_database_is_sampled_once_an_hour(url: str) -> None:
     async with opened(url) as rt:
         rt.register(chain(echo), name="g")
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""An event is added and deleted, never changed: every database refuses that, whoever asks."""
+"""Events can be added and deleted, but every database refuses to change them."""
 
 from __future__ import annotations
 

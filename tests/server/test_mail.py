@@ -182,9 +182,7 @@ async def test_without_content_a_letter_has_only_the_link(
         assert server.got[0].message["Subject"] == "[perdure] approve asks you to decide"
 
 
-async def test_a_run_that_is_held_is_told_if_the_events_say_so(
-    url: str, server: MailServer
-) -> None:
+async def test_a_held_run_is_mailed_if_its_event_is_selected(url: str, server: MailServer) -> None:
     mail = to(server, events=["run.held", "run.failed"])
     async with mailing(url, mail) as rt:
         await asked(rt)
@@ -603,7 +601,7 @@ async def test_a_server_without_starttls_gets_neither_password_nor_letter(
     assert (server.logins, server.got) == ([], [])
 
 
-async def test_a_wrong_password_is_tried_again_because_it_can_be_mended(
+async def test_a_wrong_password_is_retried_because_it_can_be_corrected(
     certificates: Certificates,
 ) -> None:
     options = {"tls_context": certificates.server("localhost"), "require_starttls": True}
@@ -615,7 +613,7 @@ async def test_a_wrong_password_is_tried_again_because_it_can_be_mended(
         assert server.got == []
 
 
-async def test_a_host_that_does_not_exist_is_tried_again() -> None:
+async def test_a_host_that_does_not_exist_is_retried() -> None:
     where = SmtpServer("mail.invalid", 25, Encryption.NONE)
     with pytest.raises(Undelivered, match=r"mail\.invalid:25 failed at the connection") as failed:
         await hand_over(where, None, "a@example.com", ANA, b"x\r\n")

@@ -1,4 +1,4 @@
-"""Who decided what is in the history of the run: the name, the way it came, and its address."""
+"""The history of a run records who decided: the name, how, and the network address."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_actor_is_its_name() -> None:
         (ANA, SAID),
     ],
 )
-def test_what_is_not_known_of_an_actor_is_left_out(by: str | None, data: dict[str, str]) -> None:
+def test_unknown_parts_of_an_actor_are_left_out(by: str | None, data: dict[str, str]) -> None:
     found = actor_data(by)
     assert found == data
     assert all(type(text) is str for text in found.values())
@@ -142,7 +142,7 @@ async def test_an_actor_in_a_node_is_stored_as_the_name(sqlite_url: str) -> None
         assert (retried.arguments, scored.arguments["by"]) == ({"run_id": target.id}, "ana")
 
 
-async def test_commands_say_that_they_are(sqlite_url: str, capsys: Any) -> None:
+async def test_decisions_by_commands_are_marked_as_such(sqlite_url: str, capsys: Any) -> None:
     async with opened(sqlite_url) as rt:
         rt.register(chain(fail), name="g", retry=ONCE)
         run = await resting(rt, State.FAILED)

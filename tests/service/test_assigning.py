@@ -39,7 +39,7 @@ async def words(rt: Any, run: Run, *kinds: EventKind) -> list[str]:
     return [view_event(event).text for event in await rt.events(run.id, kinds=kinds)]
 
 
-async def test_a_question_is_taken_handed_over_and_freed(url: str) -> None:
+async def test_a_question_is_claimed_handed_over_and_unassigned(url: str) -> None:
     async with opened(url) as rt:
         rt.register(chain(approve), name="g")
         run, wait = await asked(rt)
@@ -79,7 +79,7 @@ async def test_a_question_is_taken_handed_over_and_freed(url: str) -> None:
         assert (record.assignee, record.answered_by) == ("ana", "bo")
 
 
-async def test_of_two_who_take_a_question_one_gets_it(url: str) -> None:
+async def test_only_one_of_two_people_can_claim_a_question(url: str) -> None:
     async with opened(url) as rt:
         rt.register(chain(approve), name="g")
         run, wait = await asked(rt)
@@ -253,7 +253,7 @@ async def test_every_decision_is_listed_newest_first(url: str) -> None:
         assert await rt.decisions() == []
 
 
-async def test_what_nobody_decided_is_not_a_decision(sqlite_url: str) -> None:
+async def test_events_without_a_decision_are_not_listed(sqlite_url: str) -> None:
     def soon(state: Log) -> Any:
         return said(str(perdure.ask("quick?", expires=HOUR, default="no")))
 

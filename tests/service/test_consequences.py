@@ -1,4 +1,4 @@
-"""What an action on runs will do is said before it is done, and is what happens then."""
+"""The predicted consequences of an action on runs are what happens."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_retrying_says_what_is_called_again_or_why_it_would_not_help() -> None:
         (State.WAITING, RunAction.RESUME, {}, "it is not paused"),
     ],
 )
-def test_what_cannot_be_done_says_why(
+def test_an_impossible_action_says_why(
     state: State, action: RunAction, stakes: dict[str, Any], why: str
 ) -> None:
     assert will(state, action, **stakes) == Consequence(False, f"not {action.done}: {why}")
@@ -164,7 +164,7 @@ async def test_what_is_at_stake_is_read_for_all_runs_at_once(url: str) -> None:
         assert await rt.journal.arun(read_stakes([])) == []
 
 
-async def test_what_was_said_is_what_happens(url: str) -> None:
+async def test_predictions_match_what_happens(url: str) -> None:
     def fails(state: Any) -> Any:
         raise ValueError("no")
 

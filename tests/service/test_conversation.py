@@ -134,7 +134,7 @@ def test_a_call_is_listed_once_though_a_provider_stores_it_twice() -> None:
     assert len(message_parts(AIMessage([block], tool_calls=[CALL])).calls) == 1
 
 
-def test_a_call_that_cannot_be_made_says_why() -> None:
+def test_an_invalid_call_says_why() -> None:
     broken = {"name": "x", "args": "{", "id": "c", "error": "not JSON", "type": "invalid_tool_call"}
     parts = message_parts(AIMessage("", invalid_tool_calls=[broken]))
     assert [(one.name, one.problem) for one in parts.calls] == [("x", "not JSON")]
@@ -150,7 +150,7 @@ def test_a_call_that_cannot_be_made_says_why() -> None:
         ({"role": "developer", "content": "x"}, Speaker.SYSTEM, ""),
     ],
 )
-def test_whoever_speaks_is_named(message: Any, speaker: Speaker, name: str) -> None:
+def test_each_speaker_is_named(message: Any, speaker: Speaker, name: str) -> None:
     parts = message_parts(message)
     assert (parts.speaker, parts.name, parts.text) == (speaker, name, "x")
 

@@ -1,4 +1,4 @@
-"""A feed of all runs tells each event once, whatever changed a run, and however long it rested."""
+"""A feed of all runs delivers each event once, however a run changed and however long it rested."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def look(rt: TemporaryRuntime, feed: EventFeed) -> list[tuple[str, str]]:
     return [(row.thread_id, event.kind) for row, event in await rt.journal.arun(feed.look())]
 
 
-async def test_each_event_is_told_once(url: str) -> None:
+async def test_each_event_is_delivered_once(url: str) -> None:
     async with opened(url) as rt:
         rt.register(chain(approve), name="g")
         await rt.start("g", said(), thread_id="before")
@@ -38,7 +38,7 @@ async def test_each_event_is_told_once(url: str) -> None:
         assert await look(rt, feed) == []
 
 
-async def test_a_run_that_rested_behind_newer_ones_is_not_told_again(
+async def test_a_run_that_rested_behind_newer_ones_is_not_repeated(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_feed, "NEWEST", 2)

@@ -1,4 +1,4 @@
-"""The health of a journal at a glance: the verdict, and what each sign says."""
+"""The health of a journal at a glance: the verdict and its signs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sign(facts: HealthFacts, name: str) -> Sign:
     return next(one for one in health_report(facts).signs if one.name == name)
 
 
-def test_a_quiet_journal_is_well() -> None:
+def test_a_quiet_journal_is_healthy() -> None:
     report = health_report(FACTS)
     assert (report.verdict, report.tone) == ("All is well.", "good")
     assert {one.tone for one in report.signs} == {"good", "plain"}

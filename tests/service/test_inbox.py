@@ -76,7 +76,7 @@ def test_everything_that_needs_a_person_is_listed_once_oldest_first(rt: Temporar
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_pages_have_everything_once(rt: TemporaryRuntime, size: int) -> None:
+def test_pages_list_every_item_once(rt: TemporaryRuntime, size: int) -> None:
     entries: list[InboxEntry] = []
     after = None
     while True:
@@ -112,7 +112,7 @@ def test_filters_select_by_kind_graph_label_age_expiry_and_person(rt: TemporaryR
     assert kinds(page(rt, kinds=[InboxKind.EFFECT], assignee="ana")) == []
 
 
-def test_what_is_decided_leaves_the_list(rt: TemporaryRuntime) -> None:
+def test_decided_items_leave_the_list(rt: TemporaryRuntime) -> None:
     question, effect, held, *_ = page(rt).entries
     rt.blocking.answer(question.id, "yes")
     rt.blocking.settle(effect.id, "done", "paid")

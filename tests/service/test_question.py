@@ -360,7 +360,7 @@ def test_a_changed_text_of_a_form_is_a_difference() -> None:
     assert change.html == "<pre>Dear <del>Bo</del><ins>Ana</ins></pre>"
 
 
-def test_a_breakpoint_is_let_go_on() -> None:
+def test_any_answer_continues_a_breakpoint() -> None:
     question = wait({"breakpoint": ["send"]})
     assert question_of(question).dialect is Dialect.BREAKPOINT
     assert send(question, how="quick", quick="0").answer is True
@@ -398,7 +398,7 @@ QUICK: list[tuple[Wait, list[tuple[str, Verdict | None]]]] = [
 
 
 @pytest.mark.parametrize(("question", "labels"), QUICK)
-def test_what_needs_no_writing_needs_one_click(question: Wait, labels: Any) -> None:
+def test_answers_without_text_take_one_click(question: Wait, labels: Any) -> None:
     found = quick_answers(question_of(question))
     assert [(one.label, one.verdict) for one in found] == labels
     for n, one in enumerate(found):

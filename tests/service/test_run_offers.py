@@ -1,4 +1,4 @@
-"""What can be done to a run now, and the words that say what it will do."""
+"""The actions possible on a run now, and their consequences in words."""
 
 from __future__ import annotations
 

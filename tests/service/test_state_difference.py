@@ -79,6 +79,6 @@ def test_values_that_refuse_to_be_compared_are_compared_as_text() -> None:
     assert kinds({"a": Stubborn()}, {"a": Stubborn()}) == {}
 
 
-def test_a_state_that_is_no_mapping_is_one_channel() -> None:
+def test_a_state_that_is_not_a_mapping_is_one_channel() -> None:
     assert kinds(None, 3) == {"state": "changed"}
     assert kinds({}, "x") == {"state": "new"}

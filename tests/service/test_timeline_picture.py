@@ -1,4 +1,4 @@
-"""The picture of a run's life: what it shows, that it is bounded, and that it is safe to embed."""
+"""The timeline of a run: what it shows, that it is bounded, and that it is safe to embed."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_effects_have_their_outcome_attempts_and_key() -> None:
     assert "effect two failed, attempt 3: ValueError: no, 0.50s, key two-key" in marks[1].text
 
 
-def test_an_effect_that_is_called_now_is_shown_as_under_way() -> None:
+def test_an_effect_that_is_called_now_is_shown_as_in_progress() -> None:
     told = ((0, "started"), claim(0, "a:1"), step(1, 1, "search"))
     record = EffectRecord(
         "k", "model", EffectState.OPEN, "r", "t", 1, {}, None, None, at(2), at(2), None
@@ -356,7 +356,7 @@ def overlaps(layout: Layout) -> list[tuple[Mark, Mark]]:
 
 
 @pytest.mark.parametrize("told", [CRASHED, month(12), long_run()[:60]])
-def test_no_label_is_drawn_upon_another(told: Sequence[Told]) -> None:
+def test_no_label_overlaps_another(told: Sequence[Told]) -> None:
     assert overlaps(lay_out(parts_of(*told))) == []
 
 

@@ -55,7 +55,7 @@ def test_a_review_says_which_call_is_to_be_approved_and_until_when(value: Any) -
     assert said == "a person, to approve send_email, until Friday 14:00 (3d 1h left)"
 
 
-def test_a_question_that_somebody_looks_after_names_them() -> None:
+def test_an_assigned_question_names_its_assignee() -> None:
     assert note(wait(value=REVIEW, assignee="ana")) == "ana, to approve send_email"
 
 

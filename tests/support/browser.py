@@ -67,7 +67,7 @@ async def chromium_started(**environment: str) -> AsyncIterator[Browser]:
 
 
 class People:
-    """The people who look at pages in one test."""
+    """The people who visit pages in one test."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser

@@ -1,4 +1,4 @@
-"""The record of decisions: who, what, when, through what and from where, over all runs."""
+"""The record of decisions about all runs: who, what, when, how and from where."""
 
 from __future__ import annotations
 

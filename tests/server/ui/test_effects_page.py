@@ -74,7 +74,7 @@ def next_page(page: Page) -> Page:
     return page.person.get(address.replace("&amp;", "&"))
 
 
-def test_without_effects_the_page_says_how_they_come(person: Person) -> None:
+def test_without_effects_the_page_says_how_to_record_one(person: Person) -> None:
     assert "No effects yet." in person.get("/effects").text
     assert "No effect has an unknown outcome." in person.get("/effects?state=unknown").text
 
@@ -158,7 +158,7 @@ def test_a_decision_that_came_second_changes_nothing(rt: Runtime, person: Person
         ("later", "", "Choose what happened"),
     ],
 )
-def test_a_decision_that_is_not_complete_is_refused(
+def test_an_incomplete_decision_is_refused(
     rt: Runtime, person: Person, how: str, result: str, said: str
 ) -> None:
     run(rt, "pay", "slow")
@@ -190,7 +190,7 @@ def test_an_effect_that_cannot_be_read_is_listed_as_damaged(rt: Runtime, person:
     assert "damaged" in person.get("/effects").text
 
 
-def test_an_approver_may_look_and_not_settle(rt: Runtime) -> None:
+def test_an_approver_may_look_but_not_settle(rt: Runtime) -> None:
     run(rt, "pay", "slow")
     with ui_account(rt, "answer", worker=False) as ana:
         page = one(rt, ana)

@@ -1,4 +1,4 @@
-"""Events that were read already are not read again, and are forgotten in time."""
+"""Cached events are not read again, and are evicted in time."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_the_printed_address_signs_in_and_leaves_no_key_in_the_address(runtime: 
         assert person.stranger().get("/inbox").path == "/ui/sign-in?next=/inbox"
 
 
-def test_a_page_that_does_not_exist_is_a_page(runtime: Runtime) -> None:
+def test_an_unknown_address_is_an_html_page(runtime: Runtime) -> None:
     with ui_server(runtime) as person:
         page = person.get("/nothing")
         assert page.status == 404

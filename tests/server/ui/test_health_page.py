@@ -1,4 +1,4 @@
-"""Health in the browser: whether all is well at a glance, and the doctor on demand."""
+"""Health in the browser: the verdict at a glance, and the doctor on demand."""
 
 from __future__ import annotations
 

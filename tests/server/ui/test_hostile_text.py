@@ -1,4 +1,4 @@
-"""Texts of people and models that attack: on every page, in every field, they stay texts.
+"""Hostile text from people and models stays text, on every page and in every field.
 
 `tests/browser/test_hostile_text.py` opens some of these pages in a browser.
 """

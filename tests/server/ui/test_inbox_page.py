@@ -67,7 +67,7 @@ def test_a_call_is_decided_in_the_list_with_one_click(runtime: TemporaryRuntime)
     assert sent == []
 
 
-def test_what_does_not_fit_into_the_list_is_opened_first(runtime: TemporaryRuntime) -> None:
+def test_a_question_too_long_for_the_list_must_be_opened(runtime: TemporaryRuntime) -> None:
     agent, _ = reviewed_agent({"to": "bo", "body": "Hello\n" * 200})
     begin(runtime, "mailer", agent)
     with pages(runtime, "ana") as [ana]:
@@ -182,7 +182,7 @@ def test_several_rejections_share_a_reason(runtime: TemporaryRuntime) -> None:
 # -- assignees
 
 
-def test_a_question_is_taken_released_and_handed_over(runtime: TemporaryRuntime) -> None:
+def test_a_question_is_claimed_released_and_assigned(runtime: TemporaryRuntime) -> None:
     _, wait = begin(runtime, "plain", asking(lambda: interrupt("Which?")))
     with pages(runtime, "ana", "bo") as [ana, bo]:
         seen_by_bo = bo.get(f"/questions/{wait.id}")
@@ -252,7 +252,7 @@ def test_a_held_run_is_retried_or_cancelled_by_an_operator(runtime: TemporaryRun
 # -- live
 
 
-def test_what_others_decide_is_seen_at_once(runtime: TemporaryRuntime) -> None:
+def test_decisions_by_others_appear_at_once(runtime: TemporaryRuntime) -> None:
     _, wait = begin(runtime, "plain", asking(lambda: interrupt("Which?")))
     with pages(runtime, "ana", "bo") as [ana, bo]:
         page = ana.get("/inbox")
@@ -272,7 +272,7 @@ def test_what_others_decide_is_seen_at_once(runtime: TemporaryRuntime) -> None:
             assert "The run is cancelled" in event(lines, dom_id("question", new.id))
 
 
-def test_what_was_decided_before_the_stream_began_is_told(runtime: TemporaryRuntime) -> None:
+def test_decisions_made_before_the_stream_connects_are_sent(runtime: TemporaryRuntime) -> None:
     _, wait = begin(runtime, "plain", asking(lambda: interrupt("Which?")))
     with pages(runtime, "ana") as [ana]:
         page = ana.get("/inbox")
@@ -353,7 +353,7 @@ def owners() -> Auth:
     return auth
 
 
-def test_what_is_on_a_thread_of_others_is_not_there(runtime: TemporaryRuntime) -> None:
+def test_items_on_threads_of_others_are_hidden(runtime: TemporaryRuntime) -> None:
     waits = {}
     for name in ("ada", "bo"):
         content = ThreadContent(metadata={"owner": name})

@@ -1,4 +1,4 @@
-"""Sums that are dear to make are made once, for everyone, and again when they are too old."""
+"""Expensive sums are computed once for everyone, and again when they are outdated."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Counter:
         return self.made
 
 
-async def test_many_viewers_at_once_make_a_sum_once() -> None:
+async def test_concurrent_viewers_compute_a_sum_once() -> None:
     sums, count = KeptSums(), Counter()
     found = await asyncio.gather(*(sums.get("a", count, NOON) for _ in range(20)))
     assert {value for value, _ in found} == {1}
     assert (await sums.get("b", count, NOON))[0] == 2
 
 
-async def test_a_sum_that_is_too_old_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outdated_sum_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "LEAST", 0.0)
     monkeypatch.setattr(kept, "SHARE", 0)
     sums, count = KeptSums(), Counter()
@@ -36,7 +36,7 @@ async def test_a_sum_that_is_too_old_is_made_again(monkeypatch: pytest.MonkeyPat
     assert (await sums.get("a", count, NOON))[0] == 2
 
 
-async def test_a_sum_that_cannot_be_made_is_tried_again() -> None:
+async def test_a_failed_sum_is_retried() -> None:
     sums, count = KeptSums(), Counter()
 
     async def fail() -> int:
@@ -47,7 +47,7 @@ async def test_a_sum_that_cannot_be_made_is_tried_again() -> None:
     assert (await sums.get("a", count, NOON))[0] == 1
 
 
-async def test_only_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_sums_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "MOST", 2)
     sums, count = KeptSums(), Counter()
     for name in "abc":

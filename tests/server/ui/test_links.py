@@ -90,7 +90,7 @@ def test_a_person_who_is_not_signed_in_decides_through_a_link(runtime: Temporary
     assert event == {"wait": wait.id, "by": ANA, "via": "link", "from": "127.0.0.1"}
 
 
-def test_from_a_mail_to_a_decision_it_is_two_clicks(sqlite_url: str) -> None:
+def test_from_mail_to_decision_takes_two_clicks(sqlite_url: str) -> None:
     """The link, then Approve: what the mail of a real server says, opened in a browser."""
     with receiving_mail() as server:
         mail = perdure.Mail(server.url, "agents@example.com", [ANA])
@@ -187,7 +187,7 @@ def test_a_second_click_is_no_error_and_decides_once(runtime: TemporaryRuntime) 
     assert len(answers(runtime, wait)) == 1
 
 
-def test_an_answer_of_somebody_else_is_told_with_who_and_when(runtime: TemporaryRuntime) -> None:
+def test_an_answer_by_someone_else_is_shown_with_who_and_when(runtime: TemporaryRuntime) -> None:
     wait, _ = mailer(runtime)
     with served(runtime) as ana:
         address = link(runtime, wait)

@@ -84,9 +84,7 @@ def test_a_new_question_is_sent_with_its_page(runtime: TemporaryRuntime) -> None
 
 
 @pytest.mark.parametrize("how", ["header", "query"])
-def test_after_a_pause_what_was_missed_and_is_open_is_sent(
-    runtime: TemporaryRuntime, how: str
-) -> None:
+def test_after_a_pause_missed_open_questions_are_sent(runtime: TemporaryRuntime, how: str) -> None:
     with ui_server(runtime, worker=False) as person:
         with listening(person) as events:
             last = events.next()[1]
@@ -100,9 +98,7 @@ def test_after_a_pause_what_was_missed_and_is_open_is_sent(
 
 
 @pytest.mark.parametrize("since", ["1", "99999999999999999", "-5", "x", "\u0663"])
-def test_a_time_that_makes_no_sense_sends_only_what_is_new(
-    runtime: TemporaryRuntime, since: str
-) -> None:
+def test_an_invalid_time_sends_only_new_questions(runtime: TemporaryRuntime, since: str) -> None:
     ask(runtime)
     given = {"params": {"since": since}}
     with ui_server(runtime, worker=False) as person, listening(person, **given) as events:
@@ -111,7 +107,7 @@ def test_a_time_that_makes_no_sense_sends_only_what_is_new(
         assert events.next()[2]["id"] == wait.id
 
 
-def test_who_is_not_signed_in_gets_no_stream(runtime: TemporaryRuntime) -> None:
+def test_the_stream_requires_signing_in(runtime: TemporaryRuntime) -> None:
     runtime.journal.run(runtime.services.tokens.create("op", ["admin"]))
     with ui_server(runtime, worker=False) as person:
         answer = person.stranger().http.get(LIVE, follow_redirects=False)

@@ -230,7 +230,7 @@ def test_any_value_has_a_page(runtime: TemporaryRuntime) -> None:
 # -- people who are late
 
 
-def test_of_two_people_the_first_one_decides_and_the_second_hears_who(
+def test_the_first_of_two_people_decides_and_the_second_sees_who(
     runtime: TemporaryRuntime,
 ) -> None:
     agent, sent = reviewed_agent({"to": "bo", "body": "Hello"})

@@ -102,7 +102,7 @@ def test_hostile_namespaces_are_text(rt: Runtime, person: Person) -> None:
     assert faults(person.get("/reflections").html) == []
 
 
-def test_an_approver_may_look_and_not_retry(rt: Runtime) -> None:
+def test_an_approver_may_look_but_not_retry(rt: Runtime) -> None:
     hold(rt, submit(rt, "users", "ada"))
     with ui_account(rt, "answer", worker=False) as ana:
         page = ana.get("/reflections")

@@ -347,7 +347,7 @@ def test_a_run_that_went_on_meanwhile_says_so(rt: Runtime, person: Person) -> No
     assert "cannot be paused" in late.text
 
 
-def test_who_may_only_read_or_answer_controls_nothing(rt: Runtime) -> None:
+def test_readers_and_approvers_cannot_control_runs(rt: Runtime) -> None:
     create = rt.services.tokens.create
     scopes = {"reader": ["read"], "approver": ["read", "answer"]}
     tokens = [rt.blocking.run(rt.journal.arun(create(*one))) for one in scopes.items()]

@@ -1,4 +1,4 @@
-"""What pages of others cannot make a browser do, and what an account may not."""
+"""What other sites cannot make a browser do, and what an account may not do."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ FORGERIES: tuple[tuple[str, dict[str, str | None], dict[str, str]], ...] = (
 )
 
 
-async def test_a_form_of_others_is_refused(sqlite_url: str) -> None:
+async def test_a_form_from_another_site_is_refused(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt, visiting(rt) as visitor:
         await visitor.sign_in(await account(rt, "admin"))
         good = csrf(await visitor.get())
@@ -291,7 +291,7 @@ PLACES: dict[str, tuple[str, Callable[[perdure.Runtime], Any]]] = {
 
 
 @pytest.mark.parametrize("how", PLACES)
-async def test_all_of_it_holds_wherever_the_pages_are(sqlite_url: str, how: str) -> None:
+async def test_the_protections_hold_wherever_the_pages_are(sqlite_url: str, how: str) -> None:
     async with opened(sqlite_url) as rt:
         token = await account(rt, "answer")
         base, make = PLACES[how]

@@ -131,12 +131,12 @@ def test_hostile_names_and_inputs_are_text(rt: Runtime, person: Person) -> None:
     assert faults(listed.html) == []
 
 
-def test_one_that_does_not_exist_is_a_page_that_says_so(person: Person) -> None:
+def test_an_unknown_schedule_is_a_page_that_says_so(person: Person) -> None:
     page = person.get("/schedules/one?name=nothing")
     assert (page.status, "no schedule 'nothing'" in page.text) == (404, True)
 
 
-def test_an_approver_may_look_and_not_change(rt: Runtime) -> None:
+def test_an_approver_may_look_but_not_change(rt: Runtime) -> None:
     make(rt)
     with ui_account(rt, "answer", worker=False) as ana:
         page = ana.get("/schedules/one?name=weekly")

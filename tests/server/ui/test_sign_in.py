@@ -41,7 +41,7 @@ async def test_the_printed_address_is_exchanged_for_a_cookie(sqlite_url: str) ->
         assert key not in str(answer.headers.multi_items())
 
 
-async def test_a_wrong_key_signs_nobody_in(sqlite_url: str) -> None:
+async def test_a_wrong_key_does_not_sign_in(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt, visiting(rt) as visitor:
         for key in ("", "wrong", "é", "0" * 40, "x" * 10_000):
             answer = await visitor.get("/", params={"key": key})
@@ -81,7 +81,7 @@ async def test_once_there_are_accounts_the_printed_address_and_its_sessions_end(
         assert (await visitor.http.get(path)).status_code == 401
 
 
-async def test_a_wrong_token_signs_nobody_in(sqlite_url: str) -> None:
+async def test_a_wrong_token_does_not_sign_in(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt, visiting(rt) as visitor:
         await account(rt, "admin")
         for token in ("", "perdure_", "perdure_wrong", "ana", "perdure_\0", "x" * 9999):
@@ -137,7 +137,7 @@ async def test_a_forged_session_is_not_accepted(sqlite_url: str) -> None:
         assert (await visitor.get(headers={"cookie": f"{name}={good}"})).status_code == 200
 
 
-async def test_signing_in_replaces_a_session_that_others_planted(sqlite_url: str) -> None:
+async def test_signing_in_replaces_a_planted_session(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
         mine = await account(rt, "answer", name="mine")
         theirs = await account(rt, "read", name="theirs")
@@ -198,7 +198,7 @@ ELSEWHERE = (
 )
 
 
-async def test_after_signing_in_nobody_is_sent_elsewhere(sqlite_url: str) -> None:
+async def test_signing_in_redirects_only_to_our_own_pages(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt, visiting(rt) as visitor:
         token = await account(rt, "read")
         for there in ELSEWHERE:

@@ -87,7 +87,7 @@ def test_a_worker_that_is_silent_stands_out(rt: Runtime) -> None:
         assert "<i>far</i>" in page.text
 
 
-def test_an_approver_may_look_and_not_drain(rt: Runtime) -> None:
+def test_an_approver_may_look_but_not_drain(rt: Runtime) -> None:
     with ui_account(rt, "answer") as ana:
         [worker] = until(rt.blocking.workers)
         assert "Drain" not in ana.get("/workers").text
