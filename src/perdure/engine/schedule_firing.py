@@ -61,8 +61,8 @@ def fire_schedules(
 def fire_now(
     services: Services, serializer: Serializer, name: str, nonce: str, by: str | None
 ) -> Plan[RunRow]:
-    """Start a run of a schedule besides those of its slots, as a slot would. The same `nonce` finds
-    the run it started. `by` is in the run's metadata. Raises `NotFound`."""
+    """Start an extra run of a schedule, as a slot would. The same `nonce` finds the run it started.
+    `by` is in the run's metadata. Raises `NotFound`."""
     row = yield from services.schedules.find(name)
     if row is None:
         raise NotFound("schedule", name)

@@ -40,19 +40,19 @@ class Fault(NamedTuple):
     """One reason why a value does not fit a schema."""
 
     path: tuple[str | int, ...]
-    """Where in the value."""
+    """The path in the value."""
     key: str | None
     """The key of an object it is about: one that is missing, or that must not be there."""
     keyword: str
-    """The part of the schema that refuses it, such as `maximum`."""
+    """The keyword of the schema that refuses it, such as `maximum`."""
     limit: Any
-    """What that part says."""
+    """The value of that keyword."""
     message: str
 
 
 class SchemaCheck:
-    """Validates values against a schema, or against parts of it. One that is invalid, or refers to
-    what is not there, fits all."""
+    """Validates values against a schema or its parts. An invalid schema, or one with a broken
+    reference, accepts everything."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         from jsonschema import Draft202012Validator, SchemaError

@@ -105,7 +105,7 @@ def actor_name(by: str | None) -> str | None:
 
 
 def actor_data(by: str | None) -> dict[str, str]:
-    """What the event of a decision says about the person: `by`, `via` and `from`."""
+    """The fields of a decision's event about the person: `by`, `via` and `from`."""
     via, address = (by.via, by.address) if isinstance(by, Actor) else (None, None)
     said = {"by": actor_name(by), "via": via, "from": address}
     return {name: text for name, text in said.items() if text}
@@ -150,7 +150,7 @@ def of_kinds(
 
 
 def decisions_of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[list[Event]]:
-    """What was decided about a run, oldest first."""
+    """Decisions about a run, oldest first."""
     return read_op(
         "decisions_of_run",
         {"thread_id": thread_id, "id": run_id},
@@ -159,7 +159,7 @@ def decisions_of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[
 
 
 def decisions(serializer: Serializer, before: Decision | None, count: int) -> Op[list[Decision]]:
-    """What was decided about runs before another decision, newest first."""
+    """Decisions about runs before another decision, newest first."""
     params: dict[str, Any] = {"at": LAST_MS, "thread_id": "", "id": "", "n": 0, "count": count}
     if before is not None:
         params |= {"at": milliseconds(before.event.at), "n": before.event.n}

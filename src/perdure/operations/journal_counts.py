@@ -16,9 +16,9 @@ from perdure.operations import messages
 from perdure.types import Kind, State
 
 MOST = 1000
-"""How far `first_signs` counts."""
+"""Where `first_signs` stops counting."""
 NEWEST = 10
-"""How many times as many of the newest runs are looked at for those that are done."""
+"""Done runs are counted among this many times as many of the newest runs."""
 
 
 class GraphDue(NamedTuple):
@@ -27,7 +27,7 @@ class GraphDue(NamedTuple):
     graph: str
     runs: int
     late_ms: int
-    """How late the first of them is."""
+    """Lateness of the first of them."""
 
 
 class OpenWaits(NamedTuple):
@@ -50,7 +50,7 @@ class Rest(NamedTuple):
     messages: int
     message_age_ms: int
     database_bytes: int | None
-    """None if the database cannot tell."""
+    """None if the database does not report it."""
 
     @property
     def rows(self) -> int:
@@ -119,11 +119,11 @@ class Signs(NamedTuple):
     messages: int
     """Messages that are not delivered, and will be tried again."""
     message_late_ms: int
-    """How late the first of them is."""
+    """Lateness of the first of them."""
     given_up: int
     """Messages that are not tried again."""
     database_bytes: int | None
-    """None if the database cannot tell."""
+    """None if the database does not report it."""
 
 
 def first_signs(now: int) -> Op[Signs]:

@@ -28,7 +28,7 @@ class Oldest(NamedTuple):
     streamed_at: int | None
     """When the first run was accepted whose chunks are kept."""
     sized_at: int | None = None
-    """The hour in which the size of the database was last noted."""
+    """The hour of the last sample of the database size."""
 
 
 class Found(NamedTuple):
@@ -50,7 +50,7 @@ class Found(NamedTuple):
     """When the first message is due that the worker can deliver."""
     oldest: Oldest = Oldest(None, None)
     drain: DrainRequest | None = None
-    """What was asked of this worker."""
+    """The request to drain this worker, if there is one."""
 
 
 def look(

@@ -91,7 +91,7 @@ class GraphUse(NamedTuple):
 
 
 class UnfinishedRun(NamedTuple):
-    """What a list of unfinished runs needs of each."""
+    """The columns for a list of unfinished runs."""
 
     thread_id: str
     n: int
@@ -129,7 +129,7 @@ class ChildRow(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """What a line about a run needs besides its row and its waits."""
+    """The data for a line about a run besides its row and its waits."""
 
     control: str | None
     """What it was asked to do after its current step."""
@@ -140,15 +140,15 @@ class Ahead(NamedTuple):
 
 
 class AtStake(NamedTuple):
-    """What cancelling or retrying a run touches besides it."""
+    """What cancelling or retrying a run affects besides it."""
 
     control: str | None
     is_passed: bool
     """Whether a later run of its thread has begun."""
     children: int
-    """How many unfinished runs are cancelled with it."""
+    """Number of unfinished runs that are cancelled with it."""
     effects: tuple[tuple[str, str], ...]
-    """State and name: done ones can be undone."""
+    """State and name of its effects: done ones can be undone."""
 
 
 class Parent(NamedTuple):
@@ -397,8 +397,8 @@ def unfinished(first: str, last: str, after: tuple[int, str], count: int) -> Op[
 def unfinished_of_threads(
     first: str, last: str, after: tuple[str, int] | None, count: int
 ) -> Op[list[UnfinishedRun]]:
-    """Runs that are not over, of threads with ids from `first` up to `last`, by thread. Ended runs
-    are not read, however many there are."""
+    """Unfinished runs of the threads with ids from `first` up to `last`, by thread. Ended runs are
+    not read."""
     thread_id, n = after or (first, -1)
     params = {"after": thread_id, "after_n": n, "last": last, "count": count}
     return read_op(
@@ -429,7 +429,7 @@ def find_with_head(thread_id: str, run_id: str) -> Op[tuple[RunRow | None, RunRo
 
 
 def ahead(run_ids: Iterable[str]) -> Op[dict[str, Ahead]]:
-    """What lines about these runs need, by run."""
+    """The data for lines about these runs, by run."""
     return Op(
         "runs_ahead",
         [Statement("runs_ahead", names) for names in names_in_pieces(run_ids)],
@@ -438,7 +438,7 @@ def ahead(run_ids: Iterable[str]) -> Op[dict[str, Ahead]]:
 
 
 def at_stake(run_ids: Iterable[str]) -> Op[dict[str, AtStake]]:
-    """What cancelling or retrying each of these runs touches besides it, by run."""
+    """What cancelling or retrying each of these runs affects besides it, by run."""
     names = ("runs_at_stake", "children_at_stake", "effects_at_stake")
     pieces = names_in_pieces(run_ids)
     statements = [Statement(name, piece) for name in names for piece in pieces]
@@ -641,8 +641,8 @@ def release(
 def comment(
     serializer: Serializer, made: Change, text: str, wait_id: str | None, by: str | None
 ) -> Op[bool]:
-    """Add a comment of a person to the history of a run, about one of its questions or the whole.
-    False: the run is gone."""
+    """Add a person's comment to the history of a run, optionally about one of its questions. False:
+    the run was deleted."""
     data = {**({"wait": wait_id} if wait_id else {}), "text": text, **actor_data(by)}
     return Op(
         "comment",

@@ -122,7 +122,7 @@ def lateness(catch_up: bool | timedelta) -> int | None:
 
 
 def put(row: ScheduleRow, enabled: bool | None) -> Op[None]:
-    """Store a schedule. `enabled` None keeps whether it is, and enables a new one."""
+    """Store a schedule. `enabled=None` keeps the current value, and enables a new one."""
     on = None if enabled is None else int(enabled)
     statement = Statement("put_schedule", row._asdict() | {"enabled": on})
     return Op("schedule", [statement], lambda rows: None, write=True)
@@ -156,7 +156,7 @@ def move(row: ScheduleRow, following: int) -> Op[None]:
 
 
 def enable(name: str, enabled: bool, next_at: int, now: int) -> Op[None]:
-    """Let a schedule start runs from `next_at` on, or start none. Nothing if it is so already."""
+    """Enable a schedule from `next_at` on, or disable it. No change if it already is."""
     params = {"name": name, "enabled": int(enabled), "next_at": next_at, "now": now}
     statement = Statement("enable_schedule", params)
     return Op("enable_schedule", [statement], lambda rows: None, write=True)

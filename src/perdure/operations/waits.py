@@ -11,7 +11,7 @@ answer to a value that is no longer shown finds its wait closed. Which of two ca
     two signals of one key      insert_signal: the key is unique
     one signal, two waits       take_signal: a signal has at most one wait
     withdrawing and the run     withdraw_wait: not while it is driven
-    two who take one question   assign_wait: it is free, or its assignee is the one that is expected
+    two who claim one question  assign_wait: it is unassigned, or its assignee is the expected one
     a run's end and its joiner  insert_join: the run cannot end until the wait is committed. Its end
                                 finds the wait (poke_joiners), or the joiner finds the end (let_go)
 """
@@ -367,7 +367,7 @@ def page(
     assignee: str | None = None,
 ) -> Op[list[WaitRow]]:
     """Open waits, oldest first. A `graph` or an `assignee` selects questions to people; an empty
-    assignee those that are free."""
+    assignee, unassigned ones."""
     at, id = after or (FIRST_MS, "")
     params: dict[str, Any] = {"after": at, "after_id": id, "count": count}
     params |= {"thread_id": thread_id, "graph": graph, "assignee": assignee}
@@ -418,8 +418,8 @@ def assign(
     now: int,
     number: int | None = None,
 ) -> Op[bool]:
-    """Assign an open question to a person, or free it. False: it is so already, somebody else looks
-    after it, or it is not open."""
+    """Assign or unassign an open question. False: it already is, it is assigned to someone else, or
+    it is not open."""
     made = change(row.thread_id, row.run_id, now, number)
     params = {**made.params, "wait_id": row.id, "to": actor_name(to)}
     params |= {"by": actor_name(by), "expected": actor_name(expected)}

@@ -22,8 +22,8 @@ NEWEST = 100
 DRIVEN = 1000
 """How many running ones are."""
 REMEMBERED = 10_000
-"""How many runs a feed remembers: one that rests for long may be driven again, and is not told
-twice."""
+"""Number of runs that a feed remembers, so that the events of a run that rested for long are not
+repeated."""
 
 
 class EventFeed:
@@ -62,7 +62,7 @@ class EventFeed:
                 self._serializer, row.thread_id, row.id, n, 1000
             )
             new += [(row, event) for event in page if event.at >= self._since]
-            if not page:  # it was pruned meanwhile
+            if not page:  # pruned in the meantime
                 break
             n = page[-1].n
         self._seen.pop(row.id, None)

@@ -74,8 +74,8 @@ class ReflectionService:
         return [self._show(row) for row in rows]
 
     def unfinished(self, after: tuple[str, int] | None, count: int) -> Plan[list[UnfinishedRun]]:
-        """What a list needs of each reflection that has not ended, by thread: those of one
-        conversation are beside each other. However many have ended, they are not read."""
+        """The data for a list of unfinished reflections, by thread, so that those of one
+        conversation are together. Ended ones are not read."""
         last = f"{PREFIX[:-1]}{chr(ord(PREFIX[-1]) + 1)}"
         rows: list[UnfinishedRun] = yield runs.unfinished_of_threads(PREFIX, last, after, count)
         return [row for row in rows if row.graph.startswith(PREFIX)]

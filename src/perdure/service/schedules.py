@@ -78,13 +78,12 @@ class ScheduleService:
         return [row.to_schedule(self._serializer) for row in rows]
 
     def page(self, after: str, count: int) -> Plan[list[ScheduleRow]]:
-        """The schedules behind a name, by name, as they are stored."""
+        """The schedules after a name, by name, as stored."""
         found: list[ScheduleRow] = yield schedules.page(after, count)
         return found
 
     def enable(self, name: str, enabled: bool) -> Plan[Schedule]:
-        """Let a schedule start runs again, from its next slot on, or start none. Raises
-        `NotFound`."""
+        """Enable a schedule from its next slot on, or disable it. Raises `NotFound`."""
         row = yield from self.find(name)
         if row is None:
             raise NotFound("schedule", name)

@@ -203,8 +203,8 @@ class WaitService:
         *,
         number: int | None = None,
     ) -> Plan[None]:
-        """Assign an open question to a person, or free it, or raise why not. The same `number` does
-        so once."""
+        """Assign or unassign an open question, or raise why not. The same `number` does so
+        once."""
         for name, text in (("to", to), ("by", by), ("expected", expected)):
             if text is not None:
                 check_text(name, text)

@@ -58,7 +58,7 @@ def test_runs_that_would_be_held_are_listed_with_what_to_do(sqlite_url: str, run
     text = opened_page(sqlite_url, "snooze")
     assert "1 unfinished run: 1 would be held." in text
     assert "letter: 1 run would be held" in text
-    assert "lost: nap" in text
+    assert "missing: nap" in text
     assert "register(renamed={'nap': 'snooze'})" in text
     assert f"{run_id} waiting <b>ada</b>" in text
 

@@ -111,7 +111,7 @@ def test_a_filter_without_an_index_looks_only_so_far_and_says_so(
     monkeypatch.setattr(effects, "LOOKED_AT", 5)
     monkeypatch.setattr(lists.look, "__kwdefaults__", {"most": 50, "looked_at": 5})
     page = person.get("/effects?state=failed")
-    assert "There may be older ones." in page.text
+    assert "Older ones may match." in page.text
     assert "to='bounce'" in next_page(page).text
 
 
@@ -194,5 +194,5 @@ def test_an_approver_may_look_but_not_settle(rt: Runtime) -> None:
     run(rt, "pay", "slow")
     with ui_account(rt, "answer", worker=False) as ana:
         page = one(rt, ana)
-        assert "Settling it is for operators" in page.text
+        assert "Only operators can settle it" in page.text
         assert [form.action for form in page.forms] == ["/ui/sign-out"]

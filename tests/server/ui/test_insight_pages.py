@@ -84,7 +84,7 @@ def test_hostile_scores_are_text(rt: Runtime, person: Person) -> None:
 
 
 def test_without_prompts_the_page_says_how_to_name_one(person: Person) -> None:
-    assert "No run has read a prompt." in person.get("/prompts").text
+    assert "No prompts yet." in person.get("/prompts").text
 
 
 def test_versions_of_a_prompt_are_compared_with_their_outcomes(rt: Runtime, person: Person) -> None:

@@ -96,5 +96,5 @@ def test_hostile_payloads_are_text(rt: Runtime, person: Person) -> None:
 def test_only_operators_see_it(rt: Runtime) -> None:
     with ui_account(rt, "answer", worker=False) as ana:
         page = ana.get("/outbox")
-        assert (page.status, "for operators" in page.text) == (403, True)
+        assert (page.status, "Only operators" in page.text) == (403, True)
         assert "/ui/outbox" not in ana.get("/schedules").html

@@ -206,7 +206,7 @@ def test_a_plain_question_takes_a_text_or_a_value(runtime: TemporaryRuntime) -> 
     with pages(runtime, "ana") as [ana]:
         run, wait = begin(runtime, "plain", asking(lambda: interrupt("Which one?")))
         page = question(ana, wait)
-        assert "does not say which answers it understands" in page.text
+        assert "does not say which answers it accepts" in page.text
         assert "Approve" not in page.text
         page.submit("/answer", {"how": "text"}, text="The\r\nred one")
         assert answered(runtime, run) == "The\nred one"
@@ -324,7 +324,7 @@ def test_a_question_that_a_signal_took_back_says_so(runtime: TemporaryRuntime) -
         refused = page.submit("/answer", {"how": "text"}, text="yes")
         assert refused.status == 409
         runtime.blocking.tick()
-        assert "took this question back" in ana.get(f"/questions/{wait.id}").text
+        assert "withdrew this question" in ana.get(f"/questions/{wait.id}").text
     assert answered(runtime, run) == "none"
 
 
@@ -334,7 +334,7 @@ def test_an_answer_is_taken_back_while_no_task_has_it(runtime: TemporaryRuntime)
     with pages(runtime, "ana") as [ana]:
         done = question(ana, wait).submit("/answer", {"decision.0": "approve"})
         back = done.submit("/withdraw")
-        assert "The answer was taken back." in back.text
+        assert "Answer withdrawn." in back.text
         assert back.path == f"/ui/questions/{wait.id}"
         assert "answer withdrawn by ana" in back.text
         back.submit("/answer", {"decision.0": "reject"})
@@ -356,7 +356,7 @@ def test_a_reader_sees_the_question_and_cannot_decide(runtime: TemporaryRuntime)
             fields = [("csrf", form_token(runtime, cy, "cy")), ("how", "text"), ("text", "x")]
             refused = cy.post(f"/ui/questions/{wait.id}/{action}", fields)
             assert refused.status == 403
-            assert "it needs the scope 'answer'" in refused.text
+            assert "it requires the scope 'answer'" in refused.text
     assert runtime.blocking.waits(kind="human")
 
 

@@ -83,7 +83,7 @@ def test_a_held_one_is_retried(rt: Runtime, person: Person) -> None:
 
 def test_one_is_cancelled_and_the_event_says_by_whom(rt: Runtime, person: Person) -> None:
     id = submit(rt, "users", "ada")
-    assert "it writes nothing" in person.get("/reflections").submit("/reflections/cancel").text
+    assert "It writes nothing" in person.get("/reflections").submit("/reflections/cancel").text
     assert rt.blocking.get(id).state is State.CANCELLED
     assert rt.blocking.events(id)[-1].data["by"]
 

@@ -418,7 +418,7 @@ def test_a_fork_of_an_unchanged_state_is_a_copy(rt: Runtime, person: Person) -> 
     ("typed", "why"),
     [
         ("{not json", "This is not JSON"),
-        ("[1]", "A state is an object"),
+        ("[1]", "The state must be an object"),
         ("{}", "Channels cannot be removed"),
         ('{"city": "x", "notes": [], "messages": [], "more": 1}', "no channel more"),
         ('{"city": "x", "notes": [], "messages": 3}', "messages must be a list"),

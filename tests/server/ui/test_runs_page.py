@@ -100,7 +100,7 @@ def test_each_run_says_what_it_waits_for(runtime: Runtime) -> None:
 
 def test_a_journal_without_runs_says_so(runtime: Runtime) -> None:
     with ui_server(runtime, worker=False) as person:
-        assert "There is no run yet." in person.get("/runs").text
+        assert "No runs yet." in person.get("/runs").text
         assert "No run matches." in person.get("/runs?state=held").text
 
 
@@ -287,7 +287,7 @@ def test_an_approver_can_read_runs_but_not_change_them(runtime: Runtime) -> None
             fields = [("id", run.id), ("action", "cancel"), ("csrf", csrf)]
             refused = ana.post(path, fields)
             assert refused.status == 403
-            assert "This is for operators" in refused.text
+            assert "Only operators can do this" in refused.text
         assert "/runs/bulk" in bo.get("/runs").html
         assert runtime.blocking.get(run.id).state is State.WAITING
 
@@ -356,7 +356,7 @@ def test_all_that_match_are_found_by_the_filters_up_to_a_bound(
         page = person.get("/runs?label=team%3Dblue")
         preview = page.submit("/runs/bulk", all="yes", action="retry")
         assert "4 runs will be retried." in preview.text
-        assert "these are the newest, at most 4 at a time" in preview.text
+        assert "One action covers the newest 4" in preview.text
         piece = preview.submit("/runs/bulk/do")
         assert "2 of 4 runs" in piece.text
         assert len(runtime.blocking.runs(state="failed")) == 5

@@ -100,7 +100,7 @@ def test_a_schedule_is_disabled_and_enabled_and_the_log_says_by_whom(
 def test_it_is_deleted_only_after_the_consequence_was_shown(rt: Runtime, person: Person) -> None:
     make(rt)
     asked = person.get("/schedules/delete?name=weekly")
-    assert "The runs that it started stay." in asked.text
+    assert "The runs it already started are kept." in asked.text
     assert len(rt.blocking.schedules()) == 1
     done = asked.submit("/schedules/delete")
     assert "weekly is deleted." in done.text
@@ -144,4 +144,4 @@ def test_an_approver_may_look_but_not_change(rt: Runtime) -> None:
         assert [one.action for one in page.forms] == ["/ui/sign-out"]
         refused = ana.get("/schedules/delete?name=weekly")
         assert refused.status == 403
-        assert "for operators" in refused.text
+        assert "Only operators" in refused.text

@@ -221,7 +221,7 @@ def test_a_long_conversation_is_read_page_by_page(
             assert earlier
             page = person.get(earlier[1].replace("&amp;", "&"))
         assert "question 0" in page.text
-        assert "To the latest" in page.text
+        assert "Show the latest" in page.text
 
 
 def test_text_of_threads_is_escaped_wherever_it_is_shown(runtime: Runtime) -> None:

@@ -44,7 +44,7 @@ def working(rt: Runtime, **options: Any) -> Iterator[tuple[Person, WorkerInfo]]:
 def test_without_workers_the_page_says_how_to_start_one(rt: Runtime) -> None:
     with ui_server(rt, worker=False) as person:
         page = person.get("/workers")
-        assert "No worker is there" in page.text
+        assert "There are no workers" in page.text
         assert "perdure worker PLACE" in page.text
         health = person.get("/health").text
         assert "Workers 0 no worker is alive" in health
@@ -68,10 +68,10 @@ def test_a_worker_is_drained_after_the_consequence_was_shown(rt: Runtime) -> Non
     with working(rt) as (person, worker):
         asked = person.get("/workers/drain", params={"id": worker.id})
         assert "The worker claims no more runs." in asked.text
-        assert "No other worker is there." in asked.text
+        assert "No other worker is alive." in asked.text
         assert rt.blocking.workers()[0].state is WorkerState.ALIVE
         done = asked.submit("/workers/drain")
-        assert "It was asked to drain" in done.text
+        assert "Drain requested" in done.text
         until(lambda: not rt.blocking.workers())
         assert person.get("/workers").status == 200  # the server goes on
         assert person.get("/workers/drain", params={"id": worker.id}).status == 404

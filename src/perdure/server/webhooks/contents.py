@@ -123,7 +123,7 @@ class ReportedRun:
 
 
 def as_question(message: Message, public: PublicUrl | None) -> dict[str, Any]:
-    """The body for an endpoint, about a new question. The page that it names needs a sign-in."""
+    """The body for an endpoint about a new question. Its page requires signing in."""
     data = dict(message.payload)
     if public is not None:
         data["url"] = public.question(data["wait_id"])
