@@ -613,12 +613,12 @@ SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND n > :after AND kind IN ({names}) ORDER BY n LIMIT :count;
 
 -- name: decisions_of_run
--- What was decided about a run, oldest first.
+-- Decisions about a run, oldest first.
 SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND decision = 1 ORDER BY n;
 
 -- name: decisions_before
--- What was decided about runs behind a position, newest first, each with the graph of its run.
+-- Decisions about runs after a position, newest first, each with the graph of its run.
 SELECT e.thread_id, e.run_id, e.n, e.at, e.kind, e.change, e.body, (
   SELECT r.graph FROM perdure_runs AS r WHERE r.thread_id = e.thread_id AND r.id = e.run_id)
 FROM perdure_events AS e
@@ -952,14 +952,14 @@ WHERE thread_id = :thread_id AND state = 'open' AND (+created_at, id) > (:after,
 ORDER BY +created_at, id LIMIT :count;
 
 -- name: questions_of_graph
--- Open questions to people of a graph; with an :assignee, only those of that person, or free ones.
+-- Open questions to people of a graph; with an :assignee, only those of that person, or unassigned ones.
 SELECT {wait} FROM perdure_waits
 WHERE state = 'open' AND kind = 'human' AND graph = :graph AND (created_at, id) > (:after, :after_id)
   AND (CAST(:assignee AS TEXT) IS NULL OR COALESCE(assignee, '') = :assignee)
 ORDER BY created_at, id LIMIT :count;
 
 -- name: questions_of_assignee
--- Open questions that one person looks after.
+-- Open questions assigned to one person.
 SELECT {wait} FROM perdure_waits
 WHERE state = 'open' AND kind = 'human' AND assignee = :assignee
   AND (created_at, id) > (:after, :after_id)
@@ -985,8 +985,8 @@ WHERE state = 'open' AND kind = 'human' AND (created_at, id) < (:before, :before
 ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: assign_wait
--- Assigns an open question to a person, or frees it (:to is NULL), if it is free, or is looked after by the one
--- who does it (:by) or by the one who is expected to. The same again changes nothing.
+-- Assigns an open question to a person, or unassigns it (:to is NULL), if it is unassigned or its assignee is
+-- :by or :expected. The same again changes nothing.
 UPDATE perdure_waits SET assignee = CAST(:to AS TEXT), change = :change
 WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open' AND kind = 'human'
   AND (expires_at IS NULL OR expires_at > :now)
@@ -995,7 +995,7 @@ WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open' AND kind = 'hu
 RETURNING id;
 
 -- name: count_assigned
--- Counts the event of that. Like a score, it changes nothing else of the run.
+-- Counts the event of the assignment. Like a score, it changes nothing else of the run.
 UPDATE perdure_runs SET events = events + 1, change = :change
 WHERE thread_id = :thread_id AND id = :id AND change <> :change AND EXISTS (
   SELECT 1 FROM perdure_waits
@@ -1950,7 +1950,7 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM perdure_threads WHERE thread_id = :thread
 SELECT graph, state, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended} GROUP BY graph, state;
 
 -- name: count_in_state
--- Runs in a state other than pending, running and done, up to :most; this and the next, for people who look.
+-- Runs in a state other than pending, running and done, up to :most; this and the next are for pages.
 -- The order is that of an index: PostgreSQL might read the whole table otherwise.
 SELECT CAST(:state AS TEXT), COUNT(*) FROM (
   SELECT 1 FROM perdure_runs
@@ -2004,12 +2004,12 @@ SELECT COUNT(*), MIN(created_at) FROM (
   ORDER BY created_at, key LIMIT :count) AS u;
 
 -- name: count_late_messages
--- Messages that are tried again or for the first time, :count at most, and when the first one is due.
+-- Messages with an attempt to come, :count at most, and when the first one is due.
 SELECT COUNT(*), MIN(due_at) FROM (
   SELECT due_at FROM perdure_outbox WHERE due_at < :never ORDER BY due_at LIMIT :count) AS m;
 
 -- name: count_given_up
--- Messages that are not tried again, :count at most.
+-- Messages that were given up, :count at most.
 SELECT COUNT(*) FROM (SELECT 1 FROM perdure_outbox WHERE due_at >= :never LIMIT :count) AS m;
 
 -- name: database_bytes
@@ -2391,7 +2391,7 @@ SELECT (SELECT min(expires_at) FROM perdure_thread_records WHERE expires_at IS N
        (SELECT max(at) FROM perdure_sizes);
 
 -- name: insert_server_secret
--- Of several processes that make the secret at once, the first wins.
+-- If several processes create the secret at once, the first wins.
 INSERT INTO perdure_server_secret (id, body) VALUES (1, :body) ON CONFLICT DO NOTHING;
 
 -- name: server_secret
@@ -2411,7 +2411,7 @@ ORDER BY created_at DESC, id DESC LIMIT :count;
 SELECT id FROM perdure_runs ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: announce_worker
--- Says that a worker is there. One that begins anew (:is_new) has not been asked to drain.
+-- Stores the heartbeat of a worker. A restart (:is_new) clears a request to drain.
 INSERT INTO perdure_workers (id, host, pid, graphs, concurrency, started_at, seen_at)
 VALUES (:id, :host, :pid, :graphs, :concurrency, :started_at, :seen_at)
 ON CONFLICT (id) DO UPDATE
@@ -2420,7 +2420,7 @@ SET graphs = excluded.graphs, concurrency = excluded.concurrency, seen_at = excl
     drain_by = CASE WHEN :is_new = 0 THEN perdure_workers.drain_by END;
 
 -- name: forget_workers
--- Deletes workers that have been silent for long.
+-- Deletes workers that have been silent for a long time.
 DELETE FROM perdure_workers WHERE seen_at < :before;
 
 -- name: delete_worker
@@ -2447,7 +2447,7 @@ SELECT worker, id, thread_id, graph, version, driven, updated_at, due_at FROM pe
 WHERE worker IS NOT NULL AND state = 'running' ORDER BY worker LIMIT :count;
 
 -- name: insert_size
--- Notes the size of the database, once an hour, if it tells.
+-- Stores a sample of the database size, once an hour, if the database reports it.
 INSERT INTO perdure_sizes (at, bytes)
 SELECT CAST(:at AS BIGINT), COALESCE((SELECT {bytes}), 0) WHERE (SELECT {bytes}) IS NOT NULL
 ON CONFLICT DO NOTHING;
