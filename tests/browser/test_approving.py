@@ -283,5 +283,5 @@ async def test_questions_are_accessible_and_fit_a_phone(
         await axe(page)
         await fits(page)
         reader = await opened(site, people, wait, "ron", dark=dark)
-        await expect(reader.locator("main")).to_contain_text("You can read this.")
+        await expect(reader.locator("main")).to_contain_text("You can read this question.")
         await axe(reader)

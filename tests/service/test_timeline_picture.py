@@ -164,7 +164,7 @@ def test_an_effect_that_is_called_now_is_shown_as_in_progress() -> None:
         "k", "model", EffectState.OPEN, "r", "t", 1, {}, None, None, at(2), at(2), None
     )
     [part] = parts_of(*told, now=30, effects=[record]).stretches
-    assert part.marks[-1].text == "effect model is under way for 28s, key k"
+    assert part.marks[-1].text == "effect model in progress for 28s, key k"
     assert part.lasts
 
 

@@ -48,7 +48,7 @@ class Look(StrEnum):
     NOTABLE = "notable"
     UNKNOWN = "unknown"
     OPEN = "open"
-    """It is under way, or is to be tried again."""
+    """In progress, or to be retried."""
     CUT_OFF = "cut"
     """Its outcome was lost with its worker."""
 
@@ -122,7 +122,7 @@ def _end(periods: Sequence[Period], lost: int) -> datetime:
 def _cut_off(event: Event, begun: datetime, until: datetime) -> Mark:
     name = str(event.data.get("name"))
     later = event.data.get("how") or f"its outcome is {event.data.get('state')}"
-    text = f"effect {name} was under way when its worker was lost; later: {later}"
+    text = f"effect {name} was in progress when its worker was lost; later: {later}"
     kind, look = MarkKind.EFFECT, Look.CUT_OFF
     return Mark(kind, look, begun, until, name, lambda: text, event.n, event.n)
 
@@ -130,7 +130,7 @@ def _cut_off(event: Event, begun: datetime, until: datetime) -> Mark:
 def under_way(effect: EffectRecord, now: datetime, after: int) -> Mark:
     """The mark of an effect that is being called now, `after` the event of this number."""
     began = max(effect.created_at, effect.updated_at)
-    text = f"effect {effect.name} is under way for {duration(now - began)}, key {effect.key}"
+    text = f"effect {effect.name} in progress for {duration(now - began)}, key {effect.key}"
     kind, look = MarkKind.EFFECT, Look.OPEN
     return Mark(kind, look, began, max(began, now), effect.name, lambda: text, after, after)
 

@@ -109,8 +109,8 @@ def timeline_parts(
     effects: Iterable[EffectRecord] = (),
     format_time: FormatTime = utc_time,
 ) -> TimelineParts:
-    """The parts of a timeline, or of the range of events in `zoom`. `effects`: those of the run, of
-    which the ones under way are shown too."""
+    """The parts of a timeline, or of the range of events in `zoom`. Of the run's
+    `effects`, those in progress are shown, too."""
     made = list(_stretches(periods, now, format_time))
     if made and made[-1].lasts and made[-1].is_driven:
         last = made[-1]
@@ -147,7 +147,7 @@ def _stretches(
         marks = [*marks_of(period, asked=asked, format_time=format_time), *lost.get(n, ())]
         numbers = [one.n for one in period.events]
         numbers += [period.claim.n] if period.claim is not None else []
-        # What was under way began after the last event: the worker was alive until then.
+        # An effect in progress began after the last event: the worker was alive until then.
         until = max([until, *(one.until for one in lost.get(n, ()))])
         since = min(max([period.since, *(one.until for one in lost.get(n - 1, ()))]), until)
         first = min(numbers, default=last)

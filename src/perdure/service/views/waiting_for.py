@@ -56,7 +56,7 @@ class RunLine:
     open_waits: int = 0
     """How many open waits it has."""
     ahead: str | None = None
-    """The run under way on its thread, if it waits for its turn."""
+    """The unfinished run before it on its thread, if it waits for its turn."""
     unknown: tuple[str, ...] = ()
     """Names of its effects with an unknown outcome."""
     control: Control | None = None

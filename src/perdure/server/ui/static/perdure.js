@@ -1,7 +1,7 @@
-// What the pages do beyond htmx. Everything here only improves: all pages work without it.
+// What the pages do beyond htmx. All of it is optional: every page works without scripts.
 "use strict";
 
-// -- the time zone of the browser, in which the server shows times
+// -- tell the server the browser's time zone, in which it shows times
 (() => {
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   if (!zone || !document.body) return;
@@ -21,7 +21,7 @@
   apply();
 })();
 
-// -- a form is sent once: a second click does nothing until the answer is there
+// -- send a form once: a second click does nothing until the response arrives
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.method !== "post") return;
@@ -41,7 +41,7 @@ document.addEventListener("change", (event) => {
   if (event.target.matches("[data-auto-submit] select, [data-auto-submit] input[type=checkbox]")) event.target.form.requestSubmit();
 });
 
-// -- a row leads to its page; text in it can still be selected, and its own links work
+// -- clicking a row opens its page; its text can still be selected, and its own links work
 document.addEventListener("click", (event) => {
   const row = event.target.closest("[data-href]");
   if (!row || event.target.closest("a, button, input, label, select, textarea, summary") || getSelection().toString()) return;
@@ -54,8 +54,8 @@ document.addEventListener("change", (event) => {
   for (const box of event.target.form.querySelectorAll("input[type=checkbox][name=id]")) box.checked = event.target.checked;
 });
 
-// -- keyboard: j and k go through a list, x ticks, / searches, a letter of data-key leads to a control, ? shows them all.
-// No letter sends anything: Enter does, on what has the focus.
+// -- keyboard: j and k move through a list, x selects, / searches, a letter of data-key focuses a control, ? shows them all.
+// No letter sends anything: Enter does, on the focused control.
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=checkbox]):not([type=radio]), textarea, select")) return;
   const items = [...document.querySelectorAll("[data-item]")];
@@ -78,7 +78,7 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
-// -- a tab that is not looked at gives its connection back: a browser opens only six to one server
+// -- a hidden tab closes its connection: a browser opens only six to one server
 (() => {
   if (!window.htmx) return;
   const open = new Set();
@@ -94,29 +94,29 @@ document.addEventListener("keydown", (event) => {
     if (document.hidden) leaving = setTimeout(() => { for (const source of open) source.close(); }, 10000);
     else for (const source of [...open]) if (source.readyState === EventSource.CLOSED) {
       open.delete(source);
-      source.onerror?.(new Event("error"));  // the extension connects again, and the server sends what changed
+      source.onerror?.(new Event("error"));  // the extension reconnects, and the server sends what changed
     }
   });
 })();
 
-// -- an element that came live is marked for a moment
+// -- highlight a live update for a moment
 document.addEventListener("htmx:sseMessage", (event) => {
   const element = event.target;
   if (element.classList) { element.classList.remove("fresh"); void element.offsetWidth; element.classList.add("fresh"); }
 });
 
-// -- a part of a page that asks for itself again, while the page is seen
+// -- parts that refresh themselves while the page is visible
 for (const part of document.querySelectorAll("[data-refresh]")) {
   setInterval(() => { if (document.visibilityState === "visible" && window.htmx) htmx.trigger(part, "refresh"); }, 1000 * Number(part.dataset.refresh));
 }
 
-// -- notifications: one tab of a browser listens for new questions, and says each of them once
+// -- notifications: one tab of a browser listens for new questions, and shows each once
 (() => {
   const button = document.querySelector("[data-notify]");
   if (!document.querySelector("header.bar") || !("Notification" in window) || !navigator.locks) return;
   const base = document.body.dataset.base, key = `perdure.notify:${base}`, MOST_SAID = 500, SEVERAL = 3;
   const read = () => { try { return JSON.parse(localStorage.getItem(key)) ?? {}; } catch { return {}; } };
-  const write = (change) => { try { localStorage.setItem(key, JSON.stringify({ ...read(), ...change })); } catch { /* not allowed to store: nothing is said */ } };
+  const write = (change) => { try { localStorage.setItem(key, JSON.stringify({ ...read(), ...change })); } catch { /* storage is blocked: show nothing */ } };
   const isOn = () => read().on === true && Notification.permission === "granted";
 
   const notify = (title, body, url, tag) => {
@@ -131,7 +131,7 @@ for (const part of document.querySelectorAll("[data-refresh]")) {
     try {
       if (fresh.length > SEVERAL) notify("perdure", `${fresh.length} new questions`, `${base}/inbox`, "perdure");
       else for (const one of fresh) notify(`${one.graph} asks`, one.title || "A question", one.url, one.id);
-    } catch { write({ on: false }); show(); }  // some phones show notifications of installed pages only
+    } catch { write({ on: false }); show(); }  // some phones allow notifications only for installed pages
   };
 
   let stop = null;
@@ -158,7 +158,7 @@ for (const part of document.querySelectorAll("[data-refresh]")) {
       };
       connect();
       ending.signal.addEventListener("abort", () => { source.close(); delete document.body.dataset.notifies; release(); });
-    })).catch(() => {});  // it stopped while another tab was listening
+    })).catch(() => {});  // turned off while another tab was listening
   };
 
   const show = () => {
@@ -178,12 +178,12 @@ for (const part of document.querySelectorAll("[data-refresh]")) {
   apply();
 })();
 
-// -- htmx loads what a link inside of a picture leads to; browsers would follow such a link as well
+// -- htmx loads the target of a link inside a picture; stop the browser from following it as well
 document.addEventListener("click", (event) => {
   if (window.htmx && event.target.closest?.("svg a[hx-get]") && !event.ctrlKey && !event.metaKey && !event.shiftKey) event.preventDefault();
 });
 
-// -- what somebody typed, ticked or opened stays when the part around it changes live
+// -- keep what a person typed, selected or opened when a live update replaces the part around it
 (() => {
   const fields = "input:not([type=hidden]), textarea, select";
   const isTick = (field) => field.type === "checkbox" || field.type === "radio";
@@ -198,7 +198,7 @@ document.addEventListener("click", (event) => {
     const typed = new Map([...part.querySelectorAll(fields)].filter(isChanged).map((field) => [place(field), field]));
     const open = new Set([...part.querySelectorAll("details[open] > summary")].map((one) => one.textContent));
     if (!focused && !typed.size && !open.size) return;
-    queueMicrotask(() => {  // after it was replaced
+    queueMicrotask(() => {  // after the replacement
       const now = part.isConnected ? part : document.getElementById(part.id);
       if (!now) return;
       for (const one of now.querySelectorAll("details > summary")) if (open.has(one.textContent)) one.parentElement.open = true;
