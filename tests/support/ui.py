@@ -101,15 +101,15 @@ class Page:
 
     @property
     def text(self) -> str:
-        """What is read on it."""
-        without = re.sub(r"<(script|style)\b.*?</\1>", "", self.html, flags=re.S)
+        """The visible text."""
+        without = re.sub(r"<(script|style|dialog)\b.*?</\1>", "", self.html, flags=re.S)
         return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", without)))
 
     @property
     def forms(self) -> list[HtmlForm]:
         parser = _Forms()
         parser.feed(self.html)
-        return parser.forms
+        return [one for one in parser.forms if one.method != "dialog"]
 
     def form(self, action: str, having: Mapping[str, str] = MappingProxyType({})) -> HtmlForm:
         """The form whose action ends with this path, and that has these hidden fields."""
