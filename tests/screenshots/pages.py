@@ -43,7 +43,7 @@ def question(thread: str) -> Callable[[perdure.Runtime], str]:
 
 
 def busiest(rt: perdure.Runtime) -> str:
-    """The run of the campaign whose life has the most crashes."""
+    """The campaign run with the most crashes."""
     runs = rt.blocking.runs(graph="campaign", limit=100, output=False)
     return max(runs, key=lambda run: len(rt.blocking.saved(run.id).recoveries or ())).id
 

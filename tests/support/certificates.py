@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 class Certificates:
-    """Certificates that only a client which trusts this authority accepts."""
+    """A certificate authority; only clients that trust it accept its certificates."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

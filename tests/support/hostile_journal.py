@@ -1,4 +1,4 @@
-"""A journal in which every text that people or models choose attacks the page that shows it.
+"""A journal in which every text from people or models is an attack on the page that shows it.
 
     fill(rt, seeds=range(12))
 
@@ -62,7 +62,7 @@ class Seed:
         return PAYLOADS[(self.number + zlib.crc32(field.encode())) % len(PAYLOADS)]
 
     def name(self, field: str) -> str:
-        """A text that is short, without NUL."""
+        """A short text without NUL."""
         return as_name(self.text(field))
 
     def pair(self, field: str) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class Seed:
         await rt.cancel(run.id, reason=self.text("reason"), by=self.name("canceller"))
 
     async def change(self, rt: perdure.Runtime) -> None:
-        """Change something of every run that is not over, for those who look at it live."""
+        """Change every unfinished run, for live updates."""
         for suffix in ("", " listens", " loses"):
             [run] = await rt.runs(thread_id=f"{self.thread}{suffix}", output=False)
             if run.state is State.PAUSED:
@@ -229,7 +229,7 @@ class Seed:
             until(lambda: any(one.error for one in executor.pending()), "a failed reflection")
 
     async def announce(self, rt: perdure.Runtime) -> None:
-        """A worker that says where it is, and was asked to drain."""
+        """An announced worker that was asked to drain."""
         now, id = milliseconds(await rt.now()), f"{self.name('worker')} {self.number}"
         graphs = json.dumps([self.name("driven graph")])
         row = WorkerRow(id, self.name("host"), self.number, graphs, 5, now, now)
@@ -241,7 +241,7 @@ class Seed:
         raise OSError(self.text("delivery error"))
 
     async def decide(self, rt: perdure.Runtime) -> None:
-        """What people add to it once it waits: scores, answers, signals, schedules."""
+        """What people add while runs wait: scores, answers, signals, schedules."""
         [run] = await rt.runs(thread_id=self.thread)
         who = self.name("who")
         await rt.score(run.id, self.name("score"), 0.5, comment=self.text("comment"), by=who)
@@ -278,7 +278,7 @@ def _single(node: Any) -> StateGraph[Any, Any, Any, Any]:
 
 
 async def fill(rt: perdure.Runtime, numbers: Iterable[int]) -> list[Seed]:
-    """Plant the families of runs in a journal, and bring each run to where it stays."""
+    """Start the families of runs in a journal, and drive each run until it rests."""
     seeds = [Seed(number) for number in numbers]
     for seed in seeds:
         await seed.start(rt)

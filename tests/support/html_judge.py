@@ -27,14 +27,14 @@ ADDRESSES = frozenset(
     }
 )
 OWN = re.compile(r"(/(?![/\\])|#|\?|$)")
-"""An address that stays on this server: a path, a place of the page, a query."""
+"""An address on this server: a path, a fragment, a query."""
 VOID = frozenset(("area", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"))
 OPTIONAL = frozenset(
     ("html", "body", "p", "li", "dt", "dd", "option", "thead", "tbody", "tfoot", "tr", "td", "th")
 )
 """Elements whose end tag may be left out."""
 PRIVATE = {"noopener", "noreferrer"}
-"""What `rel` of a link to elsewhere has."""
+"""The required `rel` of an external link."""
 
 
 def faults(html: str, token_field: str = "csrf") -> list[str]:
@@ -51,7 +51,7 @@ class _Judge(HTMLParser):
         self._field = token_field
         self.found: list[str] = []
         self._form: str | None = None
-        """The form that is open, posts, and has no hidden field yet."""
+        """The current POST form, until a hidden field is found."""
         self._script = False
         self._open: list[str] = []
 

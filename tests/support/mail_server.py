@@ -1,4 +1,4 @@
-"""An SMTP server on loopback that remembers the mail it took, and answers as it is told."""
+"""An SMTP server on loopback that records the mail it receives and replies as configured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 
 class Taken(NamedTuple):
-    """A mail that the server has the content of, whatever it answered."""
+    """A mail whose content the server received, whatever it replied."""
 
     sender: str
     to: list[str]
@@ -48,19 +48,19 @@ class Taken(NamedTuple):
 
 
 class MailServer:
-    """What came, and how the next mails are answered."""
+    """The received mail, and the replies to the next."""
 
     def __init__(self, **options: Any) -> None:
         """`options` are those of aiosmtpd's `SMTP`."""
         self.got: list[Taken] = []
         self.answers: list[str] = []
-        """Answers to the next contents; 250 after them."""
+        """Replies to the next contents; then 250."""
         self.refused: dict[str, str] = {}
-        """Answers to recipients."""
+        """Replies to recipients."""
         self.logins: list[tuple[str, str]] = []
         self.password = "secret"
         self.go_on = threading.Event()
-        """Answers to contents are held back until it is set."""
+        """Replies to contents wait until it is set."""
         self.go_on.set()
         self.port = 0
         self._options = options

@@ -137,7 +137,7 @@ class Page:
 
 @dataclass
 class Person:
-    """Somebody with a browser."""
+    """A person with a browser."""
 
     http: httpx.Client
     server: AgentServer
@@ -161,7 +161,7 @@ class Person:
         return other
 
     def stranger(self) -> Person:
-        """Somebody who is not signed in."""
+        """A person who is not signed in."""
         return Person(self.server.http(follow_redirects=True), self.server, self.base)
 
 

@@ -1,4 +1,4 @@
-"""Every address of the pages that has something to show: for tests that must visit them all.
+"""Every address of the pages with something to show, for tests that visit them all.
 
 `addresses(rt)` has them by the path of their route. A route that is not listed here fails
 `tests/server/ui/test_hostile_text.py`, so that a new page cannot be forgotten.
@@ -34,7 +34,7 @@ def fixed(*paths: str) -> Find:
 
 
 async def questions(rt: perdure.Runtime) -> Iterable[str]:
-    """Of open questions, and of those that are over."""
+    """Pages of open and closed questions."""
     runs = await rt.runs(limit=1000, output=False)
     records = [one for run in runs for one in await rt.wait_history(run.id)]
     return [f"/ui/questions/{one.id}" for one in records if one.kind is Kind.HUMAN]
@@ -68,7 +68,7 @@ async def live_inbox(rt: perdure.Runtime) -> Iterable[str]:
 
 
 async def links(rt: perdure.Runtime) -> Iterable[str]:
-    """Of open questions; also one that is not valid is a page, but not here."""
+    """Links to open questions. An invalid link is a page, too, but not listed here."""
     waits = await rt.waits(kind="human", limit=1000)
     make = rt.services.links.make
     made = [await rt.journal.arun(make(one.id, f"<b>{n}", DAY)) for n, one in enumerate(waits)]
@@ -138,7 +138,7 @@ TABS = ("history", "effects", "waits", "children", "scores", "state", "output")
 
 
 async def single_runs(rt: perdure.Runtime) -> Iterable[str]:
-    """Each run with every tab, one of its events opened, and a part of its life."""
+    """Each run with every tab, one open event, and a zoom."""
     found: list[str] = []
     for run in await rt.runs(limit=1000, output=False):
         path, events = f"/ui/runs/{part(run.id)}", await rt.events(run.id)
@@ -156,7 +156,7 @@ async def run_events(rt: perdure.Runtime) -> Iterable[str]:
 
 
 async def forks(rt: perdure.Runtime) -> Iterable[str]:
-    """Of runs that have a state."""
+    """Forks of runs that have a state."""
     runs = await rt.runs(limit=1000, output=False)
     has_state = [
         run
@@ -240,7 +240,7 @@ STREAMS: dict[str, Find] = {
 
 
 async def addresses(rt: perdure.Runtime) -> dict[str, list[str]]:
-    """The addresses of each route, for what the journal has."""
+    """The addresses of each route, for the contents of the journal."""
     return {path: sorted(await find(rt)) for path, find in FOUND.items()}
 
 

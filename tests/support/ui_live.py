@@ -1,4 +1,4 @@
-"""What an open tab is sent, read in a thread while a test goes on."""
+"""The live updates of an open tab, read in a thread during a test."""
 
 from __future__ import annotations
 

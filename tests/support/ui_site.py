@@ -55,14 +55,14 @@ class Site:
             yield self
 
     async def visit(self, people: People, who: str, path: str, **look: Any) -> Page:
-        """A page that a person opens, who is signed in."""
+        """A page opened by a signed-in person."""
         person = await self.person(people, who, **look)
         page = await person.new_page()
         await page.goto(f"{self.address}{path}")
         return page
 
     async def person(self, people: People, who: str, **look: Any) -> BrowserContext:
-        """Somebody who is signed in, without a page yet."""
+        """A signed-in person without a page yet."""
         person = await people.person(**look)
         cookie: Any = {"name": self._cookie, "value": self._cookies[who], "url": self.address}
         await person.add_cookies([cookie])
@@ -93,7 +93,7 @@ class Site:
         return await self._until(run_id, ENDED)
 
     async def rests(self, run_id: str) -> Run:
-        """The run once it is not due, and not driven."""
+        """The run, once it is neither due nor driven."""
         return await self._until(run_id, {*State} - {State.PENDING, State.RUNNING})
 
     async def _until(self, run_id: str, states: Collection[State]) -> Run:

@@ -1,4 +1,4 @@
-"""Somebody who visits the pages over HTTP, without a browser: cookies, forms, no redirects.
+"""A visitor of the pages over HTTP, without a browser: cookies, forms, no redirects.
 
 async with visiting(rt) as visitor:
     await visitor.sign_in(await account(rt, "answer"))
@@ -22,7 +22,7 @@ from tests.support.http import client_of
 
 
 class Visitor:
-    """Somebody with cookies, who does not follow redirects."""
+    """A client with cookies that does not follow redirects."""
 
     def __init__(self, http: httpx.AsyncClient, base: str = "/ui") -> None:
         self.http, self.base = http, base
@@ -79,5 +79,5 @@ def pages_of(rt: perdure.Runtime) -> list[APIRoute]:
 
 
 def filled(path: str) -> str:
-    """A path with an id in each place for one."""
+    """A path with its parameters filled in."""
     return re.sub(r"\{[^}]*\}", "019a0000-0000-7000-8000-000000000000", path).removeprefix("/ui")

@@ -1,4 +1,4 @@
-"""Texts that attack a page that shows them, by people or models who can choose what it shows.
+"""Attack payloads that people or models could put into a page.
 
 Each one, if a page lets it act, sets `window.__xss`, opens a dialog, asks another origin for
 something, or leaves markup that `tests/support/html_judge.py` finds.
@@ -112,14 +112,14 @@ TRICKS = (
     "../../ui?next=//evil.invalid#<svg>",
     f"%3Cscript%3E{DO}%3C/script%3E%00%0d%0a",
 )
-"""Characters that look like others, are not seen, or end a line, a header or an event."""
+"""Characters that look like others, are invisible, or end a line, a header or an event."""
 
 PAYLOADS = (*MARKUP, *ATTRIBUTES, *ADDRESSES, *TEMPLATES, *MARKDOWN, *TRICKS)
 
 NUL = f"a\x00b<script>{DO}</script>"
 """Stored in values; names refuse it."""
 LONG = "".join(f"<b>{n}</b> " for n in range(5_000)) + f"<script>{DO}</script>"
-"""So long that a page folds or cuts it."""
+"""Long enough for a page to fold or truncate it."""
 
 
 def as_name(payload: str) -> str:
