@@ -251,6 +251,30 @@ async def test_the_applications_own_user_is_asked(sqlite_url: str, is_async: boo
         assert not await visitor.is_signed_in()
 
 
+NOBODY: tuple[Any, ...] = (
+    None,
+    "",
+    " ",
+    False,
+    {},
+    {"name": ""},
+    UiUser(""),
+    UiUser(" ", ["admin"]),
+)
+
+
+@pytest.mark.parametrize("nobody", NOBODY, ids=repr)
+async def test_an_application_that_names_nobody_signs_nobody_in(
+    sqlite_url: str, nobody: Any
+) -> None:
+    """`header and UiUser(header)` is an empty text for an empty header."""
+    async with (
+        opened(sqlite_url) as rt,
+        visiting(rt, ui_user=lambda request: nobody) as visitor,
+    ):
+        assert not await visitor.is_signed_in()
+
+
 async def test_an_identity_header_counts_only_from_the_proxy_that_is_named(sqlite_url: str) -> None:
     proxy = TrustedProxy(["10.0.0.1"], "X-User", admins=["root"])
     async with opened(sqlite_url) as rt:
