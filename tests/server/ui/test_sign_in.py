@@ -6,6 +6,7 @@ import asyncio
 import re
 from datetime import timedelta
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -195,6 +196,7 @@ ELSEWHERE = (
     *("\\\\evil.example", "/\t/evil.example", "/\n/evil.example", "%2f%2fevil.example"),
     *("javascript:alert(1)", "/%0d%0aLocation:%20//evil.example", "@evil.example", ".evil.example"),
     *(" //evil.example", "///evil.example", "/..//evil.example", "http:///evil.example"),
+    *("/../logout", "/inbox/../../logout", "/%2e%2e/logout", "/.%2E/logout?x=1#y"),
 )
 
 
@@ -208,7 +210,10 @@ async def test_after_signing_in_nobody_is_sent_elsewhere(sqlite_url: str) -> Non
             assert answer.status_code == 303
             location = answer.headers["location"]
             assert location.startswith("/ui/"), location
-            assert httpx.URL("http://localhost/ui/").join(location).host == "localhost"
+            there = httpx.URL("http://localhost/ui/").join(location)
+            assert there.host == "localhost"
+            assert unquote(there.path).startswith("/ui/")
+            assert "/." not in unquote(there.path), location
             assert not set(location) & {"\\", "\r", "\n", "\t"}
 
 
@@ -221,6 +226,9 @@ async def test_a_page_that_was_asked_for_is_opened_after_signing_in(sqlite_url: 
         assert next
         answer = await visitor.sign_in(token, next=next[1].replace("&amp;", "&"))
         assert answer.headers["location"] == "/ui/inbox?graph=a%26b&age=old"
+        asked = await visitor.sign_in(token, next="/threads/é\u2603?text=\u2603")
+        assert asked.status_code == 303
+        assert unquote(asked.headers["location"]) == "/ui/threads/é\u2603?text=\u2603"
 
 
 # -- who else names them
