@@ -6,11 +6,12 @@ import asyncio
 import re
 from datetime import timedelta
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 import httpx
 import pytest
 from fastapi import Request
+from langgraph_sdk import Auth
 
 from perdure.server import tokens as server_tokens
 from perdure.server.hosts import client_address
@@ -322,3 +323,29 @@ async def test_a_proxy_on_this_machine_names_who_and_from_where(sqlite_url: str)
             assert (await http.get("/seen")).json() == "127.0.0.1"
         server.stop()
         await serving
+
+
+@pytest.mark.parametrize("wanted", ["body", "request"])
+async def test_a_handler_of_the_application_may_read_the_form_before_we_do(
+    sqlite_url: str, wanted: str
+) -> None:
+    auth, seen = Auth(), list[Any]()
+
+    async def by_body(body: Any) -> str:
+        seen.append(body)
+        return "ana"
+
+    async def by_request(request: Request) -> str:
+        seen.append(await request.body())
+        return "ana"
+
+    auth.authenticate(by_body if wanted == "body" else by_request)
+    async with (
+        opened(sqlite_url) as rt,
+        visiting(rt, auth=auth, body_timeout=1) as visitor,
+    ):
+        assert await visitor.is_signed_in()
+        signer = await signer_of(rt)
+        form = {"csrf": signer.form_token(visitor.http.cookies[browser_cookie(signer)], "ana")}
+        assert (await visitor.post("/questions/gone/comment", form)).status_code == 404
+        assert seen[-1] == (None if wanted == "body" else urlencode(form).encode())

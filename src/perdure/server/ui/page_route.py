@@ -56,6 +56,15 @@ FORGED = "This form was not sent by one of our pages, or is too old. Reload the 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
+class PageRequest(ApiRequest):
+    """A request for a page, whose body is read once, within limits: a handler of the application
+    that says who is looking may read it before the form is."""
+
+    async def json(self) -> Any:
+        """A form is not JSON, so a handler that asks for the parsed body gets None."""
+        return None
+
+
 class SignInFirst(Exception):
     """The page needs a signed-in viewer."""
 
@@ -87,6 +96,7 @@ class PageRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_page(request: Request) -> Response:
+            request = PageRequest(request.scope, request.receive, self.site.gate)
             try:
                 await self._admit(request)
                 async with AsyncExitStack() as files:
@@ -161,7 +171,7 @@ class PageRoute(APIRoute):
             origin is not None and not is_same_origin(origin, request.headers.get("host", ""))
         ):
             raise ApiError(403, FORGED)
-        form = Form.parse(await ApiRequest(request.scope, request.receive, self.site.gate).body())
+        form = Form.parse(await request.body())
         if not signer.is_form_token(form.get("csrf"), browser, identity):
             raise ApiError(403, FORGED)
         return form
