@@ -505,3 +505,13 @@ def test_a_number_that_cannot_be_checked_is_refused() -> None:
     check = SchemaCheck({"type": "number", "multipleOf": 0.5})
     assert check.faults(10**400)
     assert not check.faults(2.5)
+
+
+def test_an_object_with_very_many_fields_is_one_field_of_json() -> None:
+    many = {f"field {n}": n for n in range(20_000)}
+    for schema, start in (
+        ({"properties": {name: {"type": "integer"} for name in many}}, LEFT_OUT),
+        ({"type": "object"}, many),
+    ):
+        form = make_form({"type": "object", **schema}, start=start)
+        assert (form.widget, form.fields) == (Widget.JSON, ())

@@ -28,7 +28,7 @@ from perdure.service.views.schema_words import alternative_label, humanise, limi
 DEEPEST = 4
 """Objects inside objects up to which each has fields of its own."""
 MOST_FIELDS = 100
-"""Fields of a form; what is beyond is JSON text."""
+"""Fields of a form. An object with more of them is JSON text, and so is what is beyond."""
 MOST_RADIOS = 6
 """Choices that are all visible; more are in a list to open."""
 SHORT = 200
@@ -210,6 +210,8 @@ class _Maker:
         known = known if isinstance(known, Mapping) else {}
         extra = {key: schema_of(one) for key, one in start.items() if key not in known}
         if not (known or extra) or not all(isinstance(key, str) for key in extra):
+            return as_json_text(field)
+        if self._count + len(known) + len(extra) > MOST_FIELDS:
             return as_json_text(field)
         if is_empty(field.start) and (field.nullable or not field.required):
             return self._one_of(field, [field.schema], place)
