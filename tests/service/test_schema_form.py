@@ -515,3 +515,16 @@ def test_an_object_with_very_many_fields_is_one_field_of_json() -> None:
     ):
         form = make_form({"type": "object", **schema}, start=start)
         assert (form.widget, form.fields) == (Widget.JSON, ())
+
+
+@pytest.mark.parametrize(
+    "odd", ['"\\ud83d"', '{"\\udfff": 1}', "1e400", "[-1e999]", "NaN", "[" * 120 + "]" * 120]
+)
+def test_json_that_cannot_be_stored_is_refused_where_it_is_typed(odd: str) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"any": {}}}
+    form = make_form(schema)
+    filled = fill(form, {"answer.any": [odd]}, schema)
+    assert not filled.is_good
+    assert [field.error for field in filled.form.every if field.error]
+    for field in filled.form.every:
+        field.error.encode()
