@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
@@ -88,6 +89,36 @@ async def test_errors_are_pages_that_say_nothing_of_the_server(sqlite_url: str) 
             assert faults(answer.text) == []
             for secret in ("Traceback", "sqlite", "site-packages", rt.url):
                 assert secret not in answer.text
+
+
+HALF = r"\ud83d"
+"""Half of a character, as JSON writes it. No database stores it."""
+POSITIONS = {
+    "/decisions": ("after", f'[1,1,"{HALF}","{HALF}"]'),
+    "/effects": ("behind", f'[1,"{HALF}",1,"{HALF}"]'),
+    "/effects?state=unknown": ("behind", f'[1,"{HALF}"]'),
+    "/inbox": ("after", f'[1,"{HALF}"]'),
+    "/outbox": ("behind", f'[1,"{HALF}"]'),
+    "/reflections": ("behind", f'["{HALF}",1]'),
+    "/runs": ("before", f'[1,"{HALF}"]'),
+    "/run-list/live": ("top", f'[1,"{HALF}"]'),
+    "/saved": ("behind", f'[1,"{HALF}"]'),
+    "/scores": ("behind", f'[1,"{HALF}","{HALF}","{HALF}"]'),
+    "/threads": ("before", f'[1,"{HALF}"]'),
+}
+
+
+@pytest.mark.parametrize("path", POSITIONS)
+async def test_a_forged_position_in_a_list_is_refused(sqlite_url: str, path: str) -> None:
+    async with opened(sqlite_url) as rt, visiting(rt) as visitor:
+        await visitor.sign_in(await account(rt, "admin"))
+        name, position = POSITIONS[path]
+        good = position.replace(HALF, "x")
+        forged = [position, position.replace(HALF, r"\u0000"), good.replace("1", str(2**63), 1)]
+        for one in (*forged, "[" * 1500, "[NaN]", '{"a":1,"a":2}'):
+            answer = await visitor.get(path, params={name: one, **dict(httpx.URL(path).params)})
+            assert answer.status_code == 422, (one, answer.text)
+            assert faults(answer.text) == []
 
 
 # -- forged forms
