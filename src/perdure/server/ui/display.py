@@ -22,6 +22,8 @@ from perdure.service.views.value_text import is_message, value_text
 
 LONG_TEXT = 600
 """Characters above which a text is folded."""
+LONGEST_MARKDOWN = 20_000
+"""Characters of a text that is rendered as Markdown."""
 DEEP = 4
 """Levels of nesting shown as lists; deeper values are JSON."""
 MANY = 50
@@ -104,7 +106,10 @@ def _folded(text: str, kind: str) -> Html:
 
 
 def markdown(text: str) -> Html:
-    """Markdown without HTML and images. Links lead only to web pages, and show where."""
+    """Markdown without HTML and images. Links lead only to web pages, and show where. A very long
+    text is shown as it is: some of it would take many seconds."""
+    if len(text) > LONGEST_MARKDOWN:
+        return _text(text)
     tokens = _MARKDOWN.parse(text)
     for token in tokens:
         if token.children:
