@@ -528,3 +528,11 @@ def test_json_that_cannot_be_stored_is_refused_where_it_is_typed(odd: str) -> No
     assert [field.error for field in filled.form.every if field.error]
     for field in filled.form.every:
         field.error.encode()
+
+
+@pytest.mark.parametrize("kind", ["number", "integer"])
+def test_a_number_of_hundreds_of_digits_is_refused_where_it_is_typed(kind: str) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"n": {"type": kind}}}
+    for text in ("9" * 30, "-" + "9" * 399):
+        filled = fill(make_form(schema), {"answer.n": [text]}, schema)
+        assert "must be a" in next(one.error for one in filled.form.every if one.error)

@@ -24,6 +24,8 @@ def number_in(text: str, is_whole: bool) -> int | float:
     value: float = math.nan
     if NUMBER.fullmatch(text) and len(text) <= LONGEST_NUMBER:
         value = int(text) if text.lstrip("+-").isdigit() else float(text)
+    if isinstance(value, int) and value.bit_length() > 64:  # it could not be stored
+        value = math.nan
     if is_whole and math.isfinite(value) and value == int(value):
         return int(value)
     if not math.isfinite(value) or is_whole:
