@@ -91,6 +91,27 @@ async def test_errors_are_pages_that_say_nothing_of_the_server(sqlite_url: str) 
                 assert secret not in answer.text
 
 
+async def test_an_address_with_a_nul_is_refused_on_every_page(url: str) -> None:
+    """PostgreSQL takes no such text, not even to look for it."""
+    async with opened(url) as rt, visiting(rt) as visitor:
+        await visitor.sign_in(await account(rt, "admin"))
+        await visitor.get()
+        signer = await signer_of(rt)
+        browser = visitor.http.cookies[browser_cookie(signer)]
+        for route in pages_of(rt):
+            names = [one.alias for one in route.dependant.query_params]
+            paths = [f"{filled(route.path)}?{name}=a%00b" for name in (*names, "item", "graph")]
+            if "{" in route.path:
+                paths.append(re.sub(r"\{[^}]*\}", "a%00b", route.path).removeprefix("/ui"))
+            for path in paths:
+                if "GET" in (route.methods or ()):
+                    answer = await visitor.get(path)
+                else:
+                    answer = await visitor.post(path, {"csrf": signer.form_token(browser, "ana")})
+                assert answer.status_code in (404, 422), (path, answer.text)
+                assert faults(answer.text) == []
+
+
 HALF = r"\ud83d"
 """Half of a character, as JSON writes it. No database stores it."""
 POSITIONS = {

@@ -51,6 +51,7 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=()",
 }
+NUL = "The address of this page has a character that no id and no name has (NUL)."
 FORGED = "This form was not sent by one of our pages, or is too old. Reload the page and try again."
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -153,6 +154,9 @@ class PageRoute(APIRoute):
         ui = Ui(site, api, request, base, *tokens, now=now, is_public=is_public)
         ui.new_browser = "" if known else browser
         request.scope[KEY] = ui
+        asked = [request.scope["path"], *map("".join, request.query_params.multi_items())]
+        if any("\0" in one for one in asked):
+            raise ApiError(422, NUL)
         if request.method not in SAFE:
             ui.posted = await self._checked_form(request, signer, known, identity)
 
