@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.operations.answer_decisions import Decision, Verdict, decisions_in, edit_distance
+from perdure.service.views.page import text_diff
 
 APPROVED, EDITED = Verdict.APPROVED, Verdict.EDITED
 REJECTED, RESPONDED = Verdict.REJECTED, Verdict.RESPONDED
@@ -142,3 +143,13 @@ def test_a_long_text_does_not_keep_the_caller_waiting() -> None:
     ]
     assert 0.9 < edit_distance(*parts) <= 1
     assert time.process_time() - begun < 5
+
+
+@pytest.mark.timeout(20)
+def test_texts_of_very_many_lines_are_compared_in_a_moment() -> None:
+    """An edit is compared while others wait for their pages."""
+    chance = random.Random(7)
+    one, other = ("\n".join(f"{chance.randrange(120)}" for _ in range(400_000)) for _ in range(2))
+    assert edit_distance(f"a{one}", f"a{other}") > 0.9
+    shown = text_diff(f"same {one}", f"same {other}")
+    assert (shown.count("<del>"), shown.count("<ins>")) == (1, 1)

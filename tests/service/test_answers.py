@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal
 
 import pytest
@@ -22,6 +23,7 @@ from perdure import errors
 from perdure.runtime import Runtime
 from perdure.service.views.formatting import utc_time
 from perdure.types import Kind, Run, State
+from tests.support.loopback import serving
 from tests.support.polling import auntil
 from tests.support.waiters import (
     DAY,
@@ -597,3 +599,23 @@ async def test_a_plain_interrupt_with_a_schema_that_is_none_can_be_answered() ->
         await rt.answer((await only_wait(rt, run)).id, 7)
         await drive(rt)
         assert await log_of(rt, run) == [7]
+
+
+async def test_what_a_schema_refers_to_elsewhere_is_not_fetched() -> None:
+    """A tool's schema may come from a stranger, and name an address of the server's own network."""
+    asked: list[str] = []
+
+    class Inside(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with serving(Inside) as address:
+        schema = {"type": "object", "properties": {"to": {"$ref": f"{address}/secret.json"}}}
+        async with healthy() as rt:
+            run = await begin(rt, chain(asking("q", response_schema=schema)))
+            await rt.answer((await only_wait(rt, run)).id, {"to": "bo"})
+    assert asked == []

@@ -446,3 +446,93 @@ def test_an_email_address_is_checked() -> None:
     form = make_form(schema)
     assert form.input == "email"
     assert not fill(form, {"answer": ["nobody"]}, schema).is_good
+
+
+# -- schemas of strangers
+
+
+SLOW = ("^(a+)+$", "^(a|a)*$", "(a*)*b", "^(?=x?)(a+)+$", r"^(a+)+\1$")
+"""Patterns for which `re` takes hours with forty letters."""
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("pattern", SLOW)
+@pytest.mark.parametrize(
+    "inner", [{}, {"$schema": "http://json-schema.org/draft-07/schema#"}], ids=["", "another draft"]
+)
+def test_no_pattern_of_a_schema_keeps_the_server_busy(pattern: str, inner: dict[str, Any]) -> None:
+    text = {"type": "string", "pattern": pattern, **inner}
+    many = "a" * 40 + "!"
+    schema = {
+        "type": "object",
+        "properties": {"to": {"anyOf": [text, {"type": "integer"}], "default": many}},
+        "patternProperties": {pattern: {**text}},
+        "additionalProperties": {"propertyNames": text},
+        "unevaluatedProperties": False,
+    }
+    form = make_form(schema)
+    fill(form, posted(form), schema)
+    SchemaCheck(schema).faults({many: {many: many}, "to": many})
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"pattern": "^[A-Z]{2}[0-9]+$"}, ["DE12", 7], ["de12", "DE"]),
+        ({"pattern": "b"}, ["abc"], ["acd"]),
+        ({"propertyNames": {"pattern": "^x-"}}, [{"x-a": 1}], [{"a": 1}]),
+        ({"patternProperties": {"^n": {"type": "integer"}}}, [{"n": 1, "a": ""}], [{"n1": "x"}]),
+        (
+            {
+                "properties": {"a": {}},
+                "patternProperties": {"^n": {}},
+                "additionalProperties": False,
+            },
+            [{"a": 1, "n1": 1}],
+            [{"b": 1}],
+        ),
+        ({"properties": {"a": {}}, "additionalProperties": False}, [{"a": 1}], [{"b": 1}]),
+        ({"properties": {"$schema": {"type": "integer"}}}, [{"$schema": 1}], [{"$schema": "x"}]),
+    ],
+)
+def test_patterns_are_enforced(schema: dict[str, Any], good: list[Any], bad: list[Any]) -> None:
+    check = SchemaCheck(schema)
+    assert [check.faults(one) for one in good] == [[] for _ in good]
+    assert all(check.faults(one) for one in bad)
+
+
+def test_a_number_that_cannot_be_checked_is_refused() -> None:
+    check = SchemaCheck({"type": "number", "multipleOf": 0.5})
+    assert check.faults(10**400)
+    assert not check.faults(2.5)
+
+
+def test_an_object_with_very_many_fields_is_one_field_of_json() -> None:
+    many = {f"field {n}": n for n in range(20_000)}
+    for schema, start in (
+        ({"properties": {name: {"type": "integer"} for name in many}}, LEFT_OUT),
+        ({"type": "object"}, many),
+    ):
+        form = make_form({"type": "object", **schema}, start=start)
+        assert (form.widget, form.fields) == (Widget.JSON, ())
+
+
+@pytest.mark.parametrize(
+    "odd", ['"\\ud83d"', '{"\\udfff": 1}', "1e400", "[-1e999]", "NaN", "[" * 120 + "]" * 120]
+)
+def test_json_that_cannot_be_stored_is_refused_where_it_is_typed(odd: str) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"any": {}}}
+    form = make_form(schema)
+    filled = fill(form, {"answer.any": [odd]}, schema)
+    assert not filled.is_good
+    assert [field.error for field in filled.form.every if field.error]
+    for field in filled.form.every:
+        field.error.encode()
+
+
+@pytest.mark.parametrize("kind", ["number", "integer"])
+def test_a_number_of_hundreds_of_digits_is_refused_where_it_is_typed(kind: str) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"n": {"type": kind}}}
+    for text in ("9" * 30, "-" + "9" * 399):
+        filled = fill(make_form(schema), {"answer.n": [text]}, schema)
+        assert "must be a" in next(one.error for one in filled.form.every if one.error)

@@ -65,6 +65,8 @@ LONGEST_BY_WORDS = 100_000
 LARGEST = 1_000_000
 """Two sequences are compared exactly if the product of their lengths is not more. Replaced parts of
 a text are compared character by character while the sum of their products is not more."""
+MOST_PAIRS = 100_000_000
+"""Of larger sequences only the common beginning and end count as kept: the rest would take long."""
 
 
 def decisions_in(value: Any, answer: Any) -> list[Decision]:
@@ -222,6 +224,8 @@ def _kept(before: str, after: str) -> int:
     last = _common(*(text[::-1] for text in rest))
     a, b = (_pieces(text[: len(text) - last]) for text in rest)
     # Without shortcuts it takes the product of both; with them it may miss what is frequent.
+    if len(a) * len(b) > MOST_PAIRS:
+        return first + last
     junk = len(a) * len(b) > LARGEST
     kept, left = first + last, LARGEST
     for tag, a1, a2, b1, b2 in difflib.SequenceMatcher(None, a, b, autojunk=junk).get_opcodes():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perdure.errors import BadAnswer, BadArgument
+from perdure.operations.schema_patterns import enforceable, validator_class
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError
@@ -55,13 +58,9 @@ class SchemaCheck:
     reference, accepts everything."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        from jsonschema import Draft202012Validator, SchemaError
-
         self._validator: Draft202012Validator | None = None
-        with suppress(SchemaError):
-            Draft202012Validator.check_schema(schema)
-            checker = Draft202012Validator.FORMAT_CHECKER
-            self._validator = Draft202012Validator(schema, format_checker=checker)
+        with suppress(TypeError, ValueError, RecursionError):
+            self._validator = _validator(json.dumps(schema))
 
     def faults(self, value: Any, part: Mapping[str, Any] | None = None) -> list[Fault]:
         """Why a value of JSON does not fit the schema, or this part of it."""
@@ -69,10 +68,30 @@ class SchemaCheck:
 
         if self._validator is None:
             return []
-        checked = self._validator if part is None else self._validator.evolve(schema=part)
+        whole = self._validator
+        checked = whole if part is None else whole.evolve(schema=enforceable(part))
         with suppress(Unresolvable, RecursionError):
-            return [_fault(error) for error in checked.iter_errors(value)]
+            try:
+                return [_fault(error) for error in checked.iter_errors(value)]
+            except OverflowError:  # of an integer that `multipleOf` makes a float of
+                return [Fault((), None, "too large", None, "it has a number that is too large")]
         return []
+
+
+@lru_cache(maxsize=64)
+def _validator(schema: str) -> Any:
+    """The validator of a schema in JSON; None if that is invalid. It is made once for a schema that
+    many questions have, which takes much longer than a check."""
+    from jsonschema import SchemaError
+    from referencing import Registry
+
+    found = enforceable(json.loads(schema))
+    made = validator_class()
+    with suppress(SchemaError, RecursionError, OverflowError):  # these of a pattern
+        made.check_schema(found)
+        # A registry of its own reads nothing: the default one fetches what `$ref` names.
+        return made(found, registry=Registry(), format_checker=made.FORMAT_CHECKER)
+    return None
 
 
 def _fault(error: ValidationError) -> Fault:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import date, datetime, timedelta, timezone
 from typing import Any, Literal
 
 import pytest
@@ -219,9 +219,15 @@ def test_a_plain_question_takes_a_text_or_a_value(runtime: TemporaryRuntime) -> 
 
 def test_any_value_has_a_page(runtime: TemporaryRuntime) -> None:
     values: list[Any] = [None, 0, [], {}, [1, {"a": None}], True, "", 1.5]
+    values += [{"a": [{(1, "two"): 3}]}, [{b"key": 1}], {None: [{date(2027, 1, 1): 1}]}]
+    east, west = (timezone(timedelta(hours=hours)) for hours in (14, -12))
+    values += [[datetime(1, 1, 1, tzinfo=east)], {"until": datetime(9999, 12, 31, 23, tzinfo=west)}]
     with pages(runtime, "ana") as [ana]:
         for n, value in enumerate(values):
             run, wait = begin(runtime, f"any-{n}", asking(lambda shown=value: interrupt(shown)))
+            assert ana.get("/inbox").status == 200, value
+            assert ana.get(f"/runs/{run.id}").status == 200, value
+            assert runtime.blocking.inbox()._repr_html_()
             question(ana, wait).submit("/answer", {"how": "json"}, json="null")
             runtime.blocking.tick()
             assert runtime.blocking.get(run.id).state == "done"

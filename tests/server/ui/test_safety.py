@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
@@ -88,6 +89,57 @@ async def test_errors_are_pages_that_say_nothing_of_the_server(sqlite_url: str) 
             assert faults(answer.text) == []
             for secret in ("Traceback", "sqlite", "site-packages", rt.url):
                 assert secret not in answer.text
+
+
+async def test_an_address_with_a_nul_is_refused_on_every_page(url: str) -> None:
+    """PostgreSQL takes no such text, not even to look for it."""
+    async with opened(url) as rt, visiting(rt) as visitor:
+        await visitor.sign_in(await account(rt, "admin"))
+        await visitor.get()
+        signer = await signer_of(rt)
+        browser = visitor.http.cookies[browser_cookie(signer)]
+        for route in pages_of(rt):
+            names = [one.alias for one in route.dependant.query_params]
+            paths = [f"{filled(route.path)}?{name}=a%00b" for name in (*names, "item", "graph")]
+            if "{" in route.path:
+                paths.append(re.sub(r"\{[^}]*\}", "a%00b", route.path).removeprefix("/ui"))
+            for path in paths:
+                if "GET" in (route.methods or ()):
+                    answer = await visitor.get(path)
+                else:
+                    answer = await visitor.post(path, {"csrf": signer.form_token(browser, "ana")})
+                assert answer.status_code in (404, 422), (path, answer.text)
+                assert faults(answer.text) == []
+
+
+HALF = r"\ud83d"
+"""Half of a character, as JSON writes it. No database stores it."""
+POSITIONS = {
+    "/decisions": ("after", f'[1,1,"{HALF}","{HALF}"]'),
+    "/effects": ("behind", f'[1,"{HALF}",1,"{HALF}"]'),
+    "/effects?state=unknown": ("behind", f'[1,"{HALF}"]'),
+    "/inbox": ("after", f'[1,"{HALF}"]'),
+    "/outbox": ("behind", f'[1,"{HALF}"]'),
+    "/reflections": ("behind", f'["{HALF}",1]'),
+    "/runs": ("before", f'[1,"{HALF}"]'),
+    "/run-list/live": ("top", f'[1,"{HALF}"]'),
+    "/saved": ("behind", f'[1,"{HALF}"]'),
+    "/scores": ("behind", f'[1,"{HALF}","{HALF}","{HALF}"]'),
+    "/threads": ("before", f'[1,"{HALF}"]'),
+}
+
+
+@pytest.mark.parametrize("path", POSITIONS)
+async def test_a_forged_position_in_a_list_is_refused(sqlite_url: str, path: str) -> None:
+    async with opened(sqlite_url) as rt, visiting(rt) as visitor:
+        await visitor.sign_in(await account(rt, "admin"))
+        name, position = POSITIONS[path]
+        good = position.replace(HALF, "x")
+        forged = [position, position.replace(HALF, r"\u0000"), good.replace("1", str(2**63), 1)]
+        for one in (*forged, "[" * 1500, "[NaN]", '{"a":1,"a":2}'):
+            answer = await visitor.get(path, params={name: one, **dict(httpx.URL(path).params)})
+            assert answer.status_code == 422, (one, answer.text)
+            assert faults(answer.text) == []
 
 
 # -- forged forms

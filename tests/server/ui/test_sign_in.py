@@ -6,10 +6,12 @@ import asyncio
 import re
 from datetime import timedelta
 from typing import Any
+from urllib.parse import unquote, urlencode
 
 import httpx
 import pytest
 from fastapi import Request
+from langgraph_sdk import Auth
 
 from perdure.server import tokens as server_tokens
 from perdure.server.hosts import client_address
@@ -195,6 +197,7 @@ ELSEWHERE = (
     *("\\\\evil.example", "/\t/evil.example", "/\n/evil.example", "%2f%2fevil.example"),
     *("javascript:alert(1)", "/%0d%0aLocation:%20//evil.example", "@evil.example", ".evil.example"),
     *(" //evil.example", "///evil.example", "/..//evil.example", "http:///evil.example"),
+    *("/../logout", "/inbox/../../logout", "/%2e%2e/logout", "/.%2E/logout?x=1#y"),
 )
 
 
@@ -208,7 +211,10 @@ async def test_signing_in_redirects_only_to_our_own_pages(sqlite_url: str) -> No
             assert answer.status_code == 303
             location = answer.headers["location"]
             assert location.startswith("/ui/"), location
-            assert httpx.URL("http://localhost/ui/").join(location).host == "localhost"
+            there = httpx.URL("http://localhost/ui/").join(location)
+            assert there.host == "localhost"
+            assert unquote(there.path).startswith("/ui/")
+            assert "/." not in unquote(there.path), location
             assert not set(location) & {"\\", "\r", "\n", "\t"}
 
 
@@ -221,6 +227,9 @@ async def test_a_page_that_was_asked_for_is_opened_after_signing_in(sqlite_url: 
         assert next
         answer = await visitor.sign_in(token, next=next[1].replace("&amp;", "&"))
         assert answer.headers["location"] == "/ui/inbox?graph=a%26b&age=old"
+        asked = await visitor.sign_in(token, next="/threads/é\u2603?text=\u2603")
+        assert asked.status_code == 303
+        assert unquote(asked.headers["location"]) == "/ui/threads/é\u2603?text=\u2603"
 
 
 # -- who else names them
@@ -248,6 +257,30 @@ async def test_the_applications_own_user_is_asked(sqlite_url: str, is_async: boo
         token, signer = await account(rt, "admin"), await signer_of(rt)
         browser = visitor.http.cookies[browser_cookie(signer)]
         await visitor.post("/sign-in", {"csrf": signer.form_token(browser, ""), "token": token})
+        assert not await visitor.is_signed_in()
+
+
+NOBODY: tuple[Any, ...] = (
+    None,
+    "",
+    " ",
+    False,
+    {},
+    {"name": ""},
+    UiUser(""),
+    UiUser(" ", ["admin"]),
+)
+
+
+@pytest.mark.parametrize("nobody", NOBODY, ids=repr)
+async def test_an_application_that_names_nobody_signs_nobody_in(
+    sqlite_url: str, nobody: Any
+) -> None:
+    """`header and UiUser(header)` is an empty text for an empty header."""
+    async with (
+        opened(sqlite_url) as rt,
+        visiting(rt, ui_user=lambda request: nobody) as visitor,
+    ):
         assert not await visitor.is_signed_in()
 
 
@@ -290,3 +323,29 @@ async def test_a_proxy_on_this_machine_names_who_and_from_where(sqlite_url: str)
             assert (await http.get("/seen")).json() == "127.0.0.1"
         server.stop()
         await serving
+
+
+@pytest.mark.parametrize("wanted", ["body", "request"])
+async def test_a_handler_of_the_application_may_read_the_form_before_we_do(
+    sqlite_url: str, wanted: str
+) -> None:
+    auth, seen = Auth(), list[Any]()
+
+    async def by_body(body: Any) -> str:
+        seen.append(body)
+        return "ana"
+
+    async def by_request(request: Request) -> str:
+        seen.append(await request.body())
+        return "ana"
+
+    auth.authenticate(by_body if wanted == "body" else by_request)
+    async with (
+        opened(sqlite_url) as rt,
+        visiting(rt, auth=auth, body_timeout=1) as visitor,
+    ):
+        assert await visitor.is_signed_in()
+        signer = await signer_of(rt)
+        form = {"csrf": signer.form_token(visitor.http.cookies[browser_cookie(signer)], "ana")}
+        assert (await visitor.post("/questions/gone/comment", form)).status_code == 404
+        assert seen[-1] == (None if wanted == "body" else urlencode(form).encode())

@@ -6,7 +6,6 @@ is rendered without HTML and without images; a link shows its address.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -17,12 +16,14 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from perdure.service.views import formatting
-from perdure.service.views.json_text import json_default
+from perdure.service.views.json_text import any_json
 from perdure.service.views.markup import Html, element, join
 from perdure.service.views.value_text import is_message, value_text
 
 LONG_TEXT = 600
 """Characters above which a text is folded."""
+LONGEST_MARKDOWN = 20_000
+"""Characters of a text that is rendered as Markdown."""
 DEEP = 4
 """Levels of nesting shown as lists; deeper values are JSON."""
 MANY = 50
@@ -71,7 +72,7 @@ def value(shown: Any, depth: int = 0) -> Html:
         return _items(shown, depth)
     if is_message(shown):
         return _text(value_text(shown))
-    return _folded(json.dumps(shown, ensure_ascii=False, default=json_default, indent=2), "code")
+    return _folded(any_json(shown, indent=2), "code")
 
 
 def _entries(shown: Mapping[Any, Any], depth: int) -> Html:
@@ -105,7 +106,10 @@ def _folded(text: str, kind: str) -> Html:
 
 
 def markdown(text: str) -> Html:
-    """Markdown without HTML and images. Links lead only to web pages, and show where."""
+    """Markdown without HTML and images. Links lead only to web pages, and show where. A very long
+    text is shown as it is: some of it would take many seconds."""
+    if len(text) > LONGEST_MARKDOWN:
+        return _text(text)
     tokens = _MARKDOWN.parse(text)
     for token in tokens:
         if token.children:

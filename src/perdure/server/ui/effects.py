@@ -3,7 +3,6 @@ that settles it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from perdure.server.ui.lists import (
 )
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.service.views.formatting import call_arguments
+from perdure.service.views.typed_values import Refused, json_in
 from perdure.types import EffectRecord, EffectState
 
 router = ui_router()
@@ -145,8 +145,8 @@ def _result(text: str) -> Any:
     if not text:
         return None
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return json_in(text)
+    except Refused:
         if text[0] in '{["' or text.endswith(('"', "}", "]")):
             raise ApiError(422, "The result is not valid JSON.") from None
         return text

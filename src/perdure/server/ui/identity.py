@@ -149,7 +149,7 @@ class Identities:
         found = find(request)
         if inspect.isawaitable(found):
             found = await found
-        if found is None:
+        if not found:  # also an empty text, of a session or a header without a person
             return None
         if isinstance(found, str):
             found = UiUser(found)
@@ -160,7 +160,7 @@ class Identities:
                 "ui_user must return a UiUser(name, scopes), its fields as a mapping, a name or "
                 f"None, not {type(found).__name__}."
             )
-        return found.caller
+        return found.caller if found.name.strip() else None
 
 
 def scopes_of(names: Sequence[str]) -> frozenset[Scope]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from perdure.server.caller import Scope
+from perdure.server.json_body import parse_json
 from perdure.server.json_errors import ApiError
 from perdure.server.ui.page import Ui
 
@@ -69,8 +70,8 @@ def from_cursor(text: str, *kinds: type) -> tuple[Any, ...] | None:
     if not text:
         return None
     try:
-        parts = json.loads(text) if len(text) <= LONGEST else None
-    except (ValueError, RecursionError):
+        parts = parse_json(text.encode()) if len(text) <= LONGEST else None
+    except ApiError:
         parts = None
     fits = (
         isinstance(parts, list)

@@ -31,6 +31,8 @@ OVERLAP = 10_000
 stored later."""
 LONGEST_PAUSE = 12 * 3600 * 1000
 """After a longer pause, in milliseconds, only new questions are sent; the inbox has the others."""
+LONGEST_TIME = 19
+"""Maximum number of digits of a time in milliseconds."""
 
 
 @router.get("/notifications/live")
@@ -39,7 +41,8 @@ async def live(ui: UiDep, since: str = "") -> Response:
     that was seen: the time of a question, in milliseconds."""
     ui.require(Scope.READ)
     seen = ui.request.headers.get("last-event-id") or since
-    return ui.stream(_events(ui, int(seen) if seen.isascii() and seen.isdigit() else None))
+    is_time = seen.isascii() and seen.isdigit() and len(seen) <= LONGEST_TIME
+    return ui.stream(_events(ui, int(seen) if is_time else None))
 
 
 async def _events(ui: Ui, since: int | None) -> AsyncGenerator[bytes]:

@@ -174,7 +174,7 @@ class Ui:
 
     def html(self, html: Html, status: int = 200) -> Response:
         """A response with only a part of a page, for htmx."""
-        return HTMLResponse(html, status)
+        return HTMLResponse(_encoded(html), status)
 
     def redirect(self, path: str, *, notice: str = "", **query: Any) -> Response:
         """Redirect after a POST to a page that shows the notice once."""
@@ -255,7 +255,8 @@ class _Deferred(HTMLResponse):
 
     async def rendered(self) -> HTMLResponse:
         context = {**self.ui.context, **await self.ui.frame(), **self.page_context}
-        done = HTMLResponse(self.ui.site.render(self.template, context), self.status_code)
+        html = self.ui.site.render(self.template, context)
+        done = HTMLResponse(_encoded(html), self.status_code)
         done.raw_headers += [
             (name, one) for name, one in self.raw_headers if name not in _OF_THE_BODY
         ]
@@ -290,7 +291,13 @@ def sse(name: str, html: str) -> bytes:
     """One server-sent event with HTML. Each line is a data line."""
     lines = html.splitlines() or [""]
     data = "".join(f"data: {line}\n" for line in lines)
-    return f"event: {name}\n{data}\n".encode("utf-8", "replace")
+    return _encoded(f"event: {name}\n{data}\n")
+
+
+def _encoded(html: str) -> bytes:
+    """What is sent. Half of a surrogate pair, which a person may have typed as JSON, is shown as a
+    question mark: UTF-8 does not have it."""
+    return html.encode("utf-8", "replace")
 
 
 def _pairs(name: str, one: Any) -> list[tuple[str, str]]:

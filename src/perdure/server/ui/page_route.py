@@ -51,9 +51,19 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=()",
 }
+NUL = "The address of this page has a character that no id and no name has (NUL)."
 FORGED = "This form was not sent by one of our pages, or is too old. Reload the page and try again."
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class PageRequest(ApiRequest):
+    """A request for a page, whose body is read once, within limits: a handler of the application
+    that says who is looking may read it before the form is."""
+
+    async def json(self) -> Any:
+        """A form is not JSON, so a handler that asks for the parsed body gets None."""
+        return None
 
 
 class SignInFirst(Exception):
@@ -87,6 +97,7 @@ class PageRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_page(request: Request) -> Response:
+            request = PageRequest(request.scope, request.receive, self.site.gate)
             try:
                 await self._admit(request)
                 async with AsyncExitStack() as files:
@@ -143,6 +154,9 @@ class PageRoute(APIRoute):
         ui = Ui(site, api, request, base, *tokens, now=now, is_public=is_public)
         ui.new_browser = "" if known else browser
         request.scope[KEY] = ui
+        asked = [request.scope["path"], *map("".join, request.query_params.multi_items())]
+        if any("\0" in one for one in asked):
+            raise ApiError(422, NUL)
         if request.method not in SAFE:
             ui.posted = await self._checked_form(request, signer, known, identity)
 
@@ -161,7 +175,7 @@ class PageRoute(APIRoute):
             origin is not None and not is_same_origin(origin, request.headers.get("host", ""))
         ):
             raise ApiError(403, FORGED)
-        form = Form.parse(await ApiRequest(request.scope, request.receive, self.site.gate).body())
+        form = Form.parse(await request.body())
         if not signer.is_form_token(form.get("csrf"), browser, identity):
             raise ApiError(403, FORGED)
         return form

@@ -8,8 +8,10 @@ asked for, if it is one of ours.
 from __future__ import annotations
 
 from datetime import timedelta
+from urllib.parse import unquote
 
 from fastapi import Response
+from starlette.responses import RedirectResponse
 
 from perdure.server.ui.page import PUBLIC, Ui, UiDep, ui_router
 from perdure.server.ui.page_route import session_cookie
@@ -58,8 +60,7 @@ async def sign_out(ui: UiDep) -> Response:
 
 
 async def _signed_in(ui: Ui, session: Session, next: str) -> Response:
-    response = ui.redirect(HOME)
-    response.headers["location"] = f"{ui.base}{own_path(next) or HOME}"
+    response = RedirectResponse(f"{ui.base}{own_path(next) or HOME}", 303)
     signer = await ui.site.signer()
     age = timedelta(seconds=SESSION_SECONDS)
     ui.set_cookie(response, session_cookie(signer), signer.session(session), age)
@@ -82,4 +83,9 @@ async def _form(ui: Ui, next: str, problem: str = "") -> Response:
 def own_path(next: str) -> str:
     """A path of our own pages, or empty: never an address elsewhere."""
     is_own = next.startswith("/") and not next.startswith(("//", "/\\"))
-    return next if is_own and next.isprintable() and "\\" not in next else ""
+    if not is_own or not next.isprintable() or "\\" in next:
+        return ""
+    # A browser removes these parts, written as %2e too, and what is before them.
+    path = next.partition("#")[0].partition("?")[0]
+    climbs = any(unquote(part) in (".", "..") for part in path.split("/"))
+    return "" if climbs else next

@@ -6,7 +6,6 @@ While a run is driven, its messages are appended: only new and changed ones are 
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -30,6 +29,7 @@ from perdure.service.thread_search import OWN
 from perdure.service.threads import Thread
 from perdure.service.views.conversation import Bubble, Conversation, Turn, conversation
 from perdure.service.views.markup import Html, join
+from perdure.service.views.typed_values import Refused, json_in
 from perdure.types import State
 
 router = ui_router()
@@ -257,8 +257,8 @@ def typed(text: str) -> tuple[Any, str]:
     if not text.strip():
         return None, ""
     try:
-        return json.loads(text), ""
-    except (ValueError, RecursionError):
+        return json_in(text), ""
+    except Refused:
         pass
     if text.lstrip()[:1] in "{[":
         return None, "This looks like JSON but is not valid. Correct it, or write plain text."

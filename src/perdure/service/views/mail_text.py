@@ -102,9 +102,10 @@ class MailText:
 
 
 def subject_line(text: str) -> str:
-    """A subject in one line, without characters that break or hide it."""
+    """A subject in one line, without characters that break or hide it. What begins like an encoded
+    word is broken up: it would be decoded, and may hold line ends and so headers."""
     shown = "".join(one if one.isprintable() else " " for one in text[: 2 * LONGEST_SUBJECT])
-    line = " ".join(shown.split())
+    line = " ".join(shown.split()).replace("=?", "= ?")
     return line if len(line) <= LONGEST_SUBJECT else f"{line[: LONGEST_SUBJECT - 1].rstrip()}…"
 
 

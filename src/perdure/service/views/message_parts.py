@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from perdure.service.views.json_text import json_default
+from perdure.service.views.json_text import any_json
 
 
 class Speaker(StrEnum):
@@ -205,7 +205,7 @@ def _parsed(text: Any) -> Any:
 def _attachment(block: Any) -> str:
     """Something that is not text, in a few words."""
     if not isinstance(block, Mapping):
-        return json.dumps(block, ensure_ascii=False, default=json_default)[:200]
+        return any_json(block)[:200]
     kind = _text(block.get("type")) or "part"
     kind = ATTACHMENTS.get(kind, kind.removeprefix("input_"))
     source = block.get("source")

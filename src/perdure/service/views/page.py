@@ -86,6 +86,8 @@ POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form
 """The page's content security policy."""
 WORDS_COMPARED = 4000
 """Words of each text up to which two texts are compared word by word; line by line beyond."""
+PAIRS_COMPARED = 100_000_000
+"""Product of the lengths of two sequences up to which they are compared: about a second."""
 
 
 def page(title: str, *body: object, subtitle: str = "", theme: Theme = "auto") -> str:
@@ -212,6 +214,9 @@ def _common(old: Sequence[str], new: Sequence[str]) -> int:
 
 def _changes(old: Sequence[str], new: Sequence[str]) -> Iterator[object]:
     gone = come = ""
+    if len(old) * len(new) > PAIRS_COMPARED:
+        yield from _changed("".join(old), "".join(new))
+        return
     # Words that are everywhere in a long text are not looked up, or it would take minutes.
     changes = difflib.SequenceMatcher(a=old, b=new).get_opcodes()
     for at, (kind, i, j, k, m) in enumerate(changes, 1):

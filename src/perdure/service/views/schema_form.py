@@ -28,7 +28,7 @@ from perdure.service.views.schema_words import alternative_label, humanise, limi
 DEEPEST = 4
 """Maximum nesting of objects with fields of their own."""
 MOST_FIELDS = 100
-"""Maximum number of fields; the rest is JSON text."""
+"""Maximum number of fields. An object with more of them is JSON text, and so is the rest."""
 MOST_RADIOS = 6
 """Maximum number of choices shown at once; more are in a drop-down list."""
 SHORT = 200
@@ -210,6 +210,8 @@ class _Maker:
         known = known if isinstance(known, Mapping) else {}
         extra = {key: schema_of(one) for key, one in start.items() if key not in known}
         if not (known or extra) or not all(isinstance(key, str) for key in extra):
+            return as_json_text(field)
+        if self._count + len(known) + len(extra) > MOST_FIELDS:
             return as_json_text(field)
         if is_empty(field.start) and (field.nullable or not field.required):
             return self._one_of(field, [field.schema], place)

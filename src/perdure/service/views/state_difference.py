@@ -6,13 +6,12 @@ what was appended. The rest is compared as text.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from perdure.service.views.json_text import json_default
+from perdure.service.views.json_text import any_json
 from perdure.service.views.markup import Html
 from perdure.service.views.message_parts import MessageParts, is_message, message_parts
 from perdure.service.views.page import text_diff
@@ -110,5 +109,5 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping | list | tuple) and not _are_messages(value):
-        return json.dumps(value, ensure_ascii=False, default=json_default, indent=2, skipkeys=True)
+        return any_json(value, indent=2)
     return value_text(value)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.service.views.json_text import json_default
+from perdure.service.views.json_text import any_json, json_default
 
 
 def value_text(value: Any) -> str:
@@ -22,7 +21,7 @@ def value_text(value: Any) -> str:
         return "\n".join(f"{name}: {_indented(value_text(one))}" for name, one in value.items())
     if isinstance(value, (list, tuple)) and any(map(is_message, value)):
         return "\n".join(value_text(one) for one in value)
-    return json.dumps(value, ensure_ascii=False, default=_readable)
+    return any_json(value, _readable)
 
 
 def _indented(text: str) -> str:

@@ -6,12 +6,11 @@ replaced by their names.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.service.views.json_text import json_default
+from perdure.service.views.json_text import any_json
 from perdure.service.views.markup import Html, element, join
 from perdure.service.views.value_text import is_message, value_text
 
@@ -50,7 +49,7 @@ def whole_value(shown: Any, depth: int = 0) -> Html:
         return element("ol", *items, class_="value")
     if is_message(shown):
         return whole_text(value_text(shown))
-    return element("div", revealed(_json(shown)), class_="code")
+    return element("div", revealed(any_json(shown, indent=2)), class_="code")
 
 
 def whole_text(text: str) -> Html:
@@ -74,7 +73,3 @@ def is_brief(shown: Any) -> bool:
     """Whether a value can be read at a glance."""
     text = value_text(shown)
     return len(text) <= BRIEF and text.count("\n") < BRIEF_LINES
-
-
-def _json(shown: Any) -> str:
-    return json.dumps(shown, ensure_ascii=False, default=json_default, indent=2, skipkeys=True)
