@@ -2404,11 +2404,11 @@ SELECT COUNT(*) FROM (
   ORDER BY created_at, id LIMIT :most) AS few;
 
 -- name: newest_questions
-SELECT id, run_id FROM perdure_waits WHERE state = 'open' AND kind = 'human'
+SELECT id, created_at, run_id FROM perdure_waits WHERE state = 'open' AND kind = 'human'
 ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: newest_runs
-SELECT id FROM perdure_runs ORDER BY created_at DESC, id DESC LIMIT :count;
+SELECT id, created_at FROM perdure_runs ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: announce_worker
 -- Says that a worker is there. One that begins anew (:is_new) has not been asked to drain.

@@ -16,7 +16,7 @@ from types import TracebackType
 
 from perdure.errors import Error
 from perdure.journal import Journal
-from perdure.operations.live import Glance, glance
+from perdure.operations.live import Glance, glance, new_ids
 
 INTERVAL = 1.0
 """Seconds between two looks, unless the database is polled less often."""
@@ -161,11 +161,10 @@ def _difference(before: Glance, now: Glance) -> Change:
     both = before.versions.keys() & now.versions.keys()
     changed = {id for id in both if before.versions[id] != now.versions[id]}
     changed |= now.versions.keys() - before.versions.keys()  # followed since, or a new run
-    runs = [id for id in now.runs if id not in before.runs]
-    asked = [id for id in now.questions if id not in before.questions]
+    asked = new_ids(before.questions, now.questions)
     return Change(
         frozenset(changed),
-        tuple(reversed(runs)),
-        tuple(reversed(asked)),
-        frozenset(now.questions[id] for id in asked),
+        tuple(new_ids(before.runs, now.runs)),
+        tuple(asked),
+        frozenset(now.asking[id] for id in asked),
     )
