@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from perdure.errors import Error
@@ -36,6 +37,8 @@ class Change:
     """The ids of questions that were asked, oldest first."""
     asking_runs: frozenset[str] = frozenset()
     """The runs that asked them."""
+    at: float = field(default=0.0, compare=False)
+    """When it was seen, by the monotonic clock: what was read before may be older."""
 
     def __bool__(self) -> bool:
         return bool(self.changed or self.new_runs or self.new_questions)
@@ -52,11 +55,12 @@ class Change:
             self.new_runs + later.new_runs,
             self.new_questions + later.new_questions,
             self.asking_runs | later.asking_runs,
+            max(self.at, later.at),
         )
 
     def within(self, run_ids: frozenset[str]) -> Change:
         """The part of it that a tab following these runs sees."""
-        return Change(self.changed & run_ids, self.new_runs, self.new_questions, self.asking_runs)
+        return replace(self, changed=self.changed & run_ids)
 
 
 @dataclass(eq=False)
@@ -87,7 +91,7 @@ class Follower:
         except BaseException:
             self.feed.remove(self)
             raise
-        self.give(Change(self.run_ids))
+        self.give(Change(self.run_ids, at=time.monotonic()))
         return self._changes()
 
     async def __aexit__(
@@ -167,4 +171,5 @@ def _difference(before: Glance, now: Glance) -> Change:
         tuple(new_ids(before.runs, now.runs)),
         tuple(asked),
         frozenset(now.asking[id] for id in asked),
+        time.monotonic(),
     )
