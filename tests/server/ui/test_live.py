@@ -47,3 +47,14 @@ async def test_an_old_question_is_not_new_because_a_newer_one_was_answered(
                 await rt.answer(wait.id, "red")
             new = await ask(rt, "d")
             assert await following(changes, new.id) == [new.id]
+
+
+async def test_a_tab_learns_that_a_run_was_deleted(url: str) -> None:
+    async with opened(url) as rt:
+        rt.register(asking(lambda: interrupt("Which?")), name="plain")
+        wait = await ask(rt, "a")
+        await rt.cancel(wait.run_id)
+        async with LiveFeed(rt.journal).follow([wait.run_id]) as changes, asyncio.timeout(60):
+            assert (await anext(changes)).changed == {wait.run_id}
+            await rt.erase("a")
+            assert (await anext(changes)).changed == {wait.run_id}

@@ -30,7 +30,7 @@ class Change:
     """What changed since the last look."""
 
     changed: frozenset[str] = frozenset()
-    """Followed runs that changed."""
+    """Followed runs that changed, or were deleted."""
     new_runs: tuple[str, ...] = ()
     """Runs that were started, oldest first."""
     new_questions: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ def _difference(before: Glance, now: Glance) -> Change:
     """What one look saw that the one before it did not."""
     both = before.versions.keys() & now.versions.keys()
     changed = {id for id in both if before.versions[id] != now.versions[id]}
-    changed |= now.versions.keys() - before.versions.keys()  # followed since, or a new run
+    changed |= now.versions.keys() ^ before.versions.keys()  # followed since, or deleted
     asked = new_ids(before.questions, now.questions)
     return Change(
         frozenset(changed),
