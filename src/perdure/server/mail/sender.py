@@ -7,6 +7,7 @@ read at delivery. A question that is not open any more needs no mail: its messag
     killed after it, before the delete sent once more, with the same Message-ID
     refused for good (5xx)             given up; it stays in the outbox, with the server's code
     any other failure                  repeated for three days, as a webhook is
+    a recipient that is not known      the same: during a deploy another worker knows them
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class MailSender:
     async def _deliver(self, message: Message) -> None:
         to = self._mail.recipient_of(message.id)
         if to is None:
-            raise Undelivered("its recipient is not one of the mail's any more", final=True)
+            raise Undelivered("its recipient is not one of this worker's")
         about_run = message.payload is None
         text = await (self._of_run(message) if about_run else self._of_question(message, to))
         if text is None:
