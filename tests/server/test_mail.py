@@ -20,7 +20,7 @@ import pytest
 import perdure
 from perdure import Mail
 from perdure.engine.outbox_delivery import Undelivered
-from perdure.errors import BadArgument
+from perdure.errors import BadArgument, WaitExpired
 from perdure.server.mail import handing_over
 from perdure.server.mail.handing_over import hand_over
 from perdure.server.webhooks.sender import PAUSES
@@ -209,6 +209,22 @@ async def test_a_question_that_is_answered_before_its_letter_is_sent_needs_none(
         await rt.tick()
         assert server.got == []
         assert await rt.messages() == []
+
+
+async def test_a_question_that_expired_before_its_letter_is_sent_needs_none(
+    sqlite_url: str, server: MailServer
+) -> None:
+    """Its run is paused, so nothing has ended the question yet."""
+    async with mailing(sqlite_url, to(server)) as rt:
+        server.stop()
+        wait = await asked(rt, "soon")
+        await rt.pause(wait.run_id)
+        server.start()
+        rt.clock.advance(LONG)
+        await rt.tick()
+        assert (server.got, await rt.messages()) == ([], [])
+        with pytest.raises(WaitExpired):
+            await rt.link(wait.id, to=ANA)
 
 
 async def test_an_evaluation_sends_no_mail(sqlite_url: str, server: MailServer) -> None:

@@ -152,7 +152,7 @@ class WaitService:
             if last_answered not in (None, found.answered_at or 0):
                 raise LinkSpent(row.id)
             if row.expires_at is not None and row.expires_at <= now:
-                raise WaitExpired(row.id, _expired(row.expires_at))
+                raise WaitExpired(row.id, expired_at(row.expires_at))
         if setup is not None:
             why = f"does not wait now, or was given another command ({row.run_id})"
             raise ThreadBusy(row.thread_id, why)
@@ -217,7 +217,7 @@ class WaitService:
             return
         row = yield from self.find_open(wait_id)
         if row.expires_at is not None and row.expires_at <= now:
-            raise WaitExpired(row.id, _expired(row.expires_at))
+            raise WaitExpired(row.id, expired_at(row.expires_at))
         if row.assignee is not None and row.assignee != to:
             raise AlreadyAssigned(row.id, row.assignee)
 
@@ -252,7 +252,7 @@ class WaitService:
             raise WaitClosed(row.id, why)
         if row.state != WaitState.OPEN:
             if row.expires_at is not None and (row.answered_at or 0) >= row.expires_at:
-                raise WaitExpired(row.id, _expired(row.expires_at))
+                raise WaitExpired(row.id, expired_at(row.expires_at))
             when = "" if row.answered_at is None else f" at {utc_time(moment(row.answered_at))}"
             raise AlreadyAnswered(row.id, f"{row.answered_by or 'someone'} answered it{when}.")
         return row
@@ -278,7 +278,8 @@ class WaitService:
         return stored
 
 
-def _expired(at: int) -> str:
+def expired_at(at: int) -> str:
+    """Why a question that expired then accepts no answer."""
     return f"it expired at {utc_time(moment(at))}."
 
 
