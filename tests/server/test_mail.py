@@ -501,14 +501,15 @@ async def test_a_server_that_never_answers_times_out(
         assert message.error == f"127.0.0.1:{server.port} did not take it within 0.5 s"
 
 
+@pytest.mark.parametrize("first", [b"220 ready\r\n250-", b"220-"], ids=["ready", "greeting"])
 async def test_a_server_that_sends_a_byte_now_and_then_times_out_too(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
     monkeypatch.setattr(handing_over, "TIMEOUT", 0.5)
     gone = asyncio.Event()
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"220 ready\r\n250-")
+        writer.write(first)
         with contextlib.suppress(OSError):
             while not reader.at_eof():
                 writer.write(b"x")
