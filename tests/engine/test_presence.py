@@ -113,6 +113,21 @@ async def test_two_workers_of_a_process_share_a_row(sqlite_url: str) -> None:
         assert rows(sqlite_url) == 0
 
 
+async def test_a_worker_that_stops_before_it_is_announced_leaves_the_row_of_another(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(echo), name="g")
+        async with driving(rt):
+            await auntil(lambda: rows(sqlite_url) == 1)
+            monkeypatch.setattr(presence, "SOON", 3600.0)
+            async with driving(rt):
+                run = await rt.start("g", said(), thread_id="t")
+                await reaches(rt, run, State.DONE)
+            assert rows(sqlite_url) == 1
+            await rt.drain(rt.worker_id)
+
+
 async def test_a_worker_that_is_asked_to_drain_finishes_its_step_and_ends(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
