@@ -164,6 +164,22 @@ async def test_a_worker_that_is_asked_to_drain_finishes_its_step_and_ends(
         assert calls == ["after"]
 
 
+async def test_a_request_to_drain_outlasts_an_announcement_whose_reply_was_lost(url: str) -> None:
+    async with opened(url) as rt:
+        now = rt.clock.now()
+        row = WorkerRow("far:1:ab", "far", 1, '["g@"]', 50, now, now)
+        await rt.journal.ado(workers.announce(row, is_new=True))
+        await rt.drain(row.id, by="ana")
+        again = row._replace(seen_at=now + 10_000)
+        await rt.journal.ado(workers.announce(again, is_new=True))
+        [one] = await rt.workers()
+        assert (one.state, one.drain_by) == (WorkerState.DRAINING, {"by": "ana"})
+        anew = row._replace(started_at=now + 20_000, seen_at=now + 20_000)
+        await rt.journal.ado(workers.announce(anew, is_new=True))
+        [one] = await rt.workers()
+        assert (one.state, one.started_at) == (WorkerState.ALIVE, one.seen_at)
+
+
 async def test_a_worker_that_is_not_heard_of_is_silent_and_forgotten_after_an_hour(
     url: str,
 ) -> None:

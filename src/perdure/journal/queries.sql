@@ -2411,13 +2411,14 @@ ORDER BY created_at DESC, id DESC LIMIT :count;
 SELECT id, created_at FROM perdure_runs ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: announce_worker
--- Says that a worker is there. One that begins anew (:is_new) has not been asked to drain.
+-- Says that a worker is there. One that begins anew has not been asked to drain.
 INSERT INTO perdure_workers (id, host, pid, graphs, concurrency, started_at, seen_at)
 VALUES (:id, :host, :pid, :graphs, :concurrency, :started_at, :seen_at)
 ON CONFLICT (id) DO UPDATE
 SET graphs = excluded.graphs, concurrency = excluded.concurrency, seen_at = excluded.seen_at,
-    drain_at = CASE WHEN :is_new = 0 THEN perdure_workers.drain_at END,
-    drain_by = CASE WHEN :is_new = 0 THEN perdure_workers.drain_by END;
+    started_at = excluded.started_at,
+    drain_at = CASE WHEN perdure_workers.started_at = excluded.started_at THEN perdure_workers.drain_at END,
+    drain_by = CASE WHEN perdure_workers.started_at = excluded.started_at THEN perdure_workers.drain_by END;
 
 -- name: forget_workers
 -- Deletes workers that have been silent for long.

@@ -6,7 +6,7 @@ wins:
 
     two requests to drain      drain_worker: the first stays
     a request and a new start  announce_worker: a process that starts to work again, under its old
-                               id, has not been asked to drain
+                               id and with another `started_at`, has not been asked to drain
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class DrainRequest(NamedTuple):
 
 def announce(row: WorkerRow, *, is_new: bool) -> Op[None]:
     """Say that a worker is there. A new one deletes the rows of those that are long gone."""
-    params = {**row._asdict(), "is_new": int(is_new), "before": row.seen_at - KEPT}
+    params = {**row._asdict(), "before": row.seen_at - KEPT}
     names = ("announce_worker", "forget_workers") if is_new else ("announce_worker",)
     return Op("announce_worker", with_params(params, *names), lambda rows: None, write=True)
 
