@@ -1713,9 +1713,10 @@ WHERE next_at <= :now AND enabled = 1 AND (end_at IS NULL OR next_at <= end_at) 
 UPDATE perdure_schedules SET next_at = :next_at WHERE name = :name AND next_at = :slot;
 
 -- name: enable_schedule
--- Slots that passed while it was disabled are not started, however late it catches up.
+-- Slots that passed while it was disabled are not started, however late it catches up. Not if it has another
+-- cron line than :next_at is of.
 UPDATE perdure_schedules SET enabled = :enabled, next_at = :next_at, updated_at = :now
-WHERE name = :name AND enabled <> :enabled;
+WHERE name = :name AND enabled <> :enabled AND cron = :cron AND timezone = :timezone;
 
 -- name: delete_schedule
 DELETE FROM perdure_schedules WHERE name = :name;
