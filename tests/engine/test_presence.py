@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +20,10 @@ from perdure.types import Actor, State, WorkerInfo, WorkerState
 from tests.support.agents import Calls, Log, chain, driving, opened, reaches
 from tests.support.controls import echo, said
 from tests.support.counting import count_requests
+from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil
 from tests.support.raw import execute
+from tests.support.ui_worker_child import NAME, graph
 
 
 @pytest.fixture(autouse=True)
@@ -200,6 +203,29 @@ async def test_a_worker_that_is_not_heard_of_is_silent_and_forgotten_after_an_ho
                 return [one.id for one in await rt.workers()] == [rt.worker_id]
 
             await auntil(forgotten)
+
+
+@pytest.mark.slow
+async def test_a_killed_worker_is_dead_at_once_and_gone_once_its_run_was_taken_over(
+    url: str, fork_server: ForkServer, tmp_path: Path
+) -> None:
+    async with perdure.Runtime(url) as rt:
+        rt.register(graph(), name=NAME)
+        with fork_server.child("ui_worker_child:work", url=url) as killed:
+            run = await rt.start(NAME, {"folder": str(tmp_path)}, thread_id="t")
+            await auntil((tmp_path / "loading").exists, "the middle of a step")
+            await auntil(lambda: rows(url) == 1, "the announcement")
+            killed.kill()
+            [one] = await rt.workers()
+            assert (one.pid, one.state, one.driven) == (killed.pid, WorkerState.DEAD, 1)
+        (tmp_path / "go").touch()
+        async with driving(rt):
+            await reaches(rt, run, State.DONE)
+
+            async def is_gone() -> bool:
+                return [one.id for one in await rt.workers()] == [rt.worker_id]
+
+            await auntil(is_gone, "the new worker alone")
 
 
 @pytest.mark.parametrize("damaged", ["not JSON", "7", '{"a": 1}'])
