@@ -8,6 +8,7 @@ import contextlib
 import html
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ from perdure.engine.outbox_delivery import Undelivered
 from perdure.errors import BadArgument, WaitExpired
 from perdure.server.mail import handing_over
 from perdure.server.mail.handing_over import hand_over
+from perdure.server.mail.sender import MailSender
 from perdure.server.webhooks.sender import PAUSES
 from perdure.service.smtp_server import Encryption, SmtpServer
 from perdure.testing import Clock
@@ -525,6 +527,29 @@ async def test_a_server_that_sends_a_byte_now_and_then_times_out_too(
         with pytest.raises(Undelivered, match="did not take it within"):
             await hand_over(SmtpServer.of(f"smtp://127.0.0.1:{port}"), None, ANA, BO, b"x\r\n")
         await gone.wait()  # the connection is closed, and its thread ends
+
+
+async def test_a_worker_that_was_held_up_until_another_may_have_sent_a_letter_does_not_send_it(
+    sqlite_url: str, server: MailServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handing_over, "TIMEOUT", 0.5)
+    read = MailSender._of_question
+
+    async def late(self: MailSender, message: Any, to: str) -> Any:
+        text, begun = await read(self, message, to), time.monotonic()
+        await auntil(lambda: time.monotonic() > begun + 0.5)
+        return text
+
+    monkeypatch.setattr(MailSender, "_of_question", late)
+    async with mailing(sqlite_url, to(server)) as rt:
+        await asked(rt)
+        assert server.got == []
+        [message] = await rt.messages()
+        assert "did not take it" in message.error
+        monkeypatch.undo()
+        rt.clock.advance(LONG)
+        await rt.tick()
+        assert len(server.got) == 1
 
 
 # -- killed

@@ -25,16 +25,24 @@ from perdure.engine.outbox_delivery import HANDLER_TIME, Undelivered
 from perdure.service.smtp_server import Encryption, SmtpServer
 
 TIMEOUT = HANDLER_TIME / 1000 * 2 / 3
-"""Seconds that a conversation may take. After `HANDLER_TIME` another worker may have the letter."""
+"""Seconds that a delivery may take. After `HANDLER_TIME` another worker may have the letter."""
 
 
 async def hand_over(
-    server: SmtpServer, tls: ssl.SSLContext | None, sender: str, to: str, content: bytes
+    server: SmtpServer,
+    tls: ssl.SSLContext | None,
+    sender: str,
+    to: str,
+    content: bytes,
+    begun: float | None = None,
 ) -> None:
-    """Send a letter. Raises `Undelivered`, without anything of the letter or the recipient."""
-    conversation = Conversation(server, tls, time.monotonic() + TIMEOUT)
+    """Send a letter. `begun` is when its delivery began, by the monotonic clock; by default now.
+    Raises `Undelivered`, without anything of the letter or the recipient."""
+    now = time.monotonic()
+    deadline = (now if begun is None else begun) + TIMEOUT
+    conversation = Conversation(server, tls, deadline)
     try:
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(max(0.0, deadline - now)):
             await asyncio.to_thread(conversation.send, sender, to, content)
     except TimeoutError:
         raise Undelivered(f"{server.name} did not take it within {TIMEOUT:g} s") from None

@@ -12,6 +12,7 @@ read at delivery. A question that is not open any more needs no mail: its messag
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from importlib.util import find_spec
 
@@ -53,7 +54,7 @@ class MailSender:
             self._engine.own_receivers[topic] = Receiver(self._deliver, SLOTS, pause)
 
     async def _deliver(self, message: Message) -> None:
-        to = self._mail.recipient_of(message.id)
+        begun, to = time.monotonic(), self._mail.recipient_of(message.id)
         if to is None:
             raise Undelivered("its recipient is not one of this worker's")
         about_run = message.payload is None
@@ -65,7 +66,7 @@ class MailSender:
 
         mail, sender = self._mail, self._mail.sender_address
         content = letter(message.id, mail.sender, to, text, datetime.now(UTC))
-        await hand_over(self._server, mail.tls, sender, to, content)
+        await hand_over(self._server, mail.tls, sender, to, content, begun)
 
     async def _of_question(self, message: Message, to: str) -> MailText | None:
         """The mail about a question. None: there is nothing to decide any more."""
