@@ -2013,6 +2013,10 @@ SELECT COUNT(*), MIN(due_at) FROM (
 -- Messages that are not tried again, :count at most.
 SELECT COUNT(*) FROM (SELECT 1 FROM perdure_outbox WHERE due_at >= :never LIMIT :count) AS m;
 
+-- name: nothing
+-- The trace of an operation that leaves none of its own.
+SELECT version FROM perdure_schema WHERE version = -1;
+
 -- name: database_bytes
 -- NULL if the database cannot tell.
 SELECT {bytes};

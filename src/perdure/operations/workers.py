@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.journal import NO_PROOF, Op, Row, Statement, read_op, with_params
 from perdure.operations.events import actor_data
 from perdure.operations.stored_rows import every
 
@@ -97,6 +97,7 @@ def drain(worker: str, by: str | None, now: int) -> Op[bool]:
         lambda rows: bool(rows[-1]),
         write=True,
         key=Statement("drain_request", params),
+        proof=NO_PROOF,
     )
 
 
