@@ -91,6 +91,25 @@ async def test_new_questions_and_decisions_by_others_appear_live(
     await expect(item(page, "live-1")).to_have_count(0)
 
 
+async def test_a_tab_that_connects_again_shows_each_question_once(
+    site: Site, people: People
+) -> None:
+    page = await site.visit(people, "ana", "/inbox")
+    await site.ask("plain", "again-1")
+    await expect(item(page, "again-1")).to_have_count(1)
+    await item(page, "again-1").get_by_role("checkbox").check()
+    with people.expects(r"object Event"):  # the extension says that the connection was lost
+        await page.evaluate("""() => {
+            const element = document.querySelector("[sse-connect]");
+            element["htmx-internal-data"].sseEventSource.close();
+            element["htmx-internal-data"].sseEventSource.onerror(new Event("error"));
+        }""")
+    await site.ask("plain", "again-2")
+    await expect(item(page, "again-2")).to_have_count(1)
+    await expect(item(page, "again-1")).to_have_count(1)
+    await expect(item(page, "again-1").get_by_role("checkbox")).to_be_checked()
+
+
 async def test_a_question_is_claimed_assigned_and_commented_on(site: Site, people: People) -> None:
     wait = await site.ask("plain", "taken-1")
     page = await site.visit(people, "ana", f"/questions/{wait.id}")

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +20,10 @@ from perdure.types import Actor, State, WorkerInfo, WorkerState
 from tests.support.agents import Calls, Log, chain, driving, opened, reaches
 from tests.support.controls import echo, said
 from tests.support.counting import count_requests
+from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil
 from tests.support.raw import execute
+from tests.support.ui_worker_child import NAME, graph
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +116,21 @@ async def test_two_workers_of_a_process_share_a_row(sqlite_url: str) -> None:
         assert rows(sqlite_url) == 0
 
 
+async def test_a_worker_that_stops_before_it_is_announced_leaves_the_row_of_another(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(sqlite_url) as rt:
+        rt.register(chain(echo), name="g")
+        async with driving(rt):
+            await auntil(lambda: rows(sqlite_url) == 1)
+            monkeypatch.setattr(presence, "SOON", 3600.0)
+            async with driving(rt):
+                run = await rt.start("g", said(), thread_id="t")
+                await reaches(rt, run, State.DONE)
+            assert rows(sqlite_url) == 1
+            await rt.drain(rt.worker_id)
+
+
 async def test_a_worker_that_is_asked_to_drain_finishes_its_step_and_ends(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,6 +167,22 @@ async def test_a_worker_that_is_asked_to_drain_finishes_its_step_and_ends(
         assert calls == ["after"]
 
 
+async def test_a_request_to_drain_outlasts_an_announcement_whose_reply_was_lost(url: str) -> None:
+    async with opened(url) as rt:
+        now = rt.clock.now()
+        row = WorkerRow("far:1:ab", "far", 1, '["g@"]', 50, now, now)
+        await rt.journal.ado(workers.announce(row, is_new=True))
+        await rt.drain(row.id, by="ana")
+        again = row._replace(seen_at=now + 10_000)
+        await rt.journal.ado(workers.announce(again, is_new=True))
+        [one] = await rt.workers()
+        assert (one.state, one.drain_by) == (WorkerState.DRAINING, {"by": "ana"})
+        anew = row._replace(started_at=now + 20_000, seen_at=now + 20_000)
+        await rt.journal.ado(workers.announce(anew, is_new=True))
+        [one] = await rt.workers()
+        assert (one.state, one.started_at) == (WorkerState.ALIVE, one.seen_at)
+
+
 async def test_a_worker_without_heartbeats_is_silent_and_forgotten_after_an_hour(
     url: str,
 ) -> None:
@@ -169,6 +203,29 @@ async def test_a_worker_without_heartbeats_is_silent_and_forgotten_after_an_hour
                 return [one.id for one in await rt.workers()] == [rt.worker_id]
 
             await auntil(forgotten)
+
+
+@pytest.mark.slow
+async def test_a_killed_worker_is_dead_at_once_and_gone_once_its_run_was_taken_over(
+    url: str, fork_server: ForkServer, tmp_path: Path
+) -> None:
+    async with perdure.Runtime(url) as rt:
+        rt.register(graph(), name=NAME)
+        with fork_server.child("ui_worker_child:work", url=url) as killed:
+            run = await rt.start(NAME, {"folder": str(tmp_path)}, thread_id="t")
+            await auntil((tmp_path / "loading").exists, "the middle of a step")
+            await auntil(lambda: rows(url) == 1, "the announcement")
+            killed.kill()
+            [one] = await rt.workers()
+            assert (one.pid, one.state, one.driven) == (killed.pid, WorkerState.DEAD, 1)
+        (tmp_path / "go").touch()
+        async with driving(rt):
+            await reaches(rt, run, State.DONE)
+
+            async def is_gone() -> bool:
+                return [one.id for one in await rt.workers()] == [rt.worker_id]
+
+            await auntil(is_gone, "the new worker alone")
 
 
 @pytest.mark.parametrize("damaged", ["not JSON", "7", '{"a": 1}'])

@@ -4,7 +4,7 @@ hangs: the database goes away, a reply is lost, somebody presses Ctrl-C, a proce
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,14 @@ import pytest
 from perdure.checkpoint.operations import delete_thread
 from perdure.errors import Closed, Unavailable
 from perdure.journal import Journal, Op, connect, failpoints
+from perdure.journal.ids import random_number
 from perdure.journal.operation import Ambiguous
+from perdure.operations import datasets, messages, server_secret, threads, workers
+from perdure.operations.threads import ThreadContent
+from perdure.operations.workers import WorkerRow
+from perdure.serde.codec import Codec
+from perdure.serde.encryption import ChecksumEnvelope
+from perdure.serde.serializer import Serializer
 from tests.support.entries import (
     HUGE,
     PATIENCE,
@@ -26,6 +33,7 @@ from tests.support.entries import (
     stored,
 )
 from tests.support.interpreter import run_python
+from tests.support.raw import execute
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -154,6 +162,33 @@ def test_when_a_reply_is_lost_an_operation_without_a_key_does_not_run_again_behi
     bench.faults.after = [unsure()]
     bench.journal.flush()
     assert stored(bench.url) == [2], "deleting came first, so what came after it stays"
+
+
+SERIALIZER = Serializer(Codec(), ChecksumEnvelope())
+THREAD = ThreadContent(metadata={"a": 1})
+LEAVES_NO_TRACE: dict[str, Callable[[], Op[Any]]] = {
+    "drain": lambda: workers.drain("w", "ana", 1),
+    "server secret": lambda: server_secret._insert(b"secret"),
+    "redeliver": lambda: messages.redeliver("m", 1),
+    "thread": lambda: threads.create(SERIALIZER, "t", THREAD, random_number(), 1),
+    "experiment": lambda: datasets.put_experiment(SERIALIZER, "e", "d", 1, {"effects": {}}, 1),
+}
+
+
+@pytest.mark.parametrize("name", LEAVES_NO_TRACE)
+def test_a_batch_is_not_thought_stored_because_one_of_it_finds_what_was_there_before(
+    bench: Bench, name: str
+) -> None:
+    row = WorkerRow("w", "h", 1, "[]", 1, 1, 1)
+    bench.journal.do(workers.announce(row, is_new=True))
+    columns = "thread_id, id, run_id, topic, attempts, change, due_at, sent_at, body"
+    values = "'t', 'm', 'r', 'x', 0, 1, 1, 1, ?"
+    execute(bench.url, f"INSERT INTO perdure_outbox ({columns}) VALUES ({values})", b"body")
+    bench.journal.do(LEAVES_NO_TRACE[name]())
+    bench.journal.defer(add(1), hold=True)
+    bench.faults.before = [unsure()]
+    assert bench.journal.do(LEAVES_NO_TRACE[name]()) is not False
+    assert stored(bench.url) == [1]
 
 
 def test_replies_that_are_lost_again_and_again_end_in_an_error(bench: Bench) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import html
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,9 +21,10 @@ import pytest
 import perdure
 from perdure import Mail
 from perdure.engine.outbox_delivery import Undelivered
-from perdure.errors import BadArgument
+from perdure.errors import BadArgument, WaitExpired
 from perdure.server.mail import handing_over
 from perdure.server.mail.handing_over import hand_over
+from perdure.server.mail.sender import MailSender
 from perdure.server.webhooks.sender import PAUSES
 from perdure.service.smtp_server import Encryption, SmtpServer
 from perdure.testing import Clock
@@ -207,6 +209,22 @@ async def test_a_question_that_is_answered_before_its_letter_is_sent_needs_none(
         await rt.tick()
         assert server.got == []
         assert await rt.messages() == []
+
+
+async def test_a_question_that_expired_before_its_letter_is_sent_needs_none(
+    sqlite_url: str, server: MailServer
+) -> None:
+    """Its run is paused, so nothing has ended the question yet."""
+    async with mailing(sqlite_url, to(server)) as rt:
+        server.stop()
+        wait = await asked(rt, "soon")
+        await rt.pause(wait.run_id)
+        server.start()
+        rt.clock.advance(LONG)
+        await rt.tick()
+        assert (server.got, await rt.messages()) == ([], [])
+        with pytest.raises(WaitExpired):
+            await rt.link(wait.id, to=ANA)
 
 
 async def test_an_evaluation_sends_no_mail(sqlite_url: str, server: MailServer) -> None:
@@ -437,6 +455,23 @@ async def test_a_letter_that_is_refused_for_good_is_given_up_and_stays_in_the_ou
         assert f"<{message.id}@example.com>" in {one.id for one in server.got}
 
 
+async def test_a_recipient_whom_only_newer_workers_know_gets_the_mail_from_them(
+    sqlite_url: str, server: MailServer
+) -> None:
+    async with mailing(sqlite_url, to(server, ANA, BO)) as new:
+        async with mailing(sqlite_url, to(server, ANA), clock=new.clock) as old:
+            server.stop()
+            await asked(new)
+            server.start()
+            new.clock.advance(PAUSES[0] * 1.2)
+            await old.tick()
+            assert [one.to for one in server.got] == [[ANA]]
+        new.clock.advance(PAUSES[1] * 1.2)
+        await new.tick()
+        assert [one.to for one in server.got] == [[ANA], [BO]]
+        assert await new.messages() == []
+
+
 async def test_a_recipient_who_was_removed_gets_no_mail(
     sqlite_url: str, server: MailServer
 ) -> None:
@@ -447,10 +482,15 @@ async def test_a_recipient_who_was_removed_gets_no_mail(
     server.start()
     clock.advance(LONG)
     async with mailing(sqlite_url, to(server, BO), clock=clock) as rt:
+        for pause in PAUSES:
+            await rt.tick()
+            [message] = await rt.messages()
+            assert "recipient" in message.error
+            clock.advance(pause * 1.2)
         await rt.tick()
-        assert [one.to for one in server.got] == [[BO]]
         [message] = await rt.messages()
-        assert (message.due_at, "recipient" in message.error) == (None, True)
+        assert message.due_at is None
+        assert [one.to for one in server.got] == [[BO]]
 
 
 async def test_a_server_that_never_answers_times_out(
@@ -464,14 +504,15 @@ async def test_a_server_that_never_answers_times_out(
         assert message.error == f"127.0.0.1:{server.port} did not accept the mail within 0.5 s"
 
 
+@pytest.mark.parametrize("first", [b"220 ready\r\n250-", b"220-"], ids=["ready", "greeting"])
 async def test_a_server_that_sends_a_byte_now_and_then_times_out_too(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
     monkeypatch.setattr(handing_over, "TIMEOUT", 0.5)
     gone = asyncio.Event()
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"220 ready\r\n250-")
+        writer.write(first)
         with contextlib.suppress(OSError):
             while not reader.at_eof():
                 writer.write(b"x")
@@ -487,6 +528,29 @@ async def test_a_server_that_sends_a_byte_now_and_then_times_out_too(
         with pytest.raises(Undelivered, match="did not accept the mail within"):
             await hand_over(SmtpServer.of(f"smtp://127.0.0.1:{port}"), None, ANA, BO, b"x\r\n")
         await gone.wait()  # the connection is closed, and its thread ends
+
+
+async def test_a_worker_that_was_held_up_until_another_may_have_sent_a_letter_does_not_send_it(
+    sqlite_url: str, server: MailServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handing_over, "TIMEOUT", 0.5)
+    read = MailSender._of_question
+
+    async def late(self: MailSender, message: Any, to: str) -> Any:
+        text, begun = await read(self, message, to), time.monotonic()
+        await auntil(lambda: time.monotonic() > begun + 0.5)
+        return text
+
+    monkeypatch.setattr(MailSender, "_of_question", late)
+    async with mailing(sqlite_url, to(server)) as rt:
+        await asked(rt)
+        assert server.got == []
+        [message] = await rt.messages()
+        assert "did not take it" in message.error
+        monkeypatch.undo()
+        rt.clock.advance(LONG)
+        await rt.tick()
+        assert len(server.got) == 1
 
 
 # -- killed

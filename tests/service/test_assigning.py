@@ -24,6 +24,7 @@ from perdure.testing import TemporaryRuntime
 from perdure.types import Actor, EventKind, Kind, Run, State, Wait
 from tests.support.agents import Log, chain, opened
 from tests.support.controls import HOUR, ONCE, approve, echo, fail, nap, resting, said
+from tests.support.plans import interrupted
 
 BO = Actor("bo", via="browser", address="10.0.0.7")
 
@@ -77,6 +78,22 @@ async def test_a_question_is_claimed_handed_over_and_unassigned(url: str) -> Non
         assert (await rt.get(run.id)).state is State.DONE
         [record] = await rt.wait_history(run.id)
         assert (record.assignee, record.answered_by) == ("ana", "bo")
+
+
+def test_a_question_released_while_somebody_claims_it_is_theirs(url: str) -> None:
+    with TemporaryRuntime(url) as rt:
+        rt.register(chain(approve), name="g")
+        rt.blocking.start("g", said(), thread_id="t")
+        rt.blocking.tick()
+        [wait] = rt.blocking.waits()
+        rt.blocking.assign(wait.id, "ana", by="ana")
+        interrupted(
+            rt.journal,
+            rt.services.waits.assign(wait.id, "bo", BO, None),
+            f"assign {wait.id}",
+            lambda: rt.blocking.assign(wait.id, None, by="ana"),
+        )
+        assert [one.assignee for one in rt.blocking.waits()] == ["bo"]
 
 
 async def test_only_one_of_two_people_can_claim_a_question(url: str) -> None:

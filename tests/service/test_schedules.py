@@ -33,6 +33,7 @@ from perdure.times import milliseconds, moment
 from perdure.types import State
 from tests.support.fork_server import ForkServer
 from tests.support.forked_python import start
+from tests.support.plans import interrupted
 
 NOON = datetime(2026, 6, 1, 12, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -462,6 +463,22 @@ async def test_enabling_an_enabled_schedule_skips_no_slot(rt: TemporaryRuntime) 
     await rt.enable_schedule("hourly")
     await rt.tick()
     assert await started(rt) == ["hourly@2026-06-01T13:00:00Z"]
+
+
+def test_a_schedule_that_is_changed_while_it_is_enabled_keeps_the_slots_of_its_new_cron_line(
+    url: str,
+) -> None:
+    with runtime(url, clock=Clock(NOON)) as rt:
+        rt.register(builder(), name="agent")
+        rt.blocking.schedule("digest", "agent", cron="0 0 1 1 *")
+        rt.blocking.enable_schedule("digest", enabled=False)
+        found = interrupted(
+            rt.journal,
+            rt.services.schedules.enable("digest", True),
+            "schedule",
+            lambda: rt.blocking.schedule("digest", "agent", cron="*/5 * * * *"),
+        )
+        assert (found.enabled, found.next_at) == (True, NOON + timedelta(minutes=5))
 
 
 async def test_only_a_schedule_that_exists_is_enabled(rt: TemporaryRuntime) -> None:

@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from perdure.errors import Error
 from perdure.journal import Journal
@@ -31,8 +31,9 @@ PATIENCE = 2.0
 """Seconds that a stopping worker waits for its row to be deleted."""
 
 
-class Member(NamedTuple):
-    """One call of `work` or `tick`."""
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One call of `work` or `tick`: two with the same settings are two."""
 
     graphs: tuple[str, ...]
     concurrency: int

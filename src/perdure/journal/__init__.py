@@ -46,6 +46,7 @@ from perdure.journal.capabilities import Capabilities
 from perdure.journal.journal import Journal
 from perdure.journal.opened_later import OpenedLater
 from perdure.journal.operation import (
+    NO_PROOF,
     Action,
     Backend,
     Blocking,
@@ -64,6 +65,7 @@ from perdure.journal.operation import (
 from perdure.serde.redaction import hide_in_url
 
 __all__ = [
+    "NO_PROOF",
     "Action",
     "Blocking",
     "Capabilities",

@@ -61,8 +61,9 @@ class Op(NamedTuple, Generic[T]):
     An operation that does not `write` is run on one snapshot, after everything queued before it.
     `statements` may be a function: it is called when the transaction is formed, after every
     `prepare` of the operations that go into the same transaction, in order. `key` finds a row if
-    the operation is committed: with it a lost reply to COMMIT is settled by reading. If it may find
-    one that an earlier operation left, `proof` finds only our own.
+    the operation is committed: with it a lost reply to COMMIT is settled by reading, for all that
+    were in the batch. If it may find one that an earlier operation left, `proof` finds only our
+    own; `NO_PROOF` says that there is none, and that doing it again does no harm.
     An operation without a key must do no harm when its batch is run twice, and must make its
     result without rows. If a statement refuses (a guard finds its base gone), `otherwise` gives
     the operation to run in its place.
@@ -79,6 +80,10 @@ class Op(NamedTuple, Generic[T]):
 
     def render(self) -> Sequence[Statement]:
         return self.statements() if callable(self.statements) else self.statements
+
+
+NO_PROOF = Statement("nothing", {})
+"""The `proof` of an operation whose `key` only finds its result."""
 
 
 def with_params(params: Mapping[str, Any], *names: str) -> list[Statement]:

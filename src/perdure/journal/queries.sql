@@ -1713,9 +1713,10 @@ WHERE next_at <= :now AND enabled = 1 AND (end_at IS NULL OR next_at <= end_at) 
 UPDATE perdure_schedules SET next_at = :next_at WHERE name = :name AND next_at = :slot;
 
 -- name: enable_schedule
--- Slots that passed while it was disabled are not started, however late it catches up.
+-- Slots that passed while it was disabled are not started, however late it catches up. Not if it has another
+-- cron line than :next_at is of.
 UPDATE perdure_schedules SET enabled = :enabled, next_at = :next_at, updated_at = :now
-WHERE name = :name AND enabled <> :enabled;
+WHERE name = :name AND enabled <> :enabled AND cron = :cron AND timezone = :timezone;
 
 -- name: delete_schedule
 DELETE FROM perdure_schedules WHERE name = :name;
@@ -2011,6 +2012,10 @@ SELECT COUNT(*), MIN(due_at) FROM (
 -- name: count_given_up
 -- Messages that were given up, :count at most.
 SELECT COUNT(*) FROM (SELECT 1 FROM perdure_outbox WHERE due_at >= :never LIMIT :count) AS m;
+
+-- name: nothing
+-- The trace of an operation that leaves none of its own.
+SELECT version FROM perdure_schema WHERE version = -1;
 
 -- name: database_bytes
 -- NULL if the database cannot tell.
@@ -2404,20 +2409,21 @@ SELECT COUNT(*) FROM (
   ORDER BY created_at, id LIMIT :most) AS few;
 
 -- name: newest_questions
-SELECT id, run_id FROM perdure_waits WHERE state = 'open' AND kind = 'human'
+SELECT id, created_at, run_id FROM perdure_waits WHERE state = 'open' AND kind = 'human'
 ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: newest_runs
-SELECT id FROM perdure_runs ORDER BY created_at DESC, id DESC LIMIT :count;
+SELECT id, created_at FROM perdure_runs ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: announce_worker
--- Stores the heartbeat of a worker. A restart (:is_new) clears a request to drain.
+-- Stores the heartbeat of a worker. A restart, with another :started_at, clears a request to drain.
 INSERT INTO perdure_workers (id, host, pid, graphs, concurrency, started_at, seen_at)
 VALUES (:id, :host, :pid, :graphs, :concurrency, :started_at, :seen_at)
 ON CONFLICT (id) DO UPDATE
 SET graphs = excluded.graphs, concurrency = excluded.concurrency, seen_at = excluded.seen_at,
-    drain_at = CASE WHEN :is_new = 0 THEN perdure_workers.drain_at END,
-    drain_by = CASE WHEN :is_new = 0 THEN perdure_workers.drain_by END;
+    started_at = excluded.started_at,
+    drain_at = CASE WHEN perdure_workers.started_at = excluded.started_at THEN perdure_workers.drain_at END,
+    drain_by = CASE WHEN perdure_workers.started_at = excluded.started_at THEN perdure_workers.drain_by END;
 
 -- name: forget_workers
 -- Deletes workers that have been silent for a long time.

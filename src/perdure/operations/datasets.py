@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from perdure.errors import UNREADABLE, Damaged, Error
-from perdure.journal import Op, Row, Statement, read_op
+from perdure.journal import NO_PROOF, Op, Row, Statement, read_op
 from perdure.operations import stored_rows
 from perdure.operations.runs import RunRow, names_in_pieces
 from perdure.serde import places
@@ -228,6 +228,7 @@ def put_experiment(
         lambda rows: stored_rows.stored(ExperimentRow, rows[-1][0]),
         write=True,
         key=found,
+        proof=NO_PROOF,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perdure.journal import Op, Row, Statement
@@ -18,10 +18,12 @@ class Glance(NamedTuple):
 
     versions: dict[str, Any]
     """A version of each followed run that differs once it has changed."""
-    runs: tuple[str, ...]
-    """The newest runs."""
-    questions: dict[str, str]
-    """The newest open questions to people: the id of each, and its run's."""
+    runs: dict[str, int]
+    """The newest runs, newest first: the id of each, and when it was started."""
+    questions: dict[str, int]
+    """The newest open questions to people: the id of each, and when it was asked."""
+    asking: dict[str, str]
+    """The run of each of these questions."""
 
 
 def glance(run_ids: Collection[str]) -> Op[Glance]:
@@ -35,10 +37,23 @@ def glance(run_ids: Collection[str]) -> Op[Glance]:
     def result(rows: Sequence[Sequence[Row]]) -> Glance:
         runs, questions, *versions = rows
         found = {str(id): change for row in versions for id, change, _ in row}
-        ids = tuple(str(id) for (id,) in runs)
-        return Glance(found, ids, {str(id): str(run_id) for id, run_id in questions})
+        return Glance(
+            found,
+            {str(id): int(at) for id, at in runs},
+            {str(id): int(at) for id, at, _ in questions},
+            {str(id): str(run_id) for id, _, run_id in questions},
+        )
 
     return Op("glance", statements, result)
+
+
+def new_ids(before: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
+    """What the later of two lists of the newest has and the earlier had not, oldest first. One that
+    came into a full list because another left it is older than all that it had, and not new."""
+    oldest = min(((at, id) for id, at in before.items()), default=(0, ""))
+    is_full = len(before) >= NEWEST
+    new = [id for id, at in now.items() if id not in before and not (is_full and (at, id) < oldest)]
+    return new[::-1]
 
 
 def count_questions(most: int) -> Op[int]:

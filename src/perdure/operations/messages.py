@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from perdure.errors import UNREADABLE
-from perdure.journal import Op, Row, Statement
+from perdure.journal import NO_PROOF, Op, Row, Statement
 from perdure.journal.ids import random_number
 from perdure.operations.events import Change
 from perdure.operations.stored_rows import as_time, stored
@@ -161,6 +161,7 @@ def redeliver(message_id: str, now: int) -> Op[bool]:
         lambda rows: bool(rows[0]),
         write=True,
         key=Statement("find_message", params),
+        proof=NO_PROOF,
     )
 
 

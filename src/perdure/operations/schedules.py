@@ -155,9 +155,12 @@ def move(row: ScheduleRow, following: int) -> Op[None]:
     return Op("move_schedule", [Statement("move_schedule", params)], lambda rows: None, write=True)
 
 
-def enable(name: str, enabled: bool, next_at: int, now: int) -> Op[None]:
-    """Enable a schedule from `next_at` on, or disable it. No change if it already is."""
-    params = {"name": name, "enabled": int(enabled), "next_at": next_at, "now": now}
+def enable(row: ScheduleRow, enabled: bool, now: int) -> Op[None]:
+    """Enable a schedule from its next slot on, or disable it. No change if it already is, or if it
+    has another cron line by now."""
+    params: dict[str, Any] = {"name": row.name, "cron": row.cron, "timezone": row.timezone}
+    params |= {"enabled": int(enabled), "now": now}
+    params["next_at"] = next_slot(row.cron, row.timezone, now)
     statement = Statement("enable_schedule", params)
     return Op("enable_schedule", [statement], lambda rows: None, write=True)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 
 from perdure.errors import Damaged
-from perdure.journal import Op, Plan, Statement
+from perdure.journal import NO_PROOF, Op, Plan, Statement
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
 
@@ -44,4 +44,5 @@ def _insert(body: bytes) -> Op[bytes | None]:
         lambda rows: bytes(rows[-1][0][0]) if rows[-1] else None,
         write=True,
         key=find,
+        proof=NO_PROOF,
     )

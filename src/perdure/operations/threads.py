@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from perdure.errors import NotFound
-from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.journal import NO_PROOF, Op, Row, Statement, read_op, with_params
 from perdure.journal.names import check_text
 from perdure.operations import stored_rows
 from perdure.operations.assistants import default_id
@@ -129,6 +129,7 @@ def create(
         lambda rows: stored_rows.stored(ThreadRow, rows[-1][0]),
         write=True,
         key=found,
+        proof=NO_PROOF,
     )
 
 
@@ -156,6 +157,7 @@ def change(
         lambda rows: stored_rows.first(ThreadRow, rows[-1:]),
         write=True,
         key=found,
+        proof=NO_PROOF,
     )
 
 

@@ -5,7 +5,7 @@ worker keeps its leases until they end. Which of two callers wins:
 
     two requests to drain      drain_worker: the first stays
     a request and a restart    announce_worker: a process that starts to work again under its old
-                               id is not draining
+                               id, with another `started_at`, is not draining
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.journal import NO_PROOF, Op, Row, Statement, read_op, with_params
 from perdure.operations.events import actor_data
 from perdure.operations.stored_rows import every
 
@@ -76,7 +76,7 @@ class DrainRequest(NamedTuple):
 
 def announce(row: WorkerRow, *, is_new: bool) -> Op[None]:
     """Store the heartbeat of a worker. The first one also deletes stale rows of others."""
-    params = {**row._asdict(), "is_new": int(is_new), "before": row.seen_at - KEPT}
+    params = {**row._asdict(), "before": row.seen_at - KEPT}
     names = ("announce_worker", "forget_workers") if is_new else ("announce_worker",)
     return Op("announce_worker", with_params(params, *names), lambda rows: None, write=True)
 
@@ -96,6 +96,7 @@ def drain(worker: str, by: str | None, now: int) -> Op[bool]:
         lambda rows: bool(rows[-1]),
         write=True,
         key=Statement("drain_request", params),
+        proof=NO_PROOF,
     )
 
 

@@ -15,7 +15,14 @@ import hashlib
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from perdure.errors import Error, InvalidLink, LinkExpired, NotFound, needs_extra
+from perdure.errors import (
+    Error,
+    InvalidLink,
+    LinkExpired,
+    NotFound,
+    WaitExpired,
+    needs_extra,
+)
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.operations import waits
@@ -24,7 +31,7 @@ from perdure.operations.waits import WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.service.validation import check_duration, check_name
 from perdure.service.views.formatting import utc_time
-from perdure.service.waits import WaitService
+from perdure.service.waits import WaitService, expired_at
 from perdure.times import LAST_MS, moment
 from perdure.types import Actor, WaitRecord, WaitState
 
@@ -96,7 +103,10 @@ class QuestionLinkService:
         check_name("to", to)
         check_duration("expires", expires, timedelta(seconds=1))
         row: WaitRow = yield from self._waits.find_open(wait_id)
-        ends = min(self._clock.now() + round(expires.total_seconds() * 1000), LAST_MS)
+        now = self._clock.now()
+        if row.expires_at is not None and row.expires_at <= now:  # its run has not noticed yet
+            raise WaitExpired(row.id, expired_at(row.expires_at))
+        ends = min(now + round(expires.total_seconds() * 1000), LAST_MS)
         ends = ends if row.expires_at is None else min(ends, row.expires_at)
         link = QuestionLink(row.id, to, moment(ends), row.answered_at or 0)
         return link, (yield from self._signer()).sign(link)

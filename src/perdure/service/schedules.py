@@ -85,13 +85,12 @@ class ScheduleService:
     def enable(self, name: str, enabled: bool) -> Plan[Schedule]:
         """Enable a schedule from its next slot on, or disable it. Raises `NotFound`."""
         row = yield from self.find(name)
-        if row is None:
-            raise NotFound("schedule", name)
-        now = self._clock.now()
-        next_at = schedules.next_slot(row.cron, row.timezone, now)
-        yield schedules.enable(name, enabled, next_at, now)
-        row = (yield from self.find(name)) or row
-        return row.to_schedule(self._serializer)
+        while row is not None:
+            yield schedules.enable(row, enabled, self._clock.now())
+            before, row = row, (yield from self.find(name))
+            if row is None or (row.cron, row.timezone) == (before.cron, before.timezone):
+                return (row or before).to_schedule(self._serializer)
+        raise NotFound("schedule", name)
 
     def delete(self, name: str) -> Plan[None]:
         """Delete a schedule. Raises `NotFound`."""

@@ -27,7 +27,7 @@ from perdure.journal.ids import new_id
 from perdure.journal.names import check_id, check_text
 from perdure.operations import prompts, runs, waits
 from perdure.operations.answer_dialects import check_fits
-from perdure.operations.events import actor_data, was_made
+from perdure.operations.events import actor_data, actor_name, was_made
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import Answer, NewSetup, WaitRow
 from perdure.serde.serializer import Serializer
@@ -152,7 +152,7 @@ class WaitService:
             if last_answered not in (None, found.answered_at or 0):
                 raise LinkSpent(row.id)
             if row.expires_at is not None and row.expires_at <= now:
-                raise WaitExpired(row.id, _expired(row.expires_at))
+                raise WaitExpired(row.id, expired_at(row.expires_at))
         if setup is not None:
             why = f"does not wait now, or was given another command ({row.run_id})"
             raise ThreadBusy(row.thread_id, why)
@@ -213,13 +213,15 @@ class WaitService:
             return
         row = yield from self.find_open(wait_id)
         now = self._clock.now()
-        if (yield waits.assign(self._serializer, row, to, by, expected, now, number)):
-            return
-        row = yield from self.find_open(wait_id)
-        if row.expires_at is not None and row.expires_at <= now:
-            raise WaitExpired(row.id, _expired(row.expires_at))
-        if row.assignee is not None and row.assignee != to:
-            raise AlreadyAssigned(row.id, row.assignee)
+        while not (yield waits.assign(self._serializer, row, to, by, expected, now, number)):
+            row = yield from self.find_open(wait_id)
+            if row.expires_at is not None and row.expires_at <= now:
+                raise WaitExpired(row.id, expired_at(row.expires_at))
+            if row.assignee == actor_name(to):
+                return
+            if row.assignee not in (None, by, expected):
+                raise AlreadyAssigned(row.id, row.assignee)
+            # Since it was refused, whoever looked after it freed it, or handed it over.
 
     def wake(self, run_id: str, by: str | None, *, number: int | None = None) -> Plan[None]:
         """End the sleeps of a run now. The same `number` does so once."""
@@ -252,7 +254,7 @@ class WaitService:
             raise WaitClosed(row.id, why)
         if row.state != WaitState.OPEN:
             if row.expires_at is not None and (row.answered_at or 0) >= row.expires_at:
-                raise WaitExpired(row.id, _expired(row.expires_at))
+                raise WaitExpired(row.id, expired_at(row.expires_at))
             when = "" if row.answered_at is None else f" at {utc_time(moment(row.answered_at))}"
             raise AlreadyAnswered(row.id, f"{row.answered_by or 'someone'} answered it{when}.")
         return row
@@ -278,7 +280,8 @@ class WaitService:
         return stored
 
 
-def _expired(at: int) -> str:
+def expired_at(at: int) -> str:
+    """Why a question that expired then accepts no answer."""
     return f"it expired at {utc_time(moment(at))}."
 
 

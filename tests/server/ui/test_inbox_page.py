@@ -17,12 +17,15 @@ from langgraph_sdk import Auth
 import perdure
 import perdure.testing
 from perdure.operations.threads import ThreadContent
+from perdure.server.ui import inbox_live
 from perdure.server.ui.inbox_items import dom_id
 from perdure.testing import TemporaryRuntime
 from tests.server.ui.test_question_page import HOSTILE, answered, damage, pages
 from tests.support.agent_server import served
+from tests.support.polling import until
 from tests.support.reviewed_agents import asking, begin, reviewed_agent
 from tests.support.ui import Person, form_token
+from tests.support.ui_live import Stream
 
 ONCE = perdure.Retry(attempts=1)
 
@@ -280,6 +283,48 @@ def test_decisions_made_before_the_stream_connects_are_sent(runtime: TemporaryRu
         runtime.blocking.answer(wait.id, "red", by="python")
         with ana.http.stream("GET", address, timeout=30) as stream:
             assert "python answered" in event(stream.iter_lines(), dom_id("question", wait.id))
+
+
+def test_what_was_asked_before_the_stream_began_is_told(
+    runtime: TemporaryRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another tab is open, so the live feed has seen the question already."""
+    monkeypatch.setattr(inbox_live, "LOOK", 3600.0)
+    with pages(runtime, "ana") as [ana]:
+        page = ana.get("/inbox")
+        other = Stream(ana, page)
+        until(lambda: other.is_open, "an open stream")
+        begin(runtime, "plain", asking(lambda: interrupt("Which?")))
+        until(lambda: "new" in other.events, "the question in the other tab")
+        late = Stream(ana, page)
+        until(lambda: any("Which?" in line for line in late.lines), "the question", 15)
+        until(lambda: other.lines.count("event: new") == 1)
+
+
+def test_a_held_run_is_told_however_busy_the_journal_is_and_however_old_it_is(
+    runtime: TemporaryRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox_live, "LOOK", 2.0)
+
+    def late() -> Any:
+        perdure.sleep(timedelta(hours=1))
+        return breaks()
+
+    runtime.register(asking(late), name="late", retry=ONCE, hold=True)
+    held = start(runtime, "late")
+    _, wait = begin(runtime, "plain", asking(lambda: interrupt("Which?")))
+    with pages(runtime, "ana") as [ana]:
+        stream = Stream(ana, ana.get("/inbox"))
+        until(lambda: stream.is_open, "an open stream")
+        runtime.clock.advance(timedelta(hours=1))
+        runtime.blocking.tick()
+
+        def is_told() -> bool:
+            runtime.blocking.start("plain", {})
+            return any(dom_id("held", held.id) in line for line in stream.lines)
+
+        until(is_told, "the held run", 20)
+        assert not any(dom_id("question", wait.id) in line for line in stream.lines)
 
 
 def event(lines: Iterator[str], name: str, never: str = "\0") -> str:

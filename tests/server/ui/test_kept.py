@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -45,6 +46,22 @@ async def test_a_failed_sum_is_retried() -> None:
     with pytest.raises(ConnectionError):
         await sums.get("a", fail, NOON)
     assert (await sums.get("a", count, NOON))[0] == 1
+
+
+async def test_nothing_is_left_of_sums_that_could_not_be_made() -> None:
+    sums = KeptSums()
+
+    async def fail() -> int:
+        await asyncio.sleep(0)
+        raise ConnectionError
+
+    asked = [sums.get(f"{n % 50}", fail, NOON) for n in range(200)]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert {type(one) for one in found} == {ConnectionError}
+    del found
+    await asyncio.sleep(0)  # the event loop lets go of the tasks
+    gc.collect()
+    assert vars(sums) == vars(KeptSums())
 
 
 async def test_the_number_of_sums_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from perdure.testing import runtime as temporary
 from perdure.types import EventKind, Retry, Run, State
 from tests.support import sealed_journal
 from tests.support.polling import until
-from tests.support.raw import rewrite
+from tests.support.raw import execute, rewrite
 from tests.support.ui import Page, Person, ui_server
 
 HOSTILE = "<script>alert(1)</script>"
@@ -528,6 +528,23 @@ def test_a_tab_gets_the_parts_that_changed_until_the_run_ends(rt: Runtime, perso
         assert f"event: {name}\n" in text
     assert "state-done" in text
     assert "sse-connect" not in person.get(f"/runs/{run.id}").html
+
+
+def test_a_tab_is_told_that_its_run_was_deleted_and_shows_nothing_of_it(
+    rt: Runtime, person: Person
+) -> None:
+    run = asleep(rt, begin(rt))
+    [address] = re.findall('sse-connect="/ui([^"]+)"', person.get(f"/runs/{run.id}").html)
+
+    def delete(text: str) -> bool:
+        if "state-waiting" in text:
+            execute(rt.url, "DELETE FROM perdure_runs WHERE id = ?", run.id)
+        return "event: end" in text
+
+    text = read_stream(person, address.replace("&amp;", "&").replace("seen=", "seen=9"), delete)
+    assert "This run was deleted." in text
+    assert "event: timeline\ndata: \n" in text
+    assert "event: error" not in text
 
 
 def test_what_a_run_says_is_shown_while_it_says_it(sqlite_url: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import perdure
 from perdure.runtime import Runtime
-from perdure.server.ui import bulk, runs
+from perdure.server.ui import bulk, live, runs
 from perdure.service import run_search
 from perdure.types import Retry, Run, State
 from tests.support.polling import until
@@ -426,3 +426,27 @@ def test_rows_change_in_place_and_new_runs_are_announced(anywhere: Runtime) -> N
         until(lambda: any("Show 1 new run" in line for line in stream.lines), "a new run")
         assert f"run-{second}" not in stream.events  # it did not change
         assert f"run-{new.id}" not in stream.events
+
+
+def test_a_change_soon_after_a_row_was_read_is_shown_too(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "INTERVAL", 0.0)
+    run = start(runtime).id
+    with ui_server(runtime, worker=False) as person:
+        stream = Stream(person, person.get("/runs?graph=asks"))
+        until(lambda: stream.is_open, "an open stream")
+        for times in range(1, 4):
+            runtime.blocking.pause(run)
+            _wait_for_rows(stream, "paused", times)
+            runtime.blocking.resume(run)
+            _wait_for_rows(stream, "pending", times)
+
+
+def _wait_for_rows(stream: Stream, state: str, number: int) -> None:
+    """Wait until so many rows in a state were sent."""
+
+    def are_sent() -> bool:
+        return sum(f"badge state-{state}" in line for line in stream.lines) == number
+
+    until(are_sent, f"row {number} that is {state}", 10)

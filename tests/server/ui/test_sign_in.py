@@ -211,10 +211,10 @@ async def test_signing_in_redirects_only_to_our_own_pages(sqlite_url: str) -> No
             assert answer.status_code == 303
             location = answer.headers["location"]
             assert location.startswith("/ui/"), location
-            there = httpx.URL("http://localhost/ui/").join(location)
-            assert there.host == "localhost"
-            assert unquote(there.path).startswith("/ui/")
-            assert "/." not in unquote(there.path), location
+            led = httpx.URL("http://localhost/ui/").join(location)
+            assert led.host == "localhost"
+            assert unquote(led.path).startswith("/ui/")
+            assert "/." not in unquote(led.path), location
             assert not set(location) & {"\\", "\r", "\n", "\t"}
 
 

@@ -311,3 +311,16 @@ def test_new_messages_are_appended_while_a_run_goes_on(anywhere: Runtime) -> Non
         until(lambda: any("Answer" in line for line in stream.lines), "the answer")
         assert not any("the weather?" in line for line in stream.lines)  # it was there before
         until(lambda: "thread-runs" in stream.events, "the runs beside it")
+
+
+def test_a_tab_is_told_that_its_thread_was_erased_and_shows_nothing_of_it(
+    anywhere: Runtime,
+) -> None:
+    say(anywhere, "the weather?")
+    with ui_server(anywhere, worker=False) as person:
+        stream = Stream(person, person.get("/threads/one?id=t"))
+        until(lambda: stream.is_open, "an open stream")
+        anywhere.blocking.erase("t")
+        until(lambda: "end" in stream.events, "the end of the stream")
+        assert any("This thread was deleted." in line for line in stream.lines)
+        assert {"chat", "thread-runs", "thread-values"} <= {*stream.events}

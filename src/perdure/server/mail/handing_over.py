@@ -19,21 +19,30 @@ import socket
 import ssl
 import time
 from functools import cache
+from typing import Any
 
 from perdure.engine.outbox_delivery import HANDLER_TIME, Undelivered
 from perdure.service.smtp_server import Encryption, SmtpServer
 
 TIMEOUT = HANDLER_TIME / 1000 * 2 / 3
-"""Time limit of a conversation, in seconds. After `HANDLER_TIME` another worker may send it."""
+"""Time limit of a delivery, in seconds. After `HANDLER_TIME` another worker may send it."""
 
 
 async def hand_over(
-    server: SmtpServer, tls: ssl.SSLContext | None, sender: str, to: str, content: bytes
+    server: SmtpServer,
+    tls: ssl.SSLContext | None,
+    sender: str,
+    to: str,
+    content: bytes,
+    begun: float | None = None,
 ) -> None:
-    """Send a letter. Raises `Undelivered`, which names neither content nor recipient."""
-    conversation = Conversation(server, tls, time.monotonic() + TIMEOUT)
+    """Send a letter. `begun` is when its delivery began, by the monotonic clock; by default now.
+    Raises `Undelivered`, which names neither content nor recipient."""
+    now = time.monotonic()
+    deadline = (now if begun is None else begun) + TIMEOUT
+    conversation = Conversation(server, tls, deadline)
     try:
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(max(0.0, deadline - now)):
             await asyncio.to_thread(conversation.send, sender, to, content)
     except TimeoutError:
         raise Undelivered(f"{server.name} did not accept the mail within {TIMEOUT:g} s") from None
@@ -46,14 +55,15 @@ class Conversation:
 
     def __init__(self, server: SmtpServer, tls: ssl.SSLContext | None, deadline: float) -> None:
         self._server, self._tls, self._deadline = server, tls, deadline
-        self._smtp: smtplib.SMTP | None = None
+        self.smtp: smtplib.SMTP | None = None
+        """Set before it connects."""
         self._is_over = False
         self._stage = "the connection"
 
     def end(self) -> None:
         """Close the connection. A thread that waits for the server gets an error."""
         self._is_over = True
-        sock = None if self._smtp is None else self._smtp.sock
+        sock = None if self.smtp is None else self.smtp.sock
         if sock is not None:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -61,13 +71,13 @@ class Conversation:
     def send(self, sender: str, to: str, content: bytes) -> None:
         """Hand a letter over; blocks. Raises `Undelivered`."""
         try:
-            with contextlib.closing(self._connect()) as smtp:
-                self._encrypt(smtp)
-                self._log_in(smtp)
-                self._command(smtp, "the sender", f"MAIL FROM:<{sender}>")
-                self._command(smtp, "the recipient", f"RCPT TO:<{to}>", final=True)
-                self._command(smtp, "DATA", "DATA", expected=354)
-                self._write(smtp, content)
+            smtp = self._connect()
+            self._encrypt(smtp)
+            self._log_in(smtp)
+            self._command(smtp, "the sender", f"MAIL FROM:<{sender}>")
+            self._command(smtp, "the recipient", f"RCPT TO:<{to}>", final=True)
+            self._command(smtp, "DATA", "DATA", expected=354)
+            self._write(smtp, content)
         except Undelivered:
             raise
         except smtplib.SMTPResponseException as error:  # STARTTLS or the login was refused
@@ -80,18 +90,15 @@ class Conversation:
             why = error.strerror if isinstance(error, OSError) and error.strerror else ""
             said = f"{self._server.name} failed at {self._stage}: {why or type(error).__name__}"
             raise Undelivered(said) from None
+        finally:
+            if self.smtp is not None:
+                self.smtp.close()
 
     def _connect(self) -> smtplib.SMTP:
-        host, port, left = self._server.host, self._server.port, self._left()
+        where = (self._server.host, self._server.port, own_name())
         if self._server.encryption is Encryption.TLS:
-            smtp: smtplib.SMTP = smtplib.SMTP_SSL(
-                host, port, own_name(), timeout=left, context=self._trust()
-            )
-        else:
-            smtp = smtplib.SMTP(host, port, own_name(), left)
-        self._smtp = smtp
-        self._left()
-        return smtp
+            return _TlsConnection(self, *where, timeout=self.left(), context=self._trust())
+        return _Connection(self, *where, timeout=self.left())
 
     def _encrypt(self, smtp: smtplib.SMTP) -> None:
         self._begin(smtp, "the greeting")
@@ -140,10 +147,10 @@ class Conversation:
     def _begin(self, smtp: smtplib.SMTP, stage: str) -> None:
         self._stage = stage
         if smtp.sock is not None:
-            smtp.sock.settimeout(self._left())
+            smtp.sock.settimeout(self.left())
 
-    def _left(self) -> float:
-        """Seconds left. Raises `Undelivered` after the time limit."""
+    def left(self) -> float:
+        """Seconds that are left. Raises `Undelivered` if there are none."""
         left = self._deadline - time.monotonic()
         if left <= 0 or self._is_over:
             self.end()
@@ -152,6 +159,22 @@ class Conversation:
 
     def _trust(self) -> ssl.SSLContext:
         return self._tls or ssl.create_default_context()
+
+
+class _Connection(smtplib.SMTP):
+    """A connection that its conversation can end while it waits for the greeting, too."""
+
+    def __init__(self, conversation: Conversation, *where: Any, **options: Any) -> None:
+        self._conversation, conversation.smtp = conversation, self
+        super().__init__(*where, **options)
+
+    def getreply(self) -> tuple[int, bytes]:
+        self._conversation.left()
+        return super().getreply()
+
+
+class _TlsConnection(_Connection, smtplib.SMTP_SSL):
+    """The same with TLS from the first byte."""
 
 
 @cache

@@ -7,10 +7,12 @@ delivery. If the question is no longer open, its message is dropped.
     killed after it, before the delete sent again with the same Message-ID
     refused for good (5xx)             given up; stays in the outbox with the server's code
     any other failure                  retried for three days, like a webhook
+    an unknown recipient               the same: during a deploy another worker may have them
 """
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from importlib.util import find_spec
 
@@ -52,9 +54,9 @@ class MailSender:
             self._engine.own_receivers[topic] = Receiver(self._deliver, SLOTS, pause)
 
     async def _deliver(self, message: Message) -> None:
-        to = self._mail.recipient_of(message.id)
+        begun, to = time.monotonic(), self._mail.recipient_of(message.id)
         if to is None:
-            raise Undelivered("its recipient is no longer configured", final=True)
+            raise Undelivered("its recipient is not configured in this worker")
         about_run = message.payload is None
         text = await (self._of_run(message) if about_run else self._of_question(message, to))
         if text is None:
@@ -64,7 +66,7 @@ class MailSender:
 
         mail, sender = self._mail, self._mail.sender_address
         content = letter(message.id, mail.sender, to, text, datetime.now(UTC))
-        await hand_over(self._server, mail.tls, sender, to, content)
+        await hand_over(self._server, mail.tls, sender, to, content, begun)
 
     async def _of_question(self, message: Message, to: str) -> MailText | None:
         """The mail about a question. None if it is no longer open."""

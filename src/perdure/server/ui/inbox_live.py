@@ -1,13 +1,15 @@
 """Live updates of the inbox: new items appear, and decided ones show who decided.
 
 The address of the stream names the items on the page, so none is missed, however long the browser
-takes to connect.
+takes to connect. Items that the page lacks are sent at once, and so are those that an earlier
+connection sent: the script replaces what it already shows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable
 from contextlib import aclosing
 from typing import Any, NamedTuple
@@ -18,8 +20,7 @@ from perdure.operations.runs import RunRow
 from perdure.server.own_api.access import ThreadFilter
 from perdure.server.ui.inbox_filter import InboxFilter
 from perdure.server.ui.inbox_items import dom_id, make_item, render_item
-from perdure.server.ui.inbox_pages import PAGE, read_page, read_position
-from perdure.server.ui.lists import as_cursor
+from perdure.server.ui.inbox_pages import read_page, read_position
 from perdure.server.ui.live import Change
 from perdure.server.ui.page import Ui, sse
 from perdure.server.ui.question_access import find_question
@@ -28,7 +29,8 @@ from perdure.service.inbox_rows import InboxKind
 from perdure.types import Wait
 
 LOOK = 10.0
-"""Seconds between two polls for items that the feed does not announce: held runs, effects."""
+"""Seconds between two polls for items that the feed does not announce: held runs, effects. They
+appear however busy the journal is."""
 MOST_ITEMS = 200
 """Maximum number of items that one page follows."""
 
@@ -54,13 +56,12 @@ class Shown(NamedTuple):
 def live_address(ui: Ui, filters: InboxFilter, page: InboxPage, after: str | None) -> str:
     """The address of the stream of a page."""
     items = [":".join(Shown.of(entry)) for entry in page.entries]
-    last = as_cursor(page.entries[-1].position) if page.entries else after or ""
     is_last = page.after is None and not filters.expires
     return ui.url(
         "/inbox/live",
         **filters.written,
         item=items,
-        last=last if is_last else None,
+        after=after if is_last else None,
         grows="yes" if is_last else None,
     )
 
@@ -72,7 +73,8 @@ class InboxStream:
         query = ui.request.query_params
         self._ui, self._filters = ui, InboxFilter.of(query)
         self._shown = [*_read(query.getlist("item"))]
-        self._last, self._grows = read_position(query.get("last")), query.get("grows") == "yes"
+        self._after, self._grows = read_position(query.get("after")), query.get("grows") == "yes"
+        self._look_at = time.monotonic()
 
     async def events(self) -> AsyncGenerator[bytes]:
         """What changes, as server-sent events."""
@@ -90,16 +92,20 @@ class InboxStream:
         waiting = asyncio.ensure_future(anext(changes))
         try:
             while True:
-                done, _ = await asyncio.wait({waiting}, timeout=LOOK)
+                left = max(0.0, self._look_at - time.monotonic())
+                done, _ = await asyncio.wait({waiting}, timeout=left)
                 change = Change()
                 if done:
                     change = waiting.result()
                     waiting = asyncio.ensure_future(anext(changes))
                 async for event in self._changed(change.changed):
                     yield event
-                if self._grows and (change.questions or not done):
+                is_time = time.monotonic() >= self._look_at
+                if is_time:
+                    self._look_at = time.monotonic() + LOOK
+                if self._grows and (change.questions or is_time):
                     followed = {one.run_id for one in self._shown}
-                    async for event in self._new(change.asking_runs):
+                    async for event in self._new(change.asking_runs, look=is_time):
                         yield event
                     if not {one.run_id for one in self._shown} <= followed:
                         return
@@ -126,19 +132,20 @@ class InboxStream:
                 self._shown[self._shown.index(one)] = new
                 yield sse(dom_id(one.kind, one.id), self._render(entry))
 
-    async def _new(self, run_ids: Collection[str]) -> AsyncIterator[bytes]:
-        """New items: of runs that asked, or after the last item on the page."""
+    async def _new(self, run_ids: Collection[str], *, look: bool) -> AsyncIterator[bytes]:
+        """New items: of runs that asked; with `look`, all that the page would list, because a run
+        held just now may be older than what the page shows."""
         await self._ui.renew()
         services, journal = self._ui.runtime.services, self._ui.runtime.journal
-        if run_ids:
+        entries: list[InboxEntry] = []
+        if look:
+            entries = (await read_page(self._ui, self._filters, self._after, MOST_ITEMS)).entries
+        elif run_ids:
             allowed = {*run_ids} - await self._hidden(run_ids)
             query = self._filters.query(self._ui)
             entries = await journal.arun(services.inbox.of_runs(allowed, query))
-        else:
-            entries = (await read_page(self._ui, self._filters, self._last, PAGE)).entries
         known = {(one.kind, one.id) for one in self._shown}
         for entry in entries:
-            self._last = max(self._last or entry.position, entry.position)
             if (entry.kind, entry.id) not in known and len(self._shown) < MOST_ITEMS:
                 self._shown.append(Shown.of(entry))
                 yield sse("new", self._render(entry))

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar, cast
+from weakref import WeakValueDictionary
 
 LEAST = 2.0
 """Minimum seconds for which a sum is cached."""
@@ -40,7 +41,8 @@ class KeptSums:
 
     def __init__(self) -> None:
         self._sums: OrderedDict[str, Sum] = OrderedDict()
-        self._making: dict[str, asyncio.Lock] = {}
+        self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Only of those that are made now."""
 
     async def get(
         self, name: str, make: Callable[[], Awaitable[T]], now: datetime
@@ -58,6 +60,5 @@ class KeptSums:
                 self._sums[name] = found
             self._sums.move_to_end(name)
         while len(self._sums) > MOST:
-            old, _ = self._sums.popitem(last=False)
-            self._making.pop(old, None)
+            self._sums.popitem(last=False)
         return cast("T", found.value), found.at

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from perdure.errors import Error
 from perdure.journal import Journal
-from perdure.operations.live import Glance, glance
+from perdure.operations.live import Glance, glance, new_ids
 
 INTERVAL = 1.0
 """Seconds between two polls, unless the database is polled less often."""
@@ -29,13 +30,15 @@ class Change:
     """What changed since the last poll."""
 
     changed: frozenset[str] = frozenset()
-    """Followed runs that changed."""
+    """Followed runs that changed, or were deleted."""
     new_runs: tuple[str, ...] = ()
     """New runs, oldest first."""
     new_questions: tuple[str, ...] = ()
     """The ids of new questions, oldest first."""
     asking_runs: frozenset[str] = frozenset()
     """The runs that asked them."""
+    at: float = field(default=0.0, compare=False)
+    """When it was seen, by the monotonic clock: what was read before may be older."""
 
     def __bool__(self) -> bool:
         return bool(self.changed or self.new_runs or self.new_questions)
@@ -52,11 +55,12 @@ class Change:
             self.new_runs + later.new_runs,
             self.new_questions + later.new_questions,
             self.asking_runs | later.asking_runs,
+            max(self.at, later.at),
         )
 
     def within(self, run_ids: frozenset[str]) -> Change:
         """The part that concerns a tab following these runs."""
-        return Change(self.changed & run_ids, self.new_runs, self.new_questions, self.asking_runs)
+        return replace(self, changed=self.changed & run_ids)
 
 
 @dataclass(eq=False)
@@ -87,7 +91,7 @@ class Follower:
         except BaseException:
             self.feed.remove(self)
             raise
-        self.give(Change(self.run_ids))
+        self.give(Change(self.run_ids, at=time.monotonic()))
         return self._changes()
 
     async def __aexit__(
@@ -160,12 +164,12 @@ def _difference(before: Glance, now: Glance) -> Change:
     """What one poll saw that the previous one did not."""
     both = before.versions.keys() & now.versions.keys()
     changed = {id for id in both if before.versions[id] != now.versions[id]}
-    changed |= now.versions.keys() - before.versions.keys()  # followed since, or a new run
-    runs = [id for id in now.runs if id not in before.runs]
-    asked = [id for id in now.questions if id not in before.questions]
+    changed |= now.versions.keys() ^ before.versions.keys()  # followed since, or deleted
+    asked = new_ids(before.questions, now.questions)
     return Change(
         frozenset(changed),
-        tuple(reversed(runs)),
-        tuple(reversed(asked)),
-        frozenset(now.questions[id] for id in asked),
+        tuple(new_ids(before.runs, now.runs)),
+        tuple(asked),
+        frozenset(now.asking[id] for id in asked),
+        time.monotonic(),
     )

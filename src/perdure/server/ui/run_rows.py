@@ -27,9 +27,6 @@ from perdure.service.views.markup import Html
 from perdure.service.views.waiting_for import RunLine, WaitingFor, ended_note, waiting_for
 from perdure.types import Run, State
 
-FRESH = 0.5
-"""Seconds for which a read is shared with other tabs: less than the live feed's poll interval, so
-that no stale row is shown after a change."""
 COUNTED = 1000
 """Maximum number of runs counted in each state."""
 KEPT = 5000
@@ -100,26 +97,27 @@ class RowSource:
         self._site = site
         self._read: dict[str, _Read] = {}
         self._reading = asyncio.Lock()
-        self._counts: tuple[float, Mapping[State, int]] = (-FRESH, {})
+        self._counts: tuple[float, Mapping[State, int]] = (float("-inf"), {})
 
-    async def lines(self, ids: Iterable[str]) -> dict[str, _Read]:
-        """Runs as they are now or were a moment ago. Deleted ones are left out."""
+    async def lines(self, ids: Iterable[str], since: float) -> dict[str, _Read]:
+        """Runs as they are now, or were after `since`, a monotonic time. Deleted ones are left
+        out."""
         wanted = [*dict.fromkeys(ids)]
         async with self._reading:  # tabs wake up together: one of them reads
-            if missing := [id for id in wanted if not self._is_fresh(id)]:
+            if missing := [id for id in wanted if not self._is_fresh(id, since)]:
                 await self._refresh(missing)
         return {id: self._read[id] for id in wanted if id in self._read}
 
-    async def counts(self) -> Mapping[State, int]:
-        """How many runs are in each state, up to `COUNTED`, now or a moment ago."""
+    async def counts(self, since: float) -> Mapping[State, int]:
+        """How many runs are in each state, up to `COUNTED`, now or after `since`."""
         async with self._reading:
-            if time.monotonic() - self._counts[0] >= FRESH:
+            if self._counts[0] < since:
                 at = time.monotonic()
                 self._counts = at, await self._site.runtime.run_counts(COUNTED)
         return self._counts[1]
 
-    def _is_fresh(self, id: str) -> bool:
-        return id in self._read and time.monotonic() - self._read[id].at < FRESH
+    def _is_fresh(self, id: str, since: float) -> bool:
+        return id in self._read and self._read[id].at >= since
 
     async def _refresh(self, ids: list[str]) -> None:
         journal, services = self._site.runtime.journal, self._site.runtime.services
@@ -135,10 +133,13 @@ class RowSource:
         for id in list(self._read)[: max(0, len(self._read) - KEPT)]:
             del self._read[id]
 
-    async def rendered(self, ui: Ui, ids: Collection[str]) -> dict[str, tuple[str, Html]]:
-        """The version and the row of each of these runs, rendered once for equal viewers."""
+    async def rendered(
+        self, ui: Ui, ids: Collection[str], since: float
+    ) -> dict[str, tuple[str, Html]]:
+        """The version and the row of each of these runs, as they were after `since`, rendered once
+        for equal viewers."""
         who = (ui.base, ui.zone.key, ui.may(Scope.ADMIN))
-        found = await self.lines(ids)
+        found = await self.lines(ids, since)
         for one in found.values():
             if who not in one.html:
                 row = make_row(ui, one.line, one.unknown)

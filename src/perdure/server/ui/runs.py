@@ -5,6 +5,7 @@ New runs do not move the rows on the screen: a link above them says how many the
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Annotated
@@ -35,6 +36,8 @@ router = ui_router()
 
 PAGE = 50
 """Runs on one page."""
+SHARED = 0.5
+"""Seconds for which counts are shown on other pages, too."""
 Ids = Annotated[list[str] | None, Query(max_length=2 * PAGE)]
 
 
@@ -57,7 +60,7 @@ async def list_runs(ui: UiDep, before: str = "", after: str = "") -> Response:
     if direct is Direct.THREAD:
         filters = filters.on_thread(filters.query.text.strip())
     rows = await read_rows(ui, found.rows)
-    counters = await _counters(ui, filters) if sees_all else []
+    counters = await _counters(ui, filters, time.monotonic() - SHARED) if sees_all else []
     return ui.page(
         "runs.html",
         title="Runs",
@@ -97,9 +100,9 @@ async def _find(
     return await journal.arun(plan), kind
 
 
-async def _counters(ui: Ui, filters: Filters) -> list[Counter]:
-    """How many runs are in each state, up to a thousand."""
-    counts = await ui.site.part(RowSource).counts()
+async def _counters(ui: Ui, filters: Filters, since: float) -> list[Counter]:
+    """How many runs are in each state, up to a thousand, now or after `since`."""
+    counts = await ui.site.part(RowSource).counts(since)
     return [
         Counter(
             state,
@@ -169,14 +172,15 @@ async def _changes(
             yield sse("new-runs", _new_runs(ui, filters, len(fresh - known)))
         async for change in changes:
             await ui.renew()
-            for id, (number, html) in (await source.rendered(ui, change.changed)).items():
+            rows = await source.rendered(ui, change.changed, change.at)
+            for id, (number, html) in rows.items():
                 if shown[id] != number:
                     shown[id] = number
                     yield sse(f"run-{id}", html)
             if top is not None and (started := {*change.new_runs} - known - fresh):
                 fresh |= await _matching(ui, filters, started, visible)
                 yield sse("new-runs", _new_runs(ui, filters, len(fresh - known)))
-            counters = await _counters(ui, filters) if sees_all else []
+            counters = await _counters(ui, filters, change.at) if sees_all else []
             if (now := " ".join(one.number for one in counters)) != counted:
                 counted = now
                 yield sse("counters", ui.fragment("parts/run_counters.html", counters=counters))

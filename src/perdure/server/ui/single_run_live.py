@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from perdure.errors import NotFound
 from perdure.server.agent_api.message_events import COMPLETE, PARTIAL, MessageEvents
 from perdure.server.ui.page import Ui, sse
 from perdure.server.ui.single_run_tabs import render_tab
 from perdure.server.ui.single_run_view import RunView, read_run
-from perdure.service.views.markup import Html
+from perdure.service.views.markup import Html, element
 from perdure.service.views.message_parts import message_parts
 from perdure.types import Chunk, State
 
@@ -30,8 +32,20 @@ VOLATILE = re.compile(r'<time\b.*?</time>|name="key" value="[^"]*"', re.S)
 
 
 async def follow(ui: Ui, view: RunView, seen: int) -> AsyncGenerator[bytes]:
-    """The changed parts of a page, until its run has ended. `seen` is the last event that the page
-    shows."""
+    """The changed parts of a page, until its run has ended or was deleted. `seen` is the last event
+    that the page shows."""
+    try:
+        async with aclosing(_follow(ui, view, seen)) as parts:
+            async for part in parts:
+                yield part
+    except NotFound:
+        yield sse("header", element("p", "This run was deleted.", class_="notice"))
+        for name in ("now", "output", "graph", "timeline", "tab"):
+            yield sse(name, "")  # what was erased is not shown any longer
+        yield sse("end", "")
+
+
+async def _follow(ui: Ui, view: RunView, seen: int) -> AsyncGenerator[bytes]:
     sent, parts = Sent(), await _parts(view)
     if seen != len(view.events):
         for name, html in parts.items():

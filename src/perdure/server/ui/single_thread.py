@@ -28,7 +28,7 @@ from perdure.service.run_search import as_text
 from perdure.service.thread_search import OWN
 from perdure.service.threads import Thread
 from perdure.service.views.conversation import Bubble, Conversation, Turn, conversation
-from perdure.service.views.markup import Html, join
+from perdure.service.views.markup import Html, element, join
 from perdure.service.views.typed_values import Refused, json_in
 from perdure.types import State
 
@@ -139,10 +139,15 @@ async def _changes(ui: Ui, shown: Talk, seen: str) -> AsyncGenerator[bytes]:
     sent = Sent(ui, shown)
     if sent.version != seen:
         yield sent.all()
-    async with aclosing(_talks(ui, shown)) as talks:
-        async for now in talks:
-            for event in sent.changes(ui, now):
-                yield event
+    try:
+        async with aclosing(_talks(ui, shown)) as talks:
+            async for now in talks:
+                for event in sent.changes(ui, now):
+                    yield event
+    except NotFound:  # the thread was erased: nothing of it is shown any longer
+        yield sse("now", element("p", "This thread was deleted.", class_="notice"))
+        for name in ("chat", "thread-runs", "thread-values", "end"):
+            yield sse(name, "")
 
 
 async def _talks(ui: Ui, shown: Talk) -> AsyncGenerator[Talk]:

@@ -213,3 +213,10 @@ document.addEventListener("click", (event) => {
     });
   });
 })();
+
+// -- an item that comes again, because its tab connected again, takes the place of what is shown of it
+document.addEventListener("htmx:sseBeforeMessage", (event) => {
+  if (event.detail.type !== "new") return;
+  const came = new DOMParser().parseFromString(event.detail.data, "text/html").body.firstElementChild;
+  if (came?.id) document.getElementById(came.id)?.remove();
+});
