@@ -546,7 +546,7 @@ async def test_a_worker_that_was_held_up_until_another_may_have_sent_a_letter_do
         await asked(rt)
         assert server.got == []
         [message] = await rt.messages()
-        assert "did not take it" in message.error
+        assert "did not accept the mail" in message.error
         monkeypatch.undo()
         rt.clock.advance(LONG)
         await rt.tick()

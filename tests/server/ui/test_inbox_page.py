@@ -130,7 +130,7 @@ def test_the_list_is_filtered_and_paged_by_its_address(runtime: TemporaryRuntime
             "after=[1,%22%5Cu0000%22]",
         ):
             assert ana.get(f"/inbox?{bad}").status == 422
-        assert ana.get("/inbox?kind=x&age=y&expires=z&label=%00").status == 200
+        assert ana.get("/inbox?kind=x&age=y&expires=z&label=x").status == 200
 
 
 # -- several at once

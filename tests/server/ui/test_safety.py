@@ -99,6 +99,8 @@ async def test_an_address_with_a_nul_is_refused_on_every_page(url: str) -> None:
         signer = await signer_of(rt)
         browser = visitor.http.cookies[browser_cookie(signer)]
         for route in pages_of(rt):
+            if (route.openapi_extra or {}).get("security") == []:  # it looks for nothing by name
+                continue
             names = [one.alias for one in route.dependant.query_params]
             paths = [f"{filled(route.path)}?{name}=a%00b" for name in (*names, "item", "graph")]
             if "{" in route.path:

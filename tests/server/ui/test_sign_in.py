@@ -211,10 +211,10 @@ async def test_signing_in_redirects_only_to_our_own_pages(sqlite_url: str) -> No
             assert answer.status_code == 303
             location = answer.headers["location"]
             assert location.startswith("/ui/"), location
-            led = httpx.URL("http://localhost/ui/").join(location)
-            assert led.host == "localhost"
-            assert unquote(led.path).startswith("/ui/")
-            assert "/." not in unquote(led.path), location
+            page_at = httpx.URL("http://localhost/ui/").join(location)
+            assert page_at.host == "localhost"
+            assert unquote(page_at.path).startswith("/ui/")
+            assert "/." not in unquote(page_at.path), location
             assert not set(location) & {"\\", "\r", "\n", "\t"}
 
 

@@ -46,7 +46,6 @@ class InboxFilter:
     def of(cls, query: Mapping[str, str]) -> InboxFilter:
         """The filter in an address. Invalid values are ignored."""
         found = {one.name: query.get(one.name, "").strip()[:LONGEST] for one in fields(cls)}
-        found = {name: text.replace("\0", "") for name, text in found.items()}
         kind = found["kind"] if found["kind"] in [*InboxKind] else ""
         age = found["age"] if found["age"] in AGES else ""
         expires = "soon" if found["expires"] == "soon" else ""
