@@ -75,6 +75,15 @@ RANGES = {
     "forget_sizes": "what is old",
     "sizes": "a list, from a time on",
     "decisions_before": "a page of a list",
+    "runs_in_state": "a page of a list",
+    "held_runs": "a page of a list",
+    "open_waits": "a page of a list",
+    "questions_by_expiry": "a page of a list",
+    "newest_questions": "a page of a list",
+    "newest_open_questions": "a page of a list",
+    "count_in_state": "1,000 rows",
+    "count_open_waits": "1,000 rows",
+    "count_questions": "100 rows",
     "runs_before": "a page of a list, which filters may stretch",
     "runs_newer": "a page of a list",
     "threads_before": "a page of a list",
@@ -127,8 +136,13 @@ def _accesses(database: sqlite3.Connection, name: str) -> list[str]:
     ]
 
 
+FEW_VALUES = {"kind", "state"}
+"""Columns that many rows have the same value of: alone they are no key."""
+
+
 def _is_by_key(access: str) -> bool:
-    return access.startswith("SEARCH") and "=?" in access
+    equal = {*re.findall(r"(\w+)=\?", access)}
+    return access.startswith("SEARCH") and bool(equal - FEW_VALUES)
 
 
 def test_a_statement_finds_its_rows_by_a_key(database: sqlite3.Connection) -> None:

@@ -2264,9 +2264,11 @@ SELECT COUNT(*) FROM {thread_rows}
 WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status};
 
 -- name: questions_of_threads
--- The open questions to people in these threads.
-SELECT thread_id, interrupt_id FROM perdure_waits
-WHERE thread_id IN ({names}) AND state = 'open' AND kind = 'human';
+-- The open questions to people in these threads. A CROSS JOIN keeps SQLite from beginning with all
+-- open questions.
+SELECT r.thread_id, w.interrupt_id FROM perdure_runs AS r CROSS JOIN perdure_waits AS w
+WHERE r.thread_id IN ({names}) AND r.state NOT IN {ended}
+  AND w.run_id = r.id AND w.state = 'open' AND w.kind = 'human';
 
 -- name: expired_threads
 -- Expired threads without an unfinished run, or one that ended after :recent.

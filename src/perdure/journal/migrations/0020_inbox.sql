@@ -1,7 +1,7 @@
 -- Questions in the inbox: whom they are assigned to, of which graph they are; what people decided.
 
 -- graph     of the run that asks; NULL in rows that were closed before this migration
--- assignee  the person who looks after an open question; NULL: it is free
+-- assignee  the person to whom an open question is assigned; NULL: nobody
 ALTER TABLE perdure_waits ADD COLUMN graph {text};
 ALTER TABLE perdure_waits ADD COLUMN assignee {text};
 
@@ -12,8 +12,11 @@ WHERE state = 'open';
 
 -- Every open wait is in one index, by its kind; a list of all kinds merges four lists. Only questions to
 -- people are in the others, which begin with the kind so that SQLite prefers them to the first: a sleep
--- costs no more than before.
+-- costs no more than before. The waits of one run are found by two columns: with one, SQLite would
+-- prefer a partial index that begins with the kind, and read every open wait of it.
 DROP INDEX perdure_waits_open;
+DROP INDEX perdure_waits_run;
+CREATE INDEX perdure_waits_run ON perdure_waits (run_id, kind);
 CREATE INDEX perdure_waits_kind ON perdure_waits (kind, created_at, id) WHERE state = 'open';
 CREATE INDEX perdure_waits_graph ON perdure_waits (kind, graph, created_at, id)
 WHERE state = 'open' AND kind = 'human';
