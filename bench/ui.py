@@ -122,7 +122,7 @@ def _pages(client: httpx.Client) -> dict[str, str]:
         "runs that are held": "/ui/runs?state=held",
         "runs of a graph": "/ui/runs?graph=fail",
         "runs with a label": "/ui/runs?label=customer=customer-7",
-        "runs by text": "/ui/runs?text=customer-77",
+        "runs by text": "/ui/runs?text=far+side",
         "one run": run,
         "threads": "/ui/threads",
         "effects": "/ui/effects",

@@ -3,8 +3,8 @@
 python -m tests.screenshots [FOLDER] [--only NAME ...] [--every-look]
 
 Each page is shown in light and dark, some also on a phone; with `--every-look`, for looking
-through, all of them. They go to docs/images/ui, in 8-bit colours. Times and ids differ from one
-making to the next; the people, texts and states do not.
+through, all of them. They go to docs/images/ui, without loss. Times and ids differ from one making
+to the next; the people, texts and states do not.
 """
 
 from __future__ import annotations
@@ -33,20 +33,16 @@ LOOKS = {
     "phone-dark": {"dark": True, "phone": True},
 }
 SCALES = {"light": 1, "dark": 1, "phone-light": 1.5, "phone-dark": 1.5}
-LARGEST = 150_000
-COLOURS = 128
+LARGEST = 100_000
 ZONE = "Europe/Berlin"
 WHO = "lea@example.com"
 
 
 def small(picture: bytes) -> bytes:
-    """A PNG with few colours, which suffice for text and lines."""
-    with Image.open(io.BytesIO(picture)) as image:
-        plain = image.convert("RGB").quantize(
-            COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
-        )
+    """The same picture in fewer bytes."""
     out = io.BytesIO()
-    plain.save(out, "PNG", optimize=True)
+    with Image.open(io.BytesIO(picture)) as image:
+        image.convert("RGB").save(out, "WEBP", lossless=True, quality=100, method=6)
     return out.getvalue()
 
 
@@ -58,7 +54,11 @@ async def picture(person: BrowserContext, address: str, shot: Shot) -> bytes:
     if shot.act is not None:
         await shot.act(page)
     await page.wait_for_timeout(300)  # a live part may come at once
-    found = await page.screenshot(full_page=shot.full, animations="disabled", caret="hide")
+    if shot.element:
+        shown = page.locator(shot.element)
+        found = await shown.screenshot(animations="disabled", caret="hide")
+    else:
+        found = await page.screenshot(full_page=shot.full, animations="disabled", caret="hide")
     await page.close()
     return found
 
@@ -85,10 +85,10 @@ async def take(
                     continue
                 address = await asyncio.to_thread(shot.address, site.runtime)
                 found = small(await picture(person, f"{site.address}{address}", shot))
-                (folder / f"{shot.name}-{look}.png").write_bytes(found)
+                (folder / f"{shot.name}-{look}.webp").write_bytes(found)
                 total += len(found)
                 note = "  LARGE" if len(found) > LARGEST else ""
-                print(f"{len(found):9,} {shot.name}-{look}.png{note}")
+                print(f"{len(found):9,} {shot.name}-{look}.webp{note}")
         print(f"{total:9,} bytes in all")
         await people.close()
 

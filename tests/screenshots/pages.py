@@ -22,6 +22,8 @@ class Shot:
     path: str | Callable[[perdure.Runtime], str]
     full: bool = False
     """Whether the picture shows the whole page, not only what fits on the screen."""
+    element: str = ""
+    """The part of the page that the picture shows; empty: all of it."""
     act: Callable[[Page], Awaitable[None]] | None = None
     """What is done on the page first."""
     phone: bool = False
@@ -87,7 +89,7 @@ async def edit(page: Page) -> None:
     await page.get_by_role("radio", name="Edit").first.check()
     await page.get_by_role("radio", name="Approve").last.check()
     await page.get_by_label("amount").first.fill("44.5")
-    await page.get_by_role("button", name="Send the decisions").click()
+    await page.get_by_role("button", name="Send decisions").click()
     await page.wait_for_load_state("load")
 
 
@@ -112,7 +114,7 @@ async def open_crash(page: Page) -> None:
 
 
 async def check_journal(page: Page) -> None:
-    await page.get_by_role("button", name="doctor").click()
+    await page.get_by_role("button", name="octor").click()
     await page.wait_for_load_state("load")
 
 
@@ -130,7 +132,7 @@ SHOTS: tuple[Shot, ...] = (
     Shot("runs", "/runs", phone=True),
     Shot("runs-bulk", "/runs?state=waiting", act=cancel_several),
     Shot("run", lambda rt: f"/runs/{busiest(rt)}", phone=True),
-    Shot("run-whole", lambda rt: f"/runs/{busiest(rt)}", full=True),
+    Shot("timeline", lambda rt: f"/runs/{busiest(rt)}", element="figure.timeline", phone=True),
     Shot("run-crash", lambda rt: f"/runs/{busiest(rt)}", act=open_crash),
     Shot("run-held", lambda rt: f"/runs/{held(rt)}"),
     Shot("run-failed", lambda rt: f"/runs/{failed(rt)}"),
