@@ -177,10 +177,10 @@ async def test_when_two_people_decide_at_once_the_second_sees_who_was_first(
     ana, ben = await opened(site, people, wait), await opened(site, people, wait, "ben")
     await ana.get_by_label("Your answer").fill("Hamburg")
     await ben.get_by_label("Your answer").fill("Porto")
-    await ana.get_by_role("button", name="Send text").click()
+    await ana.get_by_role("button", name="Send answer").click()
     await expect(ana.get_by_role("status")).to_contain_text("You answered")
     with people.expects("409"):
-        await ben.get_by_role("button", name="Send text").click()
+        await ben.get_by_role("button", name="Send answer").click()
         await expect(ben.locator("main")).to_contain_text("ana")
     await expect(ben.locator("main")).to_contain_text("Hamburg")
     await axe(ben)
@@ -196,7 +196,7 @@ async def test_an_answer_after_the_deadline_is_refused_with_a_page(
     await page.get_by_label("Your answer").fill("yes")
     await site.ended(wait.run_id)
     with people.expects("409"):
-        await page.get_by_role("button", name="Send text").click()
+        await page.get_by_role("button", name="Send answer").click()
         await expect(page.get_by_role("heading", level=1)).to_contain_text("expired")
     await axe(page)
 
@@ -211,7 +211,7 @@ async def test_a_changed_question_takes_no_answer_and_links_to_the_new_one(
     newer = await site.question(wait.run_id, but=wait.id)
     await page.get_by_label("Your answer").fill("Send it")
     with people.expects("409"):
-        await page.get_by_role("button", name="Send text").click()
+        await page.get_by_role("button", name="Send answer").click()
         await expect(page.locator("main")).not_to_contain_text("Your answer, as text")
     await axe(page)
     assert await answers(site, newer) == []

@@ -54,6 +54,31 @@ async def test_a_link_and_a_click_decide(people: People, sqlite_url: str, javasc
         await expect(page.get_by_role("status")).to_contain_text("You approved: send_mail")
 
 
+async def test_a_link_and_two_clicks_edit(people: People, sqlite_url: str) -> None:
+    with mailed(sqlite_url) as (address, _, sent):
+        page, second = await people.visit(address), await people.visit(address)
+        await page.get_by_text("Edit…").click()
+        await expect(page.get_by_label("body").or_(page.get_by_label("to"))).to_have_count(2)
+        approve = page.get_by_role("button", name="Approve", exact=True)
+        await expect(approve).to_be_hidden()  # it would drop what is typed
+        send = page.get_by_role("button", name="Approve with these changes")
+        await page.get_by_label("body").fill("Hi")
+        await expect(page.locator(".difference ins")).to_have_text("Hi")
+        await page.get_by_label("body").press_sequentially(" Bo")
+        await expect(page.locator(".difference ins")).to_have_text("Hi Bo")
+        await axe(page)
+        await send.click()
+        await expect(page.get_by_role("status")).to_contain_text("You edited: send_mail")
+        runs = page.get_by_role("region", name="Runs with your changes")
+        await expect(runs).to_contain_text("Hi Bo")
+        await axe(page)
+        with people.expects("409"):
+            await second.get_by_role("button", name="Approve", exact=True).click()
+            await expect(second.locator("h1")).to_have_text("You answered this question")
+        await expect(second.get_by_role("region", name="Runs with")).to_contain_text("Hi Bo")
+        await auntil(lambda: [one["body"] for _, one in sent] == ["Hi Bo"])
+
+
 async def test_opening_a_link_and_leaving_decides_nothing(people: People, sqlite_url: str) -> None:
     with mailed(sqlite_url) as (address, _, sent):
         page = await people.visit(address)

@@ -197,7 +197,8 @@ def test_another_address_needs_a_token_an_auth_or_insecure(
     assert "perdure tokens create NAME --scope admin --at agents:rt." in said
     with command(sqlite_url, *open_to_all, "--insecure") as running:
         serves(running)
-    code, token = run(sqlite_url, "tokens", "create", "ci", "--scope", "read")
+    code, said = run(sqlite_url, "tokens", "create", "ci", "--scope", "read")
+    token = said.splitlines()[-1]
     assert (code, token[:8]) == (0, "perdure_")
     with command(sqlite_url, *open_to_all) as running:
         serves(running)
@@ -339,7 +340,9 @@ def test_tokens_are_created_listed_and_revoked(sqlite_url: str, run: Run) -> Non
     assert "There is no token" in tokens("list")[1]
     code, made = tokens("create", "ci", "--scope", "start", "--expires", "90d", "--json")
     assert code == 0
-    token = json.loads(made)["token"]
+    note, line = made.splitlines()
+    assert "no token has the scope admin" in note
+    token = json.loads(line)["token"]
     listed = tokens("list")[1]
     assert "ci" in listed
     assert "start" in listed
@@ -348,5 +351,7 @@ def test_tokens_are_created_listed_and_revoked(sqlite_url: str, run: Run) -> Non
     assert json.loads(line)["scopes"] == ["start"]
     assert tokens("create", "ci", "--scope", "read")[0] == 2
     assert tokens("create", "bo")[0] == 2
+    assert tokens("create", "root", "--scope", "admin")[1].startswith("perdure_")
+    assert "note" not in tokens("create", "bo", "--scope", "answer")[1]
     assert tokens("revoke", "ci") == (0, "ci is revoked.\n")
     assert tokens("revoke", "ci")[0] == 2

@@ -107,7 +107,7 @@ async def test_each_recipient_gets_a_letter_of_their_own_about_a_new_question(
             message = got.message
             assert message["From"] == "Agents <agents@example.com>"
             assert message["To"] == got.to[0]
-            assert message["Subject"] == "[perdure] approve asks: draft: Dear Ada, a secret offer"
+            assert message["Subject"] == "Please decide: approve"
             assert message["Auto-Submitted"] == "auto-generated"
             assert got.id.startswith(f"<{wait.id}-mail-")
             assert got.id.endswith("@example.com>")
@@ -163,7 +163,7 @@ async def test_a_letter_says_when_its_question_and_its_link_end(
     async with mailing(sqlite_url, mail) as rt:
         await asked(rt, "soon")
         [got] = server.got
-        assert "The question expires 2030-01-02 12:00 UTC" in got.part("plain")
+        assert "expires 2030-01-02 12:00 UTC" in " ".join(got.part("plain").split())
         assert "until 2030-01-01 15:00 UTC" in " ".join(got.part("plain").split())
 
 
@@ -181,7 +181,7 @@ async def test_without_content_a_letter_has_only_the_link(
             sent = got.content + got.part("plain").encode() + got.part("html").encode()
             for word in (b"Ada", b"secret", b"send_mail", b"sure", b"mailbox"):
                 assert word not in sent
-        assert server.got[0].message["Subject"] == "[perdure] approve asks you to decide"
+        assert server.got[0].message["Subject"] == "Please decide: approve"
 
 
 async def test_a_held_run_is_mailed_if_its_event_is_selected(url: str, server: MailServer) -> None:

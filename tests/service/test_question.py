@@ -12,9 +12,9 @@ from pydantic import BaseModel, TypeAdapter
 
 from perdure.operations.answer_decisions import Verdict
 from perdure.operations.answer_dialects import check_fits
-from perdure.service.views.answer_difference import differences
+from perdure.service.views.answer_difference import differences, edited_calls
 from perdure.service.views.answer_form import AnswerForm, empty_form, filled_form
-from perdure.service.views.question import Dialect, Question, question_of
+from perdure.service.views.question import Dialect, Question, headline, question_of
 from perdure.service.views.question_answers import quick_answers
 from perdure.service.views.tool_calls import Decision
 from perdure.types import Kind, Wait
@@ -164,7 +164,7 @@ def test_a_wrong_edit_is_refused_at_its_field() -> None:
     assert edit is not None
     assert {one.key: one.error for one in edit.fields} == {
         "invoice": "",
-        "amount": "This must be a number, such as 12 or 3.5.",
+        "amount": "This must be a number, written as 12 or 3.5.",
     }
     assert edit.fields[1].text == "much"
 
@@ -436,3 +436,35 @@ def test_a_damaged_question_says_why_and_takes_no_answer() -> None:
     assert shown.damaged == "The row is damaged."
     assert quick_answers(shown) == []
     assert not send(question, how="json", json="true").is_good
+
+
+# -- what a question is about, in a line
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "line"),
+    [
+        (review(PAY), None, "pay"),
+        ("Which warehouse?\nHamburg or Lyon", None, "Which warehouse?"),
+        ({"subject": "An offer", "body": "..."}, None, "An offer"),
+        ({"invoice": "A-17"}, {"description": "How it is paid.\n\nMore."}, "How it is paid."),
+        ({"lines": [1], "invoice": "A-17", "total": 3}, {"type": "object"}, "invoice: A-17"),
+        ({"lines": [1]}, None, ""),
+    ],
+)
+def test_a_headline_says_what_a_question_is_about(value: Any, schema: Any, line: str) -> None:
+    assert headline(question_of(wait(value, schema))) == line
+
+
+@pytest.mark.parametrize("answer", [None, "yes", {}, {"decisions": []}, [3], {"type": "edit"}])
+def test_an_answer_of_another_shape_has_no_edited_calls(answer: Any) -> None:
+    assert edited_calls(question_of(wait(review(PAY))), answer) == []
+
+
+def test_the_edited_calls_of_an_answer_are_those_that_run() -> None:
+    edited = {"name": "pay", "args": {"invoice": "A-17", "amount": 10}}
+    answer = {
+        "decisions": [{"type": "approve"}, {"type": "edit", "edited_action": edited}],
+    }
+    [call] = edited_calls(question_of(wait(review(PAY, PAY))), answer)
+    assert (call.tool, call.arguments) == ("pay", edited["args"])

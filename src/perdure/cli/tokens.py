@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 from typer import Argument, Option
@@ -34,6 +35,15 @@ def create(
     with client_at(at, create=True) as client:
         plan = client.services.tokens.create(name, scope or (), expires=lasts)
         token = client.journal.run(plan)
+        held = client.journal.run(client.services.tokens.all())
+    usable = [one for one in held if one.revoked_at is None]
+    if not any("admin" in one.scopes for one in usable):
+        print(
+            "perdure: note: no token has the scope admin. Once there are tokens, the address that "
+            "the server prints does not sign in. For yourself: perdure tokens create NAME "
+            "--scope admin.",
+            file=sys.stderr,
+        )
     if json:
         print_json({"name": name, "token": token})
     else:

@@ -12,6 +12,7 @@ from langgraph_sdk import Auth
 import perdure
 from perdure.evals import Dataset, evaluate
 from perdure.runtime import Runtime
+from perdure.service.views.formatting import short_id
 from perdure.types import Example
 from tests.support.agent_server import served
 from tests.support.agents import Log, chain
@@ -168,11 +169,11 @@ def test_what_crashes_cost_is_summed_up_by_day_and_by_graph(rt: Runtime, person:
         f"saved_tokens = 1234 WHERE id IN ('{ids[0]}', '{ids[1]}')",
     )
     page = person.get("/saved")
-    assert "Crashes 4 survived, in 2 runs" in page.text
+    assert "Crashes 4 survived" in page.text
     assert "Tokens 2,468" in page.text
     assert "Time lost 2m" in page.text
     assert page.html.count("<svg") == 4
-    assert ids[1][:13] in page.text
+    assert short_id(ids[1]) in page.text
     assert "This run has not lost a worker." in person.get(f"/saved/run?id={ids[2]}").text
     old = (timedelta(days=8).total_seconds()) * 1000
     execute(rt.url, f"UPDATE perdure_runs SET created_at = created_at - {int(old)}")

@@ -206,7 +206,7 @@ def test_a_plain_question_takes_a_text_or_a_value(runtime: TemporaryRuntime) -> 
     with pages(runtime, "ana") as [ana]:
         run, wait = begin(runtime, "plain", asking(lambda: interrupt("Which one?")))
         page = question(ana, wait)
-        assert "does not say which answers it accepts" in page.text
+        assert "The agent gets your text exactly as you write it." in page.text
         assert "Approve" not in page.text
         page.submit("/answer", {"how": "text"}, text="The\r\nred one")
         assert answered(runtime, run) == "The\nred one"

@@ -8,6 +8,7 @@ import pytest
 
 import perdure
 from perdure.runtime import Runtime
+from perdure.service.views.formatting import short_id
 from tests.support.agents import Log, chain
 from tests.support.html_judge import faults
 from tests.support.ui import Person, ui_account, ui_server
@@ -80,7 +81,7 @@ def test_a_run_is_started_now_once_however_often_the_form_is_sent(
     [run] = rt.blocking.runs()
     assert run.metadata["schedule"] == "weekly"
     assert run.metadata["started_by"]
-    assert run.id[:13] in person.get("/schedules/one?name=weekly").text
+    assert short_id(run.id) in person.get("/schedules/one?name=weekly").text
 
 
 def test_a_schedule_is_disabled_and_enabled_and_the_log_says_by_whom(

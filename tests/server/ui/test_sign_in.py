@@ -254,6 +254,7 @@ async def test_the_applications_own_user_is_asked(sqlite_url: str, is_async: boo
             assert page.status_code == 200
             assert name in page.text
             assert ("/ui/outbox" in page.text) is is_admin
+            assert "Sign out" not in page.text  # the application would sign them in again
         token, signer = await account(rt, "admin"), await signer_of(rt)
         browser = visitor.http.cookies[browser_cookie(signer)]
         await visitor.post("/sign-in", {"csrf": signer.form_token(browser, ""), "token": token})

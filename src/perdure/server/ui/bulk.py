@@ -30,6 +30,7 @@ from perdure.service.run_stakes import read_stakes
 from perdure.service.runs import GRACE
 from perdure.service.views.bulk_preview import BulkPreview, preview
 from perdure.service.views.consequences import RunAction, outcome
+from perdure.service.views.formatting import count
 from perdure.types import Control, Run, State
 
 router = ui_router()
@@ -107,7 +108,7 @@ async def preview_runs(ui: UiDep) -> Response:
     shown = await _preview(ui, action, rows)
     return ui.page(
         "bulk_preview.html",
-        title=f"{action.value.capitalize()} {len(rows):,} runs?",
+        title=f"{action.value.capitalize()} {count(len(rows), 'run')}?",
         section="runs",
         preview=shown,
         action=action,
@@ -144,7 +145,7 @@ async def act_on_runs(ui: UiDep) -> Response:
     }
     if ui.request.headers.get("hx-request") == "true":
         return ui.html(ui.fragment("parts/bulk_piece.html", **context))
-    title = f"{asked.action.value.capitalize()} {len(asked.ids):,} runs"
+    title = f"{asked.action.value.capitalize()} {count(len(asked.ids), 'run')}"
     return ui.page("bulk_result.html", title=title, section="runs", **context)
 
 

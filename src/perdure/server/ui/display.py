@@ -7,7 +7,7 @@ is rendered without HTML and without images; a link shows its address.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
@@ -20,6 +20,8 @@ from perdure.service.views.json_text import any_json
 from perdure.service.views.markup import Html, element, join
 from perdure.service.views.value_text import is_message, value_text
 
+JUST_NOW = timedelta(seconds=5)
+"""Times within this span are just now."""
 LONG_TEXT = 600
 """Characters above which a text is folded."""
 LONGEST_MARKDOWN = 20_000
@@ -38,7 +40,8 @@ def when(at: datetime | None, now: datetime, zone: ZoneInfo) -> Html:
     if at is None:
         return Html("")
     ago = formatting.age(at, now)
-    said = ago if ago.startswith("in ") else f"{ago} ago"
+    is_now = timedelta(0) <= now - at < JUST_NOW
+    said = "just now" if is_now else ago if ago.startswith("in ") else f"{ago} ago"
     return element(
         "time",
         said,

@@ -127,6 +127,11 @@ class Identities:
         return is_allowed(request.headers.get("host", ""), options.hosts)  # not after DNS rebinding
 
     @property
+    def signs_out(self) -> bool:
+        """Whether people can sign out here: an application or a proxy would sign them in again."""
+        return self._find_user is None and self._proxy is None
+
+    @property
     def takes_tokens(self) -> bool:
         """Whether people can sign in with a token."""
         return self._find_user is None

@@ -29,9 +29,9 @@ from perdure.server.json_errors import status_of
 from perdure.server.ui.answered import said
 from perdure.server.ui.page import PUBLIC, Ui, UiDep, ui_router
 from perdure.server.ui.question_access import posted, run_of
-from perdure.server.ui.questions import needs_preview, preview, title_of
+from perdure.server.ui.questions import difference_part, needs_preview, preview, title_of
 from perdure.service.question_links import LinkedQuestion
-from perdure.service.views.answer_difference import differences
+from perdure.service.views.answer_difference import edited_calls
 from perdure.service.views.answer_form import AnswerForm, empty_form, filled_form
 from perdure.service.views.question import question_of
 from perdure.service.views.question_end import End, QuestionEnd, question_end
@@ -102,7 +102,7 @@ async def answer(ui: UiDep, t: str = "") -> Response:
 async def difference(ui: UiDep, t: str = "") -> Response:
     """What an edit would change, while it is typed."""
     form = _filled(ui, await _look(ui, t))
-    return ui.html(ui.fragment("parts/difference.html", found=differences(form)))
+    return ui.html(difference_part(ui, form))
 
 
 async def _look(ui: Ui, token: str) -> Seen:
@@ -113,7 +113,7 @@ async def _look(ui: Ui, token: str) -> Seen:
     run = await run_of(ui, linked.wait)
     # The link opens no other question of the run, so none is named.
     state = None if run is None else run.state
-    end = question_end(linked.wait, state, ui.now, asks_again=False)
+    end = question_end(linked.wait, state, ui.now, asks_again=False, viewer=linked.link.to)
     return Seen(linked, run, end)
 
 
@@ -178,6 +178,7 @@ def _over(ui: Ui, seen: Seen, *, refused: bool = False) -> Response:
         wait=wait,
         end=seen.end,
         said=said(question, wait.value, wait.answer) if sent else "",
+        edited=edited_calls(question, wait.answer) if seen.end.end is End.ANSWERED else [],
         refused=refused,
     )
 

@@ -211,6 +211,7 @@ class Ui:
             "age": lambda at: formatting.age(at, self.now),
             "span": formatting.duration,
             "count": formatting.count,
+            "short": formatting.short_id,
             "value": display.value,
             "whole": whole_value,
             "revealed": revealed,

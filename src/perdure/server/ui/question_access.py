@@ -52,7 +52,8 @@ async def find_question(ui: Ui, wait_id: str, action: str = "read") -> Found:
     asked = await ui.runtime.waits(run_id=row.run_id, kind="human", limit=2)
     newer = next((one for one in asked if one.id != row.id), None)
     state = None if run is None else run.state
-    end = question_end(record, state, ui.now, asks_again=newer is not None)
+    again = newer is not None
+    end = question_end(record, state, ui.now, asks_again=again, viewer=str(ui.actor))
     return Found(record, question_of(record), run, end, newer)
 
 

@@ -6,8 +6,6 @@ or expired, or someone else answered first, a page says so and the answer is ref
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fastapi import Response
 
 from perdure.errors import AnswerRefused, BadAnswer, WaitClosed
@@ -23,11 +21,12 @@ from perdure.server.ui.question_access import (
     is_withdrawable,
     posted,
 )
-from perdure.service.views.answer_difference import differences, edited_arguments
+from perdure.service.views.answer_difference import differences, edited_calls
 from perdure.service.views.answer_form import AnswerForm, empty_form, filled_form
+from perdure.service.views.markup import Html
 from perdure.service.views.question import Question, headline
 from perdure.service.views.question_end import End
-from perdure.service.views.tool_calls import Action, Decision
+from perdure.service.views.tool_calls import Decision
 
 router = ui_router()
 
@@ -92,7 +91,7 @@ async def difference(ui: UiDep, wait_id: str) -> Response:
     ui.require(Scope.ANSWER)
     found = await find_question(ui, wait_id)
     form = filled_form(found.question, found.record.value, posted(await ui.form()), ui.zone)
-    return ui.html(ui.fragment("parts/difference.html", found=differences(form)))
+    return ui.html(difference_part(ui, form))
 
 
 @router.post("/questions/{wait_id}/withdraw")
@@ -152,6 +151,7 @@ async def _over(ui: Ui, found: Found, *, refused: bool = False) -> Response:
         run=found.run,
         end=found.end,
         verdict=", ".join(dict.fromkeys(one.label for one in made)),
+        edited=edited_calls(found.question, found.record.answer),
         newer=found.newer,
         refused=refused,
         withdrawable=ui.may(Scope.ANSWER) and await is_withdrawable(ui, found.record),
@@ -169,26 +169,23 @@ def preview(ui: Ui, form: AnswerForm, send_to: str, section: str = "") -> Respon
         section=section,
         send_to=send_to,
         found=differences(form),
-        calls=_edited_calls(form),
+        calls=edited_calls(form.question, form.answer),
         others=_other_decisions(form),
         fields=[(name, text) for name, text in ui.posted.pairs if name not in NOT_SENT],
     )
+
+
+def difference_part(ui: Ui, form: AnswerForm) -> Html:
+    """What an edit changes so far. If it is the whole answer, it can be sent from there: the
+    person sees what a preview would show."""
+    found = differences(form)
+    return ui.fragment("parts/difference.html", found=found, sends=len(form.actions) == 1)
 
 
 def needs_preview(form: AnswerForm) -> bool:
     """Whether an answer changes something that the person should see before it is sent."""
     is_edit = form.how == "decisions" and any(one.decision is Decision.EDIT for one in form.actions)
     return is_edit or bool(differences(form))
-
-
-def _edited_calls(form: AnswerForm) -> list[Action]:
-    """The calls that run if an edit is sent."""
-    if form.how != "decisions":
-        return []
-    edited = [one for one in form.actions if one.decision is Decision.EDIT]
-    return [
-        replace(one.action, arguments=edited_arguments(form, one.n), words="") for one in edited
-    ]
 
 
 def _other_decisions(form: AnswerForm) -> list[str]:

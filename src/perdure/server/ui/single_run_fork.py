@@ -70,6 +70,8 @@ async def fork(ui: UiDep, run_id: str) -> Response:
         )
     except Exception as error:
         return _refused(ui, row, state, typed, error)
+    await ui.runtime.comment(run_id, f"Forked as run {made.id}.", by=ui.actor)
+    await ui.runtime.comment(made.id, f"This is a fork of run {run_id}.", by=ui.actor)
     return ui.redirect(f"/runs/{made.id}", notice=f"This is a fork of run {run_id}.")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perdure.operations.answer_schema import as_json
@@ -11,7 +11,8 @@ from perdure.service.views.answer_form import AnswerForm
 from perdure.service.views.field_texts import json_of
 from perdure.service.views.markup import Html, element
 from perdure.service.views.page import text_diff
-from perdure.service.views.tool_calls import Decision
+from perdure.service.views.question import Question
+from perdure.service.views.tool_calls import Action, Decision
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,33 @@ def _of_actions(form: AnswerForm) -> Iterator[Difference]:
     for one in form.actions:
         if one.decision is Decision.EDIT:
             yield from changed_arguments(
-                one.action.tool, one.action.arguments, edited_arguments(form, one.n)
+                one.action.tool, one.action.arguments, _edited_arguments(form.answer, one.n)
             )
 
 
-def edited_arguments(form: AnswerForm, n: int) -> Mapping[str, Any]:
-    """The edited arguments of an action, in the answer of any dialect."""
-    answer = form.answer
-    made = answer["decisions"] if isinstance(answer, Mapping) and "decisions" in answer else answer
-    one = made[n] if isinstance(made, list) else made
+def edited_calls(question: Question, answer: Any) -> list[Action]:
+    """The calls that run with other arguments than the question showed, in an answer of any
+    dialect. None of an answer that has another shape."""
+    try:
+        return [
+            replace(action, arguments=_edited_arguments(answer, n), words="")
+            for n, action in enumerate(question.actions)
+            if _decision(answer, n)["type"] == Decision.EDIT
+        ]
+    except (TypeError, LookupError, AttributeError):
+        return []
+
+
+def _edited_arguments(answer: Any, n: int) -> Mapping[str, Any]:
+    one = _decision(answer, n)
     found: Mapping[str, Any] = (one.get("edited_action") or one.get("args"))["args"]
     return found
+
+
+def _decision(answer: Any, n: int) -> Any:
+    """What an answer says about one action."""
+    made = answer["decisions"] if isinstance(answer, Mapping) and "decisions" in answer else answer
+    return made[n] if isinstance(made, list) else made
 
 
 def changed_arguments(

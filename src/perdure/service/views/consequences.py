@@ -81,7 +81,7 @@ def consequence(run: Run, action: RunAction, stakes: Stakes, grace: timedelta) -
         case RunAction.RETRY:
             return Consequence(True, "retried from its last step", _of_retry(stakes))
     if run.state is State.RUNNING:
-        return Consequence(True, "not paused after its current step")
+        return Consequence(True, "no longer asked to pause after its current step")
     return Consequence(True, "resumed")
 
 

@@ -78,7 +78,10 @@ def is_standing(event: Event, wait: WaitRecord) -> bool:
 
 
 def verdict_of(event: Event, wait: WaitRecord | None) -> str:
-    """The verdict of an answer, if it is clear and the answer still stands."""
+    """The verdict of an answer, if it is clear and the answer still stands. Of an effect, how it
+    was settled."""
+    if event.kind == EventKind.SETTLED:
+        return str(event.data.get("state") or "")
     if wait is None or not is_standing(event, wait) or wait.damaged is not None:
         return ""
     labels = [one.label.value for one in decisions_in(wait.value, wait.answer)]

@@ -66,6 +66,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def short_id(id: str) -> str:
+    """An id in few characters. Ids of runs begin with their time, so the end tells them apart."""
+    return id if len(id) <= 14 else f"{id[:8]}…{id[-5:]}"
+
+
 def arguments(of_call: Mapping[str, Any]) -> str:
     """The arguments of a call as they are written in Python."""
     return ", ".join(f"{name}={value!r}" for name, value in of_call.items())

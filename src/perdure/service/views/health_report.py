@@ -170,7 +170,7 @@ def _outbox(facts: HealthFacts) -> Sign:
     if not signs.messages:
         return Sign("Outbox", "empty", "every message has been delivered", "good", "/outbox")
     if late < STUCK_MESSAGE:
-        return Sign("Outbox", counted(signs.messages), "being delivered", "plain", "/outbox")
+        return Sign("Outbox", counted(signs.messages), "waiting for delivery", "plain", "/outbox")
     note = f"not delivered; the first is {duration(late)} late"
     return Sign("Outbox", counted(signs.messages), note, "warn", "/outbox")
 

@@ -99,7 +99,13 @@ def headline(question: Question) -> str:
     if not words and isinstance(question.shown, Mapping):
         named = (question.shown.get(name) for name in TITLES)
         words = next((one for one in named if isinstance(one, str) and one.strip()), "")
-    return _line(words)
+    if not words and question.schema is not None:
+        about = question.schema.get("description")
+        words = next(iter(about.strip().splitlines()), "") if isinstance(about, str) else ""
+    if not words and isinstance(question.shown, Mapping):
+        fields = ((name, one) for name, one in question.shown.items() if isinstance(one, str | int))
+        words = next((f"{name}: {one}" for name, one in fields if str(one).strip()), "")
+    return _line(" ".join(words.split()))
 
 
 def _line(text: str) -> str:

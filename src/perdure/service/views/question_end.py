@@ -30,10 +30,10 @@ class QuestionEnd:
 
 
 def question_end(
-    record: WaitRecord, state: State | None, now: datetime, *, asks_again: bool
+    record: WaitRecord, state: State | None, now: datetime, *, asks_again: bool, viewer: str = ""
 ) -> QuestionEnd:
     """How a question ended. `state` is that of its run; None if it was deleted. `asks_again`: the
-    run has another open question."""
+    run has another open question. `viewer` is who is told."""
     late = record.expires_at is not None and record.expires_at <= now
     if record.state == WaitState.OPEN and not late:
         return QuestionEnd(End.OPEN, "Open", "It waits for an answer.")
@@ -49,6 +49,7 @@ def question_end(
         text = f"The signal {record.name} came first, so the agent continued without an answer."
         return QuestionEnd(End.TAKEN_BACK, "The agent withdrew this question", text)
     who = record.answered_by or "Someone"
+    who = "You" if viewer and who == viewer else who
     return QuestionEnd(End.ANSWERED, f"{who} answered this question", "The first answer counts.")
 
 

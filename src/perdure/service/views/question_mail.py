@@ -7,6 +7,7 @@ and opening it decides nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +21,7 @@ from perdure.service.views.mail_text import (
     foreign,
     subject_line,
 )
-from perdure.service.views.question import Question, headline, question_of
+from perdure.service.views.question import Dialect, Question, headline, question_of
 from perdure.service.views.tool_calls import Action
 from perdure.service.views.value_text import value_text
 from perdure.types import State, Wait
@@ -44,19 +45,20 @@ def question_mail(
     question = question_of(wait)
     last = "" if wait.expires_at is None else f" The question expires {_utc(wait.expires_at)}."
     blocks: list[Block] = [
-        Paragraph(f"{foreign(wait.graph)} is waiting for a decision.{last}"),
+        Paragraph(f"The agent {foreign(wait.graph)} asks for your decision.{last}"),
         *(_shown(question) if content else ()),
         Link(DECIDE, url),
         Paragraph(
-            f"Opening the link decides nothing. It is for {to} only: answers through it are "
-            f"recorded under this name, so do not forward it. It works once, until "
-            f"{_utc(url_expires)}.",
+            f"Opening the link decides nothing; open it as often as you like. It takes one "
+            f"decision, until {_utc(url_expires)}. The decision is recorded under {to}, so do not "
+            "forward this mail.",
             quiet=True,
         ),
         *(_words(question) if content else ()),
     ]
-    asks = f"asks: {_summary(question)}" if content else "asks you to decide"
-    return MailText(subject_line(f"[perdure] {wait.graph} {asks}"), blocks)
+    asks = _subject(question) if content else ""
+    subject = f"Please decide: {asks} ({wait.graph})" if asks else f"Please decide: {wait.graph}"
+    return MailText(subject_line(subject), blocks)
 
 
 def run_mail(graph: str, state: str, reason: str, url: str, *, content: bool) -> MailText:
@@ -78,10 +80,14 @@ def _shown(question: Question) -> list[Block]:
         shown.append(Paragraph(f"And {count(more, 'more call')}, on the page."))
     if question.shown is not None:
         shown.append(Box("For your decision", _fields(question.shown)))
+    if not shown and question.words:
+        shown.append(Box("The agent asks", [("", question.words)], quoted=True))
     return shown
 
 
 def _words(question: Question) -> list[Block]:
+    if not question.actions and question.shown is None:
+        return []  # they are the question itself
     said = [question.words, *(one.words for one in question.actions[:MOST_ACTIONS])]
     words = [("", one) for one in said if one]
     return [Box("The agent's own words, unchecked", words, quoted=True)] if words else []
@@ -98,10 +104,10 @@ def _fields(value: Any) -> list[tuple[str, str]]:
     ]
 
 
-def _summary(question: Question) -> str:
-    title = headline(question) or value_text(question.shown)
-    only = question.actions[0] if len(question.actions) == 1 else None
-    return title if only is None else f"{title} {value_text(only.arguments)}"
+def _subject(question: Question) -> str:
+    """What a question is about, without what it shows: a locked phone shows subjects."""
+    is_breakpoint = question.dialect is Dialect.BREAKPOINT
+    return headline(question if is_breakpoint else replace(question, shown=None))
 
 
 def _tool(action: Action) -> str:

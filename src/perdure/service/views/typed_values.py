@@ -29,7 +29,7 @@ def number_in(text: str, is_whole: bool) -> int | float:
     if is_whole and math.isfinite(value) and value == int(value):
         return int(value)
     if not math.isfinite(value) or is_whole:
-        kind = "a whole number, such as 12" if is_whole else "a number, such as 12 or 3.5"
+        kind = "a whole number, such as 12" if is_whole else "a number, written as 12 or 3.5"
         raise Refused(f"This must be {kind}.")
     return value
 

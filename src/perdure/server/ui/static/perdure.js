@@ -36,6 +36,17 @@ addEventListener("pageshow", () => {  // back from the next page
   }
 });
 
+// -- a decision that was opened has the focus in its first field
+document.addEventListener("click", (event) => {
+  const opened = event.target.closest(".decision > summary")?.parentElement;
+  if (opened && !opened.open) setTimeout(() => opened.querySelector("input:not([type=hidden]), textarea, select")?.focus());
+});
+
+// -- a difference that is no longer what was typed is not shown, nor can it be sent
+document.addEventListener("input", (event) => {
+  event.target.closest("[hx-post]")?.querySelector(".difference")?.replaceChildren();
+});
+
 // -- filters apply at once
 document.addEventListener("change", (event) => {
   if (event.target.matches("[data-auto-submit] select, [data-auto-submit] input[type=checkbox]")) event.target.form.requestSubmit();
@@ -69,11 +80,7 @@ document.addEventListener("keydown", (event) => {
   else {
     const wanted = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
     if (!wanted) return;
-    if (!wanted.matches("summary")) wanted.focus();
-    else {
-      wanted.click();
-      (wanted.parentElement.querySelector("input:not([type=hidden]), textarea, select") ?? wanted).focus();
-    }
+    if (wanted.matches("summary")) wanted.click(); else wanted.focus();
   }
   event.preventDefault();
 });
