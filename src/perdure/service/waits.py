@@ -221,7 +221,7 @@ class WaitService:
                 return
             if row.assignee not in (None, by, expected):
                 raise AlreadyAssigned(row.id, row.assignee)
-            # Since it was refused, whoever looked after it freed it, or handed it over.
+            # Meanwhile its assignee released it, or assigned it to someone else.
 
     def wake(self, run_id: str, by: str | None, *, number: int | None = None) -> Plan[None]:
         """End the sleeps of a run now. The same `number` does so once."""

@@ -143,6 +143,7 @@ def test_every_filter_is_in_the_address_and_in_the_form(anywhere: Runtime) -> No
     "query",
     [
         "state=nothing",
+        "q=misspelt",
         "since=yesterday",
         "since=99999999d",
         "before=x",

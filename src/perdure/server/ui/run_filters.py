@@ -38,6 +38,14 @@ class Filters:
     query: RunQuery
     written: Mapping[str, list[str]]
 
+    @staticmethod
+    def check_names(ui: Ui, *others: str) -> None:
+        """Raise `ApiError` for a parameter that is neither a filter nor one of the others. A
+        misspelt filter would list every run, above buttons that act on all of them."""
+        for name in ui.request.query_params:
+            if name not in (*NAMES, *others):
+                raise ApiError(422, f"There is no filter {name!a:.50}. Use {', '.join(NAMES)}.")
+
     @classmethod
     def of(cls, ui: Ui, pairs: list[tuple[str, str]] | None = None) -> Filters:
         """The filters in the address, or in the fields of a form. Raises `ApiError`."""

@@ -54,6 +54,7 @@ class Counter:
 @router.get("/runs")
 async def list_runs(ui: UiDep, before: str = "", after: str = "") -> Response:
     ui.require(Scope.READ)
+    Filters.check_names(ui, "before", "after")
     filters = Filters.of(ui)
     visible, sees_all = await visibility(ui)
     found, direct = await _find(ui, filters, visible, _position(before), _position(after))

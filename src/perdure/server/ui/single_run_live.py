@@ -7,10 +7,8 @@ import contextlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from perdure.errors import NotFound
 from perdure.server.agent_api.message_events import COMPLETE, PARTIAL, MessageEvents
@@ -21,7 +19,7 @@ from perdure.service.views.markup import Html, element
 from perdure.service.views.message_parts import message_parts
 from perdure.types import Chunk, State
 
-AGAIN = 5.0
+AGAIN = 2.0
 """Seconds between two drawings of the timeline while a run is driven."""
 SPOKEN = 0.25
 """Seconds between two updates of the output."""
@@ -61,7 +59,8 @@ async def _follow(ui: Ui, view: RunView, seen: int) -> AsyncGenerator[bytes]:
                 yield sse("output", output.html(ui))
             if changed.chunks and not changed.run:
                 continue
-            before, ui = _stamp(view), replace(ui, now=datetime.now(ZoneInfo("UTC")))
+            before = _stamp(view)
+            await ui.renew()
             view = await read_run(ui, view.run.id, view.asked)
             if _stamp(view) != before or view.run.state is State.RUNNING:
                 for name, html in sent.new(await _parts(view)):
