@@ -145,7 +145,7 @@ def test_every_command_works_on_a_journal_on_d1(
     assert command("check", "d1_agents:runtime").done.out
     assert forked in command("runs", "--json").done.out
 
-    assert command("tokens", "create", "ci", "--scope", "read").done.out.startswith("perdure_")
+    assert command("tokens", "create", "ci", "--scope", "admin").done.out.startswith("perdure_")
     assert "ci" in command("tokens", "list").done.out
     command("tokens", "revoke", "ci").done  # noqa: B018
     assert "No worker" in command("workers").done.out

@@ -480,6 +480,7 @@ def test_no_pattern_of_a_schema_keeps_the_server_busy(pattern: str, inner: dict[
     [
         ({"pattern": "^[A-Z]{2}[0-9]+$"}, ["DE12", 7], ["de12", "DE"]),
         ({"pattern": "b"}, ["abc"], ["acd"]),
+        ({"pattern": "^(?!.*[\r\n]).+$"}, ["one line"], ["two\nlines", ""]),
         ({"propertyNames": {"pattern": "^x-"}}, [{"x-a": 1}], [{"a": 1}]),
         ({"patternProperties": {"^n": {"type": "integer"}}}, [{"n": 1, "a": ""}], [{"n1": "x"}]),
         (

@@ -113,6 +113,8 @@ def nodes_and_phases_are_named_and_statements_only_if_asked(report: Report) -> N
         "in node mails, after effect mail",
         "after the step of node mails was stored",
     ]
+    if LIMIT is not None:
+        expected.remove("in node mails")  # a sample may have no point there
     order = [phases.index(phase) for phase in expected]
     assert order == sorted(order)
     assert all(phases)

@@ -1,9 +1,8 @@
-"""Patterns of a JSON Schema, matched in linear time.
+"""Patterns of a JSON Schema, matched in bounded time.
 
 A schema may be a stranger's, such as that of a tool. For some patterns Python's `re` takes hours
 with a text of thirty letters, and nothing else runs meanwhile. So patterns are matched by the
-engine of Pydantic, whose time is bounded. A pattern that it does not have, with look-ahead or a
-back-reference, is not enforced.
+package `regex`, which stops after a time. A text that took so long does not match.
 """
 
 from __future__ import annotations
@@ -20,19 +19,28 @@ NOT_SCHEMAS = ("const", "enum", "default", "examples")
 Keyword = Iterator["ValidationError"]
 
 
+PATIENCE = 0.2
+"""Seconds that one match may take."""
+
+
 def can_match(pattern: str, text: str) -> bool:
-    """Whether a pattern matches somewhere in a text. True if it is not enforced."""
+    """Whether a pattern matches somewhere in a text. True if the pattern is not valid."""
     matcher = _matcher(pattern)
-    return matcher is None or bool(matcher.isinstance_python(text))
+    if matcher is None:
+        return True
+    try:
+        return matcher.search(text, timeout=PATIENCE) is not None
+    except TimeoutError:
+        return False
 
 
 @lru_cache(maxsize=256)
 def _matcher(pattern: str) -> Any:
-    from pydantic_core import SchemaError, SchemaValidator, core_schema
+    import regex
 
     try:
-        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
-    except SchemaError:
+        return regex.compile(pattern)
+    except regex.error:
         return None
 
 

@@ -37,9 +37,10 @@ addEventListener("pageshow", () => {  // back from the next page
 });
 
 // -- a decision that was opened has the focus in its first field
+const focusFirst = (part) => part.querySelector("input:not([type=hidden]), textarea, select")?.focus();
 document.addEventListener("click", (event) => {
   const opened = event.target.closest(".decision > summary")?.parentElement;
-  if (opened && !opened.open) setTimeout(() => opened.querySelector("input:not([type=hidden]), textarea, select")?.focus());
+  if (opened && !opened.open) setTimeout(() => focusFirst(opened));
 });
 
 // -- a difference that is no longer what was typed is not shown, nor can it be sent
@@ -80,7 +81,7 @@ document.addEventListener("keydown", (event) => {
   else {
     const wanted = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
     if (!wanted) return;
-    if (wanted.matches("summary")) wanted.click(); else wanted.focus();
+    if (wanted.matches("summary")) { wanted.click(); focusFirst(wanted.parentElement); } else wanted.focus();
   }
   event.preventDefault();
 });
