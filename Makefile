@@ -11,7 +11,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of interpreters: without bytecode each of them compiles LangGraph for a second.
 unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(VENV)/.compiled
-CODE  := $(wildcard src tests bench matrix examples upstream)
+CODE  := $(wildcard src tests bench matrix examples upstream docs/site_hooks.py)
 SUITE  = $(BIN)/python -m tests.support.suite -n $(JOBS)
 
 # Cloudflare's workerd with D1 in it, which `make demo` and `make quick` do without.
@@ -27,7 +27,7 @@ JS_PACKAGES := langgraph-sdk-1.12@npm:@langchain/langgraph-sdk@1.12.0 \
 FONTS       := @expo-google-fonts/inter@0.4.2 @expo-google-fonts/jetbrains-mono@0.4.1
 JS_CLIENTS  := .js-clients/.ready-$(shell printf '%s' '$(JS_PACKAGES)' | cksum | cut -d ' ' -f 1)
 
-.PHONY: help install workerd js-clients screenshots ui-clients demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month campaign-month-d1 campaign-traces constraints \
+.PHONY: help install docs workerd js-clients screenshots ui-clients demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month campaign-month-d1 campaign-traces constraints \
         compat compat-oldest compat-newest upstream upstream-saver upstream-bound
 .DEFAULT_GOAL := help
 
@@ -117,13 +117,17 @@ types: $(READY) ## Check types with mypy --strict
 pytest: $(WORKERD) $(JS_CLIENTS)
 	$(SUITE) -m 'not d1 or d1_sample'
 
+docs: $(READY) ## Build the documentation as a searchable site, in site/; it opens without a server
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
+	@echo 'Open site/index.html in a browser.'
+
 bench: $(WORKERD) ## Measure, and print the tables of the docs
 	$(BIN)/python -m bench
 
-crash-matrix: $(READY) ## Kill agents of every shape everywhere, and write docs/crash-matrix.md
+crash-matrix: $(READY) ## Kill agents of every shape everywhere, and write docs/evidence/crash-matrix.md
 	$(BIN)/python -m matrix
 
-kills: $(READY) ## Kill two agents at single I/O operations (KILLS='--sqlite 2000 --seed 7'), and write docs/kills.md
+kills: $(READY) ## Kill two agents at single I/O operations (KILLS='--sqlite 2000 --seed 7'), and write docs/evidence/kills.md
 	$(BIN)/python -m matrix.kills --write $(KILLS)
 
 campaign-month: $(READY) ## A month of the campaign for 1,000 contacts while everything goes wrong

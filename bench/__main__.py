@@ -1,4 +1,4 @@
-"""`python -m bench`: measure, print progress, write `docs/benchmarks.md`."""
+"""`python -m bench`: measure, print progress, write `docs/benchmarks/core.md`."""
 
 import argparse
 import logging
@@ -57,7 +57,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
     "d1": d1,
 }
 
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks" / "core.md"
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ and the bytes of their bodies, adds up the rows that D1 reports as read and writ
 is a row too), and delays each request by {distance} ms, as a data centre nearby would: what perdure
 commits together depends on it. Opening and making the tables are not counted.
 
-*Beside the public saver*: the graph of [time per super-step](benchmarks.md#time-per-super-step),
+*Beside the public saver*: the graph of [time per super-step](core.md#time-per-super-step),
 whose one node appends 1 KB in each of {steps} super-steps. Counted from `invoke` until its
 checkpoints are in the database. The public saver is `langgraph-checkpoint-cloudflare-d1`, which
 uses the REST API: a request for each checkpoint, with the whole state in it, and one for each write

@@ -1,4 +1,4 @@
-"""What a run found, and how it is written down: tables, bars, the page `docs/benchmarks.md`."""
+"""The results of a run as tables, bars, and the page `docs/benchmarks/core.md`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

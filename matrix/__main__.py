@@ -1,4 +1,4 @@
-"""`python -m matrix`: kill every agent everywhere, and write docs/crash-matrix.md."""
+"""`python -m matrix`: kill every agent everywhere, and write docs/evidence/crash-matrix.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from matrix.graphs import INPUTS
 from perdure.testing.crashtest import CrashTest, counts
 from perdure.testing.postgres import local_postgres
 
-PAGE = Path(__file__).parent.parent / "docs" / "crash-matrix.md"
+PAGE = Path(__file__).parent.parent / "docs" / "evidence" / "crash-matrix.md"
 SHAPES = {
     "chain": "three nodes in a row, two effects each",
     "branches": "two branches side by side, two effects each, and a node after them",
@@ -189,7 +189,7 @@ Agents of every shape LangGraph has, killed with SIGKILL before and after every 
 journal and around every effect, then recovered by a new process, which is killed too; with perdure
 and, at the calls of its saver and around the same effects, with LangGraph's own saver
 (`durability="sync"`), resumed by `invoke(None)` or by `invoke(input)`. `make crash-matrix` runs it
-again and writes this page; it is [`perdure crashtest`](crashtest.md) on the agents of
+again and writes this page; it is [`perdure crashtest`](../guides/crash-testing.md) on the agents of
 `matrix/graphs.py`, and you can run the same on yours.
 
 What is counted, by a ledger in another process, in how many of the kills:
@@ -201,9 +201,9 @@ What is counted, by a ledger in another process, in how many of the kills:
 - **unrecoverable**: it did not come to its end;
 - **again, with its key**: the call was made, its outcome was not on disk yet, and it was made again
   with the same key. No engine can know better; a far side that honours the key does it once, and
-  with `verify=` or `unknown="hold"` it is not even called ([Nothing twice](effects.md)). The
-  effects here give their key to the far side, so their outcomes ride with the next commit; those
-  of functions that do not ask for their key are waited for, which leaves a smaller window.
+  with `verify=` or `unknown="hold"` it is not even called ([Nothing twice](../guides/effects.md)).
+  The effects here give their key to the far side, so their outcomes ride with the next commit; the
+  outcomes of functions that do not ask for their key are waited for: a smaller window.
 """
 MADE = """
 In {minutes:.0f} minutes on {cores} cores with Python {python}, SQLite {sqlite}, langgraph

@@ -226,14 +226,14 @@ def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page} links to {target}, which is not there"
 
 
-REFERENCE = ROOT / "docs" / "runtime.md"
-COMMANDS = ROOT / "docs" / "command-line.md"
+REFERENCE = ROOT / "docs" / "reference" / "runtime.md"
+COMMANDS = ROOT / "docs" / "reference" / "command-line.md"
 
 
 def section(heading: str) -> str:
     """What the page of the command line says below a heading, up to the next one."""
     _, found, rest = COMMANDS.read_text().partition(f"\n{heading}\n")
-    assert found, f"docs/command-line.md has no heading {heading!r}"
+    assert found, f"docs/reference/command-line.md has no heading {heading!r}"
     return re.split(r"\n#{1,3} ", rest)[0]
 
 
@@ -265,7 +265,7 @@ def test_the_reference_has_no_command_and_no_option_that_is_not_there() -> None:
 
 
 def test_what_the_doctor_says_of_a_healthy_journal_is_what_the_guide_shows() -> None:
-    page = (ROOT / "docs" / "deploying.md").read_text()
+    page = (ROOT / "docs" / "guides" / "deploying.md").read_text()
     assert f"All {len(invariants.INVARIANTS)} invariants hold." in page
 
 

@@ -1,7 +1,8 @@
 """`python -m upstream saver|bound`: run LangGraph's tests on its own savers and on perdure.
 
 Fails when a test that passes with LangGraph's own savers fails with perdure and is not expected to,
-or when one that is expected to fail passes. Writes what it counted into docs/compatibility.md.
+or when one that is expected to fail passes. Writes its counts
+into docs/reference/compatibility.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parent.parent / "docs" / "compatibility.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "compatibility.md"
 FILE = Path(__file__).parent / "differences.toml"
 
 

@@ -1,4 +1,4 @@
-"""`python -m matrix.kills`: kill two agents at single I/O operations, and write docs/kills.md."""
+"""`python -m matrix.kills`: kill agents at single I/O operations, write docs/evidence/kills.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from matrix.kills.process import ForkServer
 from matrix.kills.scenarios import SCENARIOS
 from perdure.testing.postgres import local_postgres
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "kills.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "evidence" / "kills.md"
 SHOWN = 20
 """Trials with findings that are printed in full."""
 

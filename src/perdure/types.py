@@ -40,7 +40,7 @@ ENDED = frozenset({State.DONE, State.FAILED, State.CANCELLED})
 
 
 class EventKind(StrEnum):
-    """Kind of a run's event. `docs/runtime.md` lists the data of each."""
+    """Kind of a run's event. `docs/reference/runtime.md` lists the data of each."""
 
     STARTED = "started"
     CLAIMED = "claimed"

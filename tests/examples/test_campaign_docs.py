@@ -70,7 +70,7 @@ def shown(page: Path) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize(
-    "page", [README, ROOT / "docs" / "campaign.md"], ids=lambda page: page.stem
+    "page", [README, ROOT / "docs" / "tutorials" / "campaign.md"], ids=lambda page: page.stem
 )
 def test_every_command_that_is_shown_exists_with_its_options(page: Path) -> None:
     assert sum(check(words) for words in shown(page)) >= 10
@@ -86,7 +86,7 @@ def test_the_check_of_commands_notices_a_missing_one() -> None:
 
 
 def test_every_named_file_exists() -> None:
-    tutorial = ROOT / "docs" / "campaign.md"
+    tutorial = ROOT / "docs" / "tutorials" / "campaign.md"
     named = set(re.findall(r"`(\w+\.(?:py|sql|service|crontab))`", tutorial.read_text()))
     named |= set(re.findall(r"`([\w-]+\.(?:py|sql|service|crontab))`", README.read_text()))
     assert len(named) > 20
@@ -111,7 +111,7 @@ def is_read_by_a_console(text: str) -> bool:
 
 
 def test_every_block_of_the_tutorial_can_be_pasted_into_a_console() -> None:
-    page = ROOT / "docs" / "campaign.md"
+    page = ROOT / "docs" / "tutorials" / "campaign.md"
     pythons = [block for block in blocks(page) if block.language == "python"]
     assert len(pythons) > 10
     assert [one.place for one in pythons if not is_read_by_a_console(one.text)] == []
@@ -316,7 +316,7 @@ def test_every_module_is_on_the_map_and_in_the_tutorial() -> None:
     parts = {one.stem for one in CAMPAIGN.glob("*.py")} - {"__init__"}
     parts |= {one.parent.name for one in CAMPAIGN.glob("*/__init__.py")}
     map_words = set(re.findall(r"\w+", ast.get_docstring(ast.parse(_text("__init__.py"))) or ""))
-    table = (ROOT / "docs" / "campaign.md").read_text().partition("| the module |")[2]
+    table = (ROOT / "docs" / "tutorials" / "campaign.md").read_text().partition("| the module |")[2]
     assert parts - map_words == set()
     assert parts - {name.partition(".")[0] for name in re.findall(r"`([\w.]+)/?`", table)} == set()
 

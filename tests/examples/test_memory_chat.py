@@ -181,7 +181,7 @@ def test_a_chat_in_the_terminal_is_killed_and_remembers(tmp_path: Path) -> None:
 
 
 def test_what_the_guide_shows_of_the_agent_is_its_code() -> None:
-    page = (ROOT / "docs" / "memory.md").read_text()
+    page = (ROOT / "docs" / "guides" / "memory.md").read_text()
     code = (ROOT / "examples" / "memory_chat" / "agent.py").read_text()
     excerpts = re.findall(r"an excerpt of .*?-->\n```python\n(.*?)```", page, re.DOTALL)
     assert excerpts

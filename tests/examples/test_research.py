@@ -351,7 +351,7 @@ def test_the_example_ends_right_and_tells_what_happened(tmp_path: Path) -> None:
 
 
 def test_what_the_guide_shows_of_the_agent_is_its_code() -> None:
-    page = (ROOT / "docs" / "research.md").read_text()
+    page = (ROOT / "docs" / "tutorials" / "research-agent.md").read_text()
     code = (ROOT / "examples" / "research" / "agent.py").read_text()
     excerpts = re.findall(r"an excerpt of .*?-->\n```python\n(.*?)```", page, re.DOTALL)
     assert excerpts

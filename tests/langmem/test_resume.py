@@ -133,7 +133,8 @@ def test_the_first_example_of_the_guide_resumes_what_a_kill_left_and_prints_noth
     tmp_path: Path,
 ) -> None:
     """The second process exits in the middle of its work; that counts as no attempt."""
-    example = next(one for one in blocks(ROOT / "docs" / "memory.md") if one.language == "python")
+    page = ROOT / "docs" / "guides" / "memory.md"
+    example = next(one for one in blocks(page) if one.language == "python")
     url = f"sqlite:///{tmp_path / 'agents.db'}"
     ends = []
     for last in (KILLED, RESUMES):

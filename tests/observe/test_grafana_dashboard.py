@@ -92,7 +92,7 @@ def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
 
 
 def test_the_page_explains_every_metric_with_its_labels() -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    page = (ROOT / "docs" / "guides" / "metrics.md").read_text()
     rows = re.findall(r"^\| `(perdure_\w+)` \|([^|]*)\|", page, re.MULTILINE)
     explained = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
     parts = ("_bucket", "_sum", "_count")

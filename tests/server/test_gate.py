@@ -342,7 +342,7 @@ def test_every_setting_has_a_type_for_callers() -> None:
 
 
 def test_every_setting_is_in_the_guide() -> None:
-    page = Path(__file__).parents[2] / "docs" / "serving.md"
+    page = Path(__file__).parents[2] / "docs" / "guides" / "serving.md"
     table = page.read_text().partition("## Settings")[2].partition("\n## ")[0]
     named = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row[:60])}
     assert ServerSettings.__annotations__.keys() <= named

@@ -38,7 +38,9 @@ ONCE = Retry(attempts=1)
 
 
 def corrected(what: str) -> str:
-    return f"LangMem has corrected this: {what}. Change docs/memory.md, and take this test away."
+    return (
+        f"LangMem has corrected this: {what}. Change docs/guides/memory.md, and remove this test."
+    )
 
 
 def raised_by(call: Callable[[], Any]) -> Exception | None:
