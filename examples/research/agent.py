@@ -107,8 +107,8 @@ def ticks(snapshot: StateSnapshot) -> dict[str, bool]:
 
 @perdure.effect(timeout=30)
 async def fetch(url: str) -> str:
-    """GET a page. To ask twice does no harm, so one whose answer was lost is asked for again, with
-    the same key: then the far side can tell."""
+    """GET a page. A second request does no harm, so a request that was cut off is made again, with
+    the same key: the site can recognise it."""
     return await asyncio.to_thread(_get, url, {"Idempotency-Key": perdure.key()})
 
 
@@ -129,8 +129,8 @@ def _is_written(folder: str, text: str) -> str | None:
 
 @perdure.effect(verify=_is_written)
 def save(folder: str, text: str) -> str:
-    """Write the report: whole or not at all, under a name that is the same for every attempt. So
-    whether it was written can be seen, also by a process that did not write it."""
+    """Write the report: whole or not at all, and under the same name in every attempt, so that any
+    process can see whether it is written."""
     path = _report_path(folder)
     with path.with_suffix(".draft").open("w") as draft:
         draft.write(text)
@@ -153,7 +153,7 @@ def build(site: str, bill: str, seconds: float = 0.0) -> StateGraph[Research]:
 
     def agent(script: model.Script, prompt: str, **options: Any) -> Any:
         scripted = ScriptedModel(script=script, bill=bill, seconds=seconds)
-        durable = Durable(tools={"search": "read"})  # its model calls are effects; a search is free
+        durable = Durable(tools={"search": "read"})  # model calls are effects; a search only reads
         return create_agent(scripted, system_prompt=prompt, middleware=[durable], **options)
 
     planner = agent(
