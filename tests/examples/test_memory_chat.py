@@ -180,9 +180,9 @@ def test_a_chat_in_the_terminal_is_killed_and_remembers(tmp_path: Path) -> None:
     assert "You like chess." in output
 
 
-def test_what_the_guide_shows_of_the_agent_is_its_code() -> None:
-    page = (ROOT / "docs" / "guides" / "memory.md").read_text()
+def test_what_the_readme_shows_of_the_agent_is_its_code() -> None:
+    page = (ROOT / "examples" / "memory_chat" / "README.md").read_text()
     code = (ROOT / "examples" / "memory_chat" / "agent.py").read_text()
-    excerpts = re.findall(r"an excerpt of .*?-->\n```python\n(.*?)```", page, re.DOTALL)
+    excerpts = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert excerpts
     assert [excerpt for excerpt in excerpts if excerpt not in code] == []

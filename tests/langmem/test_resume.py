@@ -104,10 +104,12 @@ def test_what_is_not_a_store_is_refused(sqlite_url: str) -> None:
         resume_pending_reflections(executor, not_a_store)
 
 
+MODEL = '"anthropic:claude-sonnet-4-5"'
 BEFORE = """
 import logging, os, signal, time, warnings
 logging.basicConfig(level=logging.WARNING)
 import langmem  # imports what is deprecated
+from examples.memory_chat.model import ScriptedModel
 warnings.simplefilter("error")
 """
 SUBMIT = """
@@ -134,12 +136,14 @@ def test_the_first_example_of_the_guide_resumes_what_a_kill_left_and_prints_noth
 ) -> None:
     """The second process exits in the middle of its work; that counts as no attempt."""
     page = ROOT / "docs" / "guides" / "memory.md"
-    example = next(one for one in blocks(page) if one.language == "python")
+    example = next(one for one in blocks(page) if one.language == "python").text
+    assert MODEL in example
+    example = example.replace(MODEL, "ScriptedModel()")
     url = f"sqlite:///{tmp_path / 'agents.db'}"
     ends = []
     for last in (KILLED, RESUMES):
         ended = subprocess.run(
-            [sys.executable, "-c", BEFORE + example.text + SUBMIT + last],
+            [sys.executable, "-c", BEFORE + example + SUBMIT + last],
             cwd=tmp_path,
             env={**os.environ, "PERDURE_URL": url, "PYTHONPATH": str(ROOT)},
             text=True,

@@ -39,7 +39,8 @@ ONCE = Retry(attempts=1)
 
 def corrected(what: str) -> str:
     return (
-        f"LangMem has corrected this: {what}. Change docs/guides/memory.md, and remove this test."
+        f"LangMem has corrected this: {what}. Change docs/evidence/langmem-executor.md, and remove "
+        "this test."
     )
 
 
