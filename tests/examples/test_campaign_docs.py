@@ -1,6 +1,6 @@
-"""What the campaign example ships beside its code is right: units, crontab, settings, README.
+"""What the campaign example ships beside its code is right: units, crontab, settings, pages.
 
-Every command that its README and the tutorial show is there with the options they use, and the
+Every command that its pages and the tutorial show is there with the options they use, and the
 first ones of the README are really run. (The tutorial itself is run by test_docs.py.)
 """
 
@@ -33,6 +33,8 @@ ROOT = Path(__file__).parents[2]
 CAMPAIGN = ROOT / "examples" / "campaign"
 DEPLOY = CAMPAIGN / "deploy"
 README = CAMPAIGN / "README.md"
+PAGES = sorted(CAMPAIGN.glob("*.md"))
+TUTORIAL = sorted((ROOT / "docs" / "tutorials").glob("campaign*.md"))
 UNITS = sorted(DEPLOY.glob("*.service"))
 BIN = Path(sys.executable).parent
 HOME = "/opt/campaign"
@@ -69,11 +71,12 @@ def shown(page: Path) -> Iterator[list[str]]:
                 yield [word for word in words if word != "&"]
 
 
-@pytest.mark.parametrize(
-    "page", [README, ROOT / "docs" / "tutorials" / "campaign.md"], ids=lambda page: page.stem
-)
-def test_every_command_that_is_shown_exists_with_its_options(page: Path) -> None:
-    assert sum(check(words) for words in shown(page)) >= 10
+def test_every_command_that_is_shown_exists_with_its_options() -> None:
+    checked = {page.stem: sum(map(check, shown(page))) for page in [*PAGES, *TUTORIAL]}
+    assert checked["README"] >= 10
+    assert checked["OPERATING"] >= 10
+    assert checked["campaign-application"] >= 10
+    assert {page for page, number in checked.items() if not number} == {"SETTINGS"}
 
 
 def test_the_check_of_commands_notices_a_missing_one() -> None:
@@ -86,13 +89,14 @@ def test_the_check_of_commands_notices_a_missing_one() -> None:
 
 
 def test_every_named_file_exists() -> None:
-    tutorial = ROOT / "docs" / "tutorials" / "campaign.md"
-    named = set(re.findall(r"`(\w+\.(?:py|sql|service|crontab))`", tutorial.read_text()))
-    named |= set(re.findall(r"`([\w-]+\.(?:py|sql|service|crontab))`", README.read_text()))
+    pages = "".join(page.read_text() for page in [*PAGES, *TUTORIAL])
+    named = set(re.findall(r"`([\w-]+\.(?:py|sql|service|crontab))`", pages))
     assert len(named) > 20
-    assert {name for name in named if not any(CAMPAIGN.rglob(name))} == set()
-    for link in re.findall(r"\]\(([^)#]+)", README.read_text()):
-        assert (CAMPAIGN / link).exists(), link
+    of_the_reader = {"campaign.py"}
+    assert {name for name in named if not any(CAMPAIGN.rglob(name))} == of_the_reader
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)#]+)", page.read_text()):
+            assert (CAMPAIGN / link).exists(), f"{page.name} links to {link}"
 
 
 def is_read_by_a_console(text: str) -> bool:
@@ -111,9 +115,8 @@ def is_read_by_a_console(text: str) -> bool:
 
 
 def test_every_block_of_the_tutorial_can_be_pasted_into_a_console() -> None:
-    page = ROOT / "docs" / "tutorials" / "campaign.md"
-    pythons = [block for block in blocks(page) if block.language == "python"]
-    assert len(pythons) > 10
+    pythons = [one for page in TUTORIAL for one in blocks(page) if one.language == "python"]
+    assert len(pythons) > 15
     assert [one.place for one in pythons if not is_read_by_a_console(one.text)] == []
 
 
@@ -262,8 +265,8 @@ def test_what_is_commented_out_in_the_environment_file_is_the_default(tmp_path: 
         assert getattr(read, name) == getattr(default, name)
 
 
-def test_the_readme_has_every_setting_with_its_default() -> None:
-    rows = dict(re.findall(r"(?m)^\| .*?`(CAMPAIGN_\w+)` \| (.*?) \|", README.read_text()))
+def test_the_page_of_settings_has_each_with_its_default() -> None:
+    rows = dict(re.findall(r"(?m)^\| .*?`(CAMPAIGN_\w+)` \| (.*?) \|", _text("SETTINGS.md")))
     for one in fields(Settings):
         told = rows.pop(f"CAMPAIGN_{one.name.upper()}")
         said = {"": "none", "False": "no", "True": "yes"}.get(str(one.default), f"`{one.default}`")
@@ -316,7 +319,8 @@ def test_every_module_is_on_the_map_and_in_the_tutorial() -> None:
     parts = {one.stem for one in CAMPAIGN.glob("*.py")} - {"__init__"}
     parts |= {one.parent.name for one in CAMPAIGN.glob("*/__init__.py")}
     map_words = set(re.findall(r"\w+", ast.get_docstring(ast.parse(_text("__init__.py"))) or ""))
-    table = (ROOT / "docs" / "tutorials" / "campaign.md").read_text().partition("| the module |")[2]
+    page = ROOT / "docs" / "tutorials" / "campaign-application.md"
+    table = page.read_text().partition("| module |")[2]
     assert parts - map_words == set()
     assert parts - {name.partition(".")[0] for name in re.findall(r"`([\w.]+)/?`", table)} == set()
 
