@@ -299,3 +299,43 @@ def test_every_state_is_explained() -> None:
     page = (ROOT / "docs" / "concepts.md").read_text()
     for state in State:
         assert f"| `{state}` |" in page
+
+
+# The guarantees: every promise names tests that exist. The messages of troubleshooting are real.
+
+
+def promises() -> dict[str, str]:
+    """Each promise of the page on guarantees, with what the page says about it."""
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    said, _, _ = page.partition("\n## What cannot be promised")
+    parts = [part.partition("\n") for part in re.split(r"^###? ", said, flags=re.MULTILINE)]
+    return {title: rest for title, _, rest in parts if "**Holds when**" in rest}
+
+
+def test_every_promise_has_a_condition_a_limit_and_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    assert len(promises()) == len(re.findall(r"^### ", page, re.MULTILINE)) > 50
+    sources: dict[str, str] = {}
+    for promise, said in promises().items():
+        _, shown, tests = said.partition("- **Shown by** ")
+        assert "- **Limit:** " in said, promise
+        linked = re.findall(r"\[(test_\w+)\]\(\.\./(tests/[\w/]+\.py)#(\w+)\)", tests)
+        assert shown, promise
+        assert linked, promise
+        assert len(linked) == tests.count("]("), f"{promise}: a link that is not to a test"
+        for name, file, anchor in linked:
+            source = sources.setdefault(file, (ROOT / file).read_text())
+            assert name == anchor, promise
+            assert re.search(rf"^(async )?def {name}\(", source, re.MULTILINE), f"{file} {name}"
+
+
+def test_the_messages_in_the_tables_of_troubleshooting_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text()
+    files = (path.read_text() for path in (ROOT / "src" / "perdure").glob("**/*.py"))
+    code = re.sub(r'"\s*\n\s*f?"', "", "\n".join(files))  # texts that go on in the next line
+    cells = re.findall(r"^\| (`[^|]+`) \|", page, re.MULTILINE)
+    quoted = [text for cell in cells for text in re.findall(r"`([^`]+)`", cell)]
+    messages = [text for text in quoted if " " in text and not text.startswith("perdure ")]
+    assert len(messages) > 20
+    parts = {part.strip() for one in messages for part in re.split(r"…|'\w+'|\w+:///\S+", one)}
+    assert [part for part in parts if part not in code] == []
