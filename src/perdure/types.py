@@ -14,25 +14,40 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from perdure.errors import BadArgument
 
 Durability = Literal["auto", "sync", "async", "exit"]
+"""When a run waits for its checkpoints to reach the disk.
+
+`auto` waits when the run hands control back: at its last checkpoint, an interrupt or an error.
+`sync` waits for every checkpoint. `async` does not wait. `exit` waits as `auto` does, and writes
+steps in between about once a second. In every mode an effect is called only after everything that
+led to it is on disk.
+"""
 Strategy = Literal["enqueue", "reject", "interrupt", "rollback"]
+"""What `start` does if the thread has an unfinished run.
+
+`enqueue` lets the new run wait for its turn. `reject` raises `ThreadBusy`. `interrupt` cancels the
+unfinished runs and keeps what they stored. `rollback` also deletes their checkpoints.
+"""
 
 
 class State(StrEnum):
-    """State of a run."""
+    """State of a run. Each member equals its text: `run.state == "done"`."""
 
     PENDING = "pending"
-    """Due now, at a set time, or after the run before it on its thread."""
+    """Due: now, at a set time, or after the previous run of its thread."""
     RUNNING = "running"
-    """Leased: a worker drives it."""
+    """A worker holds the lease and drives it."""
     WAITING = "waiting"
-    """Waits for the clock, a person, a signal or another run."""
+    """Waits for the clock, a person, a signal or another run. No process is held."""
     PAUSED = "paused"
-    """Rests until `resume`."""
+    """Paused until `resume`."""
     HELD = "held"
-    """Needs a person; `reason` says why. `retry` continues it."""
+    """Needs a person; `Run.reason` says why. `retry`, `settle` or `cancel` ends the hold."""
     DONE = "done"
+    """Ended: the graph returned. `Run.output` has the result."""
     FAILED = "failed"
+    """Ended: the graph raised and is not retried. `Run.error` has the exception."""
     CANCELLED = "cancelled"
+    """Ended: cancelled by a person, its parent or a later run of its thread."""
 
 
 ENDED = frozenset({State.DONE, State.FAILED, State.CANCELLED})
@@ -40,103 +55,174 @@ ENDED = frozenset({State.DONE, State.FAILED, State.CANCELLED})
 
 
 class EventKind(StrEnum):
-    """Kind of a run's event. `docs/reference/runtime.md` lists the data of each."""
+    """Kind of an event in the history of a run.
+
+    The members below list the keys of `Event.data`. A key without a value is left out.
+
+    Events with `by` may also have `via`, the way the decision was made (`browser`, `link`, `api`,
+    `command line`; absent for Python), and `from`, the network address it came from.
+
+    `saved` counts what came from the record since the previous `step` or `effect`: `effects`,
+    `model_calls`, `tokens`, and in `replayed` the name and key of the first 50 effects. The event
+    that ends a segment may have it too.
+    """
 
     STARTED = "started"
+    """The run was accepted. Data: `graph`, `version`, `key`, `parent`, and `traceparent`, the
+    tracing span in which it was started."""
     CLAIMED = "claimed"
+    """A segment began. Data: `worker` (`host:pid:…`), and `driven`, the kind of driver: `worker`,
+    `cron` or `call`."""
     RECOVERED = "recovered"
+    """A segment began after a worker that died or was silent too long. Data: `worker`, `driven`."""
     STEP = "step"
+    """A checkpoint was stored. Data: `step`, `source`, `checkpoint`; `nodes`, the nodes whose
+    results it holds, as far as this process knows; `ns`, the namespace of a subgraph; `labels`,
+    `prompts`, `saved`."""
     WAIT = "wait"
+    """The run began to wait. Data: `wait`, its id; `kind`, `name`, `wake_at`, `expires_at`; `runs`,
+    the runs that a `join` waits for."""
     WAITING = "waiting"
+    """The segment ended, and the run waits. Data: `caught_in`, the node that caught the exception
+    of its wait; `saved`."""
     WOKE = "woke"
+    """A sleep is over. Data: `wait`; `early` and `by` if a person woke the run."""
     EXPIRED = "expired"
+    """A question, signal or join reached its deadline. Data: `wait`."""
     ANSWER = "answer"
+    """An answer was accepted. Data: `wait`, `by`."""
     WITHDRAWN = "withdrawn"
+    """An answer was withdrawn. Data: `wait`, `by`, `reason`."""
     SIGNAL = "signal"
+    """A signal was delivered. Data: `wait`, `name`."""
     JOINED = "joined"
+    """The runs that a `join` waited for have ended. Data: `wait`; `runs`, each with its state."""
     EFFECT = "effect"
+    """An effect has an outcome, will be retried, or has an unknown outcome. The intent has no
+    event. Data: `name`, `key`, `state`, `attempt`, `begun_at`; `error`, `retry_at`, `why`,
+    `transactional`; `prompts`, a list of (name, version); `usage` of a model call (`model`,
+    `input_tokens`, `output_tokens`); `how`: `called again` after a crash, `verified`, `simulated`,
+    or the other run that made the call; `saved`."""
     DIFFERS = "differs"
+    """A call had other arguments than its record. It got the recorded outcome, or was made with the
+    recorded arguments. Data: `name`, `key`."""
     SETTLED = "settled"
+    """A person settled an effect. Data: `name`, `key`, `state`, `by`, `reason`."""
     POSTPONED = "postponed"
+    """The segment ended, and the run waits for the next attempt at an effect. Data: `effect`,
+    `key`, `attempt`, `saved`."""
     FAILED = "failed"
+    """The segment raised, or its step took too long. Data: `kind`, `message`, `traceback`,
+    `attempts`; `retry_at` if it will be retried, else `final`; `saved`."""
     HELD = "held"
+    """The run needs a person. Data: `reason`; `lost`, `removed` and `added` nodes after a change of
+    the graph; `effects`, the keys of effects with an unknown outcome; `saved`."""
     RELEASED = "released"
+    """The segment ended early, and the run is due again: a drain, a reader that left the stream, or
+    calls in another order. Data: `forced`; `effect` and `key` of the call that was out of order;
+    `saved`."""
     CANCELLING = "cancelling"
+    """The worker was asked to cancel the run, or effects are being undone. Data: `reason`, `by`."""
     PAUSING = "pausing"
+    """The worker was asked to pause the run. Data: `reason`, `by`."""
     CANCELLED = "cancelled"
+    """The run was cancelled. Data: `reason`, `by`; `forced` if it was stopped in the middle of a
+    step; the keys of effects that were `undone`, `kept` because they have no compensation, or are
+    `unknown`; `saved`."""
     PAUSED = "paused"
+    """The run was paused. Data: `reason`, `by`; `forced` if it was stopped in the middle of a step;
+    `saved`."""
     RESUMED = "resumed"
+    """The run is due again after a pause, or after its effects were settled. Data: `by`."""
     RETRIED = "retried"
+    """A failed or held run is due again. Data: `by`."""
     UPDATED = "updated"
+    """`update_state` changed the state of the thread."""
     SCORED = "scored"
+    """The run was scored, possibly weeks after its end. Data: `name`; `value` or `label`; `about`,
+    `step`, `effect` with its `attempt`, or `wait`; `action`, `call`, `prompts`, `by`. The comment
+    is not in the event."""
     ASSIGNED = "assigned"
+    """A question has a new assignee. Data: `wait`, `by`; `to`, absent if it was unassigned."""
     COMMENT = "comment"
+    """A person commented. Data: `text`, `by`; `wait` if the comment is about a question."""
     DONE = "done"
+    """The graph returned. Data: `saved`."""
 
 
 class EffectState(StrEnum):
     """State of an effect."""
 
     OPEN = "open"
-    """The intent is stored; the call may have been made."""
+    """The intent is stored. The call may or may not have been made."""
     DONE = "done"
+    """It returned, and the result is stored."""
     FAILED = "failed"
-    """It raised, and is not retried."""
+    """It raised and is not retried, or a person settled it as failed."""
     UNKNOWN = "unknown"
-    """It may or may not have happened: a person settles it."""
+    """The outcome is unknown: a person has to `settle` it."""
     AGAIN = "again"
-    """Known not to have happened: called when its task reaches it."""
+    """It is known not to have happened. The next execution of its node calls it."""
 
 
 class Kind(StrEnum):
     """What a wait is for."""
 
     CLOCK = "clock"
+    """A time: `sleep`, or the pause before an effect is retried."""
     HUMAN = "human"
+    """A person: `ask`, or LangGraph's `interrupt`."""
     SIGNAL = "signal"
+    """A signal: `wait_for`."""
     RUN = "run"
-    """For other runs to end: `join`."""
+    """The end of other runs: `join`."""
 
 
 class WaitState(StrEnum):
     """State of a stored wait."""
 
     OPEN = "open"
+    """Not answered yet."""
     ANSWERED = "answered"
-    """An answer was accepted; no driver has handed it to its task yet."""
+    """The answer is stored, and not yet handed to the node."""
     APPLIED = "applied"
-    """A driver handed the answer to the task."""
+    """A driver handed the answer to the node."""
     CONSUMED = "consumed"
-    """The task went on with the answer."""
+    """The node continued with the answer, and its result is stored."""
     CLOSED = "closed"
     """The run ended, or asks something else now."""
 
 
 class Control(StrEnum):
-    """What a driver has been asked to do with its run."""
+    """What a worker was asked to do with its run."""
 
     CANCEL = "cancel"
+    """Cancel it."""
     PAUSE = "pause"
+    """Pause it."""
 
 
 class DrivenBy(StrEnum):
-    """What kind of process drives a segment."""
+    """Kind of process that drives a segment."""
 
     WORKER = "worker"
-    """`work`."""
+    """A worker: `work`."""
     CRON = "cron"
-    """`tick`."""
+    """A tick: `tick`."""
     CALL = "call"
     """The caller of a bound graph."""
 
 
 @dataclass(frozen=True)
 class RunError:
-    """The exception that ended a run or its last segment."""
+    """An exception, as stored with a run or an effect. `str()` gives kind and message."""
 
     kind: str
+    """Name of the exception's class."""
     message: str
+    """Its message, without secrets."""
     traceback: str
+    """Its traceback as text."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}"
@@ -148,8 +234,9 @@ def _shortened(text: str) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """One accepted input on a thread, as read from the journal. It does not change afterwards:
-    call `get` again for the current state.
+    """A snapshot of a run: one accepted input on a thread.
+
+    It does not change afterwards. Call `get` again for the current state.
 
         run = await runtime.get(run_id)
         if run.state is State.HELD:
@@ -157,21 +244,42 @@ class Run:
     """
 
     id: str
+    """Id of the run."""
     thread_id: str
+    """Its thread."""
     graph: str
+    """Name of its graph."""
     state: State
+    """Its state."""
     output: Any
+    """What the graph returned, once the run is `done`. None before that, and in lists with
+    `output=False`."""
     error: RunError | None
+    """The exception of the last segment, if it raised. If a row of the run cannot be read, the
+    reason: a type that is not allowed, a damaged row, a missing key."""
     reason: str | None
+    """Why it is `held` or was `cancelled`."""
     metadata: Mapping[str, Any]
+    """The metadata given to `start`, with the labels that the agent added by `perdure.label`."""
     tags: tuple[str, ...]
+    """The tags given to `start`, with a tag for the last driver: `runtime:worker`, `runtime:cron`
+    or `runtime:call`."""
     created_at: datetime
+    """When it was accepted."""
     updated_at: datetime
+    """When it last changed."""
     due_at: datetime | None
+    """When a worker should claim it: the end of the lease while it is driven, the next clock while
+    it waits. None if only a person, a signal or another run can make it due."""
     key: str | None = None
+    """The idempotency key given to `start`."""
     version: str = ""
+    """The version of the graph that the run stays on."""
     attempts: int = 0
+    """Number of claims since the last progress."""
     saved: Mapping[str, int] = field(default_factory=dict)
+    """What came from the record and was not paid for again: `effects`, and with the `Durable`
+    middleware `model_calls` and `tokens`."""
     parent_id: str | None = None
     """The run whose node started it."""
     damaged: str | None = None
@@ -183,7 +291,7 @@ class Run:
         return self.state in ENDED
 
     def _repr_html_(self) -> str:
-        """Its facts as a table, for notebooks."""
+        """A table of the run's facts, for notebooks."""
         version = f"@{self.version}" if self.version else ""
         facts = {
             "run": self.id,
@@ -209,23 +317,34 @@ class Run:
 
 @dataclass(frozen=True)
 class Wait:
-    """An open wait of a run: for the clock, a person, a signal or other runs.
+    """A snapshot of an open wait: for the clock, a person, a signal or other runs.
 
     for wait in await runtime.waits(kind="human"):
         await runtime.answer(wait.id, ask_a_person(wait.value))
     """
 
     id: str
+    """Id of the wait. `answer` takes it."""
     run_id: str
+    """The run that waits."""
     thread_id: str
+    """The thread of that run."""
     kind: Kind
+    """What the run waits for."""
     value: Any
+    """The question, as passed to `ask` or `interrupt`. For a signal, the `value` of `wait_for`."""
     wake_at: datetime | None
+    """When a clock wait is over."""
     name: str | None
+    """The signal it waits for, or that withdraws the question."""
     expires_at: datetime | None
+    """When the wait expires. None: never."""
     created_at: datetime
+    """When the run began to wait."""
     response_schema: Mapping[str, Any] | None = None
+    """JSON Schema of the answer, if `ask` was given one."""
     interrupt_id: str = ""
+    """LangGraph's id of the interrupt, for `Command(resume={id: answer})`."""
     graph: str = ""
     """The graph of the run."""
     assignee: str | None = None
@@ -236,36 +355,46 @@ class Wait:
 
 @dataclass(frozen=True)
 class WaitRecord(Wait):
-    """A wait that a run has or had, with its answer if one was accepted."""
+    """A wait of any state, with its answer if one was accepted."""
 
     state: str = "open"
+    """A `WaitState`."""
     answered_at: datetime | None = None
+    """When the answer was accepted."""
     answered_by: str | None = None
+    """The person who answered, as passed in `by`."""
     answer: Any = None
+    """The accepted answer."""
 
 
 class ScoreKind(StrEnum):
     """What a score consists of."""
 
     NUMBER = "number"
+    """A number."""
     CATEGORY = "category"
+    """The name of a category."""
     TEXT = "text"
     """Only a comment."""
 
 
 class PromptVersion(NamedTuple):
-    """One text of a prompt: `version` is a hash of it."""
+    """One version of a prompt."""
 
     name: str
+    """Name of the prompt."""
     version: str
+    """A hash of its text."""
 
 
 class Prompt(str):
-    """The text of a prompt, with its name and version. It is stored as the plain text."""
+    """The text of a prompt, with its name and version. It is stored as plain text."""
 
     __slots__ = ("name", "version")
     name: str
+    """Name of the prompt."""
     version: str
+    """A hash of the text."""
 
     def __new__(cls, name: str, text: str) -> Prompt:
         self = super().__new__(cls, text)
@@ -279,22 +408,28 @@ class Prompt(str):
 
     @property
     def id(self) -> PromptVersion:
+        """Name and version together."""
         return PromptVersion(self.name, self.version)
 
 
 class Actor(str):
-    """The name of a person who decides something, with how (`via`) and from which `address`.
-    Equals the plain name and is stored as such; the event of the decision has all three. The name
-    may be empty.
+    """The person behind a decision, for `by=`: a name, the channel and the network address.
+
+    It equals the plain name and is stored as such. The event of the decision has all three.
 
         await client.answer(wait.id, True, by=Actor("ana", via="browser", address="10.0.0.7"))
+
+    Args:
+        name: The name for the record. It may be empty.
+        via: How the decision was made.
+        address: The network address it came from.
     """
 
     __slots__ = ("address", "via")
     via: str | None
-    """How the decision reached perdure: `browser`, `link`, `api`, `command line`. None: Python."""
+    """How the decision was made: `browser`, `link`, `api` or `command line`. None: Python."""
     address: str | None
-    """The network address it came from, if it came over a network."""
+    """The network address it came from, if any."""
 
     def __new__(
         cls, name: str = "", *, via: str | None = None, address: str | None = None
@@ -312,52 +447,63 @@ class Score:
     """How well a run, or a part of it, did: a number, a category, or only a comment."""
 
     run_id: str
+    """The run."""
     name: str
+    """Name of the score, such as `tone`."""
     value: float | None
-    """The number; None for a category or a text."""
+    """The number. None for a category or a text."""
     about: str
-    """The part of the run it is about; empty for the whole run. Of a step, effect or question, its
-    id; of one of several decisions in an answer, that and the number of the decision."""
+    """The part of the run that was scored, empty for the whole run. For a step, effect or question
+    it is the id; for one of several decisions in an answer, the id and the number of the
+    decision."""
     at: datetime
+    """When it was given."""
     comment: str | None = None
+    """A comment."""
     by: str | None = None
+    """The person who gave it."""
     kind: ScoreKind = ScoreKind.NUMBER
+    """Whether it is a number, a category or a text."""
     label: str | None = None
-    """The category."""
+    """The category. None for a number or a text."""
     step: str | None = None
-    """The checkpoint of the step it is about."""
+    """Checkpoint of the step that was scored."""
     effect: str | None = None
-    """The key of the effect it is about."""
+    """Key of the effect that was scored."""
     question: str | None = None
-    """The wait whose answer was this decision."""
+    """The wait that the scored decision answered."""
     action: str | None = None
-    """The tool that the decision was about. The effect of its call is named `tool` and that."""
+    """The tool that the decision was about. With `Durable`, the effect of that call is named `tool`
+    and this name."""
     call: str | None = None
-    """The id of that tool call, if the question had it."""
+    """Id of that tool call, if the question had it."""
     prompts: tuple[PromptVersion, ...] = ()
-    """The prompt versions that its step, effect, question or run had read by then."""
+    """The prompt versions that the scored step, effect, question or run had read by then."""
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)
 class PromptOutcome:
-    """How the runs, steps, effects and questions that read a prompt version were scored."""
+    """How everything that read one prompt version was scored, under one score name."""
 
     score: str
-    """The name of the scores."""
+    """Name of the score."""
     label: str | None
-    """The category whose share this is; None for numbers."""
+    """The category whose share this is. None for numbers."""
     n: int
+    """How many scores were counted."""
     value: float
-    """The mean of the numbers, or a share: of a category, or of numbers that are all 0 or 1."""
+    """The mean of the numbers, or a share: of the category `label`, or of numbers that are all 0 or
+    1."""
     low: float | None
-    """The 95 % interval around it; None if there is only one number."""
+    """Lower end of the 95 % interval. None if there is only one number."""
     high: float | None
+    """Upper end of the 95 % interval. None if there is only one number."""
     share: bool = False
     """Whether `value` is a share."""
     variance: float = 0.0
-    """Of the numbers."""
+    """Variance of the numbers."""
 
 
 @dataclass(frozen=True)
@@ -365,74 +511,98 @@ class PromptRecord:
     """One version of a prompt, and the scores it earned."""
 
     name: str
+    """Name of the prompt."""
     version: str
+    """Hash of the text."""
     text: str
+    """The text."""
     first_at: datetime
     """When it was first read."""
     runs: int
-    """How many runs read it."""
+    """Number of runs that read it."""
     outcomes: tuple[PromptOutcome, ...] = ()
+    """Its scores, by name and category."""
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One entry of a run's history. `n` counts from 1 without gaps; `kind` is an `EventKind`."""
+    """One entry in the history of a run."""
 
     n: int
+    """Number of the event in its run, from 1 without gaps."""
     at: datetime
+    """When it was stored, by the journal's clock."""
     kind: str
+    """An `EventKind`."""
     data: Mapping[str, Any]
+    """Facts about the event. `EventKind` lists the keys of each kind."""
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision about a run from outside, such as an answer, and who made it."""
+    """A decision about a run from outside, such as an answer, and the person who made it."""
 
     run_id: str
+    """The run."""
     thread_id: str
+    """Its thread."""
     graph: str
+    """Its graph."""
     event: Event
-    """Its entry in the run's history; `by`, `via` and `from` are in its data."""
+    """The entry in the run's history. Its data has `by`, `via` and `from`."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of what a run produces while it is driven. `n` counts from 1 without gaps."""
+    """A piece of the output that a run produces while it is driven."""
 
     n: int
+    """Number of the chunk in its run, from 1 without gaps."""
     mode: str
     """LangGraph's stream mode, or `segment`."""
     namespace: tuple[str, ...]
-    """Empty at the top of the graph, else the subgraphs it is in: `("node:task id",)`."""
+    """The subgraphs it comes from, as `("node:task id",)`. Empty at the top of the graph."""
     data: Any
-    """As LangGraph streams it. Of `messages`: the message, or a piece of it, and its metadata."""
+    """As LangGraph streams it. For `messages`: the message, or a piece of it, and its metadata."""
     at: datetime
+    """When it was stored."""
     replaces_from: int | None = None
-    """Of a `segment`, which begins where a process died or a node runs again: chunks from this
-    number up to this one are void. What they said comes again, or has changed."""
+    """For a `segment`, which begins where a process died or a node runs again: chunks from this
+    number up to this one are void. Their content comes again, or has changed."""
 
 
 @dataclass(frozen=True)
 class EffectRecord:
-    """One effect, as read from the journal."""
+    """A snapshot of one effect."""
 
     key: str
-    """The idempotency key the far side was given. `settle` takes it."""
+    """The idempotency key that `perdure.key()` returned. `settle` takes it."""
     name: str
+    """Name of the effect. A compensation is named `undo` and the name of the effect it undoes."""
     state: EffectState
+    """Its state."""
     run_id: str
+    """The run that called it. Empty with only the saver."""
     thread_id: str
+    """The thread of that run."""
     attempts: int
+    """Number of calls so far, including one that is about to be made."""
     arguments: Mapping[str, Any]
+    """The recorded arguments, without secrets."""
     result: Any
+    """The recorded result, if it is `done`."""
     error: RunError | None
+    """The exception, if it failed. For an open or unknown effect, the last exception."""
     created_at: datetime
+    """When the first intent was stored."""
     updated_at: datetime
+    """When it last changed."""
     due_at: datetime | None
+    """When the next attempt is due, between two attempts."""
     undone: bool = False
     """Whether its compensation has run."""
     damaged: str | None = None
@@ -441,43 +611,59 @@ class EffectRecord:
 
 @dataclass(frozen=True)
 class Done:
-    """Returned by `verify` for an effect that did happen, with the result of the call.
+    """Returned by `verify` for an effect that did happen.
 
-    def verify(key, *arguments):
-        found = api.payment_by_key(key)
-        return Done(found.id) if found else None
+    Use it where the result of the call may be None; any other result can be returned as it is.
+
+        def find(order_id):
+            payment = api.payment_by_key(perdure.key())
+            return Done(payment.id) if payment else None
     """
 
     result: Any = None
+    """The result of the call."""
 
 
 @dataclass(frozen=True)
 class Record:
     """Which parts of an effect's arguments and result are stored.
 
-    `arguments` names the arguments to store, all by default; `without` names those to leave out. A
-    retry takes what was left out from the current call. Arguments named like a secret, and
-    Pydantic's secrets, are never stored. `result` converts a result into the value that is stored,
-    which the caller gets too, the first time included.
+    Arguments with the name of a secret (`token`, `api_key`, `password`, …) and Pydantic's secrets
+    are never stored. A retry takes what was left out from the current call.
+
+        @perdure.effect(record=Record(without=["page"], result=len))
+        def upload(name, page): ...
     """
 
     arguments: Collection[str] | None = None
+    """Names of the arguments to store. None: all."""
     without: Collection[str] = ()
+    """Names of the arguments to leave out."""
     result: Callable[[Any], Any] | None = None
+    """Converts the result into the value that is stored. The caller gets that value too, the first
+    time included."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message in the outbox. Every delivery of it has the same `id`."""
+    """A message in the outbox."""
 
     id: str
+    """Id of the message, the same at each delivery."""
     topic: str
+    """Its topic. `deliver` sets the handler of a topic."""
     payload: Any
+    """Its content."""
     thread_id: str
+    """The thread of the run that sent it."""
     run_id: str
+    """The run that sent it."""
     attempts: int
+    """Number of delivery attempts."""
     sent_at: datetime
+    """When it was stored."""
     due_at: datetime | None = None
+    """When it is delivered next. None: delivery was given up."""
     error: str | None = None
     """Why the last delivery failed."""
     damaged: str | None = None
@@ -486,84 +672,103 @@ class Message:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Starts a run at each time of a cron line."""
+    """A cron line that starts runs."""
 
     name: str
+    """Name of the schedule."""
     graph: str
+    """The graph it starts."""
     cron: str
+    """The cron line."""
     timezone: str
+    """Time zone of the cron line."""
     next_at: datetime
+    """When it starts the next run, or would if it were enabled."""
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
     enabled: bool = True
-    """Whether it starts runs. `next_at` of a disabled one is when it would start the next."""
+    """Whether it starts runs."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One example of a dataset: an input, and what is expected of the target for it.
+    """One example of a dataset: an input, and the output expected for it.
 
-    Without an `id` it gets one made of its content when it is stored. `answers` are what people
-    answer, in the order in which the run asks; `signals` what `wait_for` returns, by name.
-    `run_id` is the real run that it was made from.
-
-        Example({"to": "ada"}, expected={"subject": "Engines"}, answers=[{"approved": True}])
+    Example({"to": "ada"}, expected={"subject": "Engines"}, answers=[{"approved": True}])
     """
 
     input: Any
+    """Input of the target."""
     expected: Any = None
+    """The expected output."""
     id: str = ""
+    """Id in the dataset. Without one, it is derived from the content when the example is stored."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Your own facts about it."""
     answers: Sequence[Any] = ()
+    """Answers of people, in the order in which the run asks."""
     signals: Mapping[str, Any] = field(default_factory=dict)
+    """Values that `wait_for` returns, by signal name."""
     run_id: str | None = None
+    """The real run that it was made from."""
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 
     @property
     def inputs(self) -> Any:
-        """`input`, by the name that evaluators for LangSmith use."""
+        """`input`, under the name that LangSmith's evaluators use."""
         return self.input
 
     @property
     def outputs(self) -> Any:
-        """`expected`, by the name that evaluators for LangSmith use."""
+        """`expected`, under the name that LangSmith's evaluators use."""
         return self.expected
 
     @property
     def reference_outputs(self) -> Any:
-        """`expected`, by the name that evaluators for LangSmith use."""
+        """`expected`, under the name that LangSmith's evaluators use."""
         return self.expected
 
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """A version of a dataset: how many examples it has, and when it was made."""
+    """A version of a dataset."""
 
     name: str
+    """Name of the dataset."""
     version: int
+    """Its version, from 1."""
     size: int
+    """Number of examples."""
     updated_at: datetime
+    """When this version was made."""
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)
 class ExperimentInfo:
-    """The settings of an experiment, as they were stored when it began."""
+    """The settings of an experiment, as stored when it began."""
 
     name: str
+    """Name of the experiment."""
     dataset: str
+    """Name of its dataset."""
     version: int
-    """The version of the dataset."""
+    """Version of the dataset."""
     target: str
+    """Name of the evaluated graph or function."""
     evaluators: tuple[str, ...]
+    """Names of the evaluators."""
     repetitions: int
+    """How often each example is run."""
     effects: Mapping[str, Any]
-    """What is done about each effect, by name: `refuse`, `recorded`, `real`, `function` or
-    `value`; "*" is any other."""
+    """The rule for each effect, by name: `refuse`, `recorded`, `real`, `function` or `value`. `*`
+    is every other effect."""
     metadata: Mapping[str, Any]
+    """Your own facts about it."""
     created_at: datetime
+    """When it began."""
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 
@@ -573,14 +778,21 @@ class Counts:
     """What a call of `tick` or `work` did, in segments unless noted."""
 
     claimed: int = 0
+    """Segments begun."""
     done: int = 0
+    """Runs that ended `done`."""
     waiting: int = 0
+    """Segments that ended in a wait."""
     failed: int = 0
+    """Runs that ended `failed`."""
     held: int = 0
+    """Runs that are `held`."""
     cancelled: int = 0
+    """Runs that were cancelled."""
     paused: int = 0
+    """Runs that were paused."""
     released: int = 0
-    """Given back unfinished: to be retried later, or because time ran out."""
+    """Given back unfinished, to be retried later or because time ran out."""
     lost: int = 0
     """Taken over by another worker."""
     scheduled: int = 0
@@ -592,15 +804,16 @@ class Counts:
 
 
 class WorkerState(StrEnum):
-    """The state of a worker."""
+    """State of a worker."""
 
     ALIVE = "alive"
+    """It sends heartbeats."""
     DRAINING = "draining"
-    """Was asked to claim nothing more and to exit."""
+    """It was asked to claim nothing more and to exit."""
     SILENT = "silent"
-    """Missed its heartbeats: it may be dead, stopped or disconnected."""
+    """It missed three heartbeats: it may be dead, stopped or disconnected."""
     DEAD = "dead"
-    """Known to be dead. Only a runtime on the same host can know."""
+    """It is known to be dead. Only a runtime on the same host can know."""
 
 
 @dataclass(frozen=True)
@@ -608,63 +821,80 @@ class DrivenRun:
     """A run that a worker drives now."""
 
     run_id: str
+    """The run."""
     thread_id: str
+    """Its thread."""
     graph: str
+    """Its graph."""
     version: str
+    """Version of the graph."""
     updated_at: datetime
-    """When it last changed."""
+    """When the run last changed."""
 
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """A process that drives runs, as it announced itself.
+    """A process that drives runs.
 
-    A tick that ends quickly and the caller of a bound graph do not announce themselves: they are
-    listed while they drive something, without `started_at`.
+    A short tick and the caller of a bound graph do not announce themselves. They are listed only
+    while they drive something, without `started_at` and `seen_at`.
     """
 
     id: str
+    """Id of the worker, as in the events `claimed` and `recovered`."""
     host: str
+    """Its host."""
     pid: int
+    """Its process id."""
     state: WorkerState
+    """Its state."""
     driven: int
-    """How many runs it drives."""
+    """Number of runs it drives."""
     runs: tuple[DrivenRun, ...] = ()
-    """What it drives; not all if all workers together drive more than a thousand."""
+    """The runs it drives. Incomplete if all workers together drive more than a thousand."""
     graphs: tuple[str, ...] = ()
-    """What it can drive: `name`, or `name@version`."""
+    """The graphs it can drive, as `name` or `name@version`."""
     concurrency: int | None = None
+    """Maximum number of segments at once."""
     started_at: datetime | None = None
+    """When it started."""
     seen_at: datetime | None = None
-    """When it last said that it is there."""
+    """Its last heartbeat."""
     drain_at: datetime | None = None
     """When it was asked to drain."""
     drain_by: Mapping[str, str] = field(default_factory=dict)
-    """Who asked: `by`, `via` and `from`."""
+    """The person who asked: `by`, `via` and `from`."""
 
 
 @dataclass(frozen=True)
 class DatabaseSize:
-    """How large the database was."""
+    """Size of the database at one time."""
 
     at: datetime
-    """The start of the hour."""
+    """Start of the hour."""
     bytes: int
+    """Size in bytes."""
 
 
 @dataclass(frozen=True)
 class Retention:
-    """How long runs are kept after they ended; None keeps them forever.
+    """How long runs are kept after their end, by the state they ended in.
 
-    Workers delete a run that ended longer ago, with its history, and the checkpoints of a thread
-    that has no run left, as `prune` does.
+    Workers delete older runs with their history, as `prune` does. A thread without runs loses its
+    checkpoints.
 
         Runtime(retention=Retention(done=timedelta(days=30), failed=timedelta(days=90)))
+
+    Raises:
+        BadArgument: No time is given, or one is negative.
     """
 
     done: timedelta | None = None
+    """Age at which `done` runs are deleted. None: never."""
     failed: timedelta | None = None
+    """Age at which `failed` runs are deleted. None: never."""
     cancelled: timedelta | None = None
+    """Age at which `cancelled` runs are deleted. None: never."""
 
     def __post_init__(self) -> None:
         for name in ("done", "failed", "cancelled"):
@@ -676,26 +906,31 @@ class Retention:
 
     @property
     def ages(self) -> dict[State, timedelta]:
-        """How long a run is kept, by the state it ended in."""
+        """The ages that are set, by state."""
         ages = {State.DONE: self.done, State.FAILED: self.failed, State.CANCELLED: self.cancelled}
         return {state: age for state, age in ages.items() if age is not None}
 
 
 @dataclass(frozen=True)
 class Retry:
-    """How often a segment or effect that raised is tried, and how long to wait in between.
-
-    The pause is `first`, then grows by `factor` up to `longest`. Exceptions of the types in `final`
-    are not retried.
+    """How often a segment or effect that raised is retried, and how long to pause in between.
 
         runtime.register(graph, retry=Retry(attempts=5, first=timedelta(seconds=2)))
+
+    Raises:
+        BadArgument: `attempts` or `factor` is below 1, or a time is negative.
     """
 
     attempts: int = 3
+    """Maximum number of attempts, including the first."""
     first: timedelta = timedelta(seconds=1)
+    """Pause before the second attempt."""
     factor: float = 2.0
+    """Factor by which each further pause grows."""
     longest: timedelta = timedelta(minutes=5)
+    """Maximum pause."""
     final: tuple[type[Exception], ...] = ()
+    """Types of exceptions that are not retried."""
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.factor < 1 or min(self.first, self.longest) < timedelta(0):
@@ -704,11 +939,20 @@ class Retry:
             )
 
     def is_over(self, attempts: int, error: BaseException) -> bool:
-        """Whether no further attempt is made."""
+        """Whether no further attempt is made.
+
+        Args:
+            attempts: Number of attempts so far.
+            error: The exception of the last attempt.
+        """
         return attempts >= self.attempts or isinstance(error, self.final)
 
     def pause(self, attempts: int) -> timedelta:
-        """How long to wait after this many attempts."""
+        """How long to pause before the next attempt.
+
+        Args:
+            attempts: Number of attempts so far.
+        """
         try:
             return min(self.longest, self.first * self.factor ** (attempts - 1))
         except OverflowError:
@@ -717,12 +961,13 @@ class Retry:
 
 @runtime_checkable
 class Observer(Protocol):
-    """Called for each event that this process stored, after its commit.
+    """An object that is called for each event that this process stored, after its commit.
 
-    Never called before the commit or twice for one event, and not for an event that was refused or
-    rolled back. A process that dies between the commit and the call does not call it: the journal
-    is the complete history, an observer is for metrics and traces. An exception it raises is
-    logged. It is called in a thread of its own, one event at a time and in order.
+    The call is never made before the commit, never twice for one event, and not for an event that
+    was refused or rolled back. If the process dies between the commit and the call, the call is not
+    made: use an observer for metrics and traces, and the journal for what must be complete. An
+    exception of the observer is logged and changes nothing. Calls come in order, one at a time, in
+    a separate thread.
 
         class Counter:
             def on_event(self, kind, run_id, thread_id, data, at):
@@ -734,5 +979,13 @@ class Observer(Protocol):
     def on_event(
         self, kind: str, run_id: str, thread_id: str, data: Mapping[str, Any], at: datetime
     ) -> None:
-        """`kind` is an `EventKind`; `data` is the event's data, as in `Event.data`. That of a claim
-        also has the `graph` of the run, and the number of the `segment`."""
+        """Handle one event.
+
+        Args:
+            kind: An `EventKind`.
+            run_id: The run.
+            thread_id: Its thread.
+            data: The data of the event, as in `Event.data`. That of a claim also has the `graph` of
+                the run and the number of the `segment`.
+            at: When the event was stored, by the journal's clock.
+        """
