@@ -54,15 +54,39 @@ def _packages_of(extra: str, requires: list[str]) -> list[str]:
 
 
 class Error(Exception):
-    """Base of the errors that perdure raises."""
+    """Base of the errors that perdure raises.
+
+    Raised when a feature needs a package that is not installed. All other causes have a subclass.
+
+    What to do: Catch it where every error of perdure is handled alike. Its message says what
+    happened, to which id, and what to do next.
+    """
 
 
 class BadURL(Error):
-    """The database URL, or the database it names, cannot be used."""
+    """The URL of the journal, or the database it names, cannot be used.
+
+    Raised when a journal is opened: no URL is given and `PERDURE_URL` is not set, the scheme is
+    unknown, the folder is missing or on a network file system, the file is not writable or not a
+    database, SQLite or PostgreSQL is too old, the server is a read replica, the secret is wrong, or
+    a driver is not installed.
+
+    What to do: Correct what the message names. Nothing was written.
+    """
 
 
 class SchemaTooNew(Error):
-    """The database was migrated by a newer perdure than this one."""
+    """A newer perdure has migrated the database.
+
+    Raised when a journal is opened whose schema version this perdure does not know. Nothing was
+    read or written.
+
+    What to do: Upgrade perdure in this process.
+
+    Attributes:
+        found: Schema version of the journal.
+        known: Newest schema version that this perdure knows.
+    """
 
     def __init__(self, found: int, known: int) -> None:
         super().__init__(
@@ -75,13 +99,27 @@ class SchemaTooNew(Error):
 class Unavailable(Error):
     """The database could not be reached, or did not answer before its deadline.
 
-    Calling again is safe. Nothing of the operation is in the journal, unless the message says that
-    the outcome of a commit is unknown.
+    Raised when a call needs the database and gets no answer. Workers handle it themselves: they
+    wait and go on.
+
+    What to do: Call again; that is safe. Nothing of the operation is in the journal, unless the
+    message says that the outcome of a commit is unknown.
     """
 
 
 class Unsupported(Error):
-    """The journal's database cannot do this (`Journal.capabilities`); nothing was written."""
+    """An operation exceeds a limit of the journal's database.
+
+    Raised when an operation has more statements, parameters or bytes than the database takes at
+    once (`Journal.capabilities`), for instance on D1. Nothing was written.
+
+    What to do: Do less at once, or use a journal on SQLite or PostgreSQL.
+
+    Attributes:
+        operation: The operation that was refused.
+        need: What it needs.
+        limit: The limit. None if the database lacks the feature.
+    """
 
     def __init__(self, operation: str, need: str, limit: int | None) -> None:
         bound = "has none" if limit is None else f"takes at most {limit:,}"
@@ -93,9 +131,18 @@ class Unsupported(Error):
 
 
 class StatementFailed(Error):
-    """A statement of a transactional effect failed on a database that only takes batches (D1).
+    """D1 refused a statement of a transactional effect.
 
-    It is raised after the function has returned, when its statements are committed together.
+    Raised when the statements of the effect are committed together, after its function has
+    returned. Nothing of it was written. On SQLite and PostgreSQL the function itself gets the
+    database's exception.
+
+    What to do: Correct the statement, or catch this in the node that called the effect. The
+    effect's `retry` applies to it.
+
+    Attributes:
+        effect: Name of the effect.
+        reason: The database's message.
     """
 
     def __init__(self, effect: str, reason: str) -> None:
@@ -106,19 +153,39 @@ class StatementFailed(Error):
 
 
 class Closed(Error):
-    """The journal or saver was used after `close()`."""
+    """A journal, saver, runtime or executor was used after it was closed.
+
+    Raised when any method is called after `close()` or after its `with` block.
+
+    What to do: Keep it open for longer. A runtime is opened again by `setup()` or another `with`
+    block; otherwise make a new one.
+    """
 
 
 class WriteLost(Error):
-    """An operation that was queued and not waited for could not be stored.
+    """The database refused a write that its caller did not wait for.
 
-    Raised at the next call. It was queued by `durability="auto"`, `"async"` or `"exit"`, and the
-    database refused it.
+    Raised when the saver is called next, after a checkpoint that was queued by `durability="auto"`,
+    `"async"` or `"exit"` could not be stored.
+
+    What to do: Read the reason in the message, correct it, and invoke the graph again: it goes on
+    from the last checkpoint that was stored.
     """
 
 
 class Unserializable(Error):
-    """A value cannot be stored. It was refused before anything was acknowledged."""
+    """A value cannot be stored.
+
+    Raised when an input, state, answer, signal, argument or result holds something that is not
+    data: a function, a lock, an iterator, an integer over 64 bits, a structure that contains
+    itself. Nothing was acknowledged.
+
+    What to do: Convert the value at `path` into plain data, or keep it out of the state.
+
+    Attributes:
+        path: Where the value is.
+        reason: Why it cannot be stored.
+    """
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path} cannot be stored: {reason}")
@@ -126,7 +193,19 @@ class Unserializable(Error):
 
 
 class TypeNotAllowed(Error):
-    """A value to be stored or loaded has a type that is not on the allowlist."""
+    """A value has a type that is not on the allowlist.
+
+    Raised when such a value is to be stored, or is found in a row. Loading a row never runs code,
+    so only known types are loaded.
+
+    What to do: If the type is yours, name it in the schema of the graph's state, or pass it:
+    `Runtime(allow=[…])`, `Client(allow=[…])`, or `Saver(allow=[…])`.
+
+    Attributes:
+        module: Module of the type.
+        name: Name of the type.
+        where: Where the value is.
+    """
 
     def __init__(self, module: str, name: str, where: str) -> None:
         super().__init__(
@@ -139,10 +218,18 @@ class TypeNotAllowed(Error):
 
 
 class TooLarge(Error):
-    """A value is over a size limit. It was refused before anything was acknowledged.
+    """A value is over a size limit.
 
-    The limit is the saver's `max_bytes`, or what the journal's database takes. `largest` is the
-    largest part of the value, such as a channel, and its size.
+    Raised when a state, argument, result or another value has more bytes than `max_bytes`, or than
+    the journal's database takes. Nothing was acknowledged.
+
+    What to do: Keep large data outside of the state and store a reference, or raise `max_bytes`.
+
+    Attributes:
+        where: Where the value is.
+        size: Its size in bytes.
+        limit: The limit in bytes.
+        largest: The largest part of the value, such as a channel, and its size.
     """
 
     def __init__(
@@ -166,7 +253,18 @@ class TooLarge(Error):
 
 
 class Damaged(Error):
-    """A stored row cannot be read back as it was written. Other threads are not affected."""
+    """A stored row cannot be read back as it was written.
+
+    Raised when the checksum of a row does not match, or the row was changed, truncated or moved. A
+    run that needs it is `held`. Other threads are not affected.
+
+    What to do: Restore the thread from a backup, continue from an older checkpoint, or delete the
+    thread.
+
+    Attributes:
+        where: The row.
+        reason: What is wrong with it.
+    """
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(
@@ -177,7 +275,18 @@ class Damaged(Error):
 
 
 class WrongKey(Error):
-    """A row is encrypted with a key this process does not have, or not encrypted at all."""
+    """A row cannot be decrypted.
+
+    Raised when a row is encrypted with a key that this process does not have, or when this process
+    has keys and the row is not encrypted. A run that needs it is `held`.
+
+    What to do: Pass the same `encryption_keys` to every `Runtime`, `Client` and `Saver` of the
+    journal, old keys included. From a shell, name the runtime: `--at agents:runtime`.
+
+    Attributes:
+        where: The row.
+        reason: Which key is missing.
+    """
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"{where} cannot be opened: {reason}")
@@ -189,9 +298,16 @@ UNREADABLE = (Damaged, WrongKey, TypeNotAllowed)
 
 
 class LeaseLost(BaseException):
-    """Another worker drives this run now. Nothing that this one still does is stored.
+    """Another worker drives this run now.
 
-    Not an `Exception`, so that the agent's code does not catch it and go on.
+    Raised when a worker that lost its lease, or whose run was stopped, writes or calls an effect.
+    The write is refused. It is a `BaseException`, so that `except Exception` in a node does not
+    swallow it.
+
+    What to do: Nothing. The other worker goes on with the run. Do not catch this in a node.
+
+    Attributes:
+        run_id: The run.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -203,13 +319,26 @@ class LeaseLost(BaseException):
 
 
 class BadArgument(Error, ValueError):
-    """An argument is invalid; the message says what to pass instead."""
+    """An argument is invalid. Also a `ValueError`.
+
+    Raised when a call cannot have a meaning: an unknown option, a wrong type, a value out of range,
+    arguments that exclude each other. Nothing was changed.
+
+    What to do: Pass what the message says.
+    """
 
 
 class AmbiguousAnswer(BadArgument, RuntimeError):
-    """`Command(resume=…)` does not say which of the run's questions it answers.
+    """`Command(resume=…)` does not say which question it answers.
 
-    LangGraph raises a RuntimeError for it.
+    Raised when a run has several open questions, or when the command names one that is not open. It
+    is also a `RuntimeError`, as in LangGraph.
+
+    What to do: Pass `Command(resume={interrupt_id: answer})`.
+
+    Attributes:
+        run_id: The run.
+        interrupt_ids: Interrupt ids of its open questions.
     """
 
     def __init__(self, run_id: str, interrupt_ids: list[str]) -> None:
@@ -223,7 +352,17 @@ class AmbiguousAnswer(BadArgument, RuntimeError):
 
 
 class UnknownGraph(Error):
-    """No graph of that name is registered with this runtime."""
+    """No graph of that name, or of that version, is registered.
+
+    Raised when a runtime is asked to start, fork or schedule a graph that it does not have. A
+    `Client` has no graphs and takes any name.
+
+    What to do: Correct the name, or call `Runtime.register(graph, name=…)` first.
+
+    Attributes:
+        name: The name.
+        known: The names that are registered.
+    """
 
     def __init__(self, name: str, known: list[str]) -> None:
         super().__init__(
@@ -234,7 +373,15 @@ class UnknownGraph(Error):
 
 
 class UnknownReflector(BadArgument):
-    """A reflection names a reflector that this process does not have."""
+    """A reflection names a reflector that this process does not have.
+
+    Raised when a worker drives the reflection. The reflection is `held`.
+
+    What to do: Register the reflector under this name again and retry the reflection, or cancel it.
+
+    Attributes:
+        name: Name of the reflector.
+    """
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(
@@ -245,7 +392,17 @@ class UnknownReflector(BadArgument):
 
 
 class ReflectionFailed(Error):
-    """A reflection failed for good. It is held until a person retries or cancels it."""
+    """A reflection failed and is not retried.
+
+    Raised when its result is awaited, after its last attempt. The reflection is `held`.
+
+    What to do: Correct the cause, then call `retry(id)` or `cancel()` of its executor, or use
+    `perdure reflections`.
+
+    Attributes:
+        id: Id of the reflection.
+        reason: Why it failed.
+    """
 
     def __init__(self, id: str, reason: str) -> None:
         super().__init__(
@@ -256,8 +413,17 @@ class ReflectionFailed(Error):
 
 
 class ReflectionLeft(Error):
-    """An executor was shut down before a reflection ended. The reflection is on disk, and the next
-    executor of the same name goes on with it."""
+    """An executor was shut down before a reflection ended.
+
+    Raised when the result of that reflection is awaited.
+
+    What to do: Nothing. The reflection is in the journal, and the next executor of the same name
+    goes on with it.
+
+    Attributes:
+        id: Id of the reflection.
+        executor: Name of the executor.
+    """
 
     def __init__(self, id: str, executor: str) -> None:
         super().__init__(
@@ -268,12 +434,31 @@ class ReflectionLeft(Error):
 
 
 class NotDurable(Error):
-    """A graph, or a call of it, cannot be made durable."""
+    """A graph, or a wait in it, cannot be made durable.
+
+    Raised when a graph is registered that was compiled with another checkpointer, or when a node
+    waits in a graph, or in a subgraph with `checkpointer=False`, where nothing would remember the
+    wait.
+
+    What to do: Compile the graph without a checkpointer and register it with a `Runtime`, or
+    compile it with `checkpointer=perdure.Saver(…)`.
+    """
 
 
 class NotFound(Error):
-    """The journal has no such run, wait, schedule, effect, checkpoint, prompt, dataset, experiment,
-    assistant or thread."""
+    """The journal has no run, wait, effect, checkpoint or other record of that id.
+
+    Raised when a method is given an id, a key or a name that does not exist, or when the run was
+    pruned.
+
+    What to do: Check the id, and that this is the right journal.
+
+    Attributes:
+        what: Kind of record: `run`, `wait`, `effect`, `checkpoint`, `schedule`, `prompt`,
+            `dataset`, `experiment`, `assistant`, `thread`, `token`, `worker`, `message` …
+        id: The id.
+        service: Where it was looked for, if not in the journal.
+    """
 
     def __init__(self, what: str, id: str, service: str = "") -> None:
         is_kept = what in ("prompt", "dataset", "experiment", "assistant", "token", "worker")
@@ -283,7 +468,16 @@ class NotFound(Error):
 
 
 class AlreadyExists(Error):
-    """There is an assistant or a thread with this id already. Nothing was changed."""
+    """An assistant or a thread with this id exists already.
+
+    Raised when it is created again. Nothing was changed.
+
+    What to do: Choose another id, or change the existing one.
+
+    Attributes:
+        what: `assistant` or `thread`.
+        id: The id.
+    """
 
     def __init__(self, what: str, id: str) -> None:
         super().__init__(f"There is {what} {id!r} already. Choose another id, or change that one.")
@@ -291,7 +485,17 @@ class AlreadyExists(Error):
 
 
 class ThreadBusy(Error):
-    """A thread has a run under way, and the call does not wait for it."""
+    """The thread has an unfinished run, and the call does not wait for it.
+
+    Raised when a run is started with `multitask_strategy="reject"`, and when a bound graph is
+    invoked or updated while its thread's run is paused, held, or driven elsewhere.
+
+    What to do: Wait for that run, resume, retry or cancel it, or start with another
+    `multitask_strategy`.
+
+    Attributes:
+        thread_id: The thread.
+    """
 
     def __init__(self, thread_id: str, why: str) -> None:
         super().__init__(
@@ -302,7 +506,17 @@ class ThreadBusy(Error):
 
 
 class WrongState(Error):
-    """The state of a run does not allow this. Nothing was changed."""
+    """The state of a run does not allow the call.
+
+    Raised when, for instance, a run that has ended is paused, or one that does not sleep is woken.
+    Nothing was changed.
+
+    What to do: Read the reason in the message; `get` shows the current state.
+
+    Attributes:
+        run_id: The run.
+        state: Its state.
+    """
 
     def __init__(self, run_id: str, state: str, verb: str, why: str) -> None:
         super().__init__(f"Run {run_id} is {state} and cannot {verb}: {why}")
@@ -310,7 +524,19 @@ class WrongState(Error):
 
 
 class GraphChanged(Error):
-    """The code of a graph changed, and lost the place from which a run was to go on."""
+    """The graph no longer has the place from which a run was to be forked.
+
+    Raised when `fork` is called without `as_node` and a node where the run stands was removed or
+    renamed.
+
+    What to do: Pass `register(renamed={…})` if a node has a new name, else `as_node`, the node
+    after which the fork goes on.
+
+    Attributes:
+        run_id: The run.
+        reason: What changed.
+        lost: The nodes that are gone.
+    """
 
     def __init__(self, run_id: str, reason: str, lost: Sequence[str]) -> None:
         super().__init__(f"Run {run_id} cannot be forked where it is: {reason}.")
@@ -318,7 +544,15 @@ class GraphChanged(Error):
 
 
 class AnswerRefused(Error):
-    """An answer was not accepted. Nothing was changed."""
+    """An answer was not accepted.
+
+    Raised when one of its subclasses applies. Nothing was changed.
+
+    What to do: Show the message to the person who answered.
+
+    Attributes:
+        wait_id: The wait.
+    """
 
     def __init__(self, wait_id: str, why: str) -> None:
         super().__init__(f"Wait {wait_id} does not accept this answer: {why}")
@@ -326,31 +560,69 @@ class AnswerRefused(Error):
 
 
 class AlreadyAnswered(AnswerRefused):
-    """The wait has been answered."""
+    """The question was answered before.
+
+    Raised when a second answer comes. The message says who answered, and when.
+
+    What to do: Show the person the first answer. `withdraw` takes it back, as long as the run has
+    not gone on with it.
+    """
 
 
 class WaitExpired(AnswerRefused):
-    """The answer came after `expires`."""
+    """The answer came too late.
+
+    Raised when a question is answered after its `expires`. The run has gone on without an answer.
+
+    What to do: Start a new run if the answer still matters, or give questions more time.
+    """
 
 
 class WaitClosed(AnswerRefused):
-    """The run ended, or asks something else now."""
+    """The question is no longer open.
+
+    Raised when its run has ended, asks something else now, or a signal withdrew the question.
+
+    What to do: List `waits` again, and answer the question that is open now.
+    """
 
 
 class WrongWait(AnswerRefused):
-    """The wait is for the clock, a signal or other runs, not for a person."""
+    """The wait is not for a person.
+
+    Raised when a wait for the clock, a signal or other runs is answered.
+
+    What to do: Use `wake` for a sleep and `signal` for a signal. A wait for runs ends with them.
+    """
 
 
 class BadAnswer(AnswerRefused):
-    """The answer does not fit the question's `response_schema` or dialect."""
+    """The answer does not fit the question.
+
+    Raised when it does not match the `response_schema`, or the format that
+    `HumanInTheLoopMiddleware` or the Agent Inbox expects. The question stays open.
+
+    What to do: Send an answer as the message describes it. `Wait.response_schema` has the schema.
+    """
 
 
 class LinkRefused(Error):
-    """A signed link to a question cannot be used. Nothing was changed."""
+    """A signed link to a question cannot be used.
+
+    Raised when one of its subclasses applies. Nothing was changed.
+
+    What to do: Ask for a new link, or sign in and answer in the inbox.
+    """
 
 
 class InvalidLink(LinkRefused):
-    """The signature of a link is wrong. The error does not name a question."""
+    """The signature of a link is wrong.
+
+    Raised when the link is incomplete, was changed, or was made with another journal. The error
+    does not name a question.
+
+    What to do: Copy the whole link from the message, or ask for a new one.
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -360,7 +632,15 @@ class InvalidLink(LinkRefused):
 
 
 class LinkExpired(LinkRefused):
-    """A link was used too late."""
+    """A link was used after its expiry.
+
+    Raised when its page is opened too late.
+
+    What to do: Ask for a new link, or sign in and answer in the inbox.
+
+    Attributes:
+        wait_id: The wait.
+    """
 
     def __init__(self, wait_id: str, when: str) -> None:
         super().__init__(
@@ -371,7 +651,15 @@ class LinkExpired(LinkRefused):
 
 
 class LinkSpent(LinkRefused):
-    """The question of a link was answered before, and the answer was withdrawn."""
+    """A link was made for an answer that has since been withdrawn.
+
+    Raised when the question of the link was answered, and the answer was withdrawn.
+
+    What to do: Ask for a new link, or sign in and answer in the inbox.
+
+    Attributes:
+        wait_id: The wait.
+    """
 
     def __init__(self, wait_id: str) -> None:
         super().__init__(
@@ -382,7 +670,17 @@ class LinkSpent(LinkRefused):
 
 
 class AlreadyAssigned(Error):
-    """The question is assigned to someone else. Nothing was changed."""
+    """The question is assigned to someone else.
+
+    Raised when `assign` is called and the current assignee is neither `by` nor `expected`. Nothing
+    was changed.
+
+    What to do: Pass `expected=assignee` to take the question over.
+
+    Attributes:
+        wait_id: The wait.
+        assignee: The current assignee.
+    """
 
     def __init__(self, wait_id: str, assignee: str) -> None:
         super().__init__(
@@ -392,7 +690,17 @@ class AlreadyAssigned(Error):
 
 
 class NotWithdrawn(Error):
-    """An answer cannot be withdrawn. Nothing was changed."""
+    """An answer cannot be withdrawn.
+
+    Raised when its run is driven now, has gone on with the answer, or the question was not
+    answered. Nothing was changed.
+
+    What to do: Try again after the segment, or fork the run from the checkpoint that the message
+    names.
+
+    Attributes:
+        wait_id: The wait.
+    """
 
     def __init__(self, wait_id: str, why: str) -> None:
         super().__init__(f"The answer to wait {wait_id} cannot be withdrawn: {why}")
@@ -400,11 +708,27 @@ class NotWithdrawn(Error):
 
 
 class Expired(Error):
-    """Inside an agent: an `ask`, or a `join`, without a default expired."""
+    """A wait in this node reached its deadline and has no default.
+
+    Raised when, inside a node, an `ask` was not answered before `expires`, or the runs of a `join`
+    did not end before `timeout`.
+
+    What to do: Pass `default=`, or catch this and take another path.
+    """
 
 
 class TakenBack(Error):
-    """Inside an agent: a signal withdrew an `ask` without a default. `value` is the signal's."""
+    """A signal withdrew the question of this node.
+
+    Raised when, inside a node, the signal named in `ask(unless=…)` came first, and the question has
+    no default.
+
+    What to do: Pass `default=`, or catch this and take another path.
+
+    Attributes:
+        name: Name of the signal.
+        value: Value of the signal.
+    """
 
     def __init__(self, name: str, value: object = None) -> None:
         super().__init__(
@@ -414,9 +738,17 @@ class TakenBack(Error):
 
 
 class JoinFailed(Error):
-    """Inside an agent: a run that `join` waited for is not done.
+    """A run that this node waited for did not end `done`.
 
-    `state` is `failed`, `cancelled`, or empty if the journal has no such run.
+    Raised when, inside a node, a run given to `join` failed or was cancelled, or is not in this
+    journal.
+
+    What to do: Catch this, or retry that run and then this one.
+
+    Attributes:
+        run_id: The run.
+        state: `failed` or `cancelled`. Empty if the journal has no such run.
+        why: Why it failed or was cancelled.
     """
 
     def __init__(self, run_id: str, state: str, why: str | None = None) -> None:
@@ -432,22 +764,50 @@ class JoinFailed(Error):
 
 
 class NotInRun(Error):
-    """A function for the nodes of a graph was called elsewhere."""
+    """A function for nodes or effects was called elsewhere.
+
+    Raised when `sleep`, `ask`, `wait_for` or `join` is called outside of a graph, or `key`,
+    `transaction` or `outbox` outside of an effect or a node.
+
+    What to do: Call it where the message says. A thread that a node starts needs the context:
+    `contextvars.copy_context().run`.
+    """
 
 
 class StepTimeout(Error):
-    """A step made no progress within the timeout of its graph."""
+    """A step made no progress within the `timeout` of its graph.
+
+    Raised when a worker stops such a segment. It is the `error` of the run, and counts as one
+    attempt.
+
+    What to do: Find out what the step waits for, or register the graph with a longer `timeout`.
+    """
 
 
 class NotDone(Error):
-    """Raise this in an effect that knows that nothing happened on the far side.
+    """Nothing happened on the far side.
 
-    Its outcome is then known: it is retried, also with `unknown="hold"`.
+    Raised by your own code, in an effect that knows that its call had no consequence: the
+    connection was refused, the request was rejected. The outcome is then known, so the call is
+    retried, even with `unknown="hold"`.
+
+    What to do: Raise it from your exception: `raise NotDone("…") from error`.
     """
 
 
 class EffectFailed(Error):
-    """An effect failed for good, with an exception that cannot be restored from its record."""
+    """An effect failed, and its exception cannot be restored from the record.
+
+    Raised when, inside a node, a failed effect is called again and the class of its exception is
+    not imported here or cannot be rebuilt, or when a person settled it as failed.
+
+    What to do: Catch this in the node, retry the run, or settle the effect as `retry` or `done`.
+
+    Attributes:
+        key: Key of the effect.
+        kind: Class of the exception, or the person who settled it.
+        message: Its message.
+    """
 
     def __init__(self, key: str, kind: str, message: str) -> None:
         super().__init__(f"Effect {key} failed: {kind}: {message}")
@@ -455,7 +815,17 @@ class EffectFailed(Error):
 
 
 class EffectTimeout(Error, TimeoutError):
-    """An effect took longer than its `timeout`. It may or may not have happened."""
+    """An effect took longer than its `timeout`. Also a `TimeoutError`.
+
+    Raised when, inside a node, one attempt exceeds the limit. It may or may not have happened, so
+    `verify`, `unknown` and `retry` apply.
+
+    What to do: Give the effect more time, or a `verify` that asks the far side.
+
+    Attributes:
+        key: Key of the effect.
+        seconds: The limit.
+    """
 
     def __init__(self, key: str, seconds: float) -> None:
         super().__init__(f"Effect {key} did not return within {seconds:g} s.")
@@ -463,10 +833,19 @@ class EffectTimeout(Error, TimeoutError):
 
 
 class EffectHeld(BaseException):
-    """The outcome of an effect is unknown, and its policy is to ask a person.
+    """The outcome of an effect is unknown, and a person has to settle it.
 
-    The run is held until `Runtime.settle`. Not an `Exception`, so that the agent's code does not
-    catch it and go on.
+    Raised when, inside a node, an effect with `unknown="hold"` was cut off or raised. The run is
+    `held`. With only the saver it reaches the caller of `invoke`. It is a `BaseException`, so that
+    `except Exception` in a node does not swallow it.
+
+    What to do: Find out whether the call happened, then call `settle(key, "done", result)`,
+    `"retry"` or `"fail"`, or use `perdure settle`. Do not catch this in a node.
+
+    Attributes:
+        key: Key of the effect.
+        effect: Name of the effect.
+        why: Why the outcome is unknown.
     """
 
     def __init__(self, key: str, name: str, why: str) -> None:
@@ -478,9 +857,17 @@ class EffectHeld(BaseException):
 
 
 class WaitCaught(BaseException):
-    """A node caught the exception by which `ask`, `sleep`, `wait_for`, `join` or `interrupt` waits.
+    """A node caught the exception by which it waits, and went on.
 
-    The question is stored, and the node runs again with its answer. Nothing after it is stored.
+    Raised when the node ends, to the caller of a bound graph or of a graph with only the saver. The
+    question is stored, the node runs again with the answer, and nothing it did after the wait is
+    stored. Under a worker the run just waits, and a warning is logged.
+
+    What to do: Catch narrower exceptions around `ask`, `sleep`, `wait_for`, `join` and `interrupt`,
+    or re-raise `langgraph.errors.GraphBubbleUp`.
+
+    Attributes:
+        node: Name of the node.
     """
 
     def __init__(self, node: str) -> None:
@@ -494,9 +881,18 @@ class WaitCaught(BaseException):
 
 
 class Postponed(BaseException):
-    """An effect is retried later; until then its run waits without a process.
+    """An effect will be retried later; until then its run waits without a process.
 
-    Not an `Exception`, so that the agent's code does not catch it and go on.
+    Raised when, inside a node, the pause before the next attempt is longer than five seconds. It is
+    a `BaseException`, so that `except Exception` in a node does not swallow it.
+
+    What to do: Nothing. The run goes on by itself. Do not catch this in a node.
+
+    Attributes:
+        key: Key of the effect.
+        effect: Name of the effect.
+        until: When it is retried, in milliseconds since 1970.
+        attempt: Number of the next attempt.
     """
 
     def __init__(self, key: str, name: str, until: int, attempt: int) -> None:
@@ -505,10 +901,18 @@ class Postponed(BaseException):
 
 
 class OrderChanged(BaseException):
-    """A node makes its calls in another order than before, and has to run again.
+    """A node calls its effects in another order than before, and has to run again.
 
-    A worker does so by itself. With only the saver, invoke the graph again. Not an `Exception`, so
-    that the agent's code does not catch it and go on.
+    Raised when, inside a node, an effect call finds that an earlier call got its record. A worker
+    runs the node again by itself. With only the saver, and from a bound graph, this reaches the
+    caller of `invoke`. It is a `BaseException`, so that `except Exception` in a node does not
+    swallow it.
+
+    What to do: Under a worker, nothing. Otherwise call `invoke(None, config)` again.
+
+    Attributes:
+        key: Key of the record.
+        effect: Name of the effect.
     """
 
     def __init__(self, key: str, name: str) -> None:
@@ -521,7 +925,16 @@ class OrderChanged(BaseException):
 
 
 class NotSettled(Error):
-    """An effect cannot be settled by a person now. Nothing was changed."""
+    """An effect cannot be settled now.
+
+    Raised when `settle` is called for an effect that has an outcome already, or whose run is being
+    driven. Nothing was changed.
+
+    What to do: List `effects` again; wait until the run is no longer driven.
+
+    Attributes:
+        key: Key of the effect.
+    """
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(f"Effect {key} cannot be settled: {why}")
@@ -529,10 +942,17 @@ class NotSettled(Error):
 
 
 class EffectRefused(BaseException):
-    """An effect was called in an evaluation that does not simulate it.
+    """An evaluation called an effect that it has no rule for.
 
-    It was not called, and the run fails. Not an `Exception`, so that the agent's code does not
-    catch it and go on.
+    Raised when, in a run of an evaluation, an effect, an unknown tool or a write to the store is
+    reached without a rule. The call is not made, and the run fails. It is a `BaseException`, so
+    that `except Exception` in a node does not swallow it.
+
+    What to do: Simulate the effect: `evaluate(…, effects={name: value_or_function})`.
+
+    Attributes:
+        effect: Name of the effect.
+        why: Why it was refused.
     """
 
     def __init__(self, name: str, why: str) -> None:
@@ -544,7 +964,16 @@ class EffectRefused(BaseException):
 
 
 class Unanswered(Error):
-    """A run of an evaluation waits for something that its example does not have. The run fails."""
+    """A run of an evaluation waits for something that its example does not have.
+
+    Raised when the run asks more questions than `Example.answers` has, or waits for a signal that
+    is not in `Example.signals`. The run fails with it.
+
+    What to do: Add the answer or the signal to the example.
+
+    Attributes:
+        run_id: The run.
+    """
 
     def __init__(self, run_id: str, what: str, hint: str) -> None:
         super().__init__(f"Run {run_id} of an evaluation {what}. {hint}")
@@ -552,7 +981,16 @@ class Unanswered(Error):
 
 
 class ExperimentChanged(Error):
-    """An experiment of this name has other settings. Nothing was changed or started."""
+    """An experiment of this name was begun with other settings.
+
+    Raised when `evaluate` is called with the name of an existing experiment and another dataset
+    version, target, evaluators, repetitions or effects. Nothing was changed or started.
+
+    What to do: Use another experiment name, or the settings it was begun with.
+
+    Attributes:
+        experiment: Name of the experiment.
+    """
 
     def __init__(self, name: str, what: str) -> None:
         super().__init__(

@@ -319,8 +319,10 @@ class Run:
 class Wait:
     """A snapshot of an open wait: for the clock, a person, a signal or other runs.
 
-    for wait in await runtime.waits(kind="human"):
-        await runtime.answer(wait.id, ask_a_person(wait.value))
+    Answer the open questions:
+
+        for wait in await runtime.waits(kind="human"):
+            await runtime.answer(wait.id, ask_a_person(wait.value))
     """
 
     id: str
@@ -694,7 +696,9 @@ class Schedule:
 class Example:
     """One example of a dataset: an input, and the output expected for it.
 
-    Example({"to": "ada"}, expected={"subject": "Engines"}, answers=[{"approved": True}])
+    The run of this one asks a person once:
+
+        Example({"to": "ada"}, expected={"subject": "Engines"}, answers=[{"approved": True}])
     """
 
     input: Any
