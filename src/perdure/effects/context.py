@@ -63,10 +63,19 @@ def current() -> EffectContext | None:
 
 
 def key() -> str:
-    """The key of the effect this is called in: the same for every attempt, process and deploy.
+    """The idempotency key of the effect that calls it: the same for every attempt and process.
 
-    Pass it to the far side, so that it can tell a second attempt from a second order. Outside of
-    a run each call has a new one.
+    For the function of an effect, its `verify` and its `compensate`. Pass it to the far side, so
+    that it can tell a second attempt from a second order. A function that asks for its key is
+    assumed to pass it on, so its outcome is committed with the next write instead of being waited
+    for. Outside of a run each call gets a new key.
+
+    Returns:
+        The business key of the effect, or a hash of the run, the task, the name and the place of
+        the call.
+
+    Raises:
+        NotInRun: It is called outside of an effect.
     """
     context = current()
     if context is None:
@@ -81,12 +90,18 @@ def key() -> str:
 
 
 def transaction() -> Any:
-    """The connection of a transactional effect: what it writes is committed with the outcome, or
-    not at all.
+    """The journal's connection, inside the transaction of a transactional effect.
 
-    On SQLite it has the methods of `sqlite3.Connection` for statements, on PostgreSQL it is a
-    `psycopg.Connection` inside a transaction. On D1 it has `execute` and `executemany`, which only
-    write. Do not commit it, roll it back or keep it.
+    What the function writes with it is committed with the outcome of the effect, or not at all. Do
+    not commit it, roll it back or keep it.
+
+    Returns:
+        On SQLite an object with `execute`, `executemany` and `cursor` of `sqlite3.Connection`. On
+        PostgreSQL a `psycopg.Connection`. On D1 an object with `execute` and `executemany`, which
+        only write.
+
+    Raises:
+        NotInRun: It is called outside of an effect with `transactional=True`.
     """
     context = current()
     if context is None or context.transaction is None:

@@ -58,20 +58,62 @@ def effect(
 
 
 def effect(function: Any = None, /, **options: Any) -> Any:
-    """Record the calls of a function that leave the process.
+    """Record the calls of a function that leaves the process: a recorded call never repeats.
 
-    name           part of the key; by default the name of the function
-    key            returns a business key from the arguments; it guards across runs and threads
-    verify         asks the far side, with the same arguments, about a call whose outcome is
-                   unknown. It returns the outcome, `Done(None)` if that is None, or None if the
-                   call did not happen
-    unknown        without verify: "retry" calls again with the same key, "hold" holds the run
-                   until a person settles the effect
-    transactional  what it writes with `perdure.transaction()` is committed with its outcome
-    retry          how often to try after an exception; None: the first one is final
-    timeout        seconds, or a timedelta, for one attempt
-    compensate     undoes it when its run is cancelled: called with the result, then the arguments
-    record         what to store of arguments and result: names of arguments, or a `Record`
+    For functions and methods, plain or coroutine. In a run, under a runtime or with only the saver,
+    an intent with the arguments and the key is on disk before the call, and the outcome after it.
+    When the node runs again, a recorded outcome is returned, or its exception raised, and the
+    function is not called. Outside of a run the decorated function is the plain function.
+
+        @perdure.effect
+        def send(to): ...
+
+        @perdure.effect(verify=find_order, retry=perdure.Retry(attempts=5))
+        def order(item): ...
+
+    If the process dies between intent and outcome, the outcome is unknown. `transactional`,
+    `verify` and `unknown`, in this order, decide what happens then.
+
+    Keyword Args:
+        name (str): Name of the effect. It is part of the key, and finds compensations. Keep it when
+            you rename a function under a sleeping run. Two effects with `key` or `compensate` need
+            two names. Default: the qualified name of the function.
+        key (Callable): Returns a business key from the arguments of the call: text, or a value that
+            JSON can hold, not None. Calls with the same name and business key have one outcome,
+            across runs and threads. It outlives `prune`, and ends with `erase` of its thread or a
+            compensation. Default: a key from the run, the task and the place of the call.
+        verify (Callable): Asks the far side about a call with an unknown outcome, after a crash or
+            an exception. It gets the same arguments, and `perdure.key()` works inside it. It
+            returns the result of the call, `Done(result)` if that may be None, or None if the call
+            did not happen; then the call is made. If it raises, it is retried as `retry` allows,
+            then the run is held. Must be a plain function if the effect is one.
+        unknown (Literal["retry", "hold"]): What happens to a call with an unknown outcome without
+            `verify`. `"retry"` calls again with the recorded arguments and the same key. `"hold"`
+            holds the run until a person calls `settle`; only `NotDone` is retried then. Default:
+            `"retry"`.
+        transactional (bool): Commit what the function writes with `perdure.transaction()` together
+            with the outcome, so that the outcome is never unknown. For plain functions, without
+            `verify` and `timeout`. Inside it no other effect, wait or recorded read can be called.
+            On SQLite nothing else can write while it runs. Default: False.
+        retry (Retry | None): How often the call is retried after an exception. A pause of more than
+            five seconds is a clock wait of the run, and holds no process. None: the first exception
+            is final. Default: `Retry()`, three attempts.
+        timeout (float | timedelta): Seconds, or a timedelta, for one attempt. After that it raises
+            `EffectTimeout`, and the outcome is unknown. A coroutine is cancelled; the thread of a
+            plain function cannot be stopped, and its result is dropped. Default: no limit.
+        compensate (Callable): Undoes the effect when its run is cancelled. It is called with the
+            result, then with the recorded arguments by name, and is itself an effect with the same
+            `retry` and `unknown`. The worker that cancels must have imported its module. Not with
+            only the saver.
+        record (Record | Iterable[str]): Which parts of arguments and result are stored: names of
+            arguments, or a `Record`. Default: everything except secrets.
+
+    Returns:
+        The decorated function, with the same signature.
+
+    Raises:
+        BadArgument: An option is unknown, options exclude each other, or the function is a
+            generator, whose result cannot be recorded.
     """
     if unknown := options.keys() - OPTIONS:
         raise BadArgument(f"@perdure.effect has no option {sorted(unknown)[0]!r}.")

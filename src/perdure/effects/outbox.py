@@ -21,7 +21,22 @@ from perdure.serde import places
 
 
 def outbox(topic: str, payload: Any = None) -> str:
-    """Send a message once this is committed. Gives its id."""
+    """Store a message that workers deliver once it is committed.
+
+    Inside a transactional effect it is committed with the effect's writes. Elsewhere in a node it
+    is an effect of its own. Workers whose runtime has a handler for the topic (`Runtime.deliver`)
+    deliver it at least once, always with the same id, in any order.
+
+    Args:
+        topic: Topic of the message.
+        payload: Its content: anything that can be stored.
+
+    Returns:
+        The id of the message.
+
+    Raises:
+        NotInRun: It is called outside of a node.
+    """
     topic, context = check_text("topic", topic), current()
     if context is not None and context.transaction is not None:
         simulated = simulation.give("outbox", topic, payload)

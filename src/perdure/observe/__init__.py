@@ -47,10 +47,19 @@ def __getattr__(name: str) -> Any:
 
 
 def from_env() -> list[Any]:
-    """The observers that the environment configures, with the variables of OpenTelemetry and
-    LangSmith. None of them: nothing is imported, and nothing is sent. Raises `BadArgument` for
-    values that cannot work. If an extra is missing, a warning says so: a platform may set the
-    variables for all its programs."""
+    """The observers that the variables of OpenTelemetry and LangSmith configure.
+
+    `Runtime(observe=True)`, `perdure worker`, `tick`, `serve` and `dev` use them. If no variable is
+    set, nothing is imported and nothing is sent. If the packages of an extra are missing, a warning
+    is logged and its observer left out: a platform may set the variables for all its programs.
+
+    Returns:
+        `OpenTelemetry()` if an OTLP endpoint for traces is set, `Metrics(otlp=True)` if one for
+        metrics is, `LangSmith()` if `LANGSMITH_TRACING` and `LANGSMITH_API_KEY` are.
+
+    Raises:
+        BadArgument: A variable has a value that cannot work.
+    """
     found: list[Any] = []
     endpoints = {signal: _otlp_endpoint(signal) for signal in ("TRACES", "METRICS")}
     _warn_of_grpc([signal for signal, variable in endpoints.items() if variable])

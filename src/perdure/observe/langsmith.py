@@ -50,13 +50,21 @@ def _client() -> Client:
 
 
 class LangSmith(TraceSink):
-    """Sends each segment of a run as a trace, and scores as feedback.
+    """Observer that sends each segment of a run to LangSmith as a trace, and scores as feedback.
 
-    Without a `client`, LangSmith's variables configure it: LANGSMITH_ENDPOINT, _API_KEY, _PROJECT,
-    _WORKSPACE_ID, _HIDE_INPUTS, _HIDE_OUTPUTS, _HIDE_METADATA and _TRACING_SAMPLING_RATE. What your
-    own `client` hides or anonymizes is hidden here too.
+    Needs the extra `langsmith`. Configure all workers of a journal alike.
 
         runtime = Runtime("sqlite:///agents.db", observe=LangSmith())
+
+    Args:
+        client: A LangSmith client. What it hides or anonymizes is hidden here too. Default: one
+            that LangSmith's variables configure: `LANGSMITH_ENDPOINT`, `LANGSMITH_API_KEY`,
+            `LANGSMITH_WORKSPACE_ID`, `LANGSMITH_HIDE_INPUTS`, `LANGSMITH_HIDE_OUTPUTS`,
+            `LANGSMITH_HIDE_METADATA`, `LANGSMITH_TRACING_SAMPLING_RATE`.
+        project: The project. Default: `LANGSMITH_PROJECT`, or `default`.
+
+    Raises:
+        BadArgument: The variables configure a client that cannot work.
     """
 
     name = "langsmith"

@@ -52,8 +52,14 @@ def feedback_id(run_id: str, name: str, about: str) -> uuid.UUID:
 
 
 def langsmith_run_ids(run_id: str, events: Iterable[Event]) -> dict[int, uuid.UUID]:
-    """The ids of the LangSmith runs of the segments that have ended, by segment number. `events` is
-    the whole history of the run: `runtime.events(run_id)`.
+    """The ids of the LangSmith runs that stand for the segments of a run.
+
+    Args:
+        run_id: The run.
+        events: Its whole history: `runtime.events(run_id)`.
+
+    Returns:
+        The ids by segment number, of the segments that have ended.
     """
     spans = TraceFold().spans(events)
     return {

@@ -41,15 +41,18 @@ class _Driven:
 
 
 class Logs:
-    """An observer that logs each event in one line, to the logger `perdure.events`.
+    """Observer that logs each event in one line, without content.
 
     A line has the time, the kind, run, thread, graph, segment and worker, and the fields of the
     event that are not content: no input, output, argument, answer, label, reason or error message.
-    Of an error, only the kind is logged. `json=True` makes each line a JSON object. `logger` is
-    another logger, or its name. Levels: warning for `recovered`, `failed`, `held` and `expired`,
-    info for all others.
+    Of an error, only the kind is logged. The level is warning for `recovered`, `failed`, `held` and
+    `expired`, info for all others.
 
         runtime = Runtime(observe=Logs(json=True))
+
+    Args:
+        json: Log JSON objects instead of `name=value` text.
+        logger: A logger, or its name.
     """
 
     def __init__(self, *, json: bool = False, logger: logging.Logger | str = LOGGER) -> None:
@@ -60,7 +63,7 @@ class Logs:
     def on_event(
         self, kind: str, run_id: str, thread_id: str, data: Mapping[str, Any], at: datetime
     ) -> None:
-        """Log one event."""
+        """Log one event. The parameters are those of `Observer.on_event`."""
         fields = safe_fields(kind, data)
         driven = self._remember(kind, run_id, fields, at)
         line = {

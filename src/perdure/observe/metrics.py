@@ -55,14 +55,18 @@ class _Driven:
 
 
 class Metrics:
-    """Counts what happens in this process and in the journal, for Prometheus and OTLP.
+    """Observer that counts what happens in this process and in the journal.
 
-    `rt.asgi()` serves it at `/metrics`; `listen="127.0.0.1:9464"` does in a process without a web
-    server. With `otlp` it is exported as the standard `OTEL_*` variables say. The journal is
-    counted at most every `count_every`, and for at most a hundredth of the time; with
-    `timedelta(0)` at each scrape.
+    For Prometheus and OTLP. `rt.asgi()` serves it at `/metrics`.
 
         runtime = Runtime(observe=Metrics())
+
+    Args:
+        count_every: How long a count of the journal is kept. Counting takes at most 1 % of the
+            time, so a slow count is kept longer. `timedelta(0)` counts at each scrape.
+        listen: Serve `/metrics` at this port, or `host:port`, for a process without a web server.
+            Without a host, on this machine only.
+        otlp: Export over OTLP, as the `OTEL_*` variables say. Needs the extra `otel`.
     """
 
     def __init__(
@@ -77,7 +81,7 @@ class Metrics:
         self._gauges = JournalGauges(count_every.total_seconds())
         self._closers: list[Callable[[], None]] = []
         self.port: int | None = None
-        """The port that it listens at."""
+        """The port at which it listens, if it does."""
         self._runs: dict[str, _Driven] = {}
         self._families: list[Family] = []
 
@@ -164,7 +168,7 @@ class Metrics:
         self.reopen()
 
     def reopen(self) -> None:
-        """Listen, and export, if that is asked for: from the start, and again after `close`."""
+        """Start to listen and to export, if configured. Called again after `close`."""
         if self._listen is not None:
             self.serve(self._listen)
         if self._otlp:
@@ -175,7 +179,17 @@ class Metrics:
             self._closers.append(OTLPExport(self).close)
 
     def serve(self, listen: str) -> str:
-        """Serve `/metrics` at a port, or host:port, until this is closed. Returns its address."""
+        """Serve `/metrics` until `close`.
+
+        Args:
+            listen: A port, or `host:port`. Without a host, on this machine only.
+
+        Returns:
+            The address.
+
+        Raises:
+            BadArgument: The port is invalid or taken.
+        """
         from perdure.observe.metrics_server import MetricsServer
 
         server = MetricsServer(self, listen)
@@ -184,7 +198,7 @@ class Metrics:
         return server.address
 
     def close(self) -> None:
-        """Export what was measured until now, and stop."""
+        """Export the last numbers, and stop. Closing the runtime does it too."""
         if self._engine is not None and self._engine.is_open:
             with contextlib.suppress(Error):
                 self._engine.journal.drain()  # so that the last events are counted
@@ -192,13 +206,18 @@ class Metrics:
             self._closers.pop()()
 
     def collect(self) -> list[Family]:
-        """Every family as it is now. Reads the journal, unless it was counted just now."""
+        """Every metric as it is now. Reads the journal, unless it was counted just now."""
         return [*self._families, *self._gauges.collect()]
 
     # -- commits: in the thread that commits
 
     def on_commit(self, batch: Sequence[QueuedOperation[Any]], seconds: float) -> None:
-        """Called by the journal after each commit."""
+        """Measure a commit. The journal calls it after each.
+
+        Args:
+            batch: The operations that were committed together.
+            seconds: How long the commit took.
+        """
         self._commit_seconds.observe(seconds)
         self._batch.observe(len(batch))
         for queued in batch:
@@ -228,7 +247,7 @@ class Metrics:
     def on_event(
         self, kind: str, run_id: str, thread_id: str, data: Mapping[str, Any], at: datetime
     ) -> None:
-        """Called for each event after its commit."""
+        """Count one event. The parameters are those of `Observer.on_event`."""
         self._events.add((kind,))
         if saved := data.get("saved"):
             for what, counted in self._saved.items():

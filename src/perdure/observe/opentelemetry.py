@@ -60,14 +60,20 @@ class _Resource(Resource):
 
 
 class OpenTelemetry(TraceSink):
-    """Exports one trace per run.
+    """Observer that exports one OpenTelemetry trace per run, across all processes that drive it.
 
-    Without an `exporter`, spans go to the OTLP endpoint that OTEL_EXPORTER_OTLP_* configures, over
-    HTTP. The default `resource` comes from OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
-    Configure all workers alike. `content` adds the arguments and results of effects; its default is
-    OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT.
+    Needs the extra `otel`. Configure all workers of a journal alike.
 
         runtime = Runtime("sqlite:///agents.db", observe=OpenTelemetry())
+
+    Args:
+        exporter: An exporter of OpenTelemetry's SDK. Default: OTLP over HTTP, to the endpoint in
+            `OTEL_EXPORTER_OTLP_*`.
+        resource: The resource of the spans. Default: from `OTEL_SERVICE_NAME` and
+            `OTEL_RESOURCE_ATTRIBUTES`; the service is named `perdure` if neither names it.
+        content: Whether spans have the stored arguments and results of effects, at most 16,384
+            characters of each. Default: `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`, or
+            False.
     """
 
     name = "otel"

@@ -80,7 +80,7 @@ class TraceSink:
             self._exporter.nudge()
 
     def flush(self) -> None:
-        """Export now what is due. It blocks. Closing the runtime does it too."""
+        """Export now what is due, and wait until it is done. Closing the runtime does it too."""
         if self._exporter is not None:
             while self._exporter.export_due():
                 pass

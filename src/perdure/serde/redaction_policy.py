@@ -32,11 +32,12 @@ MOST_STEPS = 100_000
 
 @dataclass(frozen=True)
 class SecretPattern:
-    """A regular expression, and where the secrets are in the text it finds; by default it is one
-    itself."""
+    """A regular expression that finds secrets."""
 
     regex: str
+    """The regular expression."""
     spans: Callable[[str], Iterator[tuple[int, int]]] | None = None
+    """Finds the secrets inside a match, as pairs of start and end. None: the whole match."""
 
 
 def _card_numbers(found: str) -> Iterator[tuple[int, int]]:
@@ -68,24 +69,33 @@ def _is_card_number(found: str) -> bool:
 
 @dataclass(frozen=True)
 class Redaction:
-    """What must not be stored, by name and by pattern.
+    """What a journal must never hold, by name and by pattern.
 
-    `keys` are names of dict keys, fields, arguments and channels, or globs of them; `api_key` is
-    also `apiKey` and `API-Key`. The whole value under such a name is replaced, unless it is None.
-    `patterns` are regular expressions for texts, or the ready-made `Redaction.EMAIL`, `CARD`
-    (with a valid check digit) and `TOKEN`; what they find is replaced. A pattern needs an upper
-    bound on each repeat: `\\w{1,64}`, not `\\w+`.
+    Secrets are replaced before anything is stored, so nodes see the replacement too. Pass the same
+    policy to every `Runtime`, `Client` and `Saver` of a journal.
 
         Runtime(redact=Redaction(keys=["iban", "*_pin"], patterns=[Redaction.EMAIL]))
+
+    Raises:
+        BadArgument: A key is only wildcards, a pattern is invalid or may take very long, or
+            `replace` is empty.
     """
 
     keys: Iterable[str] = ()
+    """Names whose whole value is replaced, unless it is None: dict keys, fields, arguments and
+    channels, or globs of them with `*` and `?`. `api_key` is also `apiKey` and `API-Key`."""
     patterns: Iterable[str | re.Pattern[str] | SecretPattern] = ()
+    """Regular expressions, or `Redaction.EMAIL`, `CARD` and `TOKEN`. Their matches in texts are
+    replaced. Each repeat needs an upper bound: `\\w{1,64}`, not `\\w+`."""
     replace: str = HIDDEN
+    """The replacement."""
 
     EMAIL: ClassVar[SecretPattern]
+    """Finds e-mail addresses."""
     CARD: ClassVar[SecretPattern]
+    """Finds card numbers: 13 to 19 digits with a valid check digit, alone or in groups."""
     TOKEN: ClassVar[SecretPattern]
+    """Finds bearer tokens, API keys of known forms, and JWTs."""
 
     def __post_init__(self) -> None:
         for name in ("keys", "patterns"):

@@ -19,7 +19,10 @@ MIB = 1024 * 1024
 
 
 class ServerSettings(TypedDict, total=False):
-    """The keyword arguments of `Runtime.asgi()` and `Runtime.router()`."""
+    """Types of the keyword arguments of `Runtime.asgi()` and `Runtime.router()`.
+
+    `ServerOptions` has the meaning and the default of each.
+    """
 
     secret: str | None
     worker: bool
@@ -44,53 +47,65 @@ class ServerSettings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Every setting of a runtime's HTTP server."""
+    """The keyword arguments of `Runtime.asgi()` and `Runtime.router()`, with their defaults."""
 
     secret: str | None = None
-    """Bearer token of `/cron/tick`; default: `PERDURE_CRON_SECRET`. Without either, it is off."""
+    """Bearer token of `POST /cron/tick`. Default: `PERDURE_CRON_SECRET`. Without either, the route
+    is off."""
     worker: bool = True
-    """Whether the lifespan runs a worker. If not, run workers elsewhere."""
+    """Run a worker while the application's lifespan runs. If not, run workers elsewhere."""
     concurrency: int = 50
     """Segments that the worker drives at once."""
     grace: float = 10.0
     """Seconds that running steps have to finish when the server stops."""
     auth: Any = None
-    """A `langgraph_sdk.Auth` with the handlers that authenticate and authorise callers."""
+    """A `langgraph_sdk.Auth` with handlers that authenticate and authorise callers."""
     insecure: bool = False
     """Require no token, even from other machines."""
     hosts: tuple[str, ...] = ()
-    """Host names the server answers to, besides loopback names; `*` is any."""
+    """Host names the server answers to, besides loopback names: `agents.example.com`,
+    `*.example.com`, or `*` for any."""
     cors: tuple[str, ...] = ()
-    """Origins of web pages that may call this server; `*` is any."""
+    """Origins of web pages that may call this server: `https://app.example.com`,
+    `https://*.example.com`, or `*` for any."""
     store: Any = None
-    """A LangGraph `BaseStore` for graphs without their own."""
+    """A LangGraph `BaseStore` for graphs without their own. Default: the runtime's."""
     configurable_headers: tuple[str, ...] = ()
-    """Patterns of request headers to pass on in `configurable`, such as `x-my-*`; `!` excludes."""
+    """Patterns of request headers that are copied to `configurable` of a run: `x-tenant`, `x-my-*`;
+    `!x-my-key` excludes one."""
     hook_secrets: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
-    """Standard Webhooks secrets of `/perdure/hooks/{thread_id}/{name}`, by signal name;
-    default: those in `PERDURE_HOOK_SECRETS`, a JSON object."""
+    """Standard Webhooks secrets of `POST /perdure/hooks/{thread_id}/{name}`, by signal name.
+    Default: the JSON object in `PERDURE_HOOK_SECRETS`."""
     hook_headers: tuple[str, ...] = ()
-    """Patterns of headers of such a webhook to pass on in the signal, such as `x-event-*`."""
+    """Patterns of headers of such a webhook that are passed on in the signal: `x-event-*`."""
     max_body: int = 8 * MIB
-    """Largest body of a request, in bytes."""
+    """Largest body of a request, in bytes. A larger one gets 413."""
     body_timeout: float = 30.0
-    """Seconds in which a request's body must arrive."""
+    """Seconds in which the body of a request must arrive. A later one gets 408."""
     max_streams: int = 1000
-    """Streams that may be open at once."""
+    """Streams that may be open at once. One more gets 503 with `Retry-After`."""
     ui: bool = False
     """Serve the inbox and the dashboard under `/ui`."""
     ui_user: Any = None
-    """Identifies the viewer of a page: a callable that takes the request and returns a `UiUser`, a
-    name, or None if they are not signed in. Replaces the sign-in page."""
+    """A callable, plain or async, that takes the request and returns the person who is signed in to
+    your application: a `UiUser`, its fields as a mapping, a name, or None. Replaces the sign-in
+    page."""
     ui_proxy: Any = None
-    """A `TrustedProxy` that signs people in, and names them in a header."""
+    """A `TrustedProxy` that signs people in and names them in a header."""
     trace_url: str | None = None
-    """URL template of a run's trace, with `{trace_id}` or `{run_id}`; default:
-    `PERDURE_TRACE_URL`. The page of a run links to it."""
+    """URL template of a run's trace, with `{trace_id}` or `{run_id}`. The page of a run links to
+    it. Default: `PERDURE_TRACE_URL`."""
 
     @classmethod
     def of(cls, settings: ServerSettings) -> ServerOptions:
-        """Check settings. Raises `BadArgument` for an unknown name or an invalid value."""
+        """Check settings, and fill in those of the environment.
+
+        Args:
+            settings: The keyword arguments.
+
+        Raises:
+            BadArgument: A name is unknown, or a value is invalid.
+        """
         known = {one.name for one in fields(cls)}
         for name in settings:
             if name not in known:

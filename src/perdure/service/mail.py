@@ -25,24 +25,32 @@ _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]+(\.[A
 
 @dataclass(frozen=True)
 class Mail:
-    """Sends mail about new questions: `Runtime(mail=Mail(...), public_url=...)`.
+    """Sends e-mail about new questions: `Runtime(mail=Mail(…), public_url=…)`.
 
-    `server` is the URL of an SMTP server, such as `smtp://user:password@host:587?starttls` or
-    `smtps://user:password@host`. Each address in `to` gets its own message, with a link that
-    answers in this person's name. `events` are a subset of those of a `Webhook`. With
-    `content=False` a message has the link and nothing of the question. `link_expires` is how long a
-    link works. `name` is part of the topic of the messages. `tls` is an `ssl.SSLContext` with the
-    trusted certificates, by default those of the system.
+    Each recipient gets a message with a link that answers in this person's name.
+
+    Raises:
+        BadArgument: The server, an address, an event, the name or a time is invalid.
     """
 
     server: str = field(repr=False)
+    """URL of the SMTP server: `smtps://user:password@host` (TLS, port 465),
+    `smtp://user:password@host?starttls` (port 587), or `smtp://host?plaintext` to send without
+    encryption. Percent-encode special characters in the password."""
     sender: str
+    """Address of the sender, with or without a name: `Agents <agents@example.com>`."""
     to: Sequence[str]
+    """1 to 20 recipients."""
     events: Sequence[str] = (QUESTION_WAITING,)
+    """What is mailed: some of the events of a `Webhook`."""
     content: bool = True
+    """Whether the mail shows the question. If not, it has the name of the graph and the link."""
     link_expires: timedelta = LASTS
+    """How long a link works, at least a minute. Default: seven days."""
     name: str = "mail"
+    """Part of the topic of the messages."""
     tls: ssl.SSLContext | None = None
+    """Trusted certificates. Default: those of the system."""
 
     def __post_init__(self) -> None:
         SmtpServer.of(self.server)

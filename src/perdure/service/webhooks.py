@@ -38,19 +38,27 @@ _LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loop
 
 @dataclass(frozen=True)
 class Webhook:
-    """An endpoint that is notified of questions and runs: `Runtime(webhooks=[Webhook(...)])`.
+    """An endpoint that is notified of questions and runs: `Runtime(webhooks=[Webhook(…)])`.
 
-    `events` are among `question.waiting`, `run.held`, `run.failed` and `run.done`.
-    `secret` signs each request: a `whsec_` secret, or several during a rotation. `name` is part of
-    the topic of its messages, and by default derived from the URL: set it to be able to change the
-    URL while messages wait. `allow_private` allows `http`, and addresses that are not public.
+    Requests follow the Standard Webhooks specification. They are delivered at least once, and
+    repeated for days.
+
+    Raises:
+        BadArgument: The URL, a secret, an event or the name is invalid.
     """
 
     url: str
+    """Where requests are sent: an `https` URL with a public address."""
     secret: str | Sequence[str] = ()
+    """Signs each request: `whsec_` and the base64 of 24 to 64 random bytes. Several during a
+    rotation. Without one, requests are not signed."""
     events: Sequence[str] = (QUESTION_WAITING, "run.held", "run.failed")
+    """What it is notified of: some of `question.waiting`, `run.held`, `run.failed`, `run.done`."""
     name: str = ""
+    """Name of the endpoint, at most 64 characters. Default: derived from the URL. Set it to be able
+    to change the URL while messages wait."""
     allow_private: bool = False
+    """Allow `http`, and addresses that are not public."""
 
     def __post_init__(self) -> None:
         check_url(self.url, allow_private=self.allow_private)
@@ -60,6 +68,7 @@ class Webhook:
 
     @property
     def endpoint(self) -> Endpoint:
+        """The endpoint, as the outbox knows it."""
         name = self.name or hashlib.sha256(self.url.encode()).hexdigest()[:12]
         asks = QUESTION_WAITING in self.events
         return Endpoint(topic_of_endpoint(name), name, states_of(self.events), questions=asks)
@@ -67,13 +76,16 @@ class Webhook:
 
 @dataclass(frozen=True)
 class RunWebhooks:
-    """How runs' own webhooks are signed, and which URLs they may have.
+    """How the webhooks of single runs are sent: `start(webhook=url)`.
 
-    `secret` and `allow_private` are those of `Webhook`. Without a secret they are not signed.
+    Raises:
+        BadArgument: A secret is invalid.
     """
 
     secret: str | Sequence[str] = ()
+    """Signs each request, as in `Webhook`. Without one, requests are not signed."""
     allow_private: bool = False
+    """Allow `http`, and addresses that are not public."""
 
     def __post_init__(self) -> None:
         secrets_of(self.secret)

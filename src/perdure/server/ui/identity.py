@@ -38,39 +38,55 @@ from perdure.server.ui.signing import Session
 
 @dataclass(frozen=True)
 class UiUser:
-    """A person, as `ui_user` returns them: their name for the record, and what they may do."""
+    """The person who is signed in, as `ui_user` returns them."""
 
     name: str
+    """Name for the record. An empty one is not signed in."""
     scopes: Sequence[str] = ("answer",)
+    """What the person may do: `read`, `start`, `answer` (which includes `read`) or `admin`."""
 
     @property
     def caller(self) -> Caller:
+        """The same, as the server checks it. Raises `BadArgument` for an unknown scope."""
         return Caller(self.name, scopes_of(self.scopes))
 
 
 @dataclass(frozen=True)
 class TrustedProxy:
-    """A proxy that signs people in, and names them in a header.
+    """A proxy that signs people in and names them in a header.
 
-    `addresses` are the proxy's own: in requests from elsewhere the header is ignored. `admins` may
-    do everything, all others may read and answer. If uvicorn serves your application, run it with
-    `--no-proxy-headers`; otherwise it hides the proxy's address.
+    If uvicorn serves your application, run it with `--no-proxy-headers`; otherwise it hides the
+    proxy's address.
+
+    Raises:
+        BadArgument: `addresses` is not a list, or the header is empty.
     """
 
     addresses: Sequence[str]
+    """Addresses of the proxy. The header is ignored in requests from elsewhere."""
     header: str
+    """The header, such as `X-Forwarded-User`. The proxy must remove it from incoming requests."""
     admins: Sequence[str] = ()
+    """People who may do everything. All others may read and answer."""
 
     def __post_init__(self) -> None:
         if isinstance(self.addresses, str) or not self.addresses or not self.header.strip():
             raise BadArgument("ui_proxy needs a list of addresses, and the name of a header.")
 
     def sent(self, request: Request) -> bool:
-        """Whether a request comes from the proxy."""
+        """Whether a request comes from the proxy.
+
+        Args:
+            request: The request.
+        """
         return request.client is not None and request.client.host in self.addresses
 
     def user_of(self, request: Request) -> UiUser | None:
-        """The person in the header, if the request comes from the proxy."""
+        """The person in the header, if the request comes from the proxy.
+
+        Args:
+            request: The request.
+        """
         if not self.sent(request):
             return None
         names = [one.strip() for one in request.headers.getlist(self.header)]
