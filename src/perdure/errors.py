@@ -84,8 +84,8 @@ class SchemaTooNew(Error):
     What to do: Upgrade perdure in this process.
 
     Attributes:
-        found: Schema version of the journal.
-        known: Newest schema version that this perdure knows.
+        found (int): Schema version of the journal.
+        known (int): Newest schema version that this perdure knows.
     """
 
     def __init__(self, found: int, known: int) -> None:
@@ -116,9 +116,9 @@ class Unsupported(Error):
     What to do: Do less at once, or use a journal on SQLite or PostgreSQL.
 
     Attributes:
-        operation: The operation that was refused.
-        need: What it needs.
-        limit: The limit. None if the database lacks the feature.
+        operation (str): The operation that was refused.
+        need (str): What it needs.
+        limit (int | None): The limit. None if the database lacks the feature.
     """
 
     def __init__(self, operation: str, need: str, limit: int | None) -> None:
@@ -141,8 +141,8 @@ class StatementFailed(Error):
     effect's `retry` applies to it.
 
     Attributes:
-        effect: Name of the effect.
-        reason: The database's message.
+        effect (str): Name of the effect.
+        reason (str): The database's message.
     """
 
     def __init__(self, effect: str, reason: str) -> None:
@@ -183,8 +183,8 @@ class Unserializable(Error):
     What to do: Convert the value at `path` into plain data, or keep it out of the state.
 
     Attributes:
-        path: Where the value is.
-        reason: Why it cannot be stored.
+        path (str): Where the value is.
+        reason (str): Why it cannot be stored.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -202,9 +202,9 @@ class TypeNotAllowed(Error):
     `Runtime(allow=[…])`, `Client(allow=[…])`, or `Saver(allow=[…])`.
 
     Attributes:
-        module: Module of the type.
-        name: Name of the type.
-        where: Where the value is.
+        module (str): Module of the type.
+        name (str): Name of the type.
+        where (str): Where the value is.
     """
 
     def __init__(self, module: str, name: str, where: str) -> None:
@@ -226,10 +226,11 @@ class TooLarge(Error):
     What to do: Keep large data outside of the state and store a reference, or raise `max_bytes`.
 
     Attributes:
-        where: Where the value is.
-        size: Its size in bytes.
-        limit: The limit in bytes.
-        largest: The largest part of the value, such as a channel, and its size.
+        where (str): Where the value is.
+        size (int): Its size in bytes.
+        limit (int): The limit in bytes.
+        largest (tuple[str, int] | None): The largest part of the value, such as a channel, and its
+            size.
     """
 
     def __init__(
@@ -262,8 +263,8 @@ class Damaged(Error):
     thread.
 
     Attributes:
-        where: The row.
-        reason: What is wrong with it.
+        where (str): The row.
+        reason (str): What is wrong with it.
     """
 
     def __init__(self, where: str, reason: str) -> None:
@@ -284,8 +285,8 @@ class WrongKey(Error):
     journal, old keys included. From a shell, name the runtime: `--at agents:runtime`.
 
     Attributes:
-        where: The row.
-        reason: Which key is missing.
+        where (str): The row.
+        reason (str): Which key is missing.
     """
 
     def __init__(self, where: str, reason: str) -> None:
@@ -307,7 +308,7 @@ class LeaseLost(BaseException):
     What to do: Nothing. The other worker goes on with the run. Do not catch this in a node.
 
     Attributes:
-        run_id: The run.
+        run_id (str): The run.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -337,8 +338,8 @@ class AmbiguousAnswer(BadArgument, RuntimeError):
     What to do: Pass `Command(resume={interrupt_id: answer})`.
 
     Attributes:
-        run_id: The run.
-        interrupt_ids: Interrupt ids of its open questions.
+        run_id (str): The run.
+        interrupt_ids (list[str]): Interrupt ids of its open questions.
     """
 
     def __init__(self, run_id: str, interrupt_ids: list[str]) -> None:
@@ -360,8 +361,8 @@ class UnknownGraph(Error):
     What to do: Correct the name, or call `Runtime.register(graph, name=…)` first.
 
     Attributes:
-        name: The name.
-        known: The names that are registered.
+        name (str): The name.
+        known (list[str]): The names that are registered.
     """
 
     def __init__(self, name: str, known: list[str]) -> None:
@@ -380,7 +381,7 @@ class UnknownReflector(BadArgument):
     What to do: Register the reflector under this name again and retry the reflection, or cancel it.
 
     Attributes:
-        name: Name of the reflector.
+        name (str): Name of the reflector.
     """
 
     def __init__(self, name: str, why: str) -> None:
@@ -400,8 +401,8 @@ class ReflectionFailed(Error):
     `perdure reflections`.
 
     Attributes:
-        id: Id of the reflection.
-        reason: Why it failed.
+        id (str): Id of the reflection.
+        reason (str): Why it failed.
     """
 
     def __init__(self, id: str, reason: str) -> None:
@@ -421,8 +422,8 @@ class ReflectionLeft(Error):
     goes on with it.
 
     Attributes:
-        id: Id of the reflection.
-        executor: Name of the executor.
+        id (str): Id of the reflection.
+        executor (str): Name of the executor.
     """
 
     def __init__(self, id: str, executor: str) -> None:
@@ -454,10 +455,10 @@ class NotFound(Error):
     What to do: Check the id, and that this is the right journal.
 
     Attributes:
-        what: Kind of record: `run`, `wait`, `effect`, `checkpoint`, `schedule`, `prompt`,
+        what (str): Kind of record: `run`, `wait`, `effect`, `checkpoint`, `schedule`, `prompt`,
             `dataset`, `experiment`, `assistant`, `thread`, `token`, `worker`, `message` …
-        id: The id.
-        service: Where it was looked for, if not in the journal.
+        id (str): The id.
+        service (str): Where it was looked for, if not in the journal.
     """
 
     def __init__(self, what: str, id: str, service: str = "") -> None:
@@ -475,8 +476,8 @@ class AlreadyExists(Error):
     What to do: Choose another id, or change the existing one.
 
     Attributes:
-        what: `assistant` or `thread`.
-        id: The id.
+        what (str): `assistant` or `thread`.
+        id (str): The id.
     """
 
     def __init__(self, what: str, id: str) -> None:
@@ -494,7 +495,7 @@ class ThreadBusy(Error):
     `multitask_strategy`.
 
     Attributes:
-        thread_id: The thread.
+        thread_id (str): The thread.
     """
 
     def __init__(self, thread_id: str, why: str) -> None:
@@ -514,8 +515,8 @@ class WrongState(Error):
     What to do: Read the reason in the message; `get` shows the current state.
 
     Attributes:
-        run_id: The run.
-        state: Its state.
+        run_id (str): The run.
+        state (str): Its state.
     """
 
     def __init__(self, run_id: str, state: str, verb: str, why: str) -> None:
@@ -533,9 +534,9 @@ class GraphChanged(Error):
     after which the fork goes on.
 
     Attributes:
-        run_id: The run.
-        reason: What changed.
-        lost: The nodes that are gone.
+        run_id (str): The run.
+        reason (str): What changed.
+        lost (tuple[str, ...]): The nodes that are gone.
     """
 
     def __init__(self, run_id: str, reason: str, lost: Sequence[str]) -> None:
@@ -551,7 +552,7 @@ class AnswerRefused(Error):
     What to do: Show the message to the person who answered.
 
     Attributes:
-        wait_id: The wait.
+        wait_id (str): The wait.
     """
 
     def __init__(self, wait_id: str, why: str) -> None:
@@ -639,7 +640,7 @@ class LinkExpired(LinkRefused):
     What to do: Ask for a new link, or sign in and answer in the inbox.
 
     Attributes:
-        wait_id: The wait.
+        wait_id (str): The wait.
     """
 
     def __init__(self, wait_id: str, when: str) -> None:
@@ -658,7 +659,7 @@ class LinkSpent(LinkRefused):
     What to do: Ask for a new link, or sign in and answer in the inbox.
 
     Attributes:
-        wait_id: The wait.
+        wait_id (str): The wait.
     """
 
     def __init__(self, wait_id: str) -> None:
@@ -678,8 +679,8 @@ class AlreadyAssigned(Error):
     What to do: Pass `expected=assignee` to take the question over.
 
     Attributes:
-        wait_id: The wait.
-        assignee: The current assignee.
+        wait_id (str): The wait.
+        assignee (str): The current assignee.
     """
 
     def __init__(self, wait_id: str, assignee: str) -> None:
@@ -699,7 +700,7 @@ class NotWithdrawn(Error):
     names.
 
     Attributes:
-        wait_id: The wait.
+        wait_id (str): The wait.
     """
 
     def __init__(self, wait_id: str, why: str) -> None:
@@ -726,8 +727,8 @@ class TakenBack(Error):
     What to do: Pass `default=`, or catch this and take another path.
 
     Attributes:
-        name: Name of the signal.
-        value: Value of the signal.
+        name (str): Name of the signal.
+        value (object): Value of the signal.
     """
 
     def __init__(self, name: str, value: object = None) -> None:
@@ -746,9 +747,9 @@ class JoinFailed(Error):
     What to do: Catch this, or retry that run and then this one.
 
     Attributes:
-        run_id: The run.
-        state: `failed` or `cancelled`. Empty if the journal has no such run.
-        why: Why it failed or was cancelled.
+        run_id (str): The run.
+        state (str): `failed` or `cancelled`. Empty if the journal has no such run.
+        why (str | None): Why it failed or was cancelled.
     """
 
     def __init__(self, run_id: str, state: str, why: str | None = None) -> None:
@@ -804,9 +805,9 @@ class EffectFailed(Error):
     What to do: Catch this in the node, retry the run, or settle the effect as `retry` or `done`.
 
     Attributes:
-        key: Key of the effect.
-        kind: Class of the exception, or the person who settled it.
-        message: Its message.
+        key (str): Key of the effect.
+        kind (str): Class of the exception, or the person who settled it.
+        message (str): Its message.
     """
 
     def __init__(self, key: str, kind: str, message: str) -> None:
@@ -823,8 +824,8 @@ class EffectTimeout(Error, TimeoutError):
     What to do: Give the effect more time, or a `verify` that asks the far side.
 
     Attributes:
-        key: Key of the effect.
-        seconds: The limit.
+        key (str): Key of the effect.
+        seconds (float): The limit.
     """
 
     def __init__(self, key: str, seconds: float) -> None:
@@ -843,9 +844,9 @@ class EffectHeld(BaseException):
     `"retry"` or `"fail"`, or use `perdure settle`. Do not catch this in a node.
 
     Attributes:
-        key: Key of the effect.
-        effect: Name of the effect.
-        why: Why the outcome is unknown.
+        key (str): Key of the effect.
+        effect (str): Name of the effect.
+        why (str): Why the outcome is unknown.
     """
 
     def __init__(self, key: str, name: str, why: str) -> None:
@@ -867,7 +868,7 @@ class WaitCaught(BaseException):
     or re-raise `langgraph.errors.GraphBubbleUp`.
 
     Attributes:
-        node: Name of the node.
+        node (str): Name of the node.
     """
 
     def __init__(self, node: str) -> None:
@@ -889,10 +890,10 @@ class Postponed(BaseException):
     What to do: Nothing. The run goes on by itself. Do not catch this in a node.
 
     Attributes:
-        key: Key of the effect.
-        effect: Name of the effect.
-        until: When it is retried, in milliseconds since 1970.
-        attempt: Number of the next attempt.
+        key (str): Key of the effect.
+        effect (str): Name of the effect.
+        until (int): When it is retried, in milliseconds since 1970.
+        attempt (int): Number of the next attempt.
     """
 
     def __init__(self, key: str, name: str, until: int, attempt: int) -> None:
@@ -911,8 +912,8 @@ class OrderChanged(BaseException):
     What to do: Under a worker, nothing. Otherwise call `invoke(None, config)` again.
 
     Attributes:
-        key: Key of the record.
-        effect: Name of the effect.
+        key (str): Key of the record.
+        effect (str): Name of the effect.
     """
 
     def __init__(self, key: str, name: str) -> None:
@@ -933,7 +934,7 @@ class NotSettled(Error):
     What to do: List `effects` again; wait until the run is no longer driven.
 
     Attributes:
-        key: Key of the effect.
+        key (str): Key of the effect.
     """
 
     def __init__(self, key: str, why: str) -> None:
@@ -951,8 +952,8 @@ class EffectRefused(BaseException):
     What to do: Simulate the effect: `evaluate(…, effects={name: value_or_function})`.
 
     Attributes:
-        effect: Name of the effect.
-        why: Why it was refused.
+        effect (str): Name of the effect.
+        why (str): Why it was refused.
     """
 
     def __init__(self, name: str, why: str) -> None:
@@ -972,7 +973,7 @@ class Unanswered(Error):
     What to do: Add the answer or the signal to the example.
 
     Attributes:
-        run_id: The run.
+        run_id (str): The run.
     """
 
     def __init__(self, run_id: str, what: str, hint: str) -> None:
@@ -989,7 +990,7 @@ class ExperimentChanged(Error):
     What to do: Use another experiment name, or the settings it was begun with.
 
     Attributes:
-        experiment: Name of the experiment.
+        experiment (str): Name of the experiment.
     """
 
     def __init__(self, name: str, what: str) -> None:

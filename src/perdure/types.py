@@ -417,14 +417,10 @@ class Prompt(str):
 class Actor(str):
     """The person behind a decision, for `by=`: a name, the channel and the network address.
 
-    It equals the plain name and is stored as such. The event of the decision has all three.
+    It equals the plain name, which may be empty, and is stored as such. The event of the decision
+    has all three.
 
         await client.answer(wait.id, True, by=Actor("ana", via="browser", address="10.0.0.7"))
-
-    Args:
-        name: The name for the record. It may be empty.
-        via: How the decision was made.
-        address: The network address it came from.
     """
 
     __slots__ = ("address", "via")

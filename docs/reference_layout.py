@@ -1,0 +1,50 @@
+"""How the reference shows classes: an extension of Griffe, which reads the source for mkdocstrings.
+
+The fields of a class and the members of an enum become one table, instead of a heading and a block
+of code each. In the docstring of an error, `What to do:` is set in bold.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import griffe
+
+REMEDY = re.compile(r"^What to do:", re.MULTILINE)
+
+
+class ReferenceLayout(griffe.Extension):
+    """Rewrites docstrings after the source was read."""
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Rewrite the docstrings of every class of a package."""
+        for module in _modules(pkg):
+            for found in module.classes.values():
+                if not found.is_alias and found.docstring is not None:
+                    found.docstring.value = REMEDY.sub("**What to do:**", found.docstring.value)
+                    _tabulate(found, found.docstring)
+
+
+def _modules(module: griffe.Module) -> list[griffe.Module]:
+    inner = [one for one in module.modules.values() if not one.is_alias]
+    return [module, *(found for one in inner for found in _modules(one))]
+
+
+def _tabulate(found: griffe.Class, docstring: griffe.Docstring) -> None:
+    """Move the docstrings of attributes into a section of the class."""
+    rows = []
+    for one in found.attributes.values():
+        if not one.is_alias and one.docstring is not None and not one.name.startswith("_"):
+            rows.append(f"    {one.name}{_type_of(one)}: {' '.join(one.docstring.value.split())}")
+            one.docstring = None
+    if rows:
+        text, heading, raises = docstring.value.partition("\nRaises:")
+        section = "\n".join(["", "Attributes:", *rows, ""])
+        docstring.value = f"{text.rstrip()}\n{section}{heading}{raises}"
+
+
+def _type_of(attribute: griffe.Attribute) -> str:
+    """The type of a field, or the value of an enum's member."""
+    shown = attribute.annotation or attribute.value
+    return "" if shown is None else f" ({shown})"
