@@ -30,13 +30,19 @@ def check(
         list[str] | None,
         Option(
             metavar="NAME",
-            help="A graph that other processes register; may have a *; repeatable.",
+            help="Graph that another process registers: NAME or NAME@VERSION, may have a *; "
+            "repeatable. Its runs do not count as a failure.",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """List unfinished runs that the current graphs would hold, or that have no graph here. Exit
-    with 1 if there are any."""
+    """List unfinished runs that the current code would hold.
+
+    Run it before a deploy, with the new code, against the journal of the deploy. It makes the check
+    that the next claim of each run would make, and changes nothing. It also counts runs whose graph
+    is not registered here. Exits with 1 if there is a run of either kind. A journal with an older
+    schema is refused, because opening it would migrate it.
+    """
     from perdure.journal.migrate import migrations
     from perdure.service.views.code_changes import code_changes
 

@@ -53,7 +53,11 @@ PROGRESS_FROM = 50
 
 
 def pause(runs: Runs, at: At = None, by: By = None) -> None:
-    """Pause runs until they are resumed."""
+    """Pause runs until they are resumed.
+
+    A run pauses at once, or after its current step. A run that cannot be paused is reported, and
+    the exit code is 2; the others are paused.
+    """
     _apply(at, runs, lambda client, run: client.pause(run, by=actor(by)))
 
 
@@ -63,7 +67,10 @@ def resume(runs: Runs, at: At = None, by: By = None) -> None:
 
 
 def wake(runs: Runs, at: At = None, by: By = None) -> None:
-    """End the sleep of runs now."""
+    """End the sleep of runs now.
+
+    Ends every `sleep` that a run is in. A run that waits for something else is refused.
+    """
     _apply(at, runs, lambda client, run: client.wake(run, by=actor(by)), "woken")
 
 
@@ -76,12 +83,18 @@ def cancel(
     metadata: Metadata = None,
     since: Since = None,
     until: Until = None,
-    reason: Annotated[str | None, Option(metavar="TEXT", help="Why; stored with the run.")] = None,
+    reason: Annotated[str | None, Option(metavar="TEXT", help="Why, for the record.")] = None,
     by: By = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Cancel runs, by id or by options. Effects with a compensation are undone."""
+    """Cancel runs, by id or by options.
+
+    A run ends at once, or after its current step. A worker undoes its effects that have a
+    compensation, and its children are cancelled with it. Without ids it cancels all unfinished runs
+    that the options select: it lists the first ones and asks. Each run is an operation of its own,
+    so after an interruption the same command goes on with the rest.
+    """
     filters = parse_filters(state, graph, thread, metadata, since, until)
 
     def act(client: BlockingClient, run: str) -> Run:
@@ -104,7 +117,11 @@ def retry(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Retry failed or held runs from their last step, by id or by options."""
+    """Retry failed or held runs, by id or by options.
+
+    They go on from their last step. Without ids it retries all failed and held runs that the
+    options select, after the same question as `perdure cancel`.
+    """
     filters = parse_filters(state, graph, thread, metadata, since, until)
 
     def act(client: BlockingClient, run: str) -> Run:
@@ -117,15 +134,34 @@ def retry(
 def fork(
     run: Annotated[str, Argument(metavar="RUN", help=ID_HELP)],
     at: At = None,
-    checkpoint: Annotated[str | None, Option(metavar="ID", help="Default: the latest.")] = None,
-    update: Annotated[str | None, Option(metavar="JSON|@FILE|-", help="Update the state.")] = None,
-    as_node: Annotated[str | None, Option(metavar="NODE", help="Node it counts as.")] = None,
-    thread: Annotated[
-        str | None, Option(metavar="ID", help="New thread; default: a new id.")
+    checkpoint: Annotated[
+        str | None,
+        Option(
+            metavar="ID",
+            help="Checkpoint to start from; `perdure show --events` lists them.",
+            show_default="the latest",
+        ),
     ] = None,
-    json: Annotated[bool, Option("--json", help="Print the new run as JSON.")] = False,
+    update: Annotated[
+        str | None, Option(metavar="JSON|@FILE|-", help="Change the state first.")
+    ] = None,
+    as_node: Annotated[
+        str | None,
+        Option(metavar="NODE", help="Node whose result the update is, and after which it goes on."),
+    ] = None,
+    thread: Annotated[
+        str | None, Option(metavar="ID", help="The new thread.", show_default="a new id")
+    ] = None,
+    json: Annotated[
+        bool, Option("--json", help="Print the new run as JSON, not only its id.")
+    ] = False,
 ) -> None:
-    """Start a run on a new thread from a checkpoint of this one. Needs the Runtime in --at."""
+    """Start a run from a checkpoint of another.
+
+    The new run is on a new thread, and the old one stays as it is. It needs the graphs: a Runtime
+    or a project in --at. If the graph has changed and no longer has the run's place, pass
+    --as-node.
+    """
     change = None if update is None else parse_json("--update", update)
     with runtime_at(at) as runtime:
         source = runtime.blocking.find(run).id

@@ -26,33 +26,51 @@ if TYPE_CHECKING:
 def crashtest(
     graph: Annotated[
         str,
-        Argument(metavar="GRAPH", help="A graph, or a function that makes one, as module:name."),
+        Argument(metavar="GRAPH", help="module:name of a graph, or of a function that makes one."),
     ],
     input: Annotated[str, Option(metavar="JSON|@FILE", help="Input of the run.")] = "{}",
     answer: Annotated[
         str | None,
-        Option(metavar="JSON|@FILE", help="Answer to questions; default: one that agrees."),
+        Option(
+            metavar="JSON|@FILE",
+            help="Answer to every question.",
+            show_default="one that agrees",
+        ),
     ] = None,
     context: Annotated[str, Option(metavar="JSON|@FILE", help="LangGraph's context.")] = "null",
     url: Annotated[
         str | None,
         Option(
             metavar="URL",
-            help="A postgresql:// server to create databases in, not D1; default: SQLite files.",
+            help="A postgresql:// server to create databases in. D1 is not possible.",
+            show_default="SQLite files",
         ),
     ] = None,
-    stock: Annotated[bool, Option("--stock", help="Use LangGraph's saver, to compare.")] = False,
+    stock: Annotated[
+        bool, Option("--stock", help="Use LangGraph's own saver, to compare.")
+    ] = False,
     resume: Annotated[
         Literal["none", "input"] | None,
-        Option(help="With --stock: resume with invoke(None), the default, or invoke(input)."),
+        Option(
+            help="With --stock: resume with invoke(None), or with the input again.",
+            show_default="none",
+        ),
     ] = None,
-    recovery: Annotated[str, Option(metavar="N|all", help="Second kills per recovery.")] = "1",
+    recovery: Annotated[
+        str,
+        Option(metavar="N|all", help="Second kills in each recovery; all: at each point of it."),
+    ] = "1",
     limit: Annotated[
-        int | None, Option(metavar="N", help="Kill at N points, those around effects first.")
+        int | None,
+        Option(
+            metavar="N",
+            help="Kill at N points, those around effects and outward actions first.",
+            show_default="all",
+        ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
-        Option(metavar="KEY", help="A key or path of the result that may differ; repeatable."),
+        Option(metavar="KEY", help="Key or path of the result that may differ; repeatable."),
     ] = None,
     harmless: Annotated[
         list[str] | None,
@@ -61,14 +79,23 @@ def crashtest(
         ),
     ] = None,
     deadline: Annotated[float, Option(metavar="SECONDS", help="Time limit of a process.")] = 60,
-    jobs: Annotated[int | None, Option(metavar="N", help="Trials at once; default: CPUs.")] = None,
-    json: Annotated[str | None, Option(metavar="FILE", help="Report as JSON; - is stdout.")] = None,
+    jobs: Annotated[
+        int | None, Option(metavar="N", help="Trials at once.", show_default="number of CPUs")
+    ] = None,
+    json: Annotated[
+        str | None, Option(metavar="FILE", help="Write the report as JSON; - is stdout.")
+    ] = None,
     html: Annotated[str | None, Option(metavar="FILE", help="Write the report as a page.")] = None,
     verbose: Annotated[
-        bool, Option("--verbose", help="Name the journal's statements, not nodes and phases.")
+        bool, Option("--verbose", help="Name the journal's statements instead of nodes and phases.")
     ] = False,
 ) -> None:
-    """Kill an agent at every point, and check that it recovers."""
+    """Kill an agent at every point, and check that it recovers.
+
+    Kills real processes before and after every statement of the journal and around every effect.
+    Exits with 0 if the result is the same every time and nothing is duplicated or lost, with 1 if
+    something was found, with 130 if it was interrupted.
+    """
     from rich.console import Console
 
     from perdure.testing.crashtest import CrashTest

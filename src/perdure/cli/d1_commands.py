@@ -40,24 +40,38 @@ STYLES = {"ok": "green", "failed": "red", "note": "yellow"}
 
 def init(
     folder: Annotated[
-        Path, Argument(metavar="FOLDER", help="Created if missing.", show_default=False)
+        Path,
+        Argument(
+            metavar="FOLDER", help="Folder to write to; created if missing.", show_default=False
+        ),
     ],
     worker: Annotated[
-        str | None, Option(metavar="NAME", help="Name of the Worker.  [default: perdure]")
+        str | None, Option(metavar="NAME", help="Name of the Worker.", show_default="perdure")
     ] = None,
     database: Annotated[
-        str | None, Option(metavar="NAME", help="Name of the database.  [default: perdure]")
+        str | None, Option(metavar="NAME", help="Name of the database.", show_default="perdure")
     ] = None,
     cron: Annotated[
         list[str] | None,
-        Option(metavar="LINE", help="When to tick, in UTC; repeatable.  [default: */5 * * * *]"),
+        Option(
+            metavar="LINE",
+            help="When the Worker ticks, in UTC; repeatable.",
+            show_default="*/5 * * * *",
+        ),
     ] = None,
     tick_url: Annotated[
-        str | None, Option(metavar="URL", help="Your host's /cron/tick. Without it nothing ticks.")
+        str | None,
+        Option(metavar="URL", help="/cron/tick of your Python host. Without it the cron is idle."),
     ] = None,
     force: Annotated[bool, Option("--force", help="Overwrite files that differ.")] = False,
 ) -> None:
-    """Write the Worker of a D1 journal, and print the next steps."""
+    """Write the Worker of a D1 journal.
+
+    Writes worker.js, wrangler.jsonc and a README, and prints the commands that deploy them, with a
+    new secret that is stored nowhere. Nothing is sent anywhere. Run it again after an update of
+    perdure: wrangler.jsonc stays as it is, except for what an option changes. If a file differs
+    from what would be written, nothing is written without --force.
+    """
     given = {"worker": worker, "database": database, "cron": cron or None, "tick_url": tick_url}
     config = _read(folder / CONFIG) or _packaged(CONFIG)
     settings = _settings(folder / CONFIG, config)
@@ -170,12 +184,32 @@ On your Python host, with the address that `deploy` prints and the secret:
 
 def doctor(
     url: Annotated[
-        str | None, Argument(metavar="URL", help="d1://…; the default is PERDURE_URL.")
+        str | None, Argument(metavar="URL", help="URL of the journal.", show_default="PERDURE_URL")
     ] = None,
-    at: Annotated[str | None, Option("--at", "-a", metavar="URL", help="The same.")] = None,
+    at: Annotated[str | None, Option("--at", "-a", metavar="URL", help="The same as URL.")] = None,
     json: Json = False,
 ) -> None:
-    """Check a D1 database and what is in front of it. Exit 1 if something failed."""
+    """Check a D1 database, and the Worker or REST API.
+
+    Prints a line for each check: ok, failed with what to do, or note. Exits with 1 if one failed.
+    It makes about 25 requests and changes nothing. The secret is never printed. `perdure doctor`
+    checks the journal itself. The checks:
+
+    \b
+    address      the address answers, the secret is right, the protocol fits
+    schema       version of the journal's schema, or that there is no journal yet
+    latency      median and worst of 10 round trips
+    clock        difference from this host's clock; more than 30 s fails
+    transaction  a batch that fails leaves nothing behind
+    statements   a batch of the most statements that perdure sends
+    value        a blob of the largest size that perdure sends
+    parameters   a statement of the most parameters that perdure sends
+    integers     integers over 2^53 come back exactly
+    columns      two columns of one name stay two
+    cron         the last tick of the Worker's cron; a failed one fails
+    size         size of the database; over 9 GB fails
+    rate         rate limit of the REST API
+    """
     from perdure.cli.d1_checks import checks
 
     place = one_place(url, at) or os.environ.get("PERDURE_URL", "")

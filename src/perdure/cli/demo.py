@@ -18,11 +18,21 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 def demo(
-    contacts: Annotated[int | None, Option(metavar="N", help="3 to 10; default: 5.")] = None,
-    seed: Annotated[int | None, Option(metavar="N", help="Seed of replies and failures.")] = None,
-    plain: Annotated[bool, Option("--plain", help="Print lines, no live display.")] = False,
+    contacts: Annotated[
+        int | None, Option(metavar="N", help="Number of contacts, 3 to 10.", show_default="5")
+    ] = None,
+    seed: Annotated[
+        int | None, Option(metavar="N", help="Seed of replies and failures.", show_default="random")
+    ] = None,
+    plain: Annotated[
+        bool, Option("--plain", help="Print lines instead of a live display.")
+    ] = False,
 ) -> None:
-    """Watch a month-long agent survive constant kills."""
+    """Watch a month-long agent survive constant kills.
+
+    Plays a month of an e-mail campaign in about a minute while its workers are killed. Needs the
+    packages of the extra `demo`; without them it prints the command that installs them.
+    """
     if contacts is not None and contacts not in CONTACTS:
         raise BadArgument(f"--contacts {contacts}: use 3 to 10.")
     options = {"contacts": contacts, "seed": seed, "plain": plain}

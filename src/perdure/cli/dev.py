@@ -43,35 +43,48 @@ SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "build", "dis
 
 def dev(
     place: Annotated[
-        str | None, Argument(metavar="FOLDER", help="Project folder, or one inside it.")
+        str | None, Argument(metavar="FOLDER", help="The project's folder, or one inside it.")
     ] = None,
     at: Annotated[
-        str | None, Option("--at", "-a", metavar="FOLDER", help="The same; default: here.")
+        str | None,
+        Option("--at", "-a", metavar="FOLDER", help="The same as FOLDER.", show_default="here"),
     ] = None,
     config: Annotated[
-        str | None, Option("--config", "-c", metavar="FILE", help="The same, as a langgraph.json.")
+        str | None,
+        Option("--config", "-c", metavar="FILE", help="The langgraph.json, instead of its folder."),
     ] = None,
     host: Host = "127.0.0.1",
     port: Annotated[
-        int, Option(metavar="N", help="Serve the API here, or at the next free port.")
+        int, Option(metavar="N", help="Port to listen on. If it is taken, the next free one.")
     ] = PORT,
-    reload: Annotated[bool, Option(help="Restart when a file changes.")] = True,
+    reload: Annotated[bool, Option(help="Restart when a file of the project changes.")] = True,
     concurrency: Annotated[
-        int, Option("--concurrency", "--n-jobs-per-worker", metavar="N", help="Segments at once.")
+        int,
+        Option(
+            "--concurrency", "--n-jobs-per-worker", metavar="N", help="Segments to drive at once."
+        ),
     ] = 50,
     grace: Annotated[
-        float, Option(metavar="SECONDS", help="Time for running steps to end before a restart.")
+        float, Option(metavar="SECONDS", help="Time for running steps to finish before a restart.")
     ] = 10,
     allow_host: AllowHost = None,
     cors: Cors = None,
     insecure: Insecure = False,
     ui: Ui = True,
     no_browser: Annotated[
-        bool, Option("--no-browser", help="Do not open the pages in a browser.")
+        bool,
+        Option(
+            "--no-browser", help="Do not open the pages in a browser. Implied without a terminal."
+        ),
     ] = False,
     as_json: LogJson = False,
 ) -> None:
-    """Drive and serve a LangGraph project durably, and show what happens."""
+    """Drive and serve a LangGraph project while you write it.
+
+    Serves LangGraph's Agent Server API, opens the inbox and the dashboard in a browser, and prints
+    events as they happen. When a file changes it restarts, and runs go on with the new code.
+    Without the packages of the extra `server` it only drives.
+    """
     from perdure.cli.dev_worker import drive_project
     from perdure.cli.langgraph_json import URL, absolute_url, find_project
 

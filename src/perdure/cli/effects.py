@@ -32,16 +32,21 @@ if TYPE_CHECKING:
 def effects(
     place: Place = None,
     at: At = None,
-    run: Annotated[str | None, Option(metavar="ID", help=f"Of one run. {ID_HELP}")] = None,
+    run: Annotated[
+        str | None, Option(metavar="ID", help=f"Only effects of this run. {ID_HELP}")
+    ] = None,
     thread: Thread = None,
     state: Annotated[
         Literal["open", "done", "failed", "unknown", "again", "all"] | None,
-        Option(help="Default: unknown, or all of a run or thread."),
+        Option(help="Only this state.", show_default="unknown; all with --run or --thread"),
     ] = None,
     limit: Limit = 100,
     json: Json = False,
 ) -> None:
-    """List effects, the calls that left the process; by default those with an unknown outcome."""
+    """List effects with their keys and arguments.
+
+    Without options it lists those with an unknown outcome, which a person has to settle.
+    """
     state = state or ("all" if run or thread else "unknown")
     at = one_place(place, at)
     wanted = None if state == "all" else state
@@ -85,7 +90,10 @@ def _print(record: EffectRecord, at: str | None) -> None:
 
 def settle(
     key: Annotated[
-        str, Argument(metavar="KEY", help="From `perdure effects`, or at least 4 characters of it.")
+        str,
+        Argument(
+            metavar="KEY", help="Key from `perdure effects`, or at least its first 4 characters."
+        ),
     ],
     how: Annotated[
         Literal["done", "retry", "fail"],
@@ -97,12 +105,26 @@ def settle(
     at: At = None,
     result: Annotated[
         str | None,
-        Option(metavar="JSON|@FILE|-", help="With done: what it returned."),
+        Option(
+            metavar="JSON|@FILE|-",
+            help="What the call returned; null for nothing. `done` needs it, the others refuse it.",
+        ),
     ] = None,
-    reason: Annotated[str | None, Option(metavar="TEXT", help="Why; stored with it.")] = None,
+    reason: Annotated[
+        str | None,
+        Option(
+            metavar="TEXT",
+            help="Why, for the record. With fail, the message of the error in the node.",
+        ),
+    ] = None,
     by: By = None,
 ) -> None:
-    """Settle an effect with an unknown outcome. A held run goes on."""
+    """Settle an effect with an unknown outcome.
+
+    A held run goes on when its last unknown effect is settled. A failed run also needs `perdure
+    retry RUN`, which is printed. An effect that was given up can be settled as `retry` or `done`
+    later.
+    """
     from perdure.cli.run_lookup import find_id
 
     value = _parse_result(how, result)

@@ -44,9 +44,11 @@ LANGSMITH = "langsmith:"
 """Prefix of the name of a LangSmith dataset."""
 FileFormat = Annotated[
     Literal["jsonl", "langsmith", "csv"] | None,
-    Option("--format", help="Format of the file. Default: by its ending, else jsonl."),
+    Option("--format", help="Format of the file.", show_default="by its ending, else jsonl"),
 ]
-Into = Annotated[str, Argument(metavar="DATASET", help="The dataset that gets the examples.")]
+Into = Annotated[
+    str, Argument(metavar="DATASET", help="Dataset that gets the examples; created if missing.")
+]
 Shown = Annotated[int, Option(metavar="N", help="Show at most N examples.")]
 Html = Annotated[
     str | None, Option("--html", metavar="FILE", help="Also write a self-contained page to FILE.")
@@ -61,7 +63,10 @@ def list_(
     limit: Limit = 50,
     json: Json = False,
 ) -> None:
-    """List datasets, and experiments, newest first."""
+    """List datasets and experiments.
+
+    Each dataset with its newest version and number of examples, then experiments, newest first.
+    """
     from perdure.evals import Dataset, Experiment
 
     with client_at(at) as client:
@@ -91,13 +96,17 @@ def list_(
 
 
 def show(
-    experiment: Annotated[str, Argument(help="Its name.")],
+    experiment: Annotated[str, Argument(help="Name of the experiment.")],
     at: At = None,
     limit: Shown = 20,
     html: Html = None,
     json: Json = False,
 ) -> None:
-    """Show an experiment: scores with intervals, then its examples, the worst first."""
+    """Show an experiment, finished or not.
+
+    Shows each score with its 95 % interval, the examples that failed, then the others, lowest
+    scores first. --json prints one object: `columns`, `scores`, `measures`, `examples`.
+    """
     _show(at, [experiment], limit, html, json)
 
 
@@ -111,7 +120,11 @@ def compare(
     html: Html = None,
     json: Json = False,
 ) -> None:
-    """Compare experiments example by example: differences with intervals, and what changed."""
+    """Compare experiments with the first one.
+
+    Shows the difference of each score with its interval, and the examples whose scores changed,
+    largest changes first.
+    """
     if len(experiments) < 2:
         raise BadArgument("Name at least two experiments: the baseline, then the others.")
     _show(at, experiments, limit, html, json)
@@ -179,25 +192,40 @@ def _print_table(table: Table, title: str = "", shrinks: Sequence[int] = ()) -> 
 def run(
     function: Annotated[
         str,
-        Argument(metavar="MODULE:FUNCTION", help="Takes runtime and experiment, calls evaluate()."),
+        Argument(
+            metavar="MODULE:FUNCTION",
+            help="Function that takes runtime and experiment, and returns evaluate(…).",
+        ),
     ],
     experiment: Annotated[
         str | None,
-        Option(metavar="NAME", help="Default: the function and the time. An existing one goes on."),
+        Option(
+            metavar="NAME",
+            help="Name of the experiment. One that was interrupted goes on.",
+            show_default="the function and the time",
+        ),
     ] = None,
     at: At = None,
     baseline: Annotated[
-        str | None, Option(metavar="EXPERIMENT", help="Compare the result with this one.")
+        str | None, Option(metavar="EXPERIMENT", help="Compare the result with this experiment.")
     ] = None,
     at_least: Annotated[
         list[str] | None,
-        Option(metavar="SCORE=NUMBER", help="Exit with 1 if a mean is lower; repeatable."),
+        Option(
+            metavar="SCORE=NUMBER",
+            help="Exit with 1 if the mean of the score is lower, or an example has no such score; "
+            "repeatable.",
+        ),
     ] = None,
     limit: Shown = 20,
     html: Html = None,
     json: Json = False,
 ) -> None:
-    """Run an evaluation, or go on with one that was interrupted."""
+    """Run an evaluation and show its result.
+
+    Calls a function of yours. --at is a journal's URL, or a Runtime with the graphs that the
+    function names.
+    """
     from perdure.evals import Experiment
     from perdure.evals.functions import call
 
@@ -248,14 +276,28 @@ def import_(
     at: At = None,
     format: FileFormat = None,
     input: Annotated[
-        list[str] | None, Option(metavar="COLUMN", help="CSV: a column of the input; repeatable.")
+        list[str] | None,
+        Option(
+            metavar="COLUMN",
+            help="CSV: column of the input; repeatable, then the input is an object.",
+            show_default="input",
+        ),
     ] = None,
     expected: Annotated[
         list[str] | None,
-        Option(metavar="COLUMN", help="CSV: a column of the expected output; repeatable."),
+        Option(
+            metavar="COLUMN",
+            help="CSV: column of the expected output; repeatable. All others are metadata.",
+            show_default="expected",
+        ),
     ] = None,
 ) -> None:
-    """Add the examples of a file, or of LangSmith, to a dataset."""
+    """Add examples to a dataset.
+
+    They come from a file, stdin or LangSmith, which needs `LANGSMITH_API_KEY` and the extra
+    `langsmith`. A line of JSON Lines has the fields of `Example`, or LangSmith's `inputs`,
+    `outputs`, `metadata` and `split`. An example replaces the one with the same id.
+    """
     from perdure.evals import formats, langsmith_datasets
 
     if source.startswith(LANGSMITH):
@@ -269,16 +311,22 @@ def import_(
 
 
 def export(
-    dataset: Annotated[str, Argument(help="Its name.")],
+    dataset: Annotated[str, Argument(help="Name of the dataset.")],
     to: Annotated[
         str | None,
-        Argument(help="A file, or langsmith:NAME for a LangSmith dataset. Default: stdout."),
+        Argument(help="A file, or langsmith:NAME for a LangSmith dataset.", show_default="stdout"),
     ] = None,
     at: At = None,
-    version: Annotated[int | None, Option(metavar="N", help="Default: the newest.")] = None,
+    version: Annotated[
+        int | None, Option(metavar="N", help="Version of the dataset.", show_default="the newest")
+    ] = None,
     format: FileFormat = None,
 ) -> None:
-    """Write the examples of a dataset to a file, or to LangSmith."""
+    """Write the examples of a dataset.
+
+    An example keeps its id in LangSmith, so a second export updates it; examples removed here stay
+    there. CSV holds texts only, and neither answers nor signals.
+    """
     from perdure.evals import Dataset, formats, langsmith_datasets
 
     to = None if to == "-" else to
@@ -299,14 +347,15 @@ def export(
 def from_runs(
     dataset: Into,
     run: Annotated[
-        list[str] | None, Argument(metavar="RUN", help=f"{IDS_HELP} Default: all that fit.")
+        list[str] | None, Argument(metavar="RUN", help=IDS_HELP, show_default="all that fit")
     ] = None,
     at: At = None,
     expected: Annotated[
         Literal["answer", "output"],
         Option(
             "--expected",
-            help="What is expected: what a person approved or edited, or what the run returned.",
+            help="Expected output: what a person approved or edited last, or what the run "
+            "returned.",
         ),
     ] = "answer",
     state: States = None,
@@ -317,7 +366,11 @@ def from_runs(
     until: Until = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Make examples from real runs: the input, and what a person approved."""
+    """Make examples from real runs.
+
+    With --expected answer, runs without an approval or edit by a person are left out. Runs of
+    evaluations always are.
+    """
     from perdure.evals.from_runs import from_runs as make
 
     filters = parse_filters(state, graph, thread, metadata, since, until)

@@ -36,7 +36,7 @@ class Format(StrEnum):
 def export(
     run: Annotated[
         list[str] | None,
-        Argument(metavar="RUN", help=f"{IDS_HELP} Default: all."),
+        Argument(metavar="RUN", help=IDS_HELP, show_default="all runs"),
     ] = None,
     at: At = None,
     state: States = None,
@@ -46,19 +46,33 @@ def export(
     since: Since = None,
     until: Until = None,
     what: Annotated[
-        Table | None, Option(help="A flat table of these. Default: runs with all of their records.")
+        Table | None, Option(help="Write a flat table with a row for each of these.")
     ] = None,
     format: Annotated[
-        Format | None, Option(help="Format of a table. Default: by the ending of FILE, else jsonl.")
+        Format | None,
+        Option(
+            help="Format of the table. parquet needs the extra `frames`.",
+            show_default="by the ending of FILE, else jsonl",
+        ),
     ] = None,
     content: Annotated[
-        bool, Option("--content", help="Include what people, models and tools wrote in a table.")
+        bool,
+        Option(
+            "--content",
+            help="Include what people, models and tools wrote: inputs, outputs, arguments, "
+            "answers, errors.",
+        ),
     ] = False,
     output: Annotated[
-        str | None, Option("--output", "-o", metavar="FILE", help="Default: stdout.")
+        str | None,
+        Option("--output", "-o", metavar="FILE", help="Write to this file.", show_default="stdout"),
     ] = None,
 ) -> None:
-    """Write runs with their records as JSON Lines, or a table in one of several formats."""
+    """Write runs with all their records, or a flat table.
+
+    Runs are written newest first, as JSON Lines: each object has `run` with its output, `events`,
+    `waits`, `effects`, `scores` and `children`. With --what it writes a table.
+    """
     filters = parse_filters(state, graph, thread, metadata, since, until)
     if run and any(filters.values()):
         raise BadArgument("Name runs, or select them with options; not both.")

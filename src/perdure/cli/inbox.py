@@ -42,7 +42,13 @@ def inbox(
     limit: Annotated[int, Option(metavar="N", help="List at most N of each kind.")] = 20,
     json: Json = False,
 ) -> None:
-    """List what needs a person: open questions, unknown effects, held runs."""
+    """List what needs a person.
+
+    Lists open questions, oldest first; effects with an unknown outcome; held runs; and graphs with
+    due runs that no worker seems to have. Each comes with the command that lets the run go on.
+    With --json, `needs` is `answer`, `settle`, `retry` or `worker`, and the other fields are those
+    of the `Wait`, `EffectRecord` or `Run`.
+    """
     from perdure.service.validation import check_limit
     from perdure.service.views import attention
 
@@ -90,14 +96,19 @@ def _print_item(item: InboxItem, at: str | None) -> None:
 
 def answer(
     wait: Annotated[str, Argument(metavar="WAIT", help=f"From `perdure inbox`. {ID_HELP}")],
-    value: Annotated[str | None, Argument(metavar="JSON|@FILE|-", help="The answer.")] = None,
+    value: Annotated[
+        str | None, Argument(metavar="JSON|@FILE|-", help="The answer, as JSON.")
+    ] = None,
     at: At = None,
     text: Annotated[
-        str | None, Option(metavar="TEXT", help="The answer as text, not JSON.")
+        str | None, Option(metavar="TEXT", help="The answer as a text, instead of JSON.")
     ] = None,
     by: By = None,
 ) -> None:
-    """Answer a question of a run. Accepted once."""
+    """Answer a question of a run.
+
+    An answer is checked against the question's schema, and accepted once.
+    """
     from perdure.cli.run_lookup import find_id
 
     if (value is None) == (text is None):
@@ -113,9 +124,14 @@ def withdraw(
     wait: Annotated[str, Argument(metavar="WAIT", help=f"From `perdure show`. {ID_HELP}")],
     at: At = None,
     by: By = None,
-    reason: Annotated[str | None, Option(metavar="TEXT", help="Why; stored with it.")] = None,
+    reason: Annotated[str | None, Option(metavar="TEXT", help="Why, for the record.")] = None,
 ) -> None:
-    """Take back an answer that made its run fail. The question is open again."""
+    """Take back an answer that made its run fail.
+
+    The question is open again, and the run goes on to it. It is refused while the run is driven,
+    and once the run has gone on with the answer: then the error names the checkpoint to fork the
+    run from.
+    """
     from perdure.cli.run_lookup import find_id
 
     with client_at(at) as client:
@@ -127,12 +143,22 @@ def withdraw(
 def link(
     wait: Annotated[str, Argument(metavar="WAIT", help=f"From `perdure inbox`. {ID_HELP}")],
     to: Annotated[
-        str, Option(metavar="NAME", help="The person it is for: a name, or a mail address.")
+        str,
+        Option(
+            metavar="NAME", help="The person it is for. The answer is recorded under this name."
+        ),
     ],
     at: At = None,
-    expires: Annotated[str, Option(metavar="7d", help="How long it can be used.")] = "7d",
+    expires: Annotated[
+        str,
+        Option(metavar="7d", help="How long the link works; at most until the question expires."),
+    ] = "7d",
 ) -> None:
-    """Print a link with which a person answers a question, once, without signing in."""
+    """Print a link with which a person answers a question.
+
+    It works once and without signing in. Opening it decides nothing. It needs `PERDURE_PUBLIC_URL`,
+    or the `public_url` of the Runtime in --at.
+    """
     from perdure.cli.parsing import parse_duration
     from perdure.cli.run_lookup import find_id
 
@@ -146,12 +172,18 @@ def signal(
     thread: Annotated[str, Argument(metavar="THREAD", help="The thread that receives it.")],
     name: Annotated[str, Argument(metavar="NAME", help="Name of the signal.")],
     value: Annotated[
-        str | None, Argument(metavar="JSON|@FILE|-", help="Its value; default: null.")
+        str | None, Argument(metavar="JSON|@FILE|-", help="Its value.", show_default="null")
     ] = None,
     at: At = None,
-    key: Annotated[str | None, Option(metavar="KEY", help="The same key again is ignored.")] = None,
+    key: Annotated[
+        str | None,
+        Option(metavar="KEY", help="Idempotency key: a second signal with it is ignored."),
+    ] = None,
 ) -> None:
-    """Send a named message to a thread. It is stored until a run waits for it."""
+    """Send a signal to a thread.
+
+    It is stored until a run of the thread waits for a signal of this name.
+    """
     parsed = None if value is None else parse_json("The value", value)
     with client_at(at) as client:
         stored = client.blocking.signal(thread, name, parsed, key=key)

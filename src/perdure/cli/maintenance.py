@@ -18,21 +18,29 @@ def prune(
         str | None,
         Option(
             metavar="30d",
-            help="Runs that ended longer ago. Default: the retention= of the runtime.",
-            show_default=False,
+            help="Delete runs that ended longer ago than this.",
+            show_default="the retention= of the Runtime; required for a URL",
         ),
     ] = None,
     place: Place = None,
     at: At = None,
     state: Annotated[
         list[str] | None,
-        Option(metavar="STATE", help="done, failed or cancelled; repeatable. Default: all."),
+        Option(
+            metavar="STATE",
+            help="Only this state: done, failed or cancelled; repeatable.",
+            show_default="all three",
+        ),
     ] = None,
-    limit: Annotated[int | None, Option(metavar="N", help="Delete at most N.")] = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Count them; delete nothing.")] = False,
+    limit: Annotated[int | None, Option(metavar="N", help="Delete at most N runs.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Count them, and delete nothing.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Delete ended runs with their history; a thread without runs loses its checkpoints."""
+    """Delete old runs with their history.
+
+    A thread without runs loses its checkpoints. It asks first. Effects with a business key are
+    kept: they still prevent a second call.
+    """
     from perdure.errors import BadArgument
     from perdure.service.validation import check_limit, check_member
     from perdure.types import ENDED, Retention, State
@@ -72,11 +80,16 @@ def prune(
 
 
 def erase(
-    thread: Annotated[str, Argument(metavar="THREAD", help="Its id.")],
+    thread: Annotated[str, Argument(metavar="THREAD", help="Id of the thread.")],
     at: At = None,
     yes: Yes = False,
 ) -> None:
-    """Delete every row of a thread, and the deleted bytes from a SQLite file."""
+    """Delete every row of a thread.
+
+    It asks first, and prints how many rows it deleted from each table. On SQLite it then rewrites
+    the file, so that the deleted bytes are gone. A thread with an unfinished run is refused: cancel
+    the run first.
+    """
     with client_at(at) as client:
         confirm_or_abort(f"Erase thread {printable(thread)!r} for good?", yes=yes)
         deleted = client.blocking.erase(thread)
@@ -91,9 +104,18 @@ def erase(
 def doctor(
     place: Place = None,
     at: At = None,
-    json: Annotated[bool, Option("--json", help="One JSON object per finding.")] = False,
+    json: Annotated[bool, Option("--json", help="Print one JSON object per finding.")] = False,
 ) -> None:
-    """Check the invariants of a journal. Exit 1 if one is violated."""
+    """Check the invariants of a journal.
+
+    Reads one snapshot of every run while others use the journal, so it takes a while on a large
+    one. It looks for two running runs on a thread, runs out of turn or forgotten, waits that can
+    never end, unused answers, gaps in a history, settled effects without an outcome, signals taken
+    twice, and runs that should have been woken. It changes nothing, except that an old schema is
+    migrated. Exits with 1 if it finds something: that is a bug in perdure, please report it. One
+    exception: perdure 0.1 could leave a run held after its last effect was settled; `perdure retry
+    RUN` lets it go on.
+    """
     with client_at(one_place(place, at)) as client:
         diagnosis = client.blocking.doctor()
     for finding in diagnosis.findings:
@@ -118,10 +140,13 @@ def migrate(
     place: Place = None,
     at: At = None,
     check: Annotated[
-        bool, Option("--check", help="Change nothing; exit 1 if a migration is needed.")
+        bool, Option("--check", help="Change nothing. Exits with 1 if a migration is needed.")
     ] = False,
 ) -> None:
-    """Create a journal, or bring its schema up to date."""
+    """Create a journal, or migrate its schema.
+
+    A worker does the same when it starts.
+    """
     from perdure.journal.migrate import migrations
 
     newest, at = max(migrations()), one_place(place, at)

@@ -35,8 +35,8 @@ def actor(name: str | None) -> Actor:
     return Actor(name or "", via="command line")
 
 
-ID_HELP = "Its id, or at least 4 characters of it."
-IDS_HELP = "Ids, or at least 4 characters of each."
+ID_HELP = "Id, or at least its first 4 characters."
+IDS_HELP = "Ids, or at least the first 4 characters of each."
 
 At = Annotated[
     str | None,
@@ -44,8 +44,9 @@ At = Annotated[
         "--at",
         "-a",
         metavar="PLACE",
-        help="The journal: its URL, module:name of its Runtime (needed for encryption and your "
-        "own types), or a folder with a langgraph.json. Default: PERDURE_URL, or the project here.",
+        help="The journal: a URL, module:name of a Runtime, or a folder with a langgraph.json. "
+        "An encrypted journal, or one with types of your own, needs the Runtime.",
+        show_default="PERDURE_URL, or the project here",
     ),
 ]
 Place = Annotated[str | None, Argument(metavar="PLACE", help="The same as --at.")]
@@ -55,38 +56,49 @@ RuntimeAt = Annotated[
         "--at",
         "-a",
         metavar="PLACE",
-        help="The Runtime, as module:name, or a folder with a langgraph.json. Default: the project "
-        "here.",
+        help="The Runtime, as module:name, or a folder with a langgraph.json.",
+        show_default="PERDURE_URL if it names a Runtime, or the project here",
     ),
 ]
-By = Annotated[str | None, Option(metavar="NAME", envvar="USER", help="Who does it.")]
-Json = Annotated[bool, Option("--json", help="One JSON object per line.")]
+By = Annotated[str | None, Option(metavar="NAME", envvar="USER", help="Your name, for the record.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object per line.")]
 Limit = Annotated[int, Option(metavar="N", help="List at most N.")]
-Concurrency = Annotated[int, Option(metavar="N", help="Segments at once.")]
+Concurrency = Annotated[int, Option(metavar="N", help="Segments to drive at once.")]
 LogJson = Annotated[
-    bool, Option("--log-json", help="Log each event as a line of JSON, without content.")
+    bool,
+    Option("--log-json", help="Log each event as a line of JSON to stderr, without content."),
 ]
 
-Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, Option("--dry-run", help="List them; change nothing.")]
+Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask. Required without a terminal.")]
+DryRun = Annotated[bool, Option("--dry-run", help="List them, and change nothing.")]
 
 # The selection of runs, for `runs`, `export`, `cancel` and `retry`.
 States = Annotated[
     list[str] | None,
-    Option(metavar="STATE", help="In this state; repeatable.", autocompletion=complete_state),
+    Option(
+        metavar="STATE", help="Only runs in this state; repeatable.", autocompletion=complete_state
+    ),
 ]
 Graph = Annotated[
-    str | None, Option(metavar="NAME", help="Of this graph.", autocompletion=complete_graph)
+    str | None,
+    Option(metavar="NAME", help="Only runs of this graph.", autocompletion=complete_graph),
 ]
-Thread = Annotated[str | None, Option(metavar="ID", help="Of this thread.")]
+Thread = Annotated[str | None, Option(metavar="ID", help="Only this thread.")]
 Metadata = Annotated[
     list[str] | None,
     Option(
         "--metadata",
         "--label",
         metavar="KEY=VALUE",
-        help="With this metadata or label; repeatable.",
+        help="Only runs with this metadata or label; repeatable. The value is JSON, or else a "
+        "text. SQL cannot search metadata, so runs are read one by one.",
     ),
 ]
-Since = Annotated[str | None, Option(metavar="3d|TIME", help="Accepted since then.")]
-Until = Annotated[str | None, Option(metavar="3d|TIME", help="Accepted before then.")]
+Since = Annotated[
+    str | None,
+    Option(metavar="3d|TIME", help="Only runs accepted since then: a time, or how long ago."),
+]
+Until = Annotated[
+    str | None,
+    Option(metavar="3d|TIME", help="Only runs accepted before then: a time, or how long ago."),
+]

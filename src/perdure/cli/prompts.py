@@ -18,18 +18,33 @@ if TYPE_CHECKING:
 
 
 def prompts(
-    name: Annotated[str | None, Argument(metavar="NAME", help="A prompt. Default: all.")] = None,
+    name: Annotated[
+        str | None, Argument(metavar="NAME", help="Name of a prompt.", show_default="all")
+    ] = None,
     at: At = None,
     diff: Annotated[
         tuple[str, str] | None,
-        Option(metavar="A B", help="Compare two versions of NAME: their text and outcomes."),
+        Option(
+            metavar="A B",
+            help="Compare two versions of NAME, each by the beginning of its hash: texts and "
+            "scores.",
+        ),
     ] = None,
     html: Annotated[
-        str | None, Option(metavar="FILE", help="Write a page with plots to FILE.")
+        str | None,
+        Option(
+            metavar="FILE",
+            help="Write a self-contained page with plots to FILE, comparing the versions of "
+            "--diff or the last two.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """List prompt versions with the scores of what they touched; compare two of them."""
+    """List prompt versions with the scores they earned.
+
+    For each score it shows the number of scores, their mean or share, and the 95 % interval. With
+    --diff and --json it prints one object: `before`, `after` and `changes`.
+    """
     from perdure.service.prompts import compare
 
     if diff and not name:

@@ -20,18 +20,23 @@ if TYPE_CHECKING:
 def reflections(
     place: Place = None,
     at: At = None,
-    executor: Annotated[str | None, Option(metavar="NAME", help="Of one executor.")] = None,
+    executor: Annotated[
+        str | None, Option(metavar="NAME", help="Only reflections of this executor.")
+    ] = None,
     state: Annotated[
-        Literal["pending", "waiting", "running", "held"] | None, Option(help="In one state.")
+        Literal["pending", "waiting", "running", "held"] | None, Option(help="Only this state.")
     ] = None,
     limit: Limit = 100,
     json: Json = False,
-    retry: Annotated[str | None, Option(metavar="ID", help="Try a held reflection again.")] = None,
+    retry: Annotated[str | None, Option(metavar="ID", help="Retry this held reflection.")] = None,
     cancel: Annotated[
-        str | None, Option(metavar="ID", help="Cancel a reflection; it writes nothing.")
+        str | None, Option(metavar="ID", help="Cancel this reflection. It then writes nothing.")
     ] = None,
 ) -> None:
-    """List unfinished reflections; retry or cancel one."""
+    """List unfinished reflections; retry or cancel one.
+
+    Reflections are the memory work of LangMem executors. They are listed oldest first.
+    """
     from itertools import islice
 
     from perdure.cli.run_lookup import PAGE, all_pages, find_id

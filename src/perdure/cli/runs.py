@@ -45,13 +45,18 @@ def runs(
     since: Since = None,
     until: Until = None,
     children_of: Annotated[
-        str | None, Option(metavar="RUN", help="Started by nodes of this run.")
+        str | None, Option(metavar="RUN", help="Only runs that nodes of this run started.")
     ] = None,
     limit: Limit = 50,
     json: Json = False,
-    watch: Annotated[bool, Option("--watch", help="Refresh every second.")] = False,
+    watch: Annotated[
+        bool, Option("--watch", help="Refresh every second, until Ctrl-C. Needs a terminal.")
+    ] = False,
 ) -> None:
-    """List runs, newest first."""
+    """List runs, newest first.
+
+    Outputs are not read; `perdure show` and `perdure export` have them.
+    """
     from perdure.cli.run_lookup import PAGE, all_pages
     from perdure.service.validation import check_limit
 
@@ -87,11 +92,28 @@ def runs(
 def show(
     run: Annotated[str | None, Argument(metavar="RUN", help=ID_HELP)] = None,
     at: At = None,
-    thread: Annotated[str | None, Option(metavar="ID", help="Newest run of this thread.")] = None,
-    events: Annotated[bool, Option("--events", help="List every event as stored.")] = False,
-    json: Annotated[bool, Option("--json", help="Everything as one JSON object.")] = False,
+    thread: Annotated[
+        str | None, Option(metavar="ID", help="Show the newest run of this thread.")
+    ] = None,
+    events: Annotated[
+        bool,
+        Option("--events", help="List every event as stored. With --json, whole, one per line."),
+    ] = False,
+    json: Annotated[
+        bool,
+        Option(
+            "--json",
+            help="Print one JSON object: run, events, waits, effects, scores, children.",
+        ),
+    ] = False,
 ) -> None:
-    """Show where a run spent its time, what it did, and what it is waiting for."""
+    """Show the timeline of one run.
+
+    Shows where its time went, each segment with its steps, effects and waits, the worker that drove
+    it, its parent and children, its scores, and what it waits for, with the command that lets it go
+    on. A worker that dies leaves no event: the time until the next claim is shown as `with a worker
+    that was lost`.
+    """
     from perdure.cli.run_lookup import find_run, report_run
     from perdure.cli.run_page import print_event, print_report
 

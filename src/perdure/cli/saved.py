@@ -19,14 +19,19 @@ HEADERS = ("SEGMENT", "LOST WORKER", "LAST SIGN", "LOST", "STEP", "OPEN EFFECTS"
 
 
 def saved(
-    run: Annotated[str | None, Argument(metavar="RUN", help=f"{ID_HELP} Default: all.")] = None,
+    run: Annotated[
+        str | None, Argument(metavar="RUN", help=ID_HELP, show_default="all runs")
+    ] = None,
     at: At = None,
     graph: Graph = None,
     since: Since = None,
     until: Until = None,
     json: Json = False,
 ) -> None:
-    """Show what recovery did not repeat, and what crashes cost."""
+    """Show what recovery did not repeat, and what crashes cost.
+
+    For one run it prints a line for each crash, otherwise the total of the selected runs.
+    """
     with client_at(at) as client:
         ask = client.blocking
         found = ask.saved(

@@ -19,32 +19,41 @@ HEADERS = ("NAME", "GRAPH", "CRON", "ZONE", "NEXT")
 def schedules(
     place: Place = None,
     at: At = None,
-    add: Annotated[str | None, Option(metavar="NAME", help="Add or change a schedule.")] = None,
+    add: Annotated[
+        str | None, Option(metavar="NAME", help="Add or change the schedule of this name.")
+    ] = None,
     graph: Annotated[
         str | None,
         Option(
-            metavar="NAME", help="With --add: the graph it starts.", autocompletion=complete_graph
+            metavar="NAME", help="With --add: graph that it starts.", autocompletion=complete_graph
         ),
     ] = None,
     cron: Annotated[
-        str | None, Option(metavar="LINE", help='With --add: when, such as "0 9 * * 1-5".')
+        str | None, Option(metavar="LINE", help='With --add: cron line, such as "0 9 * * 1-5".')
     ] = None,
     timezone: Annotated[
-        str, Option(metavar="ZONE", help="With --add: the time zone of the cron line.")
+        str, Option(metavar="ZONE", help="With --add: time zone of the cron line.")
     ] = "UTC",
     input: Annotated[
         str | None, Option(metavar="JSON|@FILE|-", help="With --add: input of its runs.")
     ] = None,
     remove: Annotated[
-        str | None, Option(metavar="NAME", help="Remove a schedule; its runs stay.")
+        str | None, Option(metavar="NAME", help="Remove this schedule. Its runs stay.")
     ] = None,
-    disable: Annotated[str | None, Option(metavar="NAME", help="Disable a schedule.")] = None,
+    disable: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Disable this schedule: it starts no runs until enabled."),
+    ] = None,
     enable: Annotated[
-        str | None, Option(metavar="NAME", help="Enable a schedule from its next time on.")
+        str | None,
+        Option(metavar="NAME", help="Enable this schedule. Missed runs are not started."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """List schedules; add, disable, enable or remove one."""
+    """List schedules; add, disable, enable or remove one.
+
+    --add needs --graph and --cron. Adding a schedule creates a missing journal.
+    """
     if sum(map(bool, (add, remove, disable, enable))) > 1:
         raise BadArgument("Pass one of --add, --remove, --disable and --enable.")
     if not add and (graph or cron or input):

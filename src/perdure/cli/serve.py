@@ -16,14 +16,24 @@ if TYPE_CHECKING:
 
 PORT = 2024
 
-Host = Annotated[str, Option(metavar="ADDRESS", help="Listen here; 0.0.0.0 is every address.")]
+Host = Annotated[
+    str,
+    Option(
+        metavar="ADDRESS",
+        help="Address to listen on; 0.0.0.0 is every address. Other machines need a token.",
+    ),
+]
 AllowHost = Annotated[
     list[str] | None,
-    Option(metavar="NAME", help="Host name to answer to, besides loopback; repeatable."),
+    Option(
+        metavar="NAME", help="Host name the server answers to, besides loopback names; repeatable."
+    ),
 ]
 Cors = Annotated[
     list[str] | None,
-    Option(metavar="ORIGIN", help="Allow web pages from this origin; repeatable. *: any."),
+    Option(
+        metavar="ORIGIN", help="Allow web pages from this origin to call; repeatable. * is any."
+    ),
 ]
 
 Ui = Annotated[bool, Option(help="Serve the inbox and the dashboard under /ui.")]
@@ -34,36 +44,51 @@ def serve(
     place: Place = None,
     at: RuntimeAt = None,
     host: Host = "127.0.0.1",
-    port: Annotated[int, Option(metavar="N", help="0 is any free port.")] = PORT,
-    worker: Annotated[bool, Option(help="Drive runs in this process too.")] = True,
+    port: Annotated[int, Option(metavar="N", help="Port to listen on. 0 is any free one.")] = PORT,
+    worker: Annotated[bool, Option(help="Drive runs in this process.")] = True,
     concurrency: Concurrency = 50,
-    grace: Annotated[float, Option(metavar="SECONDS", help="Time for running steps to end.")] = 10,
+    grace: Annotated[
+        float, Option(metavar="SECONDS", help="Time for running steps to finish when it stops.")
+    ] = 10,
     allow_host: AllowHost = None,
     cors: Cors = None,
     insecure: Insecure = False,
     max_body: Annotated[
-        int | None, Option(metavar="BYTES", help="Largest body of a request; default: 8 MiB.")
+        int | None, Option(metavar="BYTES", help="Largest body of a request.", show_default="8 MiB")
     ] = None,
     max_streams: Annotated[
-        int | None, Option(metavar="N", help="Streams open at once; default: 1000.")
+        int | None, Option(metavar="N", help="Streams open at once.", show_default="1000")
     ] = None,
     ui: Ui = True,
     proxy: Annotated[
         list[str] | None,
-        Option(metavar="ADDRESS", help="Trust this proxy to name people; repeatable."),
+        Option(
+            metavar="ADDRESS",
+            help="Proxy that signs people in and names them in a header; repeatable.",
+        ),
     ] = None,
     user_header: Annotated[
-        str, Option(metavar="NAME", help="Header in which the proxy names a person.")
+        str,
+        Option(metavar="NAME", help="That header. It is trusted only in requests from the proxy."),
     ] = "X-Forwarded-User",
     admin: Annotated[
         list[str] | None,
-        Option(metavar="PERSON", help="Person who may do everything, by the proxy; repeatable."),
+        Option(
+            metavar="PERSON",
+            help="Person who may do everything, as the proxy names them; repeatable. All others "
+            "may read and answer.",
+        ),
     ] = None,
     access_log: Annotated[bool, Option(help="Log each request, without its query.")] = False,
     quiet: Quiet = False,
     as_json: LogJson = False,
 ) -> None:
-    """Serve a Runtime or a LangGraph project over HTTP, and drive its runs."""
+    """Serve a Runtime or a LangGraph project over HTTP.
+
+    Serves LangGraph's Agent Server API, perdure's own API, the inbox and the dashboard, and drives
+    the runs. At SIGTERM or SIGINT it drains and exits with 0. Needs the packages of the extra
+    `server`.
+    """
     import logging
 
     from perdure.cli.log_output import configure_logging, log_json

@@ -22,22 +22,29 @@ POLL_INTERVAL = 0.2
 
 
 def start(
-    graph: Annotated[str, Argument(metavar="GRAPH", help="The name of a graph.")],
-    value: Annotated[str | None, Argument(metavar="JSON|@FILE|-", help="Its input.")] = None,
+    graph: Annotated[str, Argument(metavar="GRAPH", help="Name of the graph.")],
+    value: Annotated[str | None, Argument(metavar="JSON|@FILE|-", help="Input of the run.")] = None,
     at: At = None,
     input: Annotated[
-        str | None, Option(metavar="JSON|@FILE|-", help="Its input, as an option.")
+        str | None, Option(metavar="JSON|@FILE|-", help="The input, as an option.")
     ] = None,
     context: Annotated[
-        str | None, Option(metavar="JSON|@FILE|-", help="LangGraph's context of the run.")
+        str | None, Option(metavar="JSON|@FILE|-", help="LangGraph's context.")
     ] = None,
     config: Annotated[
         str | None,
-        Option(metavar="JSON|@FILE|-", help='LangGraph\'s config, as {"recursion_limit": 50}.'),
+        Option(metavar="JSON|@FILE|-", help='LangGraph\'s config: {"recursion_limit": 50}.'),
     ] = None,
-    thread: Annotated[str | None, Option(metavar="ID", help="Thread; default: a new one.")] = None,
+    thread: Annotated[
+        str | None, Option(metavar="ID", help="Its thread.", show_default="a new one")
+    ] = None,
     key: Annotated[
-        str | None, Option(metavar="KEY", help="The same key returns the same run.")
+        str | None,
+        Option(
+            metavar="KEY",
+            help="Idempotency key: the same key on the same thread returns the run it started "
+            "before. Without --thread, the same key for the same graph.",
+        ),
     ] = None,
     metadata: Annotated[
         list[str] | None,
@@ -45,29 +52,44 @@ def start(
             "--metadata",
             "--label",
             metavar="KEY=VALUE",
-            help="Metadata to find it by; the value is JSON or a text; repeatable.",
+            help="Metadata to find the run by; repeatable. The value is JSON, or else a text.",
         ),
     ] = None,
-    tag: Annotated[
-        list[str] | None, Option(metavar="TAG", help="Stored with it; repeatable.")
-    ] = None,
+    tag: Annotated[list[str] | None, Option(metavar="TAG", help="A tag; repeatable.")] = None,
     after: Annotated[
-        str | None, Option(metavar="3d|TIME", help="Start after a duration, or at a time.")
+        str | None,
+        Option(metavar="3d|TIME", help="Start after a duration, or at a time.", show_default="now"),
     ] = None,
     version: Annotated[
         str | None,
-        Option(metavar="VERSION", help="Graph version; default: the Runtime's in --at."),
+        Option(
+            metavar="VERSION", help="Version of the graph.", show_default="the Runtime's in --at"
+        ),
     ] = None,
     strategy: Annotated[
         Literal["enqueue", "reject", "interrupt", "rollback"],
-        Option(help="If the thread has an unfinished run."),
+        Option(help="What to do if the thread has an unfinished run."),
     ] = "enqueue",
     wait: Annotated[
-        bool, Option("--wait", help="Wait for its end; exit 1 unless it is done.")
+        bool,
+        Option(
+            "--wait",
+            help="Print its events to stderr until it has ended or is held. Exits with 1 unless "
+            "it is done.",
+        ),
     ] = False,
-    json: Annotated[bool, Option("--json", help="Print the run as JSON.")] = False,
+    json: Annotated[
+        bool,
+        Option("--json", help="Print the run as JSON; with --wait as it ended, with its output."),
+    ] = False,
 ) -> None:
-    """Start a run and print its id. Workers drive it to its end."""
+    """Start a run and print its id.
+
+    The run is durable when its id is printed; workers drive it. A missing journal is created.
+    Without an input the run goes on from the last checkpoint of its thread. A Runtime or a project
+    in --at refuses a graph that it does not have. With a URL the name cannot be checked: a note
+    says if no worker has driven this graph lately.
+    """
     from perdure.types import State
 
     if value is not None and input is not None:

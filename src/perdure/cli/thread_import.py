@@ -31,18 +31,29 @@ def import_(
     ],
     at: At = None,
     thread: Annotated[
-        list[str] | None, Option(metavar="ID", help="Only this thread; repeatable.")
+        list[str] | None, Option(metavar="ID", help="Import only this thread; repeatable.")
     ] = None,
     allow: Annotated[
         list[str] | None,
-        Option(metavar="MODULE:CLASS", help="A type of yours that the states hold; repeatable."),
+        Option(
+            metavar="MODULE:CLASS",
+            help="A type of yours that the states hold; repeatable. A Runtime in --at allows "
+            "those of its graphs.",
+        ),
     ] = None,
     start: Annotated[
         str | None,
-        Option(metavar="GRAPH", help="Start a run of GRAPH for each thread that waits, once."),
+        Option(
+            metavar="GRAPH",
+            help="Start a run of GRAPH for each thread that waits for an answer, once.",
+        ),
     ] = None,
 ) -> None:
-    """Copy the threads of one of LangGraph's checkpointers into a journal."""
+    """Copy threads from one of LangGraph's checkpointers.
+
+    Run it again at any time: what is in the journal is not stored twice. A missing journal is
+    created. It lists the threads that it could not import, with the reason, and then exits with 1.
+    """
     from perdure.thread_import import import_threads
 
     if start is not None:

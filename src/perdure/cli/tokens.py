@@ -21,14 +21,21 @@ def create(
     at: At = None,
     scope: Annotated[
         list[str] | None,
-        Option(metavar="SCOPE", help="read, start, answer or admin; at least one, repeatable."),
+        Option(
+            metavar="SCOPE",
+            help="What it may do: read, start, answer or admin; at least one, repeatable.",
+        ),
     ] = None,
     expires: Annotated[
-        str | None, Option(metavar="90d", help="How long it is valid. Default: forever.")
+        str | None, Option(metavar="90d", help="How long it is valid.", show_default="forever")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Create a token and print it. It cannot be shown again."""
+    """Create a token and print it.
+
+    It cannot be shown again: the journal stores only its hash. The name of a revoked token can be
+    used again. A missing journal is created.
+    """
     from perdure.cli.parsing import parse_duration
 
     lasts = None if expires is None else parse_duration("--expires", expires)
@@ -51,7 +58,10 @@ def create(
 
 
 def list_(at: At = None, json: Json = False) -> None:
-    """List the tokens, without their secrets, which are not stored."""
+    """List tokens, including revoked ones.
+
+    Shows name, scopes, and when each was created, expires and was last used.
+    """
     from perdure.service.views.formatting import utc_time
 
     with client_at(at) as client:
@@ -77,7 +87,10 @@ def list_(at: At = None, json: Json = False) -> None:
 
 
 def revoke(name: Name, at: At = None) -> None:
-    """Revoke a token: servers refuse it within seconds."""
+    """Revoke a token.
+
+    Servers refuse it within three seconds.
+    """
     with client_at(at) as client:
         client.journal.run(client.services.tokens.revoke(name))
     print(f"{printable(name)} is revoked.")

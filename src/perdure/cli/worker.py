@@ -10,22 +10,32 @@ from perdure.cli.options import Concurrency, LogJson, Place, RuntimeAt
 from perdure.cli.output import print_json
 from perdure.cli.target import measured, observed, one_place, runtime_at
 
-Quiet = Annotated[bool, Option("--quiet", help="Log warnings only.")]
+Quiet = Annotated[bool, Option("--quiet", help="Log warnings only, not a line for each segment.")]
 
 
 def worker(
     place: Place = None,
     at: RuntimeAt = None,
     concurrency: Concurrency = 50,
-    grace: Annotated[float, Option(metavar="SECONDS", help="Time for steps to end.")] = 10,
+    grace: Annotated[
+        float, Option(metavar="SECONDS", help="Time for running steps to finish when it stops.")
+    ] = 10,
     until_idle: Annotated[bool, Option("--until-idle", help="Stop when nothing is due.")] = False,
     metrics: Annotated[
-        str | None, Option(metavar="[HOST:]PORT", help="Serve /metrics here for Prometheus.")
+        str | None,
+        Option(
+            metavar="[HOST:]PORT",
+            help="Serve /metrics for Prometheus here. Without a host, on this machine only.",
+        ),
     ] = None,
     quiet: Quiet = False,
     as_json: LogJson = False,
 ) -> None:
-    """Drive runs until SIGTERM or SIGINT."""
+    """Drive runs until SIGTERM or SIGINT.
+
+    Then it drains and exits with 0. If the variables of OpenTelemetry or LangSmith are set, it
+    sends traces, metrics and scores, and says so when it starts.
+    """
     import asyncio
     import logging
     from dataclasses import asdict
@@ -56,15 +66,19 @@ def worker(
 def tick(
     place: Place = None,
     at: RuntimeAt = None,
-    limit: Annotated[int, Option(metavar="N", help="Segments in total.")] = 25,
+    limit: Annotated[int, Option(metavar="N", help="Segments to drive in total.")] = 25,
     budget: Annotated[
-        float | None, Option(metavar="SECONDS", help="Stop claiming after this long.")
+        float | None,
+        Option(metavar="SECONDS", help="Claim nothing more after this time.", show_default="none"),
     ] = None,
     concurrency: Concurrency = 10,
     quiet: Quiet = False,
     as_json: LogJson = False,
 ) -> None:
-    """Drive what is due, then exit: for a cron."""
+    """Drive what is due, then exit: for a cron.
+
+    Prints what it did as one line of JSON, with the fields of `Counts`.
+    """
     import asyncio
     from datetime import timedelta
 

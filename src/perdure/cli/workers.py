@@ -20,7 +20,12 @@ HEADERS = ("WORKER", "STATE", "DRIVES", "STARTED", "GRAPHS")
 
 
 def workers(place: Place = None, at: At = None, json: Json = False) -> None:
-    """List the processes that drive runs, and how many each drives."""
+    """List the processes that drive runs.
+
+    Shows how many runs each drives, its concurrency, its start and its graphs. A worker sends a
+    heartbeat every ten seconds (every thirty on D1), and is silent after three missed ones. A tick,
+    or the caller of a bound graph, is listed while it drives something.
+    """
     with client_at(one_place(place, at)) as client:
         found, now = client.blocking.workers(), client.blocking.now()
     if json:
@@ -44,12 +49,21 @@ def _line(one: WorkerInfo, now: datetime) -> tuple[str, ...]:
 
 def drain(
     worker: Annotated[
-        str, Argument(metavar="WORKER", help="From `perdure workers`: host:pid, its pid or its id.")
+        str,
+        Argument(
+            metavar="WORKER",
+            help="From `perdure workers`: host:pid, the pid, or the beginning of the id.",
+        ),
     ],
     at: At = None,
     by: By = None,
 ) -> None:
-    """Ask a worker to finish its steps, give its runs back and end, as SIGTERM does."""
+    """Ask a worker to stop, as SIGTERM does.
+
+    It claims nothing more, stops each run at its next step, gives its runs back and exits. A worker
+    inside `perdure serve` stops, and the server keeps running. The worker sees the request within
+    seconds.
+    """
     with client_at(at) as client:
         one = _chosen(client.blocking.workers(), worker)
         client.blocking.drain(one.id, by=actor(by))
