@@ -11,7 +11,7 @@ READY := $(VENV)/.ready
 # Tests start hundreds of interpreters: without bytecode each of them compiles LangGraph for a second.
 unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(VENV)/.compiled
-CODE  := $(wildcard src tests bench matrix examples upstream docs/site_hooks.py)
+CODE  := $(wildcard src tests bench matrix examples upstream docs/*.py)
 # Its warning is about its own end of life, in May 2027: pyproject.toml says so.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 SUITE  = $(BIN)/python -m tests.support.suite -n $(JOBS)
@@ -29,7 +29,7 @@ JS_PACKAGES := langgraph-sdk-1.12@npm:@langchain/langgraph-sdk@1.12.0 \
 FONTS       := @expo-google-fonts/inter@0.4.2 @expo-google-fonts/jetbrains-mono@0.4.1
 JS_CLIENTS  := .js-clients/.ready-$(shell printf '%s' '$(JS_PACKAGES)' | cksum | cut -d ' ' -f 1)
 
-.PHONY: help install docs docs-serve workerd js-clients screenshots ui-clients demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month campaign-month-d1 campaign-traces constraints \
+.PHONY: help install docs docs-serve reference workerd js-clients screenshots ui-clients demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills campaign-month campaign-month-d1 campaign-traces constraints \
         compat compat-oldest compat-newest upstream upstream-saver upstream-bound
 .DEFAULT_GOAL := help
 
@@ -124,6 +124,9 @@ docs: $(READY) ## Build the documentation as a site, in site/; warnings are erro
 
 docs-serve: $(READY) ## Read the documentation in a browser, with its search, at http://127.0.0.1:8000
 	@$(MKDOCS) serve --dev-addr 127.0.0.1:8000
+
+reference: $(READY) ## Write the reference of the command line from its help texts
+	$(BIN)/python -m docs.write_reference
 
 bench: $(WORKERD) ## Measure, and print the tables of the docs
 	$(BIN)/python -m bench

@@ -29,7 +29,6 @@ from perdure.engine.bound_graph import BoundGraph
 from perdure.operations import invariants
 from perdure.runtime import BlockingRuntime, Runtime
 from perdure.types import Counts, Event, Run, Schedule, State, Wait
-from tests.support.commands import every_command as commands
 from tests.support.fork_server import ForkServer
 from tests.support.forked_python import instead_of_subprocess
 from tests.support.pages import Block, blocks
@@ -227,41 +226,6 @@ def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
 
 
 REFERENCE = ROOT / "docs" / "reference" / "runtime.md"
-COMMANDS = ROOT / "docs" / "reference" / "command-line.md"
-
-
-def section(heading: str) -> str:
-    """What the page of the command line says below a heading, up to the next one."""
-    _, found, rest = COMMANDS.read_text().partition(f"\n{heading}\n")
-    assert found, f"docs/reference/command-line.md has no heading {heading!r}"
-    return re.split(r"\n#{1,3} ", rest)[0]
-
-
-@pytest.mark.parametrize("command", sorted(commands()))
-def test_every_command_is_in_the_reference_with_each_of_its_options(command: str) -> None:
-    told = section(f"### `perdure {command}`")
-    assert f"`perdure {command} " in told
-    for param in commands()[command].params:
-        if param.param_type_name == "option":
-            for option in [*param.opts, *param.secondary_opts]:
-                assert re.search(rf"(?<![\w-]){option}(?![\w-])", told) or option == "-a", (
-                    f"{command} {option}"
-                )
-
-
-def test_the_reference_has_no_command_and_no_option_that_is_not_there() -> None:
-    page = COMMANDS.read_text()
-    headings = re.findall(r"^### `perdure (.+)`$", page, re.MULTILINE)
-    assert headings == list(commands())
-    for command in headings:
-        known = {
-            option
-            for param in commands()[command].params
-            for option in [*param.opts, *param.secondary_opts]
-        }
-        told = section(f"### `perdure {command}`")
-        for option in re.findall(r"^\| (`--[^|]+) \|", told, re.MULTILINE):
-            assert set(re.findall(r"--?[\w-]+", option)) <= known, f"{command} {option}"
 
 
 def test_what_the_doctor_says_of_a_healthy_journal_is_what_the_guide_shows() -> None:

@@ -509,7 +509,7 @@ class ThreadBusy(Error):
 class WrongState(Error):
     """The state of a run does not allow the call.
 
-    Raised when, for instance, a run that has ended is paused, or one that does not sleep is woken.
+    Raised when a run is, for instance, paused after its end, or woken although it does not sleep.
     Nothing was changed.
 
     What to do: Read the reason in the message; `get` shows the current state.
@@ -711,7 +711,7 @@ class NotWithdrawn(Error):
 class Expired(Error):
     """A wait in this node reached its deadline and has no default.
 
-    Raised when, inside a node, an `ask` was not answered before `expires`, or the runs of a `join`
+    Raised inside a node when an `ask` was not answered before `expires`, or the runs of a `join`
     did not end before `timeout`.
 
     What to do: Pass `default=`, or catch this and take another path.
@@ -721,7 +721,7 @@ class Expired(Error):
 class TakenBack(Error):
     """A signal withdrew the question of this node.
 
-    Raised when, inside a node, the signal named in `ask(unless=…)` came first, and the question has
+    Raised inside a node when the signal named in `ask(unless=…)` came first, and the question has
     no default.
 
     What to do: Pass `default=`, or catch this and take another path.
@@ -741,7 +741,7 @@ class TakenBack(Error):
 class JoinFailed(Error):
     """A run that this node waited for did not end `done`.
 
-    Raised when, inside a node, a run given to `join` failed or was cancelled, or is not in this
+    Raised inside a node when a run given to `join` failed or was cancelled, or is not in this
     journal.
 
     What to do: Catch this, or retry that run and then this one.
@@ -799,8 +799,8 @@ class NotDone(Error):
 class EffectFailed(Error):
     """An effect failed, and its exception cannot be restored from the record.
 
-    Raised when, inside a node, a failed effect is called again and the class of its exception is
-    not imported here or cannot be rebuilt, or when a person settled it as failed.
+    Raised inside a node when a failed effect is called again and the class of its exception is not
+    imported here or cannot be rebuilt, or when a person settled it as failed.
 
     What to do: Catch this in the node, retry the run, or settle the effect as `retry` or `done`.
 
@@ -818,7 +818,7 @@ class EffectFailed(Error):
 class EffectTimeout(Error, TimeoutError):
     """An effect took longer than its `timeout`. Also a `TimeoutError`.
 
-    Raised when, inside a node, one attempt exceeds the limit. It may or may not have happened, so
+    Raised inside a node when one attempt exceeds the limit. It may or may not have happened, so
     `verify`, `unknown` and `retry` apply.
 
     What to do: Give the effect more time, or a `verify` that asks the far side.
@@ -836,7 +836,7 @@ class EffectTimeout(Error, TimeoutError):
 class EffectHeld(BaseException):
     """The outcome of an effect is unknown, and a person has to settle it.
 
-    Raised when, inside a node, an effect with `unknown="hold"` was cut off or raised. The run is
+    Raised inside a node when an effect with `unknown="hold"` was cut off or raised. The run is
     `held`. With only the saver it reaches the caller of `invoke`. It is a `BaseException`, so that
     `except Exception` in a node does not swallow it.
 
@@ -884,8 +884,8 @@ class WaitCaught(BaseException):
 class Postponed(BaseException):
     """An effect will be retried later; until then its run waits without a process.
 
-    Raised when, inside a node, the pause before the next attempt is longer than five seconds. It is
-    a `BaseException`, so that `except Exception` in a node does not swallow it.
+    Raised inside a node when the pause before the next attempt is longer than five seconds. It is a
+    `BaseException`, so that `except Exception` in a node does not swallow it.
 
     What to do: Nothing. The run goes on by itself. Do not catch this in a node.
 
@@ -904,7 +904,7 @@ class Postponed(BaseException):
 class OrderChanged(BaseException):
     """A node calls its effects in another order than before, and has to run again.
 
-    Raised when, inside a node, an effect call finds that an earlier call got its record. A worker
+    Raised inside a node when an effect call finds that an earlier call got its record. A worker
     runs the node again by itself. With only the saver, and from a bound graph, this reaches the
     caller of `invoke`. It is a `BaseException`, so that `except Exception` in a node does not
     swallow it.
@@ -945,7 +945,7 @@ class NotSettled(Error):
 class EffectRefused(BaseException):
     """An evaluation called an effect that it has no rule for.
 
-    Raised when, in a run of an evaluation, an effect, an unknown tool or a write to the store is
+    Raised in a run of an evaluation when an effect, an unknown tool or a write to the store is
     reached without a rule. The call is not made, and the run fails. It is a `BaseException`, so
     that `except Exception` in a node does not swallow it.
 

@@ -67,10 +67,11 @@ def init(
 ) -> None:
     """Write the Worker of a D1 journal.
 
-    Writes worker.js, wrangler.jsonc and a README, and prints the commands that deploy them, with a
-    new secret that is stored nowhere. Nothing is sent anywhere. Run it again after an update of
-    perdure: wrangler.jsonc stays as it is, except for what an option changes. If a file differs
-    from what would be written, nothing is written without --force.
+    Writes worker.js, wrangler.jsonc and a README, and prints the commands that deploy them. Until
+    wrangler.jsonc has its database_id, it also prints a new secret, which is stored nowhere.
+    Nothing is sent anywhere. Run it again after an update of perdure: wrangler.jsonc stays as it
+    is, except for what an option changes. If a file differs from what would be written, nothing is
+    written without --force.
     """
     given = {"worker": worker, "database": database, "cron": cron or None, "tick_url": tick_url}
     config = _read(folder / CONFIG) or _packaged(CONFIG)

@@ -368,7 +368,7 @@ def from_runs(
 ) -> None:
     """Make examples from real runs.
 
-    With --expected answer, runs without an approval or edit by a person are left out. Runs of
+    With `--expected answer`, runs without an approval or edit by a person are left out. Runs of
     evaluations always are.
     """
     from perdure.evals.from_runs import from_runs as make
