@@ -130,7 +130,8 @@ def _code(text: str) -> str:
     """A text as code. A bar in a table is written so that GitHub and the site both show it."""
     if "|" not in text:
         return f"`{text}`"
-    return f"<code>{text.replace('|', '&#124;').replace('<', '').replace('>', '')}</code>"
+    plain = text.replace("<", "").replace(">", "")
+    return f"<code>{plain.replace('|', '&#124;<wbr>')}</code>"
 
 
 def _prose(text: str) -> str:

@@ -225,3 +225,30 @@ def test_the_queries_on_the_page_of_the_schema_run_and_some_find_the_run(
     assert [kind for _, _, kind in found["SELECT n, at, kind"]][:2] == ["started", "claimed"]
     questions = found["SELECT id, graph, thread_id, assignee, created_at, expires_at"]
     assert [row[1:3] for row in questions] == [("letter", "1")]
+
+
+# -- the HTTP API
+
+
+def test_the_page_of_the_http_api_has_every_operation_with_the_fields_of_its_body() -> None:
+    with perdure.Runtime("sqlite:///:memory:") as runtime:
+        api = runtime.asgi().openapi()
+    own = ("/perdure/", "/ok", "/info", "/metrics", "/cron/")
+    operations = {
+        f"{method.upper()} {path}": operation
+        for path, methods in api["paths"].items()
+        if path.startswith(own)
+        for method, operation in methods.items()
+    }
+    rows = dict(
+        re.findall(r"^\| `([A-Z]+ /\S+)` \|[^|]+\| (.*) \|$", page("http-api"), re.MULTILINE)
+    )
+    assert rows.keys() == operations.keys()
+    for name, operation in operations.items():
+        body = str(operation.get("requestBody", {}))
+        for schema in re.findall(r"#/components/schemas/(\w+)", body):
+            for field in api["components"]["schemas"][schema]["properties"]:
+                assert f"`{field}`" in rows[name], f"{name} takes {field}"
+        for parameter in operation.get("parameters", []):
+            if parameter["in"] == "query" and "stream" not in name:
+                assert f"`{parameter['name']}`" in rows[name], f"{name} takes {parameter['name']}"

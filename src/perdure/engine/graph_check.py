@@ -27,15 +27,20 @@ PAGE = 200
 
 @dataclass(frozen=True)
 class LostRun:
-    """A run that a current graph would hold, because it has lost the run's place."""
+    """A run that would be held, because its graph no longer has the place where the run is."""
 
     run_id: str
+    """The run."""
     thread_id: str
+    """Its thread."""
     graph: str
+    """Its graph."""
     version: str
+    """Version of the graph."""
     state: State
+    """State of the run."""
     lost: tuple[str, ...]
-    """The nodes where it would go on, and cannot."""
+    """Nodes at which it would go on, and that are gone or cannot be reached."""
     reason: str
     """What changed, and what to do."""
 
@@ -45,8 +50,11 @@ class MissingGraph:
     """A graph that has unfinished runs and is not registered here."""
 
     graph: str
+    """Name of the graph."""
     version: str
+    """Its version."""
     runs: int
+    """Number of unfinished runs."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +62,11 @@ class GraphCheck:
     """The result of `Runtime.check`."""
 
     checked: int
-    """How many unfinished runs there are."""
+    """Number of unfinished runs."""
     lost: tuple[LostRun, ...]
+    """Runs that the current graphs would hold."""
     missing: tuple[MissingGraph, ...]
+    """Graphs with unfinished runs that are not registered here."""
 
 
 def find_change(

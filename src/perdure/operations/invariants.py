@@ -30,9 +30,13 @@ class Violation(NamedTuple):
     """A violated invariant."""
 
     problem: str
+    """What is wrong."""
     thread_id: str
+    """The thread."""
     id: str
+    """The row."""
     detail: str
+    """The facts."""
 
 
 def examine() -> Op[list[Violation]]:

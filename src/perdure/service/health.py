@@ -17,7 +17,7 @@ class Diagnosis:
     findings: tuple[Violation, ...]
     """Violated invariants, each with the thread and the row it was found in."""
     checked: int
-    """How many invariants were checked."""
+    """Number of invariants that were checked."""
     remarks: tuple[str, ...]
     """What is worth knowing about the database itself."""
 

@@ -31,13 +31,15 @@ class InboxItem:
     """Something that goes on only when a person acts."""
 
     record: Wait | EffectRecord | Run
+    """The question, effect or run."""
     title: str
+    """A line that names it."""
     note: str
     """Since when, and until when."""
     shown: Any
     """What the person decides about: a question, the arguments of a call, a reason."""
     action: NextStep
-    """`answer`, `settle` or `retry`."""
+    """The next step: its `verb` is `answer`, `settle` or `retry`."""
     accepts: str = ""
     """The answers that fit, in a line."""
 

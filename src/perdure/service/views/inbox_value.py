@@ -36,14 +36,16 @@ CALLS = {
 
 @dataclass(frozen=True)
 class Inbox(Sequence[InboxItem]):
-    """What needs a person: questions, effects with an unknown outcome, held runs. Notebooks show
-    each item with the call that acts on it.
+    """What needs a person: questions, effects with an unknown outcome, held runs.
 
-    for item in client.blocking.inbox():
-        print(item.title, item.shown)
+    A sequence of `InboxItem`. Notebooks show each item with the call that acts on it.
+
+        for item in client.blocking.inbox():
+            print(item.title, item.shown)
     """
 
     items: tuple[InboxItem, ...]
+    """The items."""
 
     @overload
     def __getitem__(self, at: int) -> InboxItem: ...

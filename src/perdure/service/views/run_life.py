@@ -31,19 +31,24 @@ from perdure.types import EffectRecord, Event, Run
 
 @dataclass(frozen=True, repr=False)
 class Timeline:
-    """The timeline of a run: periods in which it was driven or rested. Notebooks draw it.
+    """The timeline of a run: periods in which it was driven or rested.
 
-    timeline = client.blocking.timeline(run.id)
-    timeline.segment(3)  # only that segment
+    Notebooks draw it:
+
+        timeline = client.blocking.timeline(run.id)
+        timeline.segment(3)  # only that segment
     """
 
     run: Run
+    """The run."""
     periods: tuple[Period, ...]
+    """Its periods, in order."""
     now: datetime
     """The end of the run, or now."""
     zoom: Zoom | None = None
     """The events that its picture shows; None: all."""
     effects: tuple[EffectRecord, ...] = ()
+    """Effects in progress."""
 
     @classmethod
     def of(
@@ -65,14 +70,26 @@ class Timeline:
         return totals(self.periods, self.now)
 
     def segment(self, number: int) -> Timeline:
-        """One segment of it. Raises `BadArgument` if there is no such segment."""
+        """The part of one segment.
+
+        Args:
+            number: Number of the segment, from 1.
+
+        Raises:
+            BadArgument: There is no such segment.
+        """
         zoom = zoom_to_segment(self.periods, number)
         if zoom is None:
             raise BadArgument(f"Run {self.run.id} has no segment {number}.")
         return replace(self, zoom=zoom)
 
     def between(self, first: int, last: int) -> Timeline:
-        """The part of it from one event to another, by their numbers."""
+        """The part between two events.
+
+        Args:
+            first: Number of the first event.
+            last: Number of the last event.
+        """
         return replace(self, zoom=Zoom(first, last))
 
     def parts(self, format_time: FormatTime = utc_time) -> TimelineParts:

@@ -31,8 +31,11 @@ class Work:
     """An amount of work."""
 
     effects: int = 0
+    """Effects."""
     model_calls: int = 0
+    """Model calls among them."""
     tokens: int = 0
+    """Tokens of those model calls."""
 
     def plus(self, other: Work) -> Work:
         return Work(
@@ -51,9 +54,11 @@ class Recovery:
     worker: str
     """The worker that took over: its host and process."""
     lost_worker: str
+    """The worker that was lost."""
     last_sign: datetime
     """The last event before the worker was lost."""
     recovered_at: datetime
+    """When the next worker claimed the run."""
     step: int | None
     """The step that was under way, and ran again; None if no step was stored before."""
     nodes: tuple[str, ...] = ()
@@ -82,10 +87,11 @@ class SavedWork:
     """What recovery did not repeat, of one run or of many, and what crashes cost."""
 
     runs: int
-    """How many runs saved something, or were recovered."""
+    """Number of runs that saved something or were recovered."""
     work: Work
     """What came from the record: when a node ran again after a crash, a wait or a retry."""
     crashes: int
+    """Number of crashes."""
     lost: timedelta
     """The time from the last sign of each lost worker to the next claim, added up."""
     recoveries: tuple[Recovery, ...] | None = None
