@@ -256,21 +256,25 @@ class TooLarge(Error):
 class Damaged(Error):
     """A stored row cannot be read back as it was written.
 
-    Raised when the checksum of a row does not match, or the row was changed, truncated or moved. A
-    run that needs it is `held`. Other threads are not affected.
+    Raised when the checksum of a row does not match, the row was changed, truncated or moved, or a
+    class that it holds is gone. A run that needs it is `held`. Other threads are not affected.
 
-    What to do: Restore the thread from a backup, continue from an older checkpoint, or delete the
-    thread.
+    What to do: If a class is gone, bring it back and retry the run. Otherwise restore the thread
+    from a backup, continue from an older checkpoint, or delete the thread.
 
     Attributes:
         where (str): The row.
         reason (str): What is wrong with it.
     """
 
-    def __init__(self, where: str, reason: str) -> None:
+    def __init__(self, where: str, reason: str, remedy: str | None = None) -> None:
         super().__init__(
-            f"{where} is damaged: {reason}. Other threads are not affected. Restore this one from "
-            "a backup, continue from an older checkpoint, or delete the thread."
+            f"{where} is damaged: {reason}. Other threads are not affected. "
+            + (
+                remedy
+                or "Restore this one from a backup, continue from an older checkpoint, or delete "
+                "the thread."
+            )
         )
         self.where, self.reason = where, reason
 

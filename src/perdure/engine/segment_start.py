@@ -95,7 +95,7 @@ class SegmentStart(SegmentPlans):
     def _held_after_deaths(self, row: RunRow) -> Plan[SegmentEnd]:
         reason = (
             f"{row.attempts - 1} workers in a row died or went silent while they drove it, "
-            "without a step on disk in between"
+            "without a step on disk in between: it may kill them, or block their event loop"
         )
         found: list[EffectRow] = yield effects.of_run(row.id)
         unsure = [one for one in found if one.state in (EffectState.OPEN, EffectState.UNKNOWN)]

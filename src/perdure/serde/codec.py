@@ -224,10 +224,14 @@ class Codec:
             return adapter_for(find(module, name))
         except (ImportError, AttributeError) as error:
             cause: Exception = error
-            reason = f"no longer exists ({error}); bring it back"
+            reason = f"no longer exists ({error})"
         except Unserializable as error:
             cause, reason = error, f"can no longer be deserialised: {error.reason}"
-        raise Damaged(location, f"its type {module}.{name} {reason}") from cause
+        raise Damaged(
+            location,
+            f"its type {module}.{name} {reason}",
+            "Bring the class back as it was, and retry the run.",
+        ) from cause
 
     # -- the slow way: walks through everything and knows the path
 
