@@ -1,4 +1,4 @@
-"""`python -m bench`: measure, print progress, write `docs/benchmarks/core.md`."""
+"""`python -m bench`: measure, print progress, write the pages and plots of docs/benchmarks."""
 
 import argparse
 import logging
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
+from bench import plots
 from bench.accept import accept
 from bench.agent import agent
 from bench.commits import commits
@@ -29,6 +30,7 @@ from bench.server import server
 from bench.sleepers import sleepers
 from bench.steps import steps
 from bench.stored import stored
+from bench.texts import PAGES, Page
 from bench.tick import tick
 from bench.turns import turns
 from bench.ui import ui
@@ -57,48 +59,64 @@ MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
     "d1": d1,
 }
 
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks" / "core.md"
+PLACE = Path(__file__).parent.parent / "docs" / "benchmarks"
 
 
 def main() -> None:
     args = _arguments()
-    names = args.only or list(MEASUREMENTS)
     without = tuple(word.lower() for word in args.without)
     warnings.filterwarnings("ignore", message=".*DeltaChannel.*")
     logging.disable(logging.WARNING)  # stock savers log each type they load
-    start = perf_counter()
     with databases(postgres="postgres" not in without) as places:
         bench = Bench(places, quick=args.quick, without=without)
-        machine = describe(places)
-        sections = [MEASUREMENTS[name](bench) for name in names]
+        if args.only:
+            some = Page("Benchmarks", "", args.only)
+            say("\n" + _measure(some, bench, args.quick))
+            return
+        for name in args.pages or PAGES:
+            text = _measure(PAGES[name], bench, args.quick)
+            if args.quick or args.without:
+                say("\n" + text)
+            else:
+                (PLACE / f"{name}.md").write_text(text)
+                say(f"wrote {name}.md")
+    if not args.quick and not args.without:
+        plots.main()
+
+
+def _measure(wanted: Page, bench: Bench, quick: bool) -> str:
+    start, machine = perf_counter(), describe(bench.databases)
+    sections = [MEASUREMENTS[name](bench) for name in wanted.measurements]
     minutes = (perf_counter() - start) / 60
-    text = page(sections, machine, _note(args, minutes))
-    out = args.out or (None if args.quick or args.only or args.without else PAGE)
-    if out is None:
-        say("\n" + text)
-    else:
-        out.parent.mkdir(exist_ok=True)
-        out.write_text(text)
-        say(f"wrote {out} after {minutes:.1f} minutes")
+    note = f"This run took {minutes:.1f} minutes."
+    if quick:
+        note = f"**A quick run ({minutes:.1f} minutes): too few rounds to quote.**"
+    return page(wanted.title, wanted.introduction, sections, machine, note, wanted.remarks)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few rounds, to see that it runs")
-    parser.add_argument("--only", nargs="+", choices=MEASUREMENTS, metavar="NAME", default=[])
-    parser.add_argument(
-        "--without", nargs="+", default=[], metavar="WORD", help="leave out contenders by word"
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument(
+        "--pages", nargs="+", choices=PAGES, metavar="NAME", default=[], help="write only these"
+    )
+    some.add_argument(
+        "--only",
+        nargs="+",
+        choices=MEASUREMENTS,
+        metavar="NAME",
+        default=[],
+        help="only these measurements; prints them and writes no page",
     )
     parser.add_argument(
-        "--out", type=Path, help="the page; a partial run only prints it unless this is given"
+        "--without",
+        nargs="+",
+        default=[],
+        metavar="WORD",
+        help="leave out contenders by word; prints the pages and writes none",
     )
     return parser.parse_args()
-
-
-def _note(args: argparse.Namespace, minutes: float) -> str:
-    if args.quick:
-        return f"**A quick run ({minutes:.1f} minutes): too few rounds to quote.**"
-    return f"The whole run took {minutes:.1f} minutes."
 
 
 if __name__ == "__main__":

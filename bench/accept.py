@@ -8,13 +8,7 @@ from bench.engines import Dbos, Engine, Perdure, client
 from bench.hands import QUEUE
 from bench.report import Section, Series, Table, millis, times
 from bench.rounds import Bench
-
-TEXT = """\
-`await Runtime.start(...)` beside DBOS's `enqueue`: when either returns, the run (the workflow) is
-on disk and workers will bring it to its end. {count} runs, one after another by one caller, and
-{crowd} callers at once in one process (`asyncio.gather` of `start`, and of `enqueue_async`), who
-share a commit in perdure. Nobody drives them meanwhile. The DBOS client has a pool of 20
-connections, and its SQLite file is in WAL mode."""
+from bench.texts import TEXTS
 
 CROWD = 50
 
@@ -45,8 +39,7 @@ def accept(bench: Bench) -> Section:
         for who in field
     ]
     head = ["", "× DBOS", "one after another", f"× DBOS, {CROWD} at once", f"{CROWD} at once"]
-    text = TEXT.format(count=count, crowd=CROWD)
-    return Section("Time to accept a run", text, [Table(head, rows)])
+    return TEXTS["accept"].section([Table(head, rows)], count=count, crowd=CROWD)
 
 
 async def _perdure(url: str, count: int) -> tuple[float, float]:

@@ -21,17 +21,8 @@ import perdure
 from bench.databases import Kind
 from bench.report import Bar, Section, Series, Table, millis
 from bench.rounds import Bench
+from bench.texts import TEXTS
 from perdure.langchain import Durable
-
-TEXT = """\
-An agent of `langchain.agents.create_agent` asks its model {turns} times, and calls a tool after
-each answer but the last. The model answers after {thinks:.0f} ms, by `asyncio.sleep`; the tool
-returns at once. "No durability" is `ainvoke` of it without middleware and checkpointer; "idle
-middleware" is the same with middleware that only passes the calls on, which has its price in
-LangChain. The others have `perdure.langchain.Durable()`, so that each call of the model and of the
-tool is an effect, and are run by the runtime: accepted by `start`, driven by `tick`, from before
-the one to after the other. The overhead is the median of the ratios of each round; beside it the
-smallest and the largest."""
 
 THINKS = 0.2
 _NONE = "no durability"
@@ -148,8 +139,8 @@ def agent(bench: Bench) -> Section:
         for who in field
     ]
     head = ["", "overhead", "per turn", "whole run"]
-    text = TEXT.format(turns=turns, thinks=THINKS * 1000)
-    return Section("An agent with a model", text, [Table(head, rows)], _bars(field, found))
+    counts = {"turns": turns, "thinks": THINKS * 1000}
+    return TEXTS["agent"].section([Table(head, rows)], _bars(field, found), **counts)
 
 
 def _overheads(found: Series, name: str) -> list[float]:
@@ -167,7 +158,7 @@ def _percents(found: Series, name: str) -> str:
 def _bars(field: list[Way], found: Series) -> list[Bar]:
     return [
         Bar(
-            f"slower than without durability, an agent whose model takes 200 ms, {who.name}",
+            f"overhead for an agent whose model takes 200 ms, {who.name}",
             1.9,
             median(_overheads(found, who.name)),
             unit="%",

@@ -19,22 +19,7 @@ from bench.engines import LABEL
 from bench.fsyncs import wal_syncs
 from bench.report import Bar, Section, Table
 from bench.rounds import Bench, say
-
-TEXT = """\
-A run of {count} effects under the runtime. In "a chain" each has a step of its own, and what the
-checkpoint costs is counted too; in "one node" they are called one after another in the same step.
-The functions do nothing.
-
-An effect whose function asks for its key, to pass it on, leaves its outcome to the next commit: the
-one of the next intent, or of the end of the run. Any other waits for its outcome too, as the far
-side could not tell a second attempt from a second order. With `durability="sync"` every outcome and
-every checkpoint is waited for. What a transactional effect wrote is committed with its outcome, but
-not with the checkpoint before it.
-
-Commits are counted by the journal, from one call to the next. Most have the median; the mean is a
-little higher, as a worker renews its lease, looks for other work, and commits what lies for 20 ms.
-Fsyncs, in the mean, are calls of `xSync` of SQLite's VFS, with those that fold the WAL into the
-file, and growth of `pg_stat_wal.wal_sync`; a run of one effect is subtracted."""
+from bench.texts import TEXTS
 
 
 class Cost(NamedTuple):
@@ -72,7 +57,7 @@ class Case:
 
 CASES = (
     Case("asks for its key", perdure.effect(name="keyed")(_keyed), 1, 1),
-    Case("does not", perdure.effect(name="unkeyed")(_unkeyed), 2, 2),
+    Case("does not ask for its key", perdure.effect(name="unkeyed")(_unkeyed), 2, 2),
     Case('`unknown="hold"`', perdure.effect(name="hold", unknown="hold")(_keyed), 2, 2),
     Case(
         "`transactional=True`",
@@ -82,7 +67,7 @@ CASES = (
     ),
     Case('`durability="sync"`', perdure.effect(name="sync")(_keyed), 2, 3, "sync"),
 )
-CHAIN, NODE = "a chain", "one node"
+CHAIN, NODE = "one per step", "all in one step"
 
 
 def commits(bench: Bench) -> Section:
@@ -98,7 +83,7 @@ def commits(bench: Bench) -> Section:
         for case, found in zip(CASES, json.loads(told), strict=True):
             chain, node = (Cost(*found[shape]) for shape in (CHAIN, NODE))
             name = f"{label}, {case.name}"
-            say(f"commits  {name:<34} {chain.mean:.2f} in a chain, {node.mean:.2f} in one node")
+            say(f"commits  {name:<34} {chain.mean:.2f} one per step, {node.mean:.2f} in one step")
             rows.append(
                 [name, *map(_figures, (chain, node)), *(f"{c.fsyncs:.2f}" for c in (chain, node))]
             )
@@ -109,7 +94,7 @@ def commits(bench: Bench) -> Section:
                 ),
             ]
     head = ["", f"commits, {CHAIN}", f"commits, {NODE}", f"fsyncs, {CHAIN}", f"fsyncs, {NODE}"]
-    return Section("Commits per effect", TEXT.format(count=count), [Table(head, rows)], bars)
+    return TEXTS["commits"].section([Table(head, rows)], bars, count=count)
 
 
 def _figures(cost: Cost) -> str:

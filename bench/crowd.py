@@ -16,13 +16,7 @@ from bench.contenders import (
 from bench.report import Bar, Section, Series, Table, times
 from bench.rounds import Bench
 from bench.savers import aready, asettle, stored_values
-
-TEXT = """\
-{threads} asyncio tasks, one LangGraph thread each, one saver: every task runs a loop of {steps}
-super-steps with a 100-byte state. No checkpointer at all is the ceiling that LangGraph itself
-sets. The stock PostgreSQL saver has an `AsyncConnectionPool` of 10. All of it runs in one
-interpreter, so what a saver adds here is its CPU time per step; perdure's on PostgreSQL is mostly
-psycopg's (about 20 µs a statement, three statements a step), and the server has the other core."""
+from bench.texts import TEXTS
 
 _NONE, _SQLITE, _POSTGRES = "no checkpointer", "stock SQLite sync", "stock PostgreSQL pool sync"
 
@@ -51,12 +45,7 @@ def crowd(bench: Bench) -> Section:
     table = Table(
         ["", "× stock", "× no checkpointer", "steps per second", "spread"], _rows(field, found)
     )
-    return Section(
-        f"{threads} threads at once",
-        TEXT.format(threads=threads, steps=steps),
-        [table],
-        _bars(found),
-    )
+    return TEXTS["concurrent"].section([table], _bars(found), threads=threads, steps=steps)
 
 
 async def _all_at_once(who: Contender, url: str, threads: list[str], steps: int) -> float:

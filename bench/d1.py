@@ -33,35 +33,10 @@ from bench.d1_runtime import (
 from bench.report import Bar, Section, Table, times
 from bench.rounds import Bench, say
 from bench.savers import aready, asettle, ready, settle
+from bench.texts import TEXTS
 from perdure.testing import d1 as testing
 from perdure.testing.d1 import Workerd, local_d1
 from perdure.testing.node import find_node
-
-TEXT = """\
-A D1 in workerd {version}, Cloudflare's own server, on this machine. The limits, the latency and the
-bill of a real account were not tried. A proxy between each contender and D1 counts HTTP requests
-and the bytes of their bodies, adds up the rows that D1 reports as read and written (an index entry
-is a row too), and delays each request by {distance} ms, as a data centre nearby would: what perdure
-commits together depends on it. Opening and making the tables are not counted.
-
-*Beside the public saver*: the graph of [time per super-step](core.md#time-per-super-step),
-whose one node appends 1 KB in each of {steps} super-steps. Counted from `invoke` until its
-checkpoints are in the database. The public saver is `langgraph-checkpoint-cloudflare-d1`, which
-uses the REST API: a request for each checkpoint, with the whole state in it, and one for each write
-of a task. perdure goes through its Worker, or where it says so through the REST API too. Each is
-checked to have stored every step.
-
-*The runtime*: medians of {rounds}, in a runtime that has worked before. "Tick with one run" drives
-a run that was started before and shares its requests with no other. "Each further step" is a ninth
-of what ten steps cost more than one; effects likewise. {due} runs in one tick, ten at a time, share
-their requests: "per run" is a {due}th of the tick. "{asleep} asleep": the row of one run that was
-put to sleep, copied by SQL. The idle worker was watched for {watched} s."""
-
-PRICED = """\
-*Prices*: {prices} These are Cloudflare's published prices as we knew them in November 2026: check
-them. "At list price" is as if nothing were included; "of what is included" is the share of the
-monthly amount that runs out first. CPU time of the Worker, storage and the fee of the plan come on
-top. A request through the REST API is not a request to a Worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +52,15 @@ class Way:
 def d1(bench: Bench) -> Section:
     if missing := _missing():
         say(f"d1   left out: {missing}")
-        return Section("Cloudflare D1", f"Not measured: {missing}", [])
+        return Section(TEXTS["d1"].title, f"Not measured: {missing}", "", [])
     steps, rounds = bench.pick(50, 10), bench.pick(7, 2)
     watched = bench.pick(60, 5)
     with local_d1(databases=8) as server, metered(server.port) as meter:
         beside = _beside(_ways(server, meter), meter, steps)
         used = asyncio.run(runtime(meter.url(server.url(6)), meter, rounds, watched))
-    text = TEXT.format(
+    return TEXTS["d1"].section(
+        [_beside_table(beside), _runtime_table(used), prices(used)],
+        [*_bars(beside), *_runtime_bars(used)],
         version=_version(),
         distance=round(DISTANCE * 1000),
         steps=steps,
@@ -91,12 +68,7 @@ def d1(bench: Bench) -> Section:
         due=DUE,
         asleep=f"{ASLEEP:,}",
         watched=watched,
-    )
-    return Section(
-        "Cloudflare D1",
-        f"{text}\n\n{PRICED.format(prices=PRICES)}",
-        [_beside_table(beside), _runtime_table(used), prices(used)],
-        [*_bars(beside), *_runtime_bars(used)],
+        prices=PRICES,
     )
 
 
@@ -210,7 +182,7 @@ def _beside_table(found: dict[tuple[str, str], Used]) -> Table:
         ]
         for (name, api), used in found.items()
     ]
-    return Table(["", "× requests", *HEAD], rows, "Per super-step, beside the public saver")
+    return Table(["", "× requests", *HEAD], rows, "Per super-step, next to the public saver")
 
 
 def _bars(found: dict[tuple[str, str], Used]) -> list[Bar]:

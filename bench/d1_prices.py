@@ -30,7 +30,7 @@ def prices(used: Mapping[str, Used]) -> Table:
         "a million further steps, alone": used[STEP].times(million),
         "a million further effects, alone": used[EFFECT].times(million),
     }
-    head = ["", "requests", "rows read", "rows written", "of what is included", "at list price"]
+    head = ["", "requests", "rows read", "rows written", "of the included amount", "at list price"]
     rows = [
         [
             what,

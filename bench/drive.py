@@ -6,26 +6,7 @@ from bench.engines import Dbos, Engine, LangGraph, Perdure
 from bench.hands import CONCURRENCY
 from bench.report import Bar, Section, Series, Table, millis, times
 from bench.rounds import Bench
-
-TEXT = """\
-A backlog is accepted while nobody works; then the worker processes, which are up and warm, are let
-loose on it, and the clock runs until the last run is done in the database. "No-op": {noops} runs
-of a graph of one node, beside DBOS workflows without a step. "Steps": {loops} runs of {steps}
-super-steps each, beside DBOS workflows of {steps} steps; the figure counts steps. The functions do
-nothing, and are plain ones on both sides. Each process has {crowd} runs in hand. DBOS runs as its
-documentation says for several processes: one queue (`worker_concurrency={crowd}`, looked at every
-20 ms and not every second), an executor id for each process, no conductor, no telemetry. Its SQLite
-file is switched to WAL, which it does not do by itself and which makes it faster.
-
-"LangGraph alone" drives the same graphs in as many processes with no checkpointer, no runs and no
-database: by `ainvoke`, {crowd} at a time, as perdure's worker does, and by `invoke`, one after
-another. It is the ceiling: nothing that drives LangGraph can be faster. "CPU" is that of the worker
-processes per run and per step, without the database server's; it hardly moves with what else the
-machine does. With more processes than cores, the processes and the server share them.
-
-What is compared in "no-op" is not the same amount of work: a DBOS workflow without a step stores
-its input and its output, a run of LangGraph makes three checkpoints and the writes of two tasks,
-each fenced and with its event, before it ends. A third of our time is LangGraph's own."""
+from bench.texts import TEXTS
 
 FULL = 4
 
@@ -59,12 +40,12 @@ def drive(bench: Bench) -> Section:
         return noops / one.seconds
 
     noop = bench.interleave("drive", field, bench.pick(5, 1), trial, unit="runs/s")
-    text = TEXT.format(noops=f"{noops:,}", loops=loops, steps=steps, crowd=CONCURRENCY)
+    counts = {"noops": f"{noops:,}", "loops": loops, "steps": steps, "crowd": CONCURRENCY}
     tables = [
         _table("No-op runs per second", field, noop, noop_cpu, "run"),
         _table("Steps per second", field, stepped, step_cpu, "step"),
     ]
-    return Section("Runs and steps per second", text, tables, [*_bars(noop, stepped)])
+    return TEXTS["drive"].section(tables, [*_bars(noop, stepped)], **counts)
 
 
 def _table(title: str, field: list[Engine], found: Series, cpu: Series, what: str) -> Table:

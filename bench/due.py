@@ -15,16 +15,9 @@ from bench.engines import LABEL
 from bench.hands import sleeper
 from bench.report import Bar, Section, Series, Table, millis, times
 from bench.rounds import Bench, say
+from bench.texts import TEXTS
 from perdure.operations import claims
 from perdure.operations.look import look
-
-TEXT = """\
-The two operations of a worker that looks for work, `look` and `claim`, on an open journal, with 1
-thousand up to {most} runs asleep. One run was really put to sleep; the others are copies of its row
-with other ids and times, made by one SQL statement, and on PostgreSQL followed by the ANALYZE that
-autovacuum would do. "Nothing due": all sleep for days; a
-worker would not even send the claim. "{some} due": {some} random ones are made due before each
-look, and claimed by it, with their events, in one commit."""
 
 SOME = 25
 
@@ -88,7 +81,6 @@ def due(bench: Bench) -> Section:
                     nothing.add(crowd.name, took)
                     some.add(crowd.name, took_some)
     say("due  measured")
-    text = TEXT.format(most=f"{sizes[-1]:,}", some=SOME)
     tables = [
         _table("Nothing due", kinds, sizes, nothing),
         _table(f"{SOME} due", kinds, sizes, some),
@@ -102,7 +94,7 @@ def due(bench: Bench) -> Section:
         for what, found in (("nothing due", nothing), (f"{SOME} due", some))
         for k in kinds
     ]
-    return Section("Looking for due runs", text, tables, bars)
+    return TEXTS["due"].section(tables, bars, most=f"{sizes[-1]:,}", some=SOME)
 
 
 def _table(title: str, kinds: list[Kind], sizes: tuple[int, ...], found: Series) -> Table:

@@ -8,19 +8,7 @@ from bench.engines import LABEL, Dbos, Engine, Perdure
 from bench.hands import CONCURRENCY
 from bench.report import Bar, Section, Series, Table, millis, times
 from bench.rounds import Bench
-
-TEXT = """\
-A run of a graph whose node calls effects one after another, beside a DBOS workflow that calls as
-many steps: one run of {alone:,} alone, and {crowd} runs of {together} each at once, in one worker
-process that is up and warm. The clock runs from accepted to done in the database. The functions do
-nothing. "Plain" ones are called in threads by both engines, "coroutines" on the event loop. DBOS is
-set up as in "Runs and steps per second".
-
-A step of DBOS is stored once, after the call. An effect is stored before the call, with its
-arguments and under the lease of the run, and after it, with an event. "Keyed" effects ask for their
-key, to pass it on, as they should: they leave their outcome to the next commit. Of the others ("no
-key") it is waited for, which is a second commit (see "Commits per effect"). "CPU" is that of the
-worker process, without the database server's."""
+from bench.texts import TEXTS
 
 
 class Kinds(NamedTuple):
@@ -63,8 +51,8 @@ def effects(bench: Bench) -> Section:
     bench.interleave("effects", field, bench.pick(5, 1), trial, unit="effects/s alone")
     kinds = [kind for kind in LABEL if any(who.database == kind for who in field)]
     tables = [_table(size, rates[size], cpu[size], kinds) for size in sizes]
-    text = TEXT.format(alone=alone, together=together, crowd=CONCURRENCY)
-    return Section("Effects per second", text, tables, [*_bars(rates, kinds)])
+    counts = {"alone": alone, "together": together, "crowd": CONCURRENCY}
+    return TEXTS["effects"].section(tables, [*_bars(rates, kinds)], **counts)
 
 
 def _ways(who: Engine) -> list[str]:

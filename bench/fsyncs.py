@@ -13,6 +13,7 @@ from bench.databases import ask
 from bench.report import Section, Table
 from bench.rounds import Bench, say
 from bench.steps import loop
+from bench.texts import TEXTS
 
 CONTENDERS = (
     stock_sqlite("async"),
@@ -27,11 +28,6 @@ CONTENDERS = (
     perdure("postgres", "sync"),
 )
 
-TEXT = """\
-The loop of {steps} super-steps again, by the sync API, opening and closing not counted. SQLite:
-calls of a VFS's `xSync`, checkpoints of the WAL included, in a process of its own. PostgreSQL:
-growth of `pg_stat_wal.wal_sync`, which does not see what the checkpointer syncs."""
-
 
 def fsyncs(bench: Bench) -> Section:
     steps = bench.pick(200, 50)
@@ -42,8 +38,8 @@ def fsyncs(bench: Bench) -> Section:
             count = counters[who.database or "sqlite"](who, url, steps)
         say(f"fsyncs  {who.name:<28} {count / steps:.2f} per step")
         rows.append([who.name, f"{count / steps:.2f}", str(count)])
-    table = Table(["", "per step", "in all"], rows)
-    return Section("Fsyncs per super-step", TEXT.format(steps=steps), [table])
+    table = Table(["", "per step", "total"], rows)
+    return TEXTS["fsyncs"].section([table], steps=steps)
 
 
 def _sqlite(who: Contender, url: str, steps: int) -> int:

@@ -6,10 +6,7 @@ from time import perf_counter
 
 from bench.report import Bar, Section, Series, Table, millis
 from bench.rounds import Bench, say
-
-TEXT = """\
-Whole processes, started by turns: `python -c pass`, `python -c 'import perdure'` and, for scale,
-`python -c 'import langgraph.graph'`, which perdure puts off until it is needed."""
+from bench.texts import TEXTS
 
 _BARE = "pass"
 
@@ -25,7 +22,7 @@ def imports(bench: Bench) -> Section:
     above = {line: found.median(line) - found.median(_BARE) for line in lines}
     rows = [[f"`{line}`", millis(above[line]), millis(found.median(line))] for line in lines]
     bar = Bar("`import perdure` above Python's start", 0.2, above.get("import perdure"), unit="s")
-    return Section("Import", TEXT, [Table(["", "above bare", "whole process"], rows)], [bar])
+    return TEXTS["import"].section([Table(["", "added", "whole process"], rows)], [bar])
 
 
 def _process(line: str) -> float:

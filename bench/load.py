@@ -10,13 +10,7 @@ from bench.contenders import Contender, perdure, stock_postgres, stock_sqlite
 from bench.report import Section, Series, Table, millis, times
 from bench.rounds import Bench, say
 from bench.savers import ready
-
-TEXT = """\
-A loop makes the history, one checkpoint per super-step. Then, in every round, a new saver is
-opened, connected by a look-up of another thread, and asked for the latest state of this one:
-nothing of it is in the process. "Fixed" is a 1 KB string and a counter; "growing" is a list with
-one 100-byte element per checkpoint, so what is loaded grows, too. The stock savers store a
-growing list whole at every step, so they stop at {stop:,} checkpoints there."""
+from bench.texts import TEXTS
 
 
 def load(bench: Bench) -> Section:
@@ -35,7 +29,7 @@ def load(bench: Bench) -> Section:
         stock_stop=stop,
     )
     tables = [_table("Fixed-size state", fixed), _table("Growing list", growing)]
-    return Section("Loading the latest state", TEXT.format(stop=stop), tables)
+    return TEXTS["load"].section(tables, stop=stop, most=lengths[-1])
 
 
 def _histories(

@@ -15,14 +15,7 @@ from bench.databases import Kind, sqlite_path
 from bench.hands import graphs
 from bench.report import Bar, Section, Series, Table, millis
 from bench.rounds import Bench
-
-TEXT = """\
-{runs} runs of {steps} super-steps that do nothing, driven at once by one worker in this process, on
-SQLite. The clock runs from the tick until every run is done and what is observed has been told: all
-events counted (metrics), all spans exported to a receiver in another process
-(traces). {rounds} rounds, each contender on its own journal; "of the step" is the median of each
-round's own ratio, with its 95 % interval. A step that does something takes longer, and the share is
-smaller. "CPU" is that of this process."""
+from bench.texts import TEXTS
 
 OFF, METRICS, TRACES = "off", "metrics", "traces"
 
@@ -78,12 +71,12 @@ def observing(bench: Bench) -> Section:
             return took / (runs * steps)
 
         found = bench.interleave("observing", field, rounds, trial)
-    text = TEXT.format(runs=runs, steps=steps, rounds=rounds)
+    counts = {"runs": runs, "steps": steps, "rounds": rounds}
     bars = [
         Bar("step with metrics against without", 1.02, found.ratio(METRICS, OFF)),
         Bar("step with OpenTelemetry traces against without", 1.10, found.ratio(TRACES, OFF)),
     ]
-    return Section("Observing", text, [_table(found, cpu)], bars)
+    return TEXTS["observing"].section([_table(found, cpu)], bars, **counts)
 
 
 def _metrics() -> Any:
@@ -154,7 +147,7 @@ def _table(found: Series, cpu: Series) -> Table:
             ]
         )
     return Table(
-        ["", "of the step", "95 % interval", "of the CPU", "per step", "CPU per step"], rows
+        ["", "added to a step", "95 % interval", "added CPU", "per step", "CPU per step"], rows
     )
 
 

@@ -7,13 +7,7 @@ from bench.engines import LABEL, Perdure, accept, finished
 from bench.fleet import fleet
 from bench.report import Bar, Section, Table, millis
 from bench.rounds import Bench
-
-TEXT = """\
-{workers} worker processes have {runs} runs in hand, each run in the middle of its only node, which
-never returns there. All of them are killed with SIGKILL at once, and the clock starts. A new worker
-on the same host, imported and connected but idle until then, is told to work at that moment; its
-node does nothing. The clock stops when the last run is done. In the new worker {hand} runs are in
-hand at a time, which is the default."""
+from bench.texts import TEXTS
 
 WORKERS = 4
 
@@ -54,6 +48,6 @@ def recovery(bench: Bench) -> Section:
         )
         for name, label in names.items()
     ]
-    text = TEXT.format(workers=WORKERS, runs=f"{runs:,}", hand=50)
     head = ["", "until all are done", "per run", "spread"]
-    return Section("Recovery after SIGKILL", text, [Table(head, rows)], bars)
+    counts = {"workers": WORKERS, "runs": f"{runs:,}", "hand": 50}
+    return TEXTS["recovery"].section([Table(head, rows)], bars, **counts)

@@ -24,27 +24,7 @@ from bench.hands import resident
 from bench.imports import _process
 from bench.report import Bar, Section, Series, Table, megabytes, millis, times
 from bench.rounds import Bench, say
-
-TEXT = """\
-`perdure.langmem.ReflectionExecutor`, with {many} reflections pending in its journal that are due in
-a month. {real} of them were submitted; the others are copies of their rows, made by SQL.
-
-*Submit*: from the call to its return, when the reflection is on disk, {each} in each of {rounds}
-rounds. "New" ones are of conversations that had none pending, of many users; "replace" takes the
-place of the one that is pending for the same conversation, as debouncing does, always of the same
-one, so that {replaced} of it were replaced in the end. "One row" is the floor: BEGIN, an INSERT of
-one row as large as the payload, COMMIT, by hand, with the same settings (`synchronous=FULL`,
-`synchronous_commit=on`). LangMem's `LocalReflectionExecutor` keeps its queue in memory, so it waits
-for no disk.
-
-*Start-up*: a new process opens the executor, and one of the pending is due. From the constructor to
-the call of the reflector. The import of `perdure.langmem` (with LangGraph, LangChain and LangMem)
-comes before it and is shown apart.
-
-*Memory*: resident memory of such a process, after a garbage collection and after glibc gave back
-what is free, when the first reflection was made and when {made} more were. "Submitted" is a process
-that accepted so many itself and let the Futures go; "objects" is how many more live Python objects
-it has per reflection, from the first {some} to the last."""
+from bench.texts import TEXTS
 
 PAYLOAD = {
     "messages": [
@@ -71,7 +51,9 @@ def reflections(bench: Bench) -> Section:
     ]
     tables = [table for found, _ in parts for table in found]
     bars = [bar for _, judged in parts for bar in judged]
-    text = TEXT.format(
+    return TEXTS["reflections"].section(
+        tables,
+        bars,
         many=f"{many:,}",
         real=REAL,
         each=each,
@@ -80,7 +62,6 @@ def reflections(bench: Bench) -> Section:
         made=MADE,
         some=f"{many // 5:,}",
     )
-    return Section("Pending reflections", text, tables, bars)
 
 
 # -- submit
@@ -182,14 +163,14 @@ def _starts(bench: Bench, kinds: list[Kind], many: int) -> tuple[list[Table], li
             rows.append([name, ratio, millis(begun.median(name))])
         bars.append(
             Bar(
-                f"start-up with {many:,} pending until the first is begun, {LABEL[kind]}",
+                f"start-up with {many:,} pending until the first starts, {LABEL[kind]}",
                 1.0,
                 begun.median(most),
                 unit="s",
             )
         )
-    rows.append(["`import perdure.langmem`, before it", "–", millis(imported.median("import"))])
-    head = ["", f"÷ {few} pending", "until the first is begun"]
+    rows.append(["`import perdure.langmem`, before that", "–", millis(imported.median("import"))])
+    head = ["", f"÷ {few} pending", "until the first starts"]
     return [Table(head, rows, "Start-up")], bars
 
 
@@ -238,7 +219,7 @@ def _sizes(bench: Bench, kinds: list[Kind], many: int) -> tuple[list[Table], lis
         say(f"reflections  memory {LABEL[kind]}")
     head = ["", f"{sizes[-1]:,} ÷ {REAL}", *(f"{size:,} pending" for size in sizes)]
     mine = ["", f"{many // 5:,} submitted", f"{many:,} submitted", "objects each"]
-    return [Table(head, rows, "Memory"), Table(mine, own, "Memory of who submitted them")], bars
+    return [Table(head, rows, "Memory"), Table(mine, own, "Memory of the submitting process")], bars
 
 
 # -- many pending

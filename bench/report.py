@@ -1,4 +1,4 @@
-"""The results of a run as tables, bars, and the page `docs/benchmarks/core.md`."""
+"""The results of a run as tables, bars, and a page of docs/benchmarks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One promise of the project, and what was measured."""
+    """A limit that the project set itself, and the measured value."""
 
     what: str
     limit: float
@@ -45,15 +45,18 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One measurement: how it was done, what came out, which bars it judges."""
+    """One measurement: what it shows, its tables, how it was done, and the bars it judges."""
 
     title: str
-    text: str
+    lead: str
+    method: str
     tables: Sequence[Table]
     bars: Sequence[Bar] = field(default_factory=tuple)
 
     def markdown(self) -> str:
-        return "\n\n".join([f"## {self.title}", self.text, *(t.markdown() for t in self.tables)])
+        method = f"{METHOD} {self.method}" if self.method else ""
+        tables = (table.markdown() for table in self.tables)
+        return paragraphs(f"## {self.title}", self.lead, *tables, method)
 
 
 class Series:
@@ -106,29 +109,40 @@ def megabytes(size: float) -> str:
     return f"{size / 1e6:.2f} MB"
 
 
-_INTRODUCTION = """\
-Written by `make bench`; do not edit. perdure's saver beside LangGraph's own, and its runtime beside
-DBOS, in one run, contenders interleaved round by round, each checked to have stored what it was
-given. Ratios are medians of the ratios of each round; milliseconds and the like are orientation
-only and differ between machines."""
+METHOD = "**How it was measured.**"
+MACHINE = "The rules for all pages are in [How it was measured](index.md#how-it-was-measured)."
+BARS = "Limits that we set ourselves before measuring."
 
 
-def page(sections: Sequence[Section], machine: Table, note: str) -> str:
-    """The whole document: bars first, then the machine, then a section per measurement."""
+def page(
+    title: str,
+    introduction: str,
+    sections: Sequence[Section],
+    machine: Table,
+    note: str,
+    remarks: str = "",
+) -> str:
+    """The whole document: the measurements first, the machine and the internal bars at the end."""
     bars = [bar.row() for section in sections for bar in section.bars]
-    parts = [
-        "# Benchmarks",
-        _INTRODUCTION,
-        note,
-        "## Bars",
-        Table(["bar", "wanted", "measured", "verdict"], bars).markdown()
-        if bars
-        else "None judged.",
-        "## Machine",
-        machine.markdown(),
-        *(section.markdown() for section in sections),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return (
+        paragraphs(
+            f"# {title}",
+            introduction,
+            *(section.markdown() for section in sections),
+            remarks,
+            "## Machine",
+            f"{MACHINE} {note}",
+            machine.markdown(),
+            "## Internal bars",
+            BARS,
+            Table(["bar", "limit", "measured", "verdict"], bars).markdown() if bars else "None.",
+        )
+        + "\n"
+    )
+
+
+def paragraphs(*parts: str) -> str:
+    return "\n\n".join(part for part in parts if part)
 
 
 def _unit(unit: str) -> str:

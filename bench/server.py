@@ -9,27 +9,7 @@ from bench.rounds import Bench, say
 from bench.server_requests import CLIENTS, Found, measure
 from bench.servers import Dev, Ours, Server, install, versions
 from bench.streams import STREAMED, in_process, streaming_steps
-
-TEXT = """\
-`langgraph dev` ({versions}) keeps threads and runs in memory; ours are on disk before the reply.
-Each server is a process of its own, started for each round; the client is another, with a lean HTTP
-client, on the same machine. Servers are measured one after another, in turning order.
-
-*Streaming chat*: a model that answers with {tokens} tokens without a pause. "First token" is from
-the request (or call) to the first token; "tokens/s" counts the time from there to the last one,
-the wait for the first included, because tokens may arrive several at once. Over HTTP the run is
-created and streamed by `POST /threads/{{id}}/runs/stream` with `messages-tuple`. "In process" is
-`rt.start` and `rt.stream` with a worker in the same event loop; `graph.astream` has no checkpointer
-and stores nothing.
-
-*Requests*: `POST /threads/{{id}}/runs` of a graph with one node, and `GET /threads/{{id}}/state` of
-a finished thread; each client has a connection, and for its runs a thread, of its own. "Create" is
-a run that begins in an hour, so that only its acceptance is measured. "Create and drive" begins at
-once: ours is driven while more requests come; `langgraph dev` leaves most for later. *Wait*:
-`POST /threads/{{id}}/runs/wait` of the same graph. *Answer*: from sending `command.resume` to the
-node that goes on.
-
-*Streaming on and off*: a loop of {steps} super-steps, from `rt.start` until the run is done."""
+from bench.texts import TEXTS
 
 
 def server(bench: Bench) -> Section:
@@ -53,10 +33,7 @@ def server(bench: Bench) -> Section:
             found.rate.add(name, stream.rate)
         say(f"server  in process {n + 1}/{rounds}")
     streamed = streaming_steps(bench, kinds, steps, bench.pick(7, 2))
-    text = TEXT.format(versions=versions(), tokens=f"{tokens:,}", steps=steps)
-    return Section(
-        "The server beside `langgraph dev`",
-        text,
+    return TEXTS["server"].section(
         [
             _chat(found),
             _requests(field, found),
@@ -64,6 +41,9 @@ def server(bench: Bench) -> Section:
             _stepped(kinds, streamed),
         ],
         [*_bars(kinds, found), *_stream_bars(kinds, streamed)],
+        versions=versions(),
+        tokens=f"{tokens:,}",
+        steps=steps,
     )
 
 

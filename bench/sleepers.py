@@ -8,15 +8,7 @@ from bench.engines import LABEL, accept
 from bench.fleet import Fleet, fleet
 from bench.report import Bar, Section, Table, megabytes
 from bench.rounds import Bench, say
-
-TEXT = """\
-Resident memory of worker processes, after a garbage collection and after glibc gave back what is
-free. "None": a worker that is up and has driven a few runs. "New worker": the same, but it finds
-{most} sleeping runs in its journal. "Put to sleep": the process that drove those {most} until they
-slept. "Done": one that drove {most} runs to their end instead, so that there is nothing left to
-remember; what both have more than "none" are caches with a bound, and what the allocator keeps.
-"Objects" is how many more live Python objects the process that puts runs to sleep has per run, from
-{warm} of them, when its caches are full, to {most}."""
+from bench.texts import TEXTS
 
 
 def sleepers(bench: Bench) -> Section:
@@ -41,8 +33,8 @@ def sleepers(bench: Bench) -> Section:
             Bar(f"objects kept per sleeping run, {LABEL[kind]}", 0.1, max(0.0, each), unit="each"),
         ]
     head = ["", "none", "new worker", "put to sleep", "done", "objects"]
-    text = TEXT.format(warm=f"{warm:,}", most=f"{most:,}")
-    return Section("Memory of a worker with sleeping runs", text, [Table(head, rows)], bars)
+    counts = {"warm": f"{warm:,}", "most": f"{most:,}"}
+    return TEXTS["sleeping"].section([Table(head, rows)], bars, **counts)
 
 
 def _asleep(url: str, warm: int, most: int) -> list[dict[str, Any]]:

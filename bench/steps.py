@@ -19,6 +19,7 @@ from bench.contenders import (
 from bench.report import Bar, Section, Series, Table, millis, times
 from bench.rounds import Bench
 from bench.savers import aready, asettle, ready, settle, stored_values
+from bench.texts import TEXTS
 
 CONTENDERS = (
     no_checkpointer(),
@@ -39,18 +40,6 @@ CONTENDERS = (
     perdure("postgres", "sync"),
 )
 
-TEXT = """\
-A graph of one node runs {steps} super-steps; each appends 1 KB of incompressible text to an
-`operator.add` list. The clock runs from `invoke` (`ainvoke`) until its checkpoints are in the
-database, in `async` modes too. "× stock" compares with the stock saver's `sync` on the same
-database. "Stores nothing" is a saver without a body: what LangGraph itself does for any saver.
-"One fsync" writes 4 KB to a file at every checkpoint and syncs it, and nothing else: what nobody
-who waits for the disk at every step can go below. {floor}
-
-The bar of `sync` is a share of the stock saver's time. What is left of it after that floor has to
-pay for encoding, SQL and the hand-over between threads; perdure's `sync` spends one fsync per step,
-as the floor does (see "Fsyncs per super-step")."""
-
 
 def steps(bench: Bench) -> Section:
     count, rounds = bench.pick(200, 50), bench.pick(7, 2)
@@ -68,11 +57,11 @@ def steps(bench: Bench) -> Section:
 
     blocking = bench.interleave("steps sync API", field, rounds, trial)
     awaited = bench.interleave("steps async API", field, rounds, atrial)
-    return Section(
-        "Time per super-step",
-        TEXT.format(steps=count, floor=_floor(blocking, awaited)),
+    return TEXTS["steps"].section(
         [_table("sync API", field, blocking), _table("async API", field, awaited)],
         [*_bars("sync API", blocking), *_bars("async API", awaited)],
+        steps=count,
+        floor=_floor(blocking, awaited),
     )
 
 
@@ -120,7 +109,9 @@ def _floor(blocking: Series, awaited: Series) -> str:
     """What share of the stock saver's time the floor itself takes."""
     shares = [found.ratio("one fsync sync", "stock SQLite sync") for found in (blocking, awaited)]
     sync, aio = (times(share) for share in shares)
-    return f"Against the stock SQLite saver that floor is {sync} (sync API) and {aio} (async API)."
+    return (
+        f"Of the stock SQLite saver's time, that floor is {sync} (sync API) and {aio} (async API)."
+    )
 
 
 def _table(title: str, field: list[Contender], found: Series) -> Table:

@@ -8,14 +8,7 @@ from bench.contenders import Contender, perdure, stock_postgres, stock_sqlite
 from bench.databases import size
 from bench.report import Bar, Section, Table, megabytes, times
 from bench.rounds import Bench, say
-
-TEXT = """\
-{turns} turns of a MessagesState chat: 1 KB from the user, 1 KB from the bot, incompressible, so
-the payload is {payload}. SQLite: the file, closed, after `wal_checkpoint(TRUNCATE)`. PostgreSQL:
-the sum of `pg_total_relation_size` of the saver's tables, indexes and TOAST included, without
-VACUUM. What the tables take before anything is in them is shown beside, and not counted: ours have
-those of the runtime too. "DeltaChannel" is LangGraph's beta channel in place of MessagesState's
-reducer. Counted once: bytes have no noise."""
+from bench.texts import TEXTS
 
 _DELTA = " + DeltaChannel"
 
@@ -44,8 +37,8 @@ def stored(bench: Bench) -> Section:
         for who in field
         if who.maker == "perdure"
     ]
-    text = TEXT.format(turns=turns, payload=megabytes(payload))
-    return Section("Bytes on disk", text, [Table(["", "× payload", "bytes", "empty"], rows)], bars)
+    table = Table(["", "× payload", "bytes", "empty tables"], rows)
+    return TEXTS["bytes"].section([table], bars, turns=turns, payload=megabytes(payload))
 
 
 def _with_delta(who: Contender) -> Contender:

@@ -28,40 +28,12 @@ from bench.fleet import PATIENCE, Fleet
 from bench.hands import resident
 from bench.report import Bar, Section, Series, Table, megabytes, millis, times
 from bench.rounds import Bench, say
+from bench.texts import TEXTS
 from examples.campaign.agent import thread_of
 from examples.campaign.app import App, Plan
 from examples.campaign.cadence import MIDNIGHT, Cadence, Window
 from examples.campaign.settings import Settings
 from perdure.testing import Clock
-
-TEXT = """\
-`runtime.tick(limit={some})` of the campaign application (`examples/campaign`), in a process of its
-own for each database, which is up and has ticked before. {least} up to {most} contacts have had the
-first of six touches and sleep until the next. A tick in which {some} are due looks for them, asks
-the tables of each whether it was answered meanwhile, has a scripted model write, sends {some} mails
-to a real SMTP server in another process, records all that, and puts them to sleep again, ten at a
-time. That each was sent is checked.
-
-{real} threads of each database were really driven there, and {some} of them, no neighbours, come
-due in each round, by a clock that is moved; each is driven once. The others only sleep: they are
-copies of the rows of one that sleeps, in every table of the journal and of the application ({rows}
-rows a thread), with ids of their own, made by SQL. What is inside of a row is bound to its thread
-by a checksum, so a copy could not be driven. PostgreSQL then got the VACUUM and ANALYZE of its
-autovacuum; SQLite got none. "Nothing due" is the tick of a cron that comes when all sleep, the
-median of {idle} in each round. In each of {rounds} rounds every database has its turn, in random
-order; ratios are medians of the ratios of each round. "CPU" is of the process that ticks. "On disk"
-is before the first round.
-
-*Memory*: resident memory of the process that ticks, after a garbage collection and after glibc gave
-back what is free, after its first tick and after its last."""
-
-STOCK = """
-
-*Stock LangGraph*: its savers do not know what is due, so a cron needs a table of its own, or has to
-ask every thread. "A table" is `SELECT … WHERE due_at <= ? ORDER BY due_at LIMIT {some}` by an
-index, in the file of LangGraph's SQLite saver; the application has to keep it true. "`list()`" is a
-walk over the saver's checkpoints, {checkpoints} for each thread, to see from the last one when its
-thread wants to be woken. Both only say who is due: nothing is driven."""
 
 SOME = 25
 IDLE = 200
@@ -105,7 +77,11 @@ def tick(bench: Bench) -> Section:
             stack.enter_context(crowd.ticking())
         found = _measure(crowds, rounds)
     tables, bars = _judge(kinds, sizes, found, crowds)
-    text = TEXT.format(
+    if "sqlite" in kinds:
+        tables.append(_stock(bench, sizes))
+    return TEXTS["tick"].section(
+        tables,
+        bars,
         some=SOME,
         idle=IDLE,
         rounds=rounds,
@@ -113,11 +89,8 @@ def tick(bench: Bench) -> Section:
         most=f"{sizes[-1]:,}",
         real=SOME * (rounds + 1),
         rows=crowds[0].rows,
+        checkpoints=CHECKPOINTS,
     )
-    if "sqlite" in kinds:
-        tables.append(_stock(bench, sizes))
-        text += STOCK.format(some=SOME, checkpoints=CHECKPOINTS)
-    return Section("A tick over sleeping campaign threads", text, tables, bars)
 
 
 @dataclass(slots=True)
@@ -353,7 +326,7 @@ def _stock(bench: Bench, sizes: tuple[int, ...]) -> Table:
         for title, found in (("a table, with an index", table), ("`list()`", walk))
     ]
     head = ["", f"{names[-1]} ÷ {names[0]}", *(f"{name} asleep" for name in names)]
-    return Table(head, rows, "Stock LangGraph on SQLite: who is due?")
+    return Table(head, rows, "Stock LangGraph on SQLite: finding what is due")
 
 
 def _stock_crowd(file: sqlite3.Connection, count: int) -> Any:

@@ -10,23 +10,7 @@ from bench.contenders import Contender, memory, perdure, stock_postgres, stock_s
 from bench.report import Bar, Section, Series, Table, millis, times
 from bench.rounds import Bench, say
 from bench.savers import Spent, Stopwatch, ready, settle
-
-TEXT = """\
-The same chat, medians of {around} turns around turn 10 and around turn {late:,} ({messages:,}
-messages in the state), contenders turn by turn. "Saver" is the wall time inside the saver's
-methods, summed over threads. It includes waiting for the interpreter, which LangGraph's own
-thread holds for longer the more messages there are; "saver's CPU" is the same without any
-waiting. What `auto` and `async` leave to the background is in neither. perdure really ran the
-{late:,} turns, in one process. The other savers' state was brought to that length by one
-`update_state`, because {late:,} real turns would fill gigabytes; their histories are therefore
-shorter than perdure's.
-
-What grows in perdure with the number of messages: at every load it makes sure that each message
-it still has in memory is what was stored, so that a change in place that no node returned does not
-live on (about half a microsecond a message), and at every put it looks once at each element of a
-list whether it is the same object. Decoding the messages anew would take about four microseconds
-each. Trusting them unseen would still leave about 1.4× (measured once by CPU time, on SQLite with
-`auto`), and is not worth it."""
+from bench.texts import TEXTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +63,15 @@ def turns(bench: Bench) -> Section:
         early_figures = _figures(chats, 0, 10, around)
         late_figures = _figures(chats, 10 + around // 2, late, around)
     names = [one.who.name for one in chats]
-    return Section(
-        f"Turn 10 against turn {late:,}",
-        TEXT.format(around=around, late=late, messages=late * 2),
+    return TEXTS["turns"].section(
         [
             _ratios(names, early_figures, late_figures, late),
             _times(names, early_figures, late_figures, late),
         ],
         [*_bars(names, early_figures, late_figures, late)],
+        around=around,
+        late=late,
+        messages=late * 2,
     )
 
 
@@ -171,7 +156,7 @@ def _times(names: list[str], early: Figures, late: Figures, turn: int) -> Table:
         ]
         for name in names
     ]
-    return Table(head, rows, "For orientation")
+    return Table(head, rows, "In milliseconds")
 
 
 def _bars(names: list[str], early: Figures, late: Figures, turn: int) -> Iterator[Bar]:

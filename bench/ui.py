@@ -24,20 +24,10 @@ from bench.engines import LABEL
 from bench.report import Bar, Section, Table, millis, times
 from bench.rounds import Bench, say
 from bench.servers import ROOT, serving_process
+from bench.texts import TEXTS
 from bench.ui_journal import fill, runtime
 from perdure.server.ui.site import sign_in_path
 from perdure.testing.ports import free_port
-
-TEXT = """\
-Two servers in processes of their own, on journals of {small} and {large} runs; a tenth of the runs
-asks a person, so the larger one has {asked} open questions. Most runs are copies of a few that were
-really driven (`bench/ui_journal.py`). Each page is asked for {rounds} times on either, in turns, by
-one client on the same machine; the figure is the median from the request to the last byte of the
-HTML. The pages are those that a person opens, with the filters that they use most.
-
-*Open tabs*: {tabs} connections to the live list of runs of one process. A run is started; "seen" is
-how long it takes until the last tab has been told. Tabs are told once a second. CPU is what the
-process uses while nothing happens."""
 
 BAR_MS, FLAT = 100.0, 1.5
 
@@ -59,14 +49,21 @@ def ui(bench: Bench) -> Section:
                 seen, cpu = asyncio.run(_open_tabs(other, many, tabs))
         tables.append(table)
         bars += found
-        bars.append(Bar(f"{tabs} tabs told of a run, perdure {LABEL[kind]}", 3.0, seen, unit="s"))
+        bars.append(
+            Bar(f"{tabs} tabs notified of a run, perdure {LABEL[kind]}", 3.0, seen, unit="s")
+        )
         rows = [[f"{tabs}", f"{seen:.2f} s", f"{cpu:.0%} of a core"]]
         head = ["open tabs", "seen by the last", "CPU at rest"]
         tables.append(Table(head, rows, f"Open tabs, perdure {LABEL[kind]}"))
-    text = TEXT.format(
-        small=f"{small:,}", large=f"{large:,}", asked=f"{large // 10:,}", rounds=rounds, tabs=tabs
+    return TEXTS["pages"].section(
+        tables,
+        bars,
+        small=f"{small:,}",
+        large=f"{large:,}",
+        asked=f"{large // 10:,}",
+        rounds=rounds,
+        tabs=tabs,
     )
-    return Section("Pages in the browser", text, tables, bars)
 
 
 class Served(NamedTuple):
