@@ -128,7 +128,7 @@ docs-serve: $(READY) ## Read the documentation in a browser, with its search, at
 reference: $(READY) ## Write the reference of the command line from its help texts
 	$(BIN)/python -m docs.write_reference
 
-bench: $(WORKERD) ## Measure, and print the tables of the docs
+bench: $(WORKERD) ## Measure, and write the pages and plots of docs/benchmarks/
 	$(BIN)/python -m bench
 
 crash-matrix: $(READY) ## Kill agents of every shape everywhere, and write docs/evidence/crash-matrix.md

@@ -6,6 +6,7 @@ Writes docs/images/plots/*.svg, and docs/benchmarks/index.md from `overview.md`,
 
 import math
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -543,7 +544,13 @@ def overview(figures: Figures, template: str) -> str:
             return "\n".join(_bars(figures))
         return figures.text(Cell(*(part.strip() for part in found[1].split(" > "))))
 
-    return re.sub(r"\{\{(.+?)\}\}", filled, template)
+    blocks = re.sub(r"\{\{(.+?)\}\}", filled, template).strip().split("\n\n")
+    return "\n\n".join(block if block[0] in "#|!" else _wrapped(block) for block in blocks) + "\n"
+
+
+def _wrapped(paragraph: str) -> str:
+    words = " ".join(paragraph.split())
+    return textwrap.fill(words, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _bars(figures: Figures) -> Iterator[str]:

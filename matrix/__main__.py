@@ -153,11 +153,11 @@ def _dbos(progress: Progress, arguments: argparse.Namespace) -> Line:
 def render(lines: list[Line], seconds: float, limit: int | None = None) -> str:
     ours = [line.counts for line in lines if line.driver == "perdure"]
     stock = [line.counts for line in lines if line.driver.startswith("LangGraph")]
-    parts = [INTRO.strip(), "", _sentence(ours, stock), ""]
+    parts = [TITLE, "", _sentence(ours, stock), ""]
     if limit is not None:
         on = " and ".join(dict.fromkeys(line.database for line in lines))
-        told = f"**This page is of {limit} points of each row only, evenly chosen over it, on {on}"
-        parts += [f"{told}.** `make crash-matrix` takes all of them, on both databases.", ""]
+        parts += [SAMPLE.format(limit=limit, on=on).strip(), ""]
+    parts += [INTRO.strip(), ""]
     shapes = dict.fromkeys(line.shape for line in lines)
     for shape in shapes:
         parts += [
@@ -174,7 +174,7 @@ def render(lines: list[Line], seconds: float, limit: int | None = None) -> str:
             ]
         parts.append("")
     made = MADE.format(**_machine(seconds)).strip()
-    parts += ["## How it was made", "", made, ""]
+    parts += ["## How it was measured", "", made, ""]
     return "\n".join(parts)
 
 
@@ -182,37 +182,44 @@ HEAD = (
     "| driver | points | kills | duplicated | lost | different | unrecoverable | model calls "
     "repeated | again, with its key |\n|---|---|---|---|---|---|---|---|---|"
 )
+TITLE = "# The crash matrix"
+SAMPLE = """
+**This run killed at {limit} points per row, evenly chosen, on {on}.**
+`make crash-matrix` takes all points, on both databases.
+"""
 INTRO = """
-# The crash matrix
+Agents of every shape that LangGraph has are killed with SIGKILL before and after every statement of
+the journal and around every effect. A new process recovers each run, and is killed too. The same
+agents run with LangGraph's own saver (`durability="sync"`), killed at the calls of its saver and
+around the same effects, and resumed with `invoke(None)` or `invoke(input)`. A ledger in another
+process counts after how many kills each of these happened:
 
-Agents of every shape LangGraph has, killed with SIGKILL before and after every statement of the
-journal and around every effect, then recovered by a new process, which is killed too; with perdure
-and, at the calls of its saver and around the same effects, with LangGraph's own saver
-(`durability="sync"`), resumed by `invoke(None)` or by `invoke(input)`. `make crash-matrix` runs it
-again and writes this page; it is [`perdure crashtest`](../guides/crash-testing.md) on the agents of
-`matrix/graphs.py`, and you can run the same on yours.
+- **duplicated**: something happened twice, and no key lets the far side recognise it;
+- **lost**: the run ended, but something did not happen;
+- **different**: the run ended with another result than without a kill, for example because an
+  answer reached the wrong branch;
+- **unrecoverable**: the run did not end;
+- **again, with its key**: the call was made, but its outcome was not on disk yet, so it was made
+  again with the same key. No engine can avoid this. A far side that honours the key does the work
+  once. With `verify=` the far side is asked first, and with `unknown="hold"` a person decides
+  ([Effects](../guides/effects.md)).
 
-What is counted, by a ledger in another process, in how many of the kills:
-
-- **duplicated**: something happened twice, and no key lets the far side know;
-- **lost**: the run came to its end, and something did not happen;
-- **different**: it ended with another result than when nobody kills it: an answer that went to
-  another branch is one;
-- **unrecoverable**: it did not come to its end;
-- **again, with its key**: the call was made, its outcome was not on disk yet, and it was made again
-  with the same key. No engine can know better; a far side that honours the key does it once, and
-  with `verify=` or `unknown="hold"` it is not even called ([Nothing twice](../guides/effects.md)).
-  The effects here give their key to the far side, so their outcomes ride with the next commit; the
-  outcomes of functions that do not ask for their key are waited for: a smaller window.
+Run the same test on your own agent with [`perdure crashtest`](../guides/crash-testing.md).
 """
 MADE = """
-In {minutes:.0f} minutes on {cores} cores with Python {python}, SQLite {sqlite}, langgraph
-{langgraph}, langchain {langchain}, dbos {dbos}. Kills are points and, for perdure and LangGraph, a
-second kill at one point of each recovery. DBOS runs the same graph of two branches in a workflow,
-its effects as steps, killed around each step, once or several times, and started again with the
-same executor; its steps have no key, and one that was killed in the middle and is made again is not
-counted as duplicated but as "again". How long anything takes is left to chance, so a row may differ
-by a few from one run to the next; the zeros of perdure may not.
+`make crash-matrix` runs the agents of `matrix/graphs.py` and writes this page. This run took
+{minutes:.0f} minutes on {cores} cores with Python {python}, SQLite {sqlite}, langgraph {langgraph},
+langchain {langchain}, dbos {dbos}.
+
+For perdure and LangGraph, each point has a second kill during the recovery. The effects pass their
+key to the far side, so their outcomes are written with the next commit. Effects that do not ask for
+their key wait for that commit, which leaves a smaller window.
+
+DBOS runs the graph of two branches in a workflow, with the effects as steps. It is killed around
+each step, once or several times, and started again with the same executor. Its steps have no key. A
+step that was killed in the middle and made again counts as "again", not as duplicated.
+
+Timing is left to chance, so counts may differ by a few between runs. perdure's zeros may not.
 """
 
 
@@ -224,8 +231,8 @@ def _sentence(ours: list[dict[str, int]], stock: list[dict[str, int]]) -> str:
     share = total(stock, "duplicated") / max(1, total(stock, "trials"))
     return (
         f"**perdure: {total(ours, 'trials'):,} kills at {total(ours, 'points'):,} points: {bad}.** "
-        f"LangGraph's own saver: {total(stock, 'trials'):,} kills, something duplicated after "
-        f"{share:.0%} of them."
+        f"With LangGraph's own saver, something was duplicated after {share:.0%} of "
+        f"{total(stock, 'trials'):,} kills."
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.__main__ import SHAPES, Line, render
+from matrix.__main__ import INTRO, MADE, PAGE, SHAPES, Line, render
 from matrix.graphs import INPUTS
 from perdure.testing.crashtest import CrashTest
 from tests.support.crashtest_server import warm as warm
 from tests.support.sweep import examples
+from tests.support.written_pages import says
 
 pytestmark = pytest.mark.usefixtures("warm")
 
@@ -32,3 +33,10 @@ def test_the_page_says_what_was_counted() -> None:
     page = render([Line("chain", "SQLite", "perdure", counts)], 60.0)
     assert "20 kills at 10 points: 5 duplicated, 0 lost" in page
     assert "| perdure | 10 | 20 | 5 (25%) | 0 |" in page
+
+
+def test_the_committed_page_says_what_its_source_says() -> None:
+    page = PAGE.read_text()
+    shapes = [f"{told[0].upper()}{told[1:]}." for told in SHAPES.values()]
+    for part in (INTRO, MADE, *shapes):
+        assert says(page, part), part

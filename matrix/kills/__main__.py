@@ -171,42 +171,52 @@ def _table(trials: Sequence[Trial]) -> Iterator[str]:
         yield f"| {' | '.join(map(str, cells))} |"
 
 
+TITLE = "# Kills at single I/O operations"
 INTRO = """
-# Kills at single I/O operations
+Two agents are killed with SIGKILL at a single I/O operation. Another process recovers them, and may
+be killed too. The kernel stops the process before the operation, so the kill is exact: that write,
+sync, truncate, delete, lock, send or receive never happens. SQLite and libpq are not modified
+(`matrix/kills/io_stops.py`).
 
-Two agents, killed with SIGKILL at any one of the operations through which their process reaches
-the disk and the network, then recovered by another process, which may be killed too. The kernel
-stops the process before the operation, so the kill is exact: that write, sync, truncate, delete,
-lock, send or receive is never made. It works for SQLite and libpq from outside, with no line of
-code in them (`matrix/kills/io_stops.py`). `make kills` runs it again and writes this page.
-
-**orders** iterates over sets, whose order differs from one process to the next; makes equal calls
-in parallel in one node and in a `ToolNode`; loops; fans out; asks, sleeps, waits for a signal,
-writes to the outbox; starts a child run for each member of a set, joins them, and sends itself a
-signal. Its effects are keyed, verified, held, transactional, or guarded by a business key, and two
-of them always raise with an unknown outcome. A second run is cancelled, with its child, and both
-are compensated. **assistant** is a `create_agent` with `Durable()`, equal
-tool calls in parallel, and `HumanInTheLoopMiddleware`. A simulated person answers, approves,
-sends the signal, cancels, and settles unknown outcomes after a look into the world. These actions
-are killed in the middle as well.
-
-The world is a file outside the journal that records what really happened. It is judged at the end
-of each trial:
+A file outside the journal, the "world", records what really happened. Each trial is judged at its
+end:
 
 - **silent duplicates**: something happened more often than it should. A far side that knows keys
-  does an order once for each key, however often it comes (**again, with the key**);
-- **lost**: every run ended, and something did not happen;
-- **stranded**: a run did not come to its end, is held without saying what to settle, or `doctor`
-  finds a violated invariant;
-- **different**: every run ended, and the result differs from the one without a kill.
+  does an order once per key, however often it arrives (**again, with the key**);
+- **lost**: every run ended, but something did not happen;
+- **stranded**: a run did not end, is held without saying what to settle, or `doctor` finds a
+  violated invariant;
+- **different**: every run ended, but the result differs from the one without a kill.
+
+## The agents
+
+**orders** uses every feature that matters for "nothing twice":
+
+- sets, whose order differs between processes, and equal parallel calls, in one node and in a
+  `ToolNode`;
+- loops, fan-out, questions, sleeps, signals, one of them to itself, and the outbox;
+- a child run for each member of a set, joined later;
+- effects that are keyed, verified, held, transactional or guarded by a business key, and two that
+  always raise with an unknown outcome;
+- a second run that is cancelled with its child, and both compensated.
+
+**assistant** is a `create_agent` with `Durable()`, equal parallel tool calls and
+`HumanInTheLoopMiddleware`.
+
+A simulated person answers, approves, sends the signal, cancels, and settles unknown outcomes after
+a look into the world. These actions are killed in the middle as well.
 """
 MADE = """
-In {minutes:.0f} minutes on {cores} cores with Python {python}, SQLite {sqlite}, langgraph
-{langgraph}, langchain {langchain}, with seed {seed}. A trial has one to three kills. *journal*
-are writes, syncs, truncates and deletes of SQLite's files, *lock* their locks, *send* and
-*receive* what goes over PostgreSQL's connections, *world* the write and the sync with which
-something happens outside. How long anything takes is left to chance, so the same seed draws the
-same operations, but does not always find the process in the same place; the zeros may not differ.
+`make kills` runs this again and writes this page. This run took {minutes:.0f} minutes on {cores}
+cores with Python {python}, SQLite {sqlite}, langgraph {langgraph}, langchain {langchain}, and seed
+{seed}. A trial has one to three kills.
+
+Operations: *journal* is a write, sync, truncate or delete of SQLite's files, *lock* a lock on them,
+*send* and *receive* are traffic of PostgreSQL's connections, and *world* is the write or sync with
+which something happens outside.
+
+Timing is left to chance. The same seed draws the same operations, but may find the process in
+another place. The zeros may not differ.
 """
 
 
@@ -227,7 +237,8 @@ def render(trials: Sequence[Trial], seed: str, seconds: float) -> str:
         **{name: version(name) for name in ("langgraph", "langchain")},
     )
     sentence = f"**{killed:,} kills in {len(trials):,} trials: {', '.join(found)}.**"
-    parts = [INTRO, sentence, "\n".join(_table(trials)), "## How it was made", made]
+    table = "\n".join(_table(trials))
+    parts = [TITLE, sentence, table, INTRO, "## How it was measured", made]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
