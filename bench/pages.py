@@ -24,6 +24,7 @@ class Figures:
 
     def __init__(self, folder: Path = PLACE) -> None:
         self._tables: dict[tuple[str, str, str], list[list[str]]] = {}
+        self._titles: dict[str, str] = {}
         for path in sorted(folder.glob("*.md")):
             if path.name != "index.md":
                 self._read(path.stem, path.read_text(encoding="utf-8"))
@@ -49,11 +50,15 @@ class Figures:
     def pages(self) -> list[str]:
         return sorted({page for page, _, _ in self._tables})
 
+    def title(self, page: str) -> str:
+        return self._titles[page]
+
     def _table(self, cell: Cell) -> list[list[str]]:
         return self._tables[cell.page, cell.section, cell.table]
 
     def _read(self, page: str, text: str) -> None:
         section = title = ""
+        self._titles[page] = text.partition("\n")[0].removeprefix("# ")
         rows: list[list[str]] = []
         for line in text.splitlines():
             if line.startswith("|"):

@@ -557,13 +557,14 @@ def _bars(figures: Figures) -> Iterator[str]:
     every = {page: figures.bars(page) for page in figures.pages()}
     missed = {page: [row for row in bars if "missed" in row[-1]] for page, bars in every.items()}
     all_bars, all_missed = (sum(map(len, some.values())) for some in (every, missed))
-    yield f"{all_bars - all_missed} of {all_bars} are met, {all_missed} are missed:"
-    yield ""
-    yield "| page | missed | limit | measured |"
-    yield "|---|---|---:|---:|"
-    for page, rows in missed.items():
+    yield f"{all_bars - all_missed} of {all_bars} are met, {all_missed} are missed."
+    for page, rows in sorted(missed.items(), key=lambda found: -len(found[1])):
+        count = f"{len(rows) or 'none'} of {len(every[page])} missed"
+        yield f"\n**[{figures.title(page)}]({page}.md#internal-bars)**: {count}"
+        if rows:
+            yield "\n| missed | limit | measured |\n|---|---:|---:|"
         for what, limit, measured, _ in rows:
-            yield f"| [{page}]({page}.md#internal-bars) | {what} | {limit} | {measured} |"
+            yield f"| {what} | {limit} | {measured} |"
 
 
 def written(figures: Figures) -> dict[Path, str]:

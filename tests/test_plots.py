@@ -89,7 +89,9 @@ def test_a_figure_is_looked_up_by_its_place(tmp_path: Path) -> None:
     assert overview(figures, template) == "It takes 0.5 ms.\n"
     assert figures.text(Cell("core", "Speed", "Fast", "ours", "rate")) == "1,456"
     assert figures.text(Cell("core", "Speed", "Fast", "ours", "rate ()")) == "2.08×"
-    assert overview(figures, "{{bars}}").startswith("1 of 2 are met, 1 are missed:\n\n| page |")
+    assert overview(figures, "{{bars}}").startswith(
+        "1 of 2 are met, 1 are missed.\n\n**[Core](core.md#internal-bars)**: 1 of 2 missed\n\n|"
+    )
     with pytest.raises(KeyError, match="no such figure"):
         figures.text(Cell("core", "Speed", "Fast", "theirs", "per step"))
 
