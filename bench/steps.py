@@ -109,9 +109,7 @@ def _floor(blocking: Series, awaited: Series) -> str:
     """What share of the stock saver's time the floor itself takes."""
     shares = [found.ratio("one fsync sync", "stock SQLite sync") for found in (blocking, awaited)]
     sync, aio = (times(share) for share in shares)
-    return (
-        f"Of the stock SQLite saver's time, that floor is {sync} (sync API) and {aio} (async API)."
-    )
+    return f"That floor is {sync} the time of the stock SQLite saver (async API: {aio})."
 
 
 def _table(title: str, field: list[Contender], found: Series) -> Table:
