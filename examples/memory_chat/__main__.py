@@ -1,6 +1,6 @@
 """`python -m examples.memory_chat`: a chat agent is killed, and remembers.
 
-Beside it runs the same agent with LangMem's own executor. Exit code 0: it remembers.
+The same agent with LangMem's own executor runs next to it. Exit code 0: it remembers.
 """
 
 import argparse

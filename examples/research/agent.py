@@ -2,8 +2,8 @@
 
     plan ──▶ read (a branch for each step of the plan) ──▶ write ──▶ publish
 
-What leaves the process is an effect: the GET of a page, each call of the model, the file in the
-end. So whenever its process is killed, the next one goes on, and repeats nothing that was recorded.
+Every call that leaves the process is an effect: the GET of a page, each model call, the final
+file. So whenever its process is killed, the next one goes on and repeats no recorded call.
 
 The plan is kept with a hash. Its steps are ticked off as they settle (`ticks`). If the plan is
 changed behind the agent's back, the run stops before anything is done for it (`approved_plan`).

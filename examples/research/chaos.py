@@ -1,8 +1,8 @@
-"""Drive the agent in worker processes that are killed with SIGKILL, and see what is asked again.
+"""Drive the agent in worker processes that are killed with SIGKILL, and count repeated calls.
 
-Who judges is outside of what is killed: the website counts the requests, the model's bill the
-calls, both by the key of the effect. After each kill the journal says which effects are recorded;
-from then on their counts must not grow.
+The counters are outside the killed processes: the website counts requests, and the model's bill
+counts calls, both by the key of the effect. After each kill the journal says which effects are
+recorded; from then on their counts must not grow.
 """
 
 import asyncio
