@@ -13,10 +13,17 @@ from perdure.types import ENDED, Run, State
 
 
 class Reflection(Future[Any]):
-    """The result of a reflection, in whichever process it runs.
+    """The future of a reflection, in whichever process it runs.
 
-    It is cancelled when a later reflection of its conversation replaces it. The caller need not
-    hold on to it.
+    A `concurrent.futures.Future`. Its result is what the reflector returned, if that can be stored,
+    otherwise `None`. It is cancelled when a later reflection of its conversation replaces it. It
+    raises `ReflectionFailed` if the reflection is held, and `ReflectionLeft` if the executor was
+    shut down first.
+
+    Args:
+        id: The id of the reflection.
+        executor: The name of its executor.
+        cancel_run: Cancels its run.
     """
 
     def __init__(self, id: str, executor: str, cancel_run: Callable[[str], bool]) -> None:
@@ -27,7 +34,11 @@ class Reflection(Future[Any]):
         self._lock = threading.RLock()
 
     def cancel(self) -> bool:
-        """Cancel the reflection, unless it is running or has ended."""
+        """Cancel the reflection, unless it is running or has ended.
+
+        Returns:
+            Whether it is cancelled.
+        """
         if self.done():
             return self.cancelled()
         return self._cancel_run(self.id) and self._set_cancelled()
@@ -40,7 +51,7 @@ class Reflection(Future[Any]):
         return self.cancelled()
 
     def settle(self, run: Run) -> None:
-        """Set the outcome of the run, if it has one."""
+        """Set the outcome of the run, if it has one. Internal."""
         if self.done():
             return
         with contextlib.suppress(Exception):  # the caller cancelled it at the same moment
@@ -52,7 +63,7 @@ class Reflection(Future[Any]):
                 self.set_exception(ReflectionFailed(self.id, run.reason or str(run.error)))
 
     def abandon(self, error: Error | None = None) -> None:
-        """Fail the future, by default with `ReflectionLeft`: this process no longer waits."""
+        """Fail the future, by default with `ReflectionLeft`. Internal."""
         if not self.done():
             with contextlib.suppress(Exception):
                 self.set_exception(error or ReflectionLeft(self.id, self._executor))
