@@ -210,16 +210,12 @@ class Client(ContextManaged):
 
     @property
     def blocking(self) -> BlockingClient:
-        """The same methods for callers without an event loop.
+        """The same methods for callers without an event loop: `client.blocking.get(run_id)`.
 
-        Each call runs on an event loop in another thread and blocks until it has returned.
-        `blocking.stream` is a plain iterator. `blocking.run(coroutine)` runs any coroutine that
+        Each call runs on an event loop in another thread, and blocks until it has returned.
+        `blocking.stream` is a plain iterator; `blocking.run(coroutine)` runs any coroutine that
         uses this client, such as `evals.evaluate(…)`. Do not use it in a coroutine: it would block
-        the event loop.
-
-            run = client.blocking.start("campaign", {"to": "ada@example.com"})
-
-        The thread ends with `close`.
+        the event loop. `close` ends the thread.
         """
         return self._on_loop_thread(BlockingClient)
 

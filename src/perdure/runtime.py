@@ -209,16 +209,12 @@ class Runtime(Client):
 
     @property
     def blocking(self) -> BlockingRuntime:
-        """The same methods for callers without an event loop.
+        """The same methods for callers without an event loop: `runtime.blocking.tick()`.
 
-        Each call runs on an event loop in another thread and blocks until it has returned.
-        `blocking.stream` is a plain iterator. `blocking.run(coroutine)` runs any coroutine that
+        Each call runs on an event loop in another thread, and blocks until it has returned.
+        `blocking.stream` is a plain iterator; `blocking.run(coroutine)` runs any coroutine that
         uses this runtime, such as `evals.evaluate(…)`. Do not use it in a coroutine: it would block
-        the event loop.
-
-            runtime.blocking.work(until_idle=True)
-
-        The thread ends with `close`.
+        the event loop. `close` ends the thread.
         """
         return self._on_loop_thread(BlockingRuntime)
 
