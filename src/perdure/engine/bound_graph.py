@@ -107,7 +107,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
 
     if not TYPE_CHECKING:  # type checkers see the signatures of LangGraph's methods
 
-        def invoke(self, input, config=None, **kwargs):
+        def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
             """Drive a run to its end, or to its next wait, and return LangGraph's result.
 
             Which run it is depends on `input`. An exception in a node reaches the caller and the
@@ -132,14 +132,18 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
                 return calls_in_nodes.invoke(self, input, config, kwargs)
             return super().invoke(input, config, **kwargs)
 
-        async def ainvoke(self, input, config=None, **kwargs):
+        async def ainvoke(
+            self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+        ) -> Any:
             """`invoke`, without blocking the event loop."""
             if calls_in_nodes.starts_own_run(self, input, config, kwargs):
                 return await calls_in_nodes.ainvoke(self, input, config, kwargs)
             _INVOKING.set(True)
             return await super().ainvoke(input, config, **kwargs)
 
-        def stream(self, input, config=None, **kwargs):
+        def stream(
+            self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+        ) -> Iterator[Any]:
             """Drive a run and yield LangGraph's chunks.
 
             A reader that stops early gives the run back, and a worker finishes it. The rest is as
@@ -147,7 +151,9 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             """
             return self._stream(input, config, kwargs)
 
-        def astream(self, input, config=None, **kwargs):
+        def astream(
+            self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+        ) -> AsyncIterator[Any]:
             """`stream`, without blocking the event loop.
 
             Chunks of the modes that the caller names in `stream_mode` are also kept, for readers in
@@ -157,18 +163,24 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             _INVOKING.set(False)  # a node may call another graph
             return self._astream(input, config, kwargs, keep=not is_invoked)
 
-        def bulk_update_state(self, config, supersteps):
+        def bulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
             """Change the state of a thread. `update_state` ends here.
 
             A run that waits on the thread is driven again on the new state, unless a new input
             comes first.
+
+            Args:
+                config: LangGraph's config, with the `thread_id` in `configurable`.
+                supersteps: The updates, as in LangGraph.
 
             Raises:
                 ThreadBusy: A run of the thread is driven now.
             """
             return self._update(config, supersteps)
 
-        async def abulk_update_state(self, config, supersteps):
+        async def abulk_update_state(
+            self, config: RunnableConfig, supersteps: Any
+        ) -> RunnableConfig:
             """`bulk_update_state`, without blocking the event loop."""
             return await self._aupdate(config, supersteps)
 
