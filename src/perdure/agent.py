@@ -107,7 +107,7 @@ def ask(
     again, that is a new question, and an answer to the old one is refused. So make what is shown in
     an earlier node or in an effect, and take the time from `now()`.
 
-        approved = perdure.ask({"draft": text}, response_schema=Decision, expires=timedelta(days=2))
+        decision = perdure.ask({"draft": text}, response_schema=Decision)
 
     Do not wrap it in `except Exception`: LangGraph waits by raising. A wait that is caught is kept
     anyway, and what the node did after it is not stored. With only a `Saver`, this is LangGraph's
@@ -121,7 +121,8 @@ def ask(
         expires: When the question expires, as a time or a delay. By default never.
         unless: The name of a signal to the thread that withdraws the question, also one that came
             before.
-        default: What to return if the question expires or is withdrawn.
+        default: What to return if the question expires or is withdrawn. Without it, this raises
+            then.
 
     Returns:
         The answer, as an instance of the model, TypedDict or dataclass; without one, the value as
@@ -243,7 +244,7 @@ def join(
     Args:
         *runs: Runs, or their ids; or one list of them.
         timeout: When to stop waiting, as a time or a delay. By default never. The runs go on.
-        default: What to return after the timeout.
+        default: What to return after the timeout. Without it, this raises then.
 
     Returns:
         For one run, its output; for several, or for a list, a list of outputs in the same order. Or

@@ -282,7 +282,7 @@ class Client(ContextManaged):
         segment. If the call was cut off, call it again with the same `key`: it returns the run that
         was accepted, or accepts it now.
 
-            run = await client.start("campaign", {"to": "ada@example.com"}, key="ada-2026-05")
+            run = await client.start("campaign", {"to": "ada"}, key="ada-2026-05")
 
         In a node, this is an effect, and the run is a child of the node's run. A tree of runs may
         be 50 deep.
@@ -545,7 +545,7 @@ class Client(ContextManaged):
             since: Runs accepted at this time or later, with a time zone.
             until: Runs accepted before this time, with a time zone.
             after: The last run of the previous page.
-            limit: The largest number of runs to return.
+            limit: The largest number of runs to return, 100 by default.
             output: Whether to read what each run returned.
             before: Former name of `after`; passing it raises `BadArgument`.
 
@@ -869,7 +869,7 @@ class Client(ContextManaged):
 
         Args:
             after: The last decision of the previous page.
-            limit: The largest number of decisions to return.
+            limit: The largest number of decisions to return, 100 by default.
         """
         return await self.journal.arun(self.services.decisions.decisions(after, check_limit(limit)))
 
@@ -900,7 +900,7 @@ class Client(ContextManaged):
             graph: Questions to people from runs of this graph.
             assignee: Questions assigned to this person; `""` selects unassigned questions.
             after: The last wait of the previous page.
-            limit: The largest number of waits to return.
+            limit: The largest number of waits to return, 100 by default.
 
         Raises:
             BadArgument: The kind is unknown, or `graph` or `assignee` is passed with another kind
@@ -940,7 +940,7 @@ class Client(ContextManaged):
 
         Args:
             thread_id: Only this thread. By default all threads.
-            limit: The largest number of items of each kind.
+            limit: The largest number of items of each kind, 100 by default.
         """
         from perdure.service.views import attention
         from perdure.service.views.inbox_value import Inbox
@@ -1066,7 +1066,7 @@ class Client(ContextManaged):
         own. It is spent once the question has been answered in any way, even if that answer is
         withdrawn later.
 
-            url = await client.link(wait.id, to="ana@example.com", expires=timedelta(days=2))
+            url = await client.link(wait.id, to="ana@example.com")
 
         A server with the pages (`asgi(ui=True)`, or `perdure serve`) must run at `public_url`.
         Links are signed with a secret in the journal, so every server on that journal accepts them.
@@ -1075,8 +1075,8 @@ class Client(ContextManaged):
         Args:
             wait_id: The id of an open question.
             to: The person the link is for.
-            expires: How long the link works, at least a second. It ends with the question if that
-                expires earlier.
+            expires: How long the link works, 7 days by default and at least a second. It ends with
+                the question if that expires earlier.
 
         Raises:
             BadArgument: `public_url` is not set.
@@ -1150,7 +1150,7 @@ class Client(ContextManaged):
             thread_id: Effects of this thread.
             state: Effects in this state: `open`, `done`, `failed`, `unknown` or `again`.
             after: The last effect of the previous page.
-            limit: The largest number of effects to return.
+            limit: The largest number of effects to return, 100 by default.
 
         Raises:
             BadArgument: The state is unknown.
@@ -1214,7 +1214,7 @@ class Client(ContextManaged):
 
         Args:
             after: The last message of the previous page.
-            limit: The largest number of messages to return.
+            limit: The largest number of messages to return, 100 by default.
         """
         return await self.journal.arun(self.services.effects.messages(after, check_limit(limit)))
 
@@ -1245,7 +1245,7 @@ class Client(ContextManaged):
 
         Args:
             run_id: The id of the run.
-            grace: How long the current step may go on.
+            grace: How long the current step may go on, 10 seconds by default.
             by: Who pauses it; it is in the event.
 
         Returns:
@@ -1281,7 +1281,7 @@ class Client(ContextManaged):
 
         Args:
             run_id: The id of the run.
-            grace: How long the current step may go on.
+            grace: How long the current step may go on, 10 seconds by default.
             reason: Why; it is in `Run.reason` and in the event.
             by: Who cancels it; it is in the event.
 
@@ -1420,7 +1420,8 @@ class Client(ContextManaged):
 
         Args:
             older_than: Runs that last changed longer ago than this.
-            states: Only runs that ended in these states.
+            states: Only runs that ended in these states. By default `done`, `failed` and
+                `cancelled`.
             limit: The largest number of runs to delete. By default all of them.
             dry_run: Only count the runs.
 
@@ -1516,7 +1517,9 @@ class Client(ContextManaged):
         application is safe: with the same cron line and time zone the next slot stays, and a
         schedule that was disabled stays disabled.
 
-            await client.schedule("digest", "digest", cron="0 9 * * 1", timezone="Europe/Rome")
+            await client.schedule(
+                "digest", "digest", cron="0 9 * * 1", timezone="Europe/Rome"
+            )
 
         When daylight saving skips the time of a daily slot, its run starts right after the jump.
         When a time occurs twice, its run starts once, the first time.

@@ -66,7 +66,7 @@ class Runtime(Client):
 
         runtime = Runtime("sqlite:///agents.db")
         graph = runtime.register(builder, name="campaign")
-        graph.invoke({"to": "ada@example.com"}, {"configurable": {"thread_id": "ada"}})
+        graph.invoke({"to": "ada"}, {"configurable": {"thread_id": "ada"}})
 
     If the process dies, the runs that it drove are taken over by another worker, from their last
     checkpoint: at once on the same host, elsewhere when the lease has run out.
@@ -339,7 +339,7 @@ class Runtime(Client):
         delivers it again. The handler is not stored: call this where graphs are registered, in
         every process that drives runs.
 
-            runtime.deliver("mail", lambda message: smtp.send(message.id, message.payload))
+            runtime.deliver("mail", lambda message: send(message.id, message.payload))
 
         Only `work` and `tick` without `graphs` deliver messages.
 
@@ -370,7 +370,7 @@ class Runtime(Client):
         the run is, in any state. A fork of an earlier one starts over there: it asks again, and
         sleeps for the whole time. Effects, random numbers and UUIDs of the fork are new.
 
-            again = await runtime.fork(run.id, at=checkpoint_id, update={"draft": "Dear Bo"})
+            again = await runtime.fork(run.id, update={"draft": "Dear Bo"})
 
         The run is accepted last: a process that dies before that leaves a copied thread that
         nothing drives. Fork again, to another thread.
@@ -455,7 +455,8 @@ class Runtime(Client):
         Args:
             concurrency: How many segments to drive at once. Waiting runs do not count.
             until_idle: Return when nothing is due.
-            grace: How long segments may take to reach their next step when the worker drains.
+            grace: How long segments may take to reach their next step when the worker drains, 10
+                seconds by default.
             handle_signals: Whether to drain on SIGTERM and SIGINT. A handler set with
                 `signal.signal` before is called too, but not one of `loop.add_signal_handler`.
             graphs: The names of the graphs to drive. By default all, and the worker also fires
@@ -506,7 +507,7 @@ class Runtime(Client):
                 or is given back after `grace`. By default there is no limit.
             concurrency: How many segments to drive at once. With 1, they are driven one after the
                 other, in the order in which they are due.
-            grace: How long segments may take to reach their next step.
+            grace: How long segments may take to reach their next step, 10 seconds by default.
             handle_signals: Whether to drain on SIGTERM and SIGINT.
             signals: Former name of `handle_signals`; passing it raises `BadArgument`.
 
@@ -562,7 +563,7 @@ class Runtime(Client):
         Run it with an ASGI server: `uvicorn agents:app`.
 
         Args:
-            **settings: Settings of the server, listed in `ServerSettings`.
+            **settings: Settings of the server: the fields of `ServerOptions`.
 
         Returns:
             A FastAPI application.
@@ -589,7 +590,7 @@ class Runtime(Client):
         `server`.
 
         Args:
-            **settings: Settings of the server, listed in `ServerSettings`.
+            **settings: Settings of the server: the fields of `ServerOptions`.
 
         Raises:
             Error: The extra `server` is not installed.

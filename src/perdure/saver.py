@@ -462,7 +462,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     ) -> None:
         """Delete old checkpoints of threads, never what a remaining checkpoint is rebuilt from.
 
-            saver.prune(older_than=timedelta(days=30))  # all threads; the latest checkpoint stays
+            saver.prune(older_than=timedelta(days=30))  # all threads
 
         A process that dies in the middle leaves fewer checkpoints, all of them readable.
 

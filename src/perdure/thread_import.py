@@ -92,7 +92,7 @@ def import_threads(
     missing is stored.
 
         with Saver("sqlite:///agents.db") as saver:
-            graph = builder.compile(checkpointer=saver)  # allows the types of its state
+            graph = builder.compile(checkpointer=saver)  # allows its types
             report = import_threads("checkpoints.sqlite", saver)
 
     Stop the old application first: a thread that went on in both is refused.

@@ -47,7 +47,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
     the journal, under a lease and with a history; each input of a `batch` is one.
 
         graph = runtime.register(builder, name="campaign")
-        graph.invoke({"to": "ada@example.com"}, {"configurable": {"thread_id": "ada"}})
+        graph.invoke({"to": "ada"}, {"configurable": {"thread_id": "ada"}})
 
     If the calling process dies, a worker that has the graph takes the run over.
     """

@@ -72,7 +72,7 @@ def compare(a: Experiment, b: Experiment) -> Comparison:
     score in one of them, because its run failed, is left out of that score.
 
         for score in compare(old, new).scores:
-            print(score.name, score.difference.value, score.difference.low, score.difference.high)
+            print(score.name, score.difference.low, score.difference.high)
 
     Args:
         a: The experiment to compare with.

@@ -27,7 +27,8 @@ class Dataset:
     other. A crash in the middle of a change leaves the dataset as it was. The methods are
     coroutines; without an event loop, `client.blocking.run(…)` takes any of them.
 
-        letters = await Dataset.create(client, "letters", [Example("ada", expected="Dear Ada")])
+        examples = [Example("ada", expected="Dear Ada")]
+        letters = await Dataset.create(client, "letters", examples)
         await letters.add(Example("grace", expected="Dear Grace"))
 
     Use `create` or `load` to make one.

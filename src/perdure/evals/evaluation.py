@@ -68,7 +68,7 @@ async def evaluate(
     run is started twice, finished examples do not run again, and no evaluator is asked again for a
     stored verdict. Several processes may call it at once and share the work.
 
-        result = await evaluate("campaign", letters, [correct], experiment="b", runtime=runtime)
+        experiment = await evaluate("campaign", letters, [correct], experiment="b")
 
     No effect leaves the process, unless `effects` allows it. Model calls are made, and so are tools
     that only read, unless `effects` names them. Sleeps and deadlines end at once; questions get the

@@ -84,7 +84,6 @@ class Experiment:
         return {id: sum(values) / len(values) for id, values in found.items()}
 
     check = check
-    """Raise `AssertionError` unless a score passes: the function `check`, with this experiment."""
 
     @classmethod
     async def load(cls, client: Client, name: str) -> Experiment:

@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 class Evaluations:
-    """The value of the pytest fixture `evaluation`: evaluates without an event loop.
-
-    Args:
-        runtime: The runtime of the session.
-        name: The name of the test.
-    """
+    """The value of the pytest fixture `evaluation`: evaluates without an event loop."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
         self.runtime, self._name = runtime, name

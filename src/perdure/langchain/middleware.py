@@ -30,7 +30,8 @@ class Durable(AgentMiddleware[Any, Any, Any]):
     `perdure.key()` is the key of its call. Outside a run everything is called plainly. Tools that
     are effects themselves are not recorded twice.
 
-        agent = create_agent(model, tools, middleware=[Durable(tools={"search": "read"})])
+        durable = Durable(tools={"search": "read"})
+        agent = create_agent(model, tools, middleware=[durable])
 
     If the process dies in the middle of a model call, the model is called again. In the middle of a
     tool call, the tool's policy decides; by default the policy is its hints, in the words of MCP:

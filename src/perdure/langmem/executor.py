@@ -64,7 +64,7 @@ class ReflectionExecutor(ContextManaged):
     when it has ended. If store and journal share a database, the memories and the fact that they
     are written are one transaction.
 
-        executor = ReflectionExecutor(manager, store=store, journal="sqlite:///agents.db")
+        executor = ReflectionExecutor(manager, store=store)
         executor.submit({"messages": messages}, config, after_seconds=1800)
 
     Executors with the same name share their reflections, in any number of processes; each
@@ -299,7 +299,7 @@ class ReflectionExecutor(ContextManaged):
 
         Args:
             after: The last reflection of the previous page.
-            limit: The largest number to return.
+            limit: The largest number to return, 100 by default.
 
         Raises:
             Closed: The executor was shut down.

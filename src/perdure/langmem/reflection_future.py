@@ -19,18 +19,13 @@ class Reflection(Future[Any]):
     otherwise `None`. It is cancelled when a later reflection of its conversation replaces it. It
     raises `ReflectionFailed` if the reflection is held, and `ReflectionLeft` if the executor was
     shut down first.
-
-    Args:
-        id: The id of the reflection.
-        executor: The name of its executor.
-        cancel_run: Cancels its run.
     """
 
     def __init__(self, id: str, executor: str, cancel_run: Callable[[str], bool]) -> None:
         super().__init__()
         self.id, self._executor, self._cancel_run = id, executor, cancel_run
+        # When to read whether the reflection has ended, by the monotonic clock.
         self.check_at = 0.0
-        """When to read whether the reflection has ended, by the monotonic clock."""
         self._lock = threading.RLock()
 
     def cancel(self) -> bool:

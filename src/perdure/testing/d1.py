@@ -34,11 +34,6 @@ class Workerd:
     """Several D1 databases behind one address. `local_d1` makes it.
 
     What was committed is still there after `stop()` or `kill()` and `start()`, at the same address.
-
-    Args:
-        home: The folder for data and logs.
-        databases: How many databases.
-        temporary: Whether to remove the folder at the end.
     """
 
     def __init__(self, home: Path, databases: int, *, temporary: bool) -> None:

@@ -69,12 +69,6 @@ class Server:
 
     Durable as in production (`fsync` is on): what was committed survives `restart("immediate")` and
     a SIGKILL of `pid`. The address stays the same across restarts.
-
-    Args:
-        bin_directory: Where the programs of PostgreSQL are.
-        data: The folder of its data.
-        identity: The user to run as.
-        fsync: Whether commits survive a crash of the machine.
     """
 
     def __init__(
