@@ -341,7 +341,7 @@ class Runtime(Client):
 
             runtime.deliver("mail", lambda message: send(message.id, message.payload))
 
-        Only `work` and `tick` without `graphs` deliver messages.
+        `tick`, and `work` without `graphs`, deliver messages.
 
         Args:
             topic: The topic, as passed to `perdure.outbox`.

@@ -33,8 +33,7 @@ class FindingGroup:
 
 @dataclass
 class Results:
-    """The `trials` are in the order of the points, first those with one kill, then those with a
-    second one during recovery."""
+    """The fields of a `Report`."""
 
     place: str
     """The graph, as `module:name`."""
