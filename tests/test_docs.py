@@ -267,6 +267,12 @@ def test_every_public_name_has_a_docstring_and_is_in_the_reference(name: str) ->
     assert path_of(ENTRIES[name]) in described()
 
 
+def test_the_table_at_the_top_of_the_runtimes_page_has_every_public_name() -> None:
+    quoted = re.findall(r"^\|.*\|$", REFERENCE.read_text(), re.MULTILINE)
+    named = {word for row in quoted for word in re.findall(r"`(\w+)`", row)}
+    assert {*public(Runtime), *public(Client)} - INTERNAL <= named
+
+
 @pytest.mark.parametrize("kind", [Run, Wait, Event, Schedule, Counts])
 def test_every_field_of_a_value_has_a_docstring(kind: type) -> None:
     assert fields_without_docstring(kind) == []
