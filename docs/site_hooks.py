@@ -108,7 +108,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
             entry = f"{home}.{name}.{member}".removesuffix(".")
         return f'<autoref identifier="{entry}" optional>{match[0]}</autoref>'
 
-    return _NAMED.sub(link, html)
+    return _NAMED.sub(link, html.replace("_NOTHING", "..."))  # a default that means: none given
 
 
 @cache

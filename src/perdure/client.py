@@ -137,8 +137,7 @@ class Client(ContextManaged):
         BadArgument: An argument is not valid.
     """
 
-    engine: LocalEngine
-    """The engine in this process. Internal: it may change in any release."""
+    engine: LocalEngine  # internal: it may change in any release
 
     def __init__(
         self,
@@ -201,7 +200,7 @@ class Client(ContextManaged):
 
     @property
     def services(self) -> Services:
-        """The plans behind the methods. Internal: they may change in any release."""
+        # The plans behind the methods. Without a docstring, so that the reference leaves it out.
         with self._opening:
             if self._services is None:
                 clock = self._given_clock or JournalClock(self.journal)

@@ -117,8 +117,7 @@ class Runtime(Client):
         BadArgument: An argument is not valid.
     """
 
-    engine: Engine
-    """The engine in this process. Internal: it may change in any release."""
+    engine: Engine  # internal: it may change in any release
 
     def __init__(
         self,
