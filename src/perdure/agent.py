@@ -66,8 +66,8 @@ def sleep(until: timedelta | datetime) -> None:
     caller resumes.
 
     Args:
-        until: A time with a time zone, or a delay from when the node first got here, however often
-            the node runs again.
+        until: A time with a time zone, or a delay. A delay counts from when the node first got
+            here, however often the node runs again.
 
     Raises:
         BadArgument: `until` is neither, or has no time zone.
@@ -119,8 +119,8 @@ def ask(
             or a JSON Schema as a dict. An answer that does not fit is refused when it is given. If
             only the model itself refuses it, the question is asked again.
         expires: When the question expires, as a time or a delay. By default never.
-        unless: The name of a signal to the thread that withdraws the question, also one that came
-            before.
+        unless: The name of a signal to the thread that withdraws the question. A signal that came
+            earlier counts too.
         default: What to return if the question expires or is withdrawn. Without it, this raises
             then.
 
@@ -365,7 +365,7 @@ def prompt(name: str, text: str) -> Prompt:
 
 
 def now() -> datetime:
-    """Return the time at which this node first got here; the same when the node runs again.
+    """Return the time when this node first got here, the same when the node runs again.
 
     The n-th read of a task gets the n-th recorded value. It is queued before anything the node does
     next, so no checkpoint, wait or effect is on disk without it. Outside a run, and with only a
@@ -381,7 +381,7 @@ def now() -> datetime:
 
 
 def random() -> float:
-    """Return a random number from 0 up to 1; the same when the node runs again.
+    """Return a random number from 0 up to 1, the same when the node runs again.
 
     It is recorded as `now` is.
     """
@@ -390,7 +390,7 @@ def random() -> float:
 
 
 def uuid() -> _uuid.UUID:
-    """Return a random UUID; the same when the node runs again.
+    """Return a random UUID, the same when the node runs again.
 
     It is recorded as `now` is. To use it as an idempotency key for another service, use
     `perdure.key()` in an effect, or draw it one step earlier.

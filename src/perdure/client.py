@@ -289,12 +289,12 @@ class Client(ContextManaged):
         Args:
             graph: The name of the graph, as it was registered.
             input: The graph's input. Without it the run goes on from the last checkpoint of the
-                thread, and fails if there is none.
+                thread, and fails if the thread has no checkpoint.
             thread_id: The thread, up to 1,024 bytes of text. By default a new thread; with a `key`,
                 the thread of this graph and key.
             key: Idempotency key, up to 256 bytes. A key that was used on the thread returns the run
-                it started, whatever else is passed, even a run of another graph. On another thread
-                the same key starts another run; so it does without a `thread_id` for another graph.
+                it started, whatever else is passed, even a run of another graph. The same key
+                starts another run on another thread, or, without a `thread_id`, for another graph.
             metadata: Data about the run, kept in `Run.metadata` and passed to the graph in its
                 config. `runs` can search it.
             tags: Tags of the run, kept in `Run.tags` and passed to the graph in its config.
@@ -544,7 +544,7 @@ class Client(ContextManaged):
             since: Runs accepted at this time or later, with a time zone.
             until: Runs accepted before this time, with a time zone.
             after: The last run of the previous page.
-            limit: The largest number of runs to return, 100 by default.
+            limit: Maximum number of runs to return, 100 by default.
             output: Whether to read what each run returned.
             before: Former name of `after`; passing it raises `BadArgument`.
 
@@ -739,7 +739,7 @@ class Client(ContextManaged):
 
         For one run, `recoveries` has each of its crashes. Otherwise the result is a total over the
         runs of a graph, or over all runs, read from an index of the runs that saved something or
-        crashed. Pruned runs are not in it.
+        crashed. Pruned runs are not counted.
 
             saved = await client.saved(run.id)
             print(saved.work.tokens, [crash.lost for crash in saved.recoveries])
@@ -809,7 +809,7 @@ class Client(ContextManaged):
         Args:
             run_id: The id of the run.
             after: The last event of the previous page, or its number.
-            limit: The largest number of events to return. By default all of them.
+            limit: Maximum number of events to return. By default all of them.
             kinds: Only events of these kinds.
 
         Raises:
@@ -857,7 +857,7 @@ class Client(ContextManaged):
     ) -> list[Decision]:
         """List what people and programs decided about runs from outside, newest first.
 
-        These are answers, withdrawn answers, settled effects, assigned questions, comments, and
+        Decisions are answers, withdrawn answers, settled effects, assigned questions, comments, and
         runs that were paused, resumed, retried, cancelled or woken.
 
             for one in await client.decisions():
@@ -868,7 +868,7 @@ class Client(ContextManaged):
 
         Args:
             after: The last decision of the previous page.
-            limit: The largest number of decisions to return, 100 by default.
+            limit: Maximum number of decisions to return, 100 by default.
         """
         return await self.journal.arun(self.services.decisions.decisions(after, check_limit(limit)))
 
@@ -899,7 +899,7 @@ class Client(ContextManaged):
             graph: Questions to people from runs of this graph.
             assignee: Questions assigned to this person; `""` selects unassigned questions.
             after: The last wait of the previous page.
-            limit: The largest number of waits to return, 100 by default.
+            limit: Maximum number of waits to return, 100 by default.
 
         Raises:
             BadArgument: The kind is unknown, or `graph` or `assignee` is passed with another kind
@@ -939,7 +939,7 @@ class Client(ContextManaged):
 
         Args:
             thread_id: Only this thread. By default all threads.
-            limit: The largest number of items of each kind, 100 by default.
+            limit: Maximum number of items of each kind, 100 by default.
         """
         from perdure.service.views import attention
         from perdure.service.views.inbox_value import Inbox
@@ -955,7 +955,7 @@ class Client(ContextManaged):
     async def answer(self, wait_id: str, value: Any, *, by: str | None = None) -> None:
         """Answer a question to a person, and make its run due.
 
-        An answer is accepted once: of two at the same time, one is accepted and the other raises.
+        An answer is accepted once: if two people answer at the same time, the second call raises.
         It is checked against the question's `response_schema`, or against what the middleware that
         asks accepts, before it is stored. This process needs no graph and no worker. If the answer
         is a clear decision, such as an approval, it also becomes a score.
@@ -1136,8 +1136,8 @@ class Client(ContextManaged):
     ) -> list[EffectRecord]:
         """List effects: of a run, of a thread, or in a state; oldest first.
 
-        These are the calls that left the process, or were about to. Effects of graphs that only
-        have a `Saver` are listed too, with an empty `run_id`. An effect whose row cannot be read is
+        An effect is a call that left the process, or was about to. Effects of graphs that only have
+        a `Saver` are listed too, with an empty `run_id`. An effect whose row cannot be read is
         listed with the reason in `EffectRecord.damaged`.
 
             unknown = await client.effects(state="unknown")
@@ -1149,7 +1149,7 @@ class Client(ContextManaged):
             thread_id: Effects of this thread.
             state: Effects in this state: `open`, `done`, `failed`, `unknown` or `again`.
             after: The last effect of the previous page.
-            limit: The largest number of effects to return, 100 by default.
+            limit: Maximum number of effects to return, 100 by default.
 
         Raises:
             BadArgument: The state is unknown.
@@ -1172,7 +1172,7 @@ class Client(ContextManaged):
         by: str | None = None,
         reason: str | None = None,
     ) -> None:
-        """Settle an effect with an unknown outcome, as a person who has found out.
+        """Settle an effect with an unknown outcome, once a person has found out what happened.
 
         The run goes on once no effect of it is unknown. An effect that is `open` or `failed` can be
         settled too, if its run is not driven now; a run that failed also needs `retry`. The event
@@ -1213,12 +1213,12 @@ class Client(ContextManaged):
 
         Args:
             after: The last message of the previous page.
-            limit: The largest number of messages to return, 100 by default.
+            limit: Maximum number of messages to return, 100 by default.
         """
         return await self.journal.arun(self.services.effects.messages(after, check_limit(limit)))
 
     async def redeliver(self, message_id: str) -> None:
-        """Deliver an outbox message now: one that was given up, or one that is to be retried later.
+        """Deliver an outbox message now: after it was given up, or before its next retry.
 
         A worker delivers it, with the same id as before.
 
@@ -1325,8 +1325,8 @@ class Client(ContextManaged):
     async def wake(self, run_id: str, *, by: str | None = None) -> Run:
         """End every sleep that a run is in, now.
 
-        Of a wake-up and the clock, the first one counts. Questions, signals, joins and the pause
-        before an effect is retried are not sleeps, and stay.
+        It is one commit. Questions, signals, joins and the pause before an effect is retried are
+        not sleeps, and stay.
 
         Args:
             run_id: The id of the run.
@@ -1421,7 +1421,7 @@ class Client(ContextManaged):
             older_than: Runs that last changed longer ago than this.
             states: Only runs that ended in these states. By default `done`, `failed` and
                 `cancelled`.
-            limit: The largest number of runs to delete. By default all of them.
+            limit: Maximum number of runs to delete. By default all of them.
             dry_run: Only count the runs.
 
         Returns:
@@ -1447,10 +1447,10 @@ class Client(ContextManaged):
     async def erase(self, thread_id: str) -> dict[str, int]:
         """Delete everything that the journal has about a thread.
 
-        These are its runs, checkpoints, events, questions, answers, signals, recorded reads,
-        effects, scores, streamed output and outbox messages. Effects with a business key are
-        deleted too, and then prevent no second call. Child runs and forks have threads of their
-        own: erase those as well.
+        It deletes the thread's runs, checkpoints, events, questions, answers, signals, recorded
+        reads, effects, scores, streamed output and outbox messages. Effects with a business key are
+        deleted too, and then prevent no second call. Child runs and forks have their own threads:
+        erase those as well.
 
             await client.erase("customer-7")
             await client.scrub()
@@ -1510,11 +1510,11 @@ class Client(ContextManaged):
         """Start a run of a graph at each time of a cron line.
 
         The same name again changes the schedule. Each time, a slot, starts at most one run, however
-        many workers there are and wherever one of them dies. The run has the key `name@time`, and a
-        thread of its own, `schedule:name@time`. So two runs may overlap if the first takes long.
-        Any worker or tick on the journal fires schedules. Calling this at every start of an
-        application is safe: with the same cron line and time zone the next slot stays, and a
-        schedule that was disabled stays disabled.
+        many workers there are and wherever one of them dies. The run has the key `name@time`, and
+        its own thread, `schedule:name@time`. So two runs may overlap if the first takes long. Any
+        worker or tick on the journal fires schedules. Calling this at every start of an application
+        is safe: with the same cron line and time zone the next slot stays, and a schedule that was
+        disabled stays disabled.
 
             await client.schedule(
                 "digest", "digest", cron="0 9 * * 1", timezone="Europe/Rome"

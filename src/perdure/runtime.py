@@ -83,8 +83,8 @@ class Runtime(Client):
             decrypt. They encrypt checkpoints, inputs, outputs, answers, signals, events, errors,
             effects and messages. Every process of a journal needs the same keys. By default nothing
             is encrypted. Needs the extra `encryption`.
-        max_bytes: The largest state of one checkpoint, and the largest arguments or result of an
-            effect.
+        max_bytes: Maximum size in bytes of the state of one checkpoint, and of the arguments or the
+            result of an effect.
         lease: How long a worker on another host may be silent before its runs are taken over; at
             least 0.2 seconds. A worker that dies on this host is noticed at once. The processes of
             a journal may have different leases.
@@ -109,7 +109,7 @@ class Runtime(Client):
             deleted.
         stream_ttl: How long after the end of a run its streamed output is kept.
         store: The LangGraph store of graphs that were compiled without one. `True` makes one next
-            to the journal: on SQLite a file of its own, on PostgreSQL tables in the same database.
+            to the journal: on SQLite a separate file, on PostgreSQL tables in the same database.
         keys: Former name of `encryption_keys`; passing it raises `BadArgument`.
         observer: Former name of `observe`; passing it raises `BadArgument`.
 
@@ -458,9 +458,8 @@ class Runtime(Client):
                 seconds by default.
             handle_signals: Whether to drain on SIGTERM and SIGINT. A handler set with
                 `signal.signal` before is called too, but not one of `loop.add_signal_handler`.
-            graphs: The names of the graphs to drive. By default all, and the worker also fires
-                schedules, delivers messages and deletes old runs; with `graphs` it does none of
-                these.
+            graphs: The names of the graphs to drive. By default all. With `graphs`, the worker
+                fires no schedules, delivers no messages and deletes no old runs.
             signals: Former name of `handle_signals`; passing it raises `BadArgument`.
 
         Returns:
@@ -501,7 +500,7 @@ class Runtime(Client):
         A sleep is then as exact as the cron.
 
         Args:
-            limit: The largest number of segments to drive.
+            limit: Maximum number of segments to drive.
             budget: After this time nothing more is claimed, and each segment stops at its next step
                 or is given back after `grace`. By default there is no limit.
             concurrency: How many segments to drive at once. With 1, they are driven one after the

@@ -63,10 +63,10 @@ from perdure.types import Durability
 class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on a journal: ordered, incremental, and safe to load.
 
-    When a checkpoint is on disk, everything that was put before it is on disk too, also the writes
-    of its own step. Use it alone with LangGraph, without a runtime: effects and waits then work
-    too, and the caller resumes the graph. One saver serves any number of threads and event loops;
-    make one per process.
+    When a checkpoint is on disk, everything that was put before it is on disk too, including the
+    writes of the same step. Use it alone with LangGraph, without a runtime: effects and waits then
+    work too, and the caller resumes the graph. One saver serves any number of threads and event
+    loops; make one per process.
 
         with Saver("sqlite:///agents.db") as saver:
             graph = builder.compile(checkpointer=saver)
@@ -85,7 +85,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
             schemas, as classes or as `(module, qualified name)`.
         encryption_keys: Keys by id, each 16, 24 or 32 bytes: the first one encrypts, all of them
             decrypt. By default nothing is encrypted. Needs the extra `encryption`.
-        max_bytes: The largest state of one checkpoint.
+        max_bytes: Maximum size in bytes of the state of one checkpoint.
         cache_bytes: How much memory to use for recent states, to save loading them.
         journal: An open journal to use instead of `url`, or a function that opens one. A journal
             that you pass is not closed by the saver.
@@ -218,7 +218,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
                 `checkpoint_ns` in `configurable`.
 
         Returns:
-            The checkpoint, or `None` if there is none.
+            The checkpoint, or `None` if it does not exist.
 
         Raises:
             Damaged: A row of the checkpoint cannot be read as it was written.
@@ -266,7 +266,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
             filter: Keys and values that the checkpoint's metadata must have. Metadata is compared
                 after it was decoded.
             before: The config of a checkpoint; only older ones are listed.
-            limit: The largest number of checkpoints.
+            limit: Maximum number of checkpoints.
         """
         search: Search | None = Search.of(config, filter, before, limit)
         while search is not None:

@@ -109,7 +109,7 @@ class Experiment:
         Args:
             client: A `Client` or `Runtime` on the journal.
             dataset: Only experiments on this dataset.
-            limit: The largest number to return.
+            limit: Maximum number to return.
         """
         plan = client.services.datasets.experiments(dataset, check_limit(limit))
         return await client.journal.arun(plan)

@@ -172,20 +172,20 @@ class ReflectionExecutor(ContextManaged):
 
             executor.submit({"messages": messages}, after_seconds=1800)
 
-        Of the config, texts, numbers and booleans in `configurable` and `metadata` are stored, and
-        the tags; keys that begin with `__`, and keys named like a secret, are not.
+        The texts, numbers and booleans in the config's `configurable` and `metadata` are stored,
+        and so are its tags. Keys that begin with `__`, and keys named like a secret, are left out.
 
         Args:
             payload: What the reflector is called with: messages, or other data that can be stored.
             config: The config with the variables of the namespace. In a node, by default that of
                 the node.
-            after_seconds: Delay in seconds, by the clock on the wall: a reflection that comes due
-                while no process runs starts at the next start.
+            after_seconds: Delay in seconds, by the wall clock: a reflection that comes due while no
+                process runs starts at the next start.
             thread_id: The conversation. By default the `thread_id` of the config. `None`: it
                 belongs to no conversation, and nothing replaces it.
 
         Returns:
-            A future of the result, whichever process runs it. You need not keep it.
+            A future of the result, in whatever process it runs. You need not keep it.
 
         Raises:
             BadArgument: A variable of the namespace is missing in the config, or an argument is not
@@ -220,7 +220,7 @@ class ReflectionExecutor(ContextManaged):
         Args:
             query: What to search for, if the store has an index.
             filter: Keys and values that a memory must have.
-            limit: The largest number of memories.
+            limit: Maximum number of memories.
             offset: How many to skip.
             namespace: Where to search. In a node, by default the executor's namespace, filled from
                 the config of the node.
@@ -299,7 +299,7 @@ class ReflectionExecutor(ContextManaged):
 
         Args:
             after: The last reflection of the previous page.
-            limit: The largest number to return, 100 by default.
+            limit: Maximum number to return, 100 by default.
 
         Raises:
             Closed: The executor was shut down.

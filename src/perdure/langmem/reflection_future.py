@@ -13,7 +13,7 @@ from perdure.types import ENDED, Run, State
 
 
 class Reflection(Future[Any]):
-    """The future of a reflection, in whichever process it runs.
+    """The future of a reflection. It follows the reflection in any process.
 
     A `concurrent.futures.Future`. Its result is what the reflector returned, if that can be stored,
     otherwise `None`. It is cancelled when a later reflection of its conversation replaces it. It

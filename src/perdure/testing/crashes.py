@@ -26,7 +26,7 @@ def points() -> list[str]:
 def crash_at(point: str, n: int = 1) -> Iterator[None]:
     """Kill this process with SIGKILL at a named point, inside a `with` block.
 
-    Use it in a process of its own: nothing is cleaned up, as in a real crash. Then look at the
+    Use it in a separate process: nothing is cleaned up, as in a real crash. Then look at the
     journal from another process.
 
         with crash_at("insert_wait.after"):

@@ -65,7 +65,7 @@ class _Identity(TypedDict, total=False):
 
 
 class Server:
-    """A PostgreSQL server of its own. `local_postgres` makes it.
+    """A PostgreSQL server for tests. `local_postgres` makes it.
 
     Durable as in production (`fsync` is on): what was committed survives `restart("immediate")` and
     a SIGKILL of `pid`. The address stays the same across restarts.

@@ -45,12 +45,12 @@ class CrashTest:
     Args:
         place: The graph, as `module:name`; other processes import the module.
         input: The input of the run, as JSON data.
-        url: A PostgreSQL server: each trial gets a database of its own there, which is dropped
-            again. By default SQLite files in a temporary folder. Not D1.
+        url: A PostgreSQL server: each trial gets its own database there, which is dropped
+            afterwards. By default SQLite files in a temporary folder. Not D1.
         stock: Drive the graph with LangGraph's own saver instead of perdure, to compare.
         resume: With `stock`, how the graph is resumed after a kill: with `None`, or with its
             `input` again.
-        answer: The answer to every question to a person. By default one that agrees.
+        answer: The answer to every question to a person. By default an answer that agrees.
         context: LangGraph's runtime context of the run.
         recovery: How many points of each recovery to kill at as well, or `"all"`.
         limit: Kill at this many points: first those around what leaves the process, then others,
