@@ -2,7 +2,8 @@
 
 A Markdown file that a page links to, such as ARCHITECTURE.md, becomes a page below project/; any
 other file becomes a page below source/ that shows its text. `tests/test_x.py#name` leads to the
-line that defines the name; a name that is not defined there is a warning.
+line that defines the name; a name that is not defined there is a warning. In the reference, a
+class, error or function that is named in code style links to its entry.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +29,8 @@ log = get_plugin_logger("links")
 _FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _ATTRIBUTE = re.compile(r'\b(src|srcset|href)="([^"]+)"')
+_NAMED = re.compile(r"<code>(perdure\.\w+|[A-Z]\w+(?:\.\w+)?)(\(\))?</code>(?!</a>|</autoref>)")
+_CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 _LANGUAGES = {".py": "python", ".sql": "sql", ".toml": "toml", ".json": "json", ".js": "js"}
 
 
@@ -85,6 +89,36 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return _ATTRIBUTE.sub(attribute, _LINK.sub(link, text))
 
     return _outside_fences(markdown, both)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Link names in the reference to their entries. A name without an entry stays as it is."""
+    if not page.file.src_uri.startswith("reference/"):
+        return html
+    module = Path(page.file.src_uri).stem
+
+    def link(match: re.Match[str]) -> str:
+        name, _, member = match[1].partition(".")
+        if name == "perdure":
+            entry = match[1]
+        elif name in _homes():  # fields have no entries of their own
+            entry = f"{_homes()[name]}.{name}"
+        else:
+            home = "perdure" if name in ("Client", "Runtime", "Saver") else f"perdure.{module}"
+            entry = f"{home}.{name}.{member}".removesuffix(".")
+        return f'<autoref identifier="{entry}" optional>{match[0]}</autoref>'
+
+    return _NAMED.sub(link, html.replace("_NOTHING", "..."))  # a default that means: none given
+
+
+@cache
+def _homes() -> dict[str, str]:
+    """The modules of values and errors."""
+    homes: dict[str, str] = {}
+    for module in ("types", "errors"):
+        source = (ROOT / "src" / "perdure" / f"{module}.py").read_text(encoding="utf-8")
+        homes |= dict.fromkeys(_CLASS.findall(source), f"perdure.{module}")
+    return homes
 
 
 def _targets(page: Path) -> list[Path]:

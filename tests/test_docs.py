@@ -17,21 +17,31 @@ import re
 import subprocess
 import sys
 import textwrap
-from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from langgraph.pregel import Pregel
 
+import perdure
 from perdure import errors
+from perdure.blocking import LoopThread
+from perdure.client import BlockingClient, Client
 from perdure.engine.bound_graph import BoundGraph
 from perdure.operations import invariants
 from perdure.runtime import BlockingRuntime, Runtime
+from perdure.saver import Saver
 from perdure.types import Counts, Event, Run, Schedule, State, Wait
 from tests.support.fork_server import ForkServer
 from tests.support.forked_python import instead_of_subprocess
 from tests.support.pages import Block, blocks
+from tests.support.reference import (
+    described,
+    fields_without_docstring,
+    path_of,
+    public,
+    undescribed_parameters,
+)
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -233,30 +243,52 @@ def test_what_the_doctor_says_of_a_healthy_journal_is_what_the_guide_shows() -> 
     assert f"All {len(invariants.INVARIANTS)} invariants hold." in page
 
 
-def public(kind: type) -> list[str]:
-    return sorted(name for name in vars(kind) if not name.startswith("_"))
-
-
-def words_of_the_reference() -> set[str]:
-    """Whatever stands in backquotes there, in words."""
-    quoted = re.findall(r"`([^`\n]+)`", REFERENCE.read_text())
-    return {word for text in quoted for word in re.findall(r"\w+", text)}
-
-
 OF_BOUND_GRAPHS = {name for name in public(BoundGraph) if hasattr(Pregel, name)} | {"unbound"}
 """Its other methods are for perdure's own modules."""
+INTERNAL = {"services"}
+"""Properties of a client that say so themselves."""
+ENTRIES = {
+    **{f"perdure.{name}": getattr(perdure, name) for name in perdure.__all__},
+    **{f"errors.{name}": kind for name, kind in vars(errors).items() if inspect.isclass(kind)},
+    **{
+        f"{kind.__name__}.{name}": inspect.getattr_static(kind, name)
+        for kind in (Runtime, Client, BlockingRuntime, BlockingClient)
+        for name in public(kind)
+        if name not in INTERNAL
+    },
+    **{f"bound.{name}": inspect.getattr_static(BoundGraph, name) for name in OF_BOUND_GRAPHS},
+    "BlockingClient.run": LoopThread.run,
+}
 
 
-@pytest.mark.parametrize(
-    "name",
-    sorted(
-        {*public(Runtime), *public(BlockingRuntime), *OF_BOUND_GRAPHS}
-        | {one.name for kind in (Run, Wait, Event, Schedule, Counts) for one in fields(kind)}
-        | {name for name, kind in vars(errors).items() if inspect.isclass(kind)}
-    ),
-)
-def test_every_public_method_field_and_error_is_in_the_reference(name: str) -> None:
-    assert name in words_of_the_reference()
+@pytest.mark.parametrize("name", sorted(ENTRIES))
+def test_every_public_name_has_a_docstring_and_is_in_the_reference(name: str) -> None:
+    assert inspect.getdoc(ENTRIES[name])
+    assert path_of(ENTRIES[name]) in described()
+
+
+def test_the_table_at_the_top_of_the_runtimes_page_has_every_public_name() -> None:
+    quoted = re.findall(r"^\|.*\|$", REFERENCE.read_text(), re.MULTILINE)
+    named = {word for row in quoted for word in re.findall(r"`(\w+)`", row)}
+    assert {*public(Runtime), *public(Client)} - INTERNAL <= named
+
+
+@pytest.mark.parametrize("kind", [Run, Wait, Event, Schedule, Counts])
+def test_every_field_of_a_value_has_a_docstring(kind: type) -> None:
+    assert fields_without_docstring(kind) == []
+    assert path_of(kind) in described()
+
+
+@pytest.mark.parametrize("name", sorted({*public(Runtime), *public(Client)}))
+def test_every_parameter_of_a_method_is_in_its_docstring(name: str) -> None:
+    method = inspect.getattr_static(Runtime, name)
+    if inspect.isfunction(method):
+        assert undescribed_parameters(method) == []
+
+
+@pytest.mark.parametrize("kind", [Runtime, Client, Saver])
+def test_every_option_of_a_class_is_in_its_docstring(kind: type) -> None:
+    assert undescribed_parameters(kind) == []
 
 
 def test_every_state_is_explained() -> None:

@@ -53,11 +53,26 @@ _NOTHING: Any = object()
 
 
 def sleep(until: timedelta | datetime) -> None:
-    """Wait until a time. No process, thread or connection is used meanwhile.
+    """Wait until a time. No process, thread or connection is held meanwhile.
 
-    A timedelta counts from when the node first got here, however often it runs again.
+    Under a runtime the wait is a row, and any worker goes on with the run. The node runs again from
+    its first line when the time has come. A time that has passed does not wait. A wait is never
+    over early by the journal's clock; workers look every 0.2 seconds, on D1 every 1.5, and a cron
+    as often as it ticks.
 
         perdure.sleep(timedelta(days=3))
+
+    `Runtime.wake` ends a sleep early. With only a `Saver`, this is LangGraph's interrupt, which the
+    caller resumes.
+
+    Args:
+        until: A time with a time zone, or a delay. A delay counts from when the node first got
+            here, however often the node runs again.
+
+    Raises:
+        BadArgument: `until` is neither, or has no time zone.
+        NotInRun: The call is not in a node of a graph.
+        NotDurable: The graph has no checkpointer.
     """
     if not isinstance(until, (timedelta, datetime)):
         raise BadArgument(
@@ -86,13 +101,40 @@ def ask(
 ) -> Any:
     """Ask a person and wait for the answer, for as long as it takes.
 
-    `response_schema` is a Pydantic model, TypedDict, dataclass or JSON Schema that an answer must
-    fit to be accepted; if the model still refuses an answer that fits the schema, the question is
-    asked again. After `expires` no answer is accepted, and a signal named `unless`, now or earlier,
-    withdraws the question. Then this returns `default`, or raises `Expired` or `TakenBack` if
-    there is no default.
+    The question is stored with the checkpoint, and listed by `Client.waits` and in the inbox until
+    `Client.answer` answers it. Then the node runs again from its first line, and this returns the
+    answer. The answer belongs to what was shown: if the node asks something else when it runs
+    again, that is a new question, and an answer to the old one is refused. So make what is shown in
+    an earlier node or in an effect, and take the time from `now()`.
 
-        approved = perdure.ask({"draft": text}, response_schema=Decision, expires=timedelta(days=2))
+        decision = perdure.ask({"draft": text}, response_schema=Decision)
+
+    Do not wrap it in `except Exception`: LangGraph waits by raising. A wait that is caught is kept
+    anyway, and what the node did after it is not stored. With only a `Saver`, this is LangGraph's
+    interrupt, and `expires` and `unless` have no effect.
+
+    Args:
+        value: What the person sees: text, or data that can be stored.
+        response_schema: What an answer must look like: a Pydantic model, a TypedDict, a dataclass,
+            or a JSON Schema as a dict. An answer that does not fit is refused when it is given. If
+            only the model itself refuses it, the question is asked again.
+        expires: When the question expires, as a time or a delay. By default never.
+        unless: The name of a signal to the thread that withdraws the question. A signal that came
+            earlier counts too.
+        default: What to return if the question expires or is withdrawn. Without it, this raises
+            then.
+
+    Returns:
+        The answer, as an instance of the model, TypedDict or dataclass; without one, the value as
+            it was sent. Or `default`.
+
+    Raises:
+        Expired: The question expired, and has no default.
+        TakenBack: A signal withdrew the question, and it has no default; `value` is that of the
+            signal.
+        BadArgument: The schema is not valid, or a default is given without `expires` and `unless`.
+        NotInRun: The call is not in a node of a graph.
+        NotDurable: The graph has no checkpointer.
     """
     if expires is None and unless is None and default is not _NOTHING:
         raise BadArgument(
@@ -134,11 +176,29 @@ def wait_for(
     default: Any = None,
     value: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Wait for a signal and return its value, or `default` after `timeout`.
+    """Wait for a signal to this thread, and return its value.
 
-    `value` describes the wait: lists of waits show it.
+    A signal that came before the node got here counts; the oldest is taken first, and each is
+    delivered once. No process is held meanwhile, and the node runs again from its first line
+    afterwards.
 
-    reply = perdure.wait_for("reply", timeout=timedelta(days=7))
+        reply = perdure.wait_for("reply", timeout=timedelta(days=7))
+
+    `Client.signal` sends it.
+
+    Args:
+        name: The name of the signal.
+        timeout: When to stop waiting, as a time or a delay. By default never.
+        default: What to return after the timeout.
+        value: Data that describes the wait, shown in lists of waits. The key `signal` is reserved.
+
+    Returns:
+        The value of the signal, or `default`.
+
+    Raises:
+        BadArgument: The name is empty, or `value` has the key `signal`.
+        NotInRun: The call is not in a node of a graph.
+        NotDurable: The graph has no checkpointer.
     """
     check_signal_name(name)
     if value is not None and "signal" in value:
@@ -169,14 +229,33 @@ def join(
     timeout: timedelta | datetime | None = None,
     default: Any = _NOTHING,
 ) -> Any:
-    """Wait until runs have ended, and return what they returned. No process is used meanwhile.
+    """Wait until other runs have ended, and return their outputs. Only under a runtime.
 
-    Of one run, given as a `Run` or its id, its output; of several, or of a list, a list of outputs
-    in the same order. If one is not done, raises `JoinFailed` once all have ended. After `timeout`
-    returns `default`, or raises `Expired`; the runs go on.
+    No process is held meanwhile. The end of a run and the wake-up of the run that joins it are one
+    commit. Any run of the journal can be joined, not only a child; but not this run itself, or one
+    that is queued behind it on its thread. Two runs that join each other wait forever. A run that
+    is `held` has not ended.
 
         child = await runtime.start("research", {"topic": topic})
         found = perdure.join(child)
+
+    The outputs are stored with the wait, so the node sees the same ones when it runs again.
+
+    Args:
+        *runs: Runs, or their ids; or one list of them.
+        timeout: When to stop waiting, as a time or a delay. By default never. The runs go on.
+        default: What to return after the timeout. Without it, this raises then.
+
+    Returns:
+        For one run, its output; for several, or for a list, a list of outputs in the same order. Or
+            `default`.
+
+    Raises:
+        JoinFailed: All have ended, and one of them failed or was cancelled; or one is not in this
+            journal. Join them one by one to get each result.
+        Expired: The time is up, and there is no default.
+        BadArgument: A run cannot be joined from here.
+        NotInRun: The call is not in a node that a runtime drives.
     """
     ids = [_joined_id(one) for one in _flat(runs)]
     segment = _segment()
@@ -231,26 +310,42 @@ def _check_joinable(segment: Segment, ids: Iterable[str]) -> None:
 
 
 def label(**values: Any) -> None:
-    """Add to the metadata of the run.
+    """Add to the metadata of this run, for people who look at it.
 
-    The labels are in `Run.metadata` once this step is on disk, in the event of the step, and in the
-    config of later segments.
+    The labels are in `Run.metadata` once this step is on disk, in the event of the step (`labels`),
+    and in the config of later segments. Outside a run this does nothing.
 
         perdure.label(stage="negotiating", priority=2)
+
+    A later value of the same name replaces the earlier one.
+
+    Args:
+        **values: Names and values, which must be storable.
     """
     if (segment := _segment()) is not None:
         segment.progress.label(values)
 
 
 def prompt(name: str, text: str) -> Prompt:
-    """The text of a prompt. Its version, a hash of the text, is recorded on what it touches.
+    """Return the text of a prompt, and record which version of it this step used.
 
-    Call it in the node, or in the effect, that uses the text. The version is then recorded on
-    the step of the node, on the effects that the node calls after it, on the questions it asks, and
-    on scores about any of them and about the run. Each text is stored once per journal. Outside a
-    run it is just the text.
+    The version is a hash of the text. It is recorded on the step of the node, on the effects that
+    the node calls afterwards, on the questions it asks, and on scores about any of them and about
+    the run: `Client.prompts` then compares versions. Call it in the node, or in the effect, that
+    uses the text; a prompt made when a module is imported is not recorded. Each text is stored once
+    per journal. Outside a run this returns just the text.
 
         model.invoke([perdure.prompt("writer", "Write a short letter."), *messages])
+
+    Args:
+        name: The name of the prompt, the same for all its versions.
+        text: The text.
+
+    Returns:
+        The text, a `str` with the attributes `name` and `version`.
+
+    Raises:
+        BadArgument: The name is empty.
     """
     made = Prompt(check_text("name", name), text)
     if not name:
@@ -270,7 +365,15 @@ def prompt(name: str, text: str) -> Prompt:
 
 
 def now() -> datetime:
-    """The time when this node first got here; the same when the node runs again."""
+    """Return the time when this node first got here, the same when the node runs again.
+
+    The n-th read of a task gets the n-th recorded value. It is queued before anything the node does
+    next, so no checkpoint, wait or effect is on disk without it. Outside a run, and with only a
+    `Saver`, this is the current time.
+
+    Returns:
+        A datetime in UTC.
+    """
     segment = _segment()
     if segment is None:
         return datetime.now(UTC)
@@ -278,13 +381,20 @@ def now() -> datetime:
 
 
 def random() -> float:
-    """A random number from 0 up to 1; the same when the node runs again."""
+    """Return a random number from 0 up to 1, the same when the node runs again.
+
+    It is recorded as `now` is.
+    """
     segment = _segment()
     return _random.random() if segment is None else _read(segment, _random.random)  # noqa: S311
 
 
 def uuid() -> _uuid.UUID:
-    """A random UUID; the same when the node runs again."""
+    """Return a random UUID, the same when the node runs again.
+
+    It is recorded as `now` is. To use it as an idempotency key for another service, use
+    `perdure.key()` in an effect, or draw it one step earlier.
+    """
     segment = _segment()
     return _uuid.uuid4() if segment is None else _read(segment, _uuid.uuid4)
 

@@ -74,7 +74,17 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine that uses this client, such as `evals.evaluate(...)`, and wait for it."""
+        """Run a coroutine that uses this client, such as `evals.evaluate(…)`, and wait for it.
+
+        Args:
+            work: The coroutine.
+
+        Returns:
+            What the coroutine returned.
+
+        Raises:
+            Closed: The client was closed.
+        """
         return self._run(work)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -90,7 +100,7 @@ class LoopThread:
             raise
 
     def close(self) -> None:
-        """Cancel the calls that are under way, wait for their end, and stop the loop."""
+        """Cancel the calls in progress, wait for their end, and stop the loop."""
         try:
             if self._thread is not threading.current_thread():
                 asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()

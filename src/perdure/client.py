@@ -96,22 +96,48 @@ B = TypeVar("B", bound=LoopThread)
 
 
 class Client(ContextManaged):
-    """A journal's runs, waits, effects, messages and schedules.
+    """Starts, reads and controls the runs of a journal. It drives nothing.
 
-    `url` is the journal, `PERDURE_URL` by default; it is opened on first use. `allow` and
-    `encryption_keys` are those of `Saver`, and so is `redact`: a `Redaction`. `observe` is an
-    observer, or several: `perdure.observe` has some, and True takes those that the environment
-    configures. `public_url` is where people reach the pages, for `link`; `PERDURE_PUBLIC_URL` by
-    default. Every method is a coroutine; `blocking` has the same methods for callers without an
-    event loop.
+    A client has no graphs and does not import LangGraph, except to read an output that is stored in
+    a checkpoint. So it starts in about a tenth of a second and suits a web handler or a script;
+    workers elsewhere drive the runs. It accepts any graph name: it cannot check that a worker has
+    registered that graph.
+
+    Every method that takes time is a coroutine; `blocking` has the same methods for callers without
+    an event loop. When a method that changes something returns, the change is committed. If the
+    process dies before it returns, the change is in the journal as a whole, or not at all.
+
+    In a node of a run, each method that changes something is an effect without a decorator: when
+    the node runs again, the recorded outcome is returned and the change is not made twice.
 
         async with Client("postgresql://localhost/agents") as client:
             run = await client.start("campaign", {"to": "ada@example.com"})
             await client.join(run.id)
+
+    Args:
+        url: The journal: `sqlite:///agents.db`, `postgresql://…` or `d1://…`. By default the value
+            of `PERDURE_URL`. It is opened on first use.
+        allow: Types of your own that may be stored and loaded, as classes or as `(module, qualified
+            name)`. A client knows no graph schemas, so types in inputs, answers and outputs must be
+            listed here.
+        encryption_keys: Keys by id, each 16, 24 or 32 bytes: the first one encrypts, all of them
+            decrypt. Every process of a journal needs the same keys. By default nothing is
+            encrypted. Needs the extra `encryption`.
+        clock: The clock, for tests: a `perdure.testing.Clock`. By default the journal's.
+        observe: An observer, or a list of them, called for each event that this process stores: an
+            object with the method of `Observer`, or one of `perdure.observe`. `True` takes those
+            that the environment configures.
+        redact: Keys and patterns that are never written to the journal.
+        public_url: The address where people reach the pages, for `link`. By default the value of
+            `PERDURE_PUBLIC_URL`.
+        keys: Former name of `encryption_keys`; passing it raises `BadArgument`.
+        observer: Former name of `observe`; passing it raises `BadArgument`.
+
+    Raises:
+        BadArgument: An argument is not valid.
     """
 
-    engine: LocalEngine
-    """The engine in this process. For perdure's own modules; it may change."""
+    engine: LocalEngine  # internal: it may change in any release
 
     def __init__(
         self,
@@ -150,17 +176,17 @@ class Client(ContextManaged):
 
     @property
     def journal(self) -> Journal:
-        """The journal. Its first use opens it, `setup()` does so now."""
+        """The journal. The first use opens it; `setup` opens it now."""
         return self.engine.journal
 
     @property
     def is_open(self) -> bool:
-        """Whether the journal was opened. Asking does not open it."""
+        """Whether the journal is open. Reading this does not open it."""
         return self.engine.is_open
 
     @property
     def reflections(self) -> ReflectionService:
-        """Plans about the LangMem reflections in this journal, for `journal.run`."""
+        """Plans about the LangMem reflections of this journal. For extensions."""
         return self.services.reflections
 
     @property
@@ -174,7 +200,7 @@ class Client(ContextManaged):
 
     @property
     def services(self) -> Services:
-        """The plans behind the methods. For perdure's own modules; they may change."""
+        # The plans behind the methods. Without a docstring, so that the reference leaves it out.
         with self._opening:
             if self._services is None:
                 clock = self._given_clock or JournalClock(self.journal)
@@ -183,9 +209,12 @@ class Client(ContextManaged):
 
     @property
     def blocking(self) -> BlockingClient:
-        """The same methods for callers without an event loop.
+        """The same methods for callers without an event loop: `client.blocking.get(run_id)`.
 
-        run = client.blocking.start("campaign", {"to": "ada@example.com"})
+        Each call runs on an event loop in another thread, and blocks until it has returned.
+        `blocking.stream` is a plain iterator; `blocking.run(coroutine)` runs any coroutine that
+        uses this client, such as `evals.evaluate(…)`. Do not use it in a coroutine: it would block
+        the event loop. `close` ends the thread.
         """
         return self._on_loop_thread(BlockingClient)
 
@@ -197,14 +226,26 @@ class Client(ContextManaged):
             return found
 
     def setup(self) -> None:
-        """Open the database and bring its schema up to date now instead of on first use. After
-        `close()` it opens the database again."""
+        """Open the journal and bring its schema up to date now, instead of on first use.
+
+        After `close` it opens the journal again. Entering a `with` or `async with` block does the
+        same.
+
+        Raises:
+            BadURL: The URL is not valid, or the database cannot be used: a missing folder, a file
+                that is not writable, a network file system, a read replica.
+            SchemaTooNew: A newer perdure has upgraded the journal.
+            Unavailable: The database does not answer within 30 seconds.
+        """
         self.engine.setup()
 
     def close(self) -> None:
-        """Drain what is driven here, commit what is queued and close the database.
+        """Drain what this process drives, commit what is queued, and close the journal.
 
-        Runs that were driven stop at their next step, or are given back; others are not touched.
+        Runs that `work` or `tick` drives here stop at their next step, or are given back after the
+        grace period. Other runs are not touched. Leaving a `with` or `async with` block does the
+        same, and `setup` opens the journal again. A process that exits without it loses nothing
+        that a method has returned.
         """
         if self._blocking is not None:  # first: what it drives needs its lease to stop well
             self._blocking.close()
@@ -234,20 +275,69 @@ class Client(ContextManaged):
         stream: Iterable[str] | str = (),
         stream_subgraphs: bool = True,
     ) -> Run:
-        """Accept a run. When this returns, the run is on disk and workers bring it to its end.
+        """Accept a run. When this returns, the run is on disk, and workers bring it to its end.
 
-        The same `key` on a thread returns the run it started before. Without a `thread_id` the run
-        has a new thread, or with a `key` the thread of that key. If the thread has a run under way,
-        `enqueue` waits for its end, `reject` raises `ThreadBusy`, `interrupt` stops it and keeps
-        its steps, `rollback` stops it and deletes them. `after` delays the start. `stream` names
-        the modes of LangGraph's output that are kept for `stream()`: none by default;
-        `stream_subgraphs` says whether that of subgraphs is. The URL `webhook` is told when the run
-        ends, is held, or waits for a person.
+        Input, context, config, metadata and tags are stored, and given to the graph again in each
+        segment. If the call was cut off, call it again with the same `key`: it returns the run that
+        was accepted, or accepts it now.
 
-        In a node it is an effect, and the run is a child of the node's run: it is cancelled with
-        its parent unless `on_parent_cancel="leave"`. A `detached` run has no parent.
+            run = await client.start("campaign", {"to": "ada"}, key="ada-2026-05")
 
-            run = await client.start("campaign", {"to": "ada@example.com"}, key="ada-2026-05")
+        In a node, this is an effect, and the run is a child of the node's run. A tree of runs may
+        be 50 deep.
+
+        Args:
+            graph: The name of the graph, as it was registered.
+            input: The graph's input. Without it the run goes on from the last checkpoint of the
+                thread, and fails if the thread has no checkpoint.
+            thread_id: The thread, up to 1,024 bytes of text. By default a new thread; with a `key`,
+                the thread of this graph and key.
+            key: Idempotency key, up to 256 bytes. A key that was used on the thread returns the run
+                it started, whatever else is passed, even a run of another graph. The same key
+                starts another run on another thread, or, without a `thread_id`, for another graph.
+            metadata: Data about the run, kept in `Run.metadata` and passed to the graph in its
+                config. `runs` can search it.
+            tags: Tags of the run, kept in `Run.tags` and passed to the graph in its config.
+            context: LangGraph's runtime context.
+            config: LangGraph's config, such as `{"recursion_limit": 50, "configurable": {…}}`. It
+                must not have `callbacks`, which cannot be stored: give those to the graph.
+                `thread_id`, `run_id` and `checkpoint_id` in `configurable` are set by the runtime.
+            after: When to begin, as a delay or a time with a time zone. By default as soon as a
+                worker is free.
+            durability: When checkpoints are on disk: `auto`, `sync`, `async` or `exit`. By default
+                that of the runtime that drives the run.
+            multitask_strategy: What to do if the thread has a run that has not ended. `enqueue`
+                waits for its end. `reject` raises `ThreadBusy`. `interrupt` cancels that run and
+                keeps its checkpoints; if a worker drives it, it stops after its step, or after 10
+                seconds. `rollback` does the same and deletes its checkpoints before the new run
+                begins.
+            version: The version of the graph. By default the version that this runtime registered
+                last; in a process without graphs, the unversioned graph.
+            on_parent_cancel: In a node: whether the run is cancelled with its parent (`cancel`), or
+                goes on (`leave`).
+            detached: In a node: start a run without a parent.
+            webhook: A URL to notify when the run ends, is held, or waits for a person. Only `https`
+                URLs with public addresses, unless the runtime's `RunWebhooks` allow others.
+            stream: LangGraph stream modes to keep for `stream()`: `values`, `updates`, `messages`,
+                `custom`, `tasks`, `checkpoints`, `debug`, `events`. By default no output is kept.
+            stream_subgraphs: Whether the output of subgraphs is kept too.
+
+        Returns:
+            The new run, in state `pending`, or the run that the key started before, in its current
+                state.
+
+        Raises:
+            ThreadBusy: The thread has a run that has not ended, and `multitask_strategy` is
+                `reject`. Nothing was stored.
+            UnknownGraph: This runtime has graphs, but none of this name and version. A client never
+                raises it.
+            BadArgument: An argument is not valid, or the tree of runs is too deep.
+            Unserializable: A value cannot be stored; the message says where it is. Nothing was
+                stored.
+            TypeNotAllowed: A value has a type that is not allowed: see `allow`. Nothing was stored.
+            TooLarge: The input is larger than `max_bytes`, or than the database takes. Nothing was
+                stored.
+            Unavailable: The database did not answer in time. Nothing was stored.
         """
         name, version = self.engine.resolve_graph(graph, version)
         if multitask_strategy not in STRATEGIES:
@@ -320,20 +410,52 @@ class Client(ContextManaged):
         )
 
     async def get(self, run_id: str, *, output: bool = True) -> Run:
-        """A run as it is now. With `output=False` its output is not read. Raises `NotFound`."""
+        """Read a run as it is now.
+
+        Args:
+            run_id: The id of the run.
+            output: Whether to read what the run returned. Without it `Run.output` is `None`, and
+                less is read.
+
+        Returns:
+            The run. If its row cannot be read, `Run.damaged` says why.
+
+        Raises:
+            NotFound: The journal has no run with this id.
+        """
         return await self.journal.arun(self.services.runs.get(run_id, output=output))
 
     async def find(self, prefix: str) -> Run:
-        """The run with this id, or the only one whose id starts with `prefix`, without its output.
+        """Find a run by its id, or by the beginning of its id, without its output.
 
-        Raises `NotFound`, or `BadArgument` if the prefix is too short or several runs have it.
+        Args:
+            prefix: The id, or at least 4 characters of its beginning.
+
+        Raises:
+            NotFound: No run has an id that begins like this.
+            BadArgument: The prefix is too short, or several runs match; the message lists them.
         """
         return await self.journal.arun(self.services.runs.by_prefix(prefix))
 
     async def join(self, run_id: str, *, timeout: timedelta | None = None) -> Run:
-        """Wait until a run has ended, whichever process drives it.
+        """Wait until a run has ended, in any process, and return it.
 
-        Raises `TimeoutError` after `timeout`; the run goes on.
+        The wait ends when the database notifies this process, or at its next look at the run:
+        within a second, on D1 within 1.5 seconds. A run that is `held` or `paused` has not ended.
+        In a node use `perdure.join`, which frees the worker: this one keeps it busy.
+
+            run = await client.join(run.id, timeout=timedelta(minutes=5))
+
+        Args:
+            run_id: The id of the run.
+            timeout: How long to wait. By default as long as it takes.
+
+        Returns:
+            The run, `done`, `failed` or `cancelled`.
+
+        Raises:
+            TimeoutError: The run has not ended in time. It goes on.
+            NotFound: The journal has no run with this id.
         """
         if timeout is not None:
             check_duration("timeout", timeout)
@@ -354,17 +476,32 @@ class Client(ContextManaged):
         modes: Iterable[str] | str | None = None,
         until_waiting: bool = False,
     ) -> AsyncIterator[Chunk]:
-        """What a run produces, while it is produced and afterwards, whichever process drives it.
+        """Yield what a run produces, while it is produced and afterwards, in any process.
 
-        The run must have been started with `stream=`. `after` is the number of the last chunk that
-        was seen: a reader that was cut off, by a crash of the server too, goes on from there. A
-        chunk of mode `segment` says that chunks from `replaces_from` on are void, because a process
-        died or a node runs again; a reader that comes later does not get the void ones. It ends
-        when the run has ended; with `until_waiting` also when it waits for a person, is paused or
-        held. Raises `NotFound`.
+        The run must have been started with `stream=…`, or by `astream(…, stream_mode=…)` of a bound
+        graph; otherwise this yields nothing. The iterator ends when the run has ended. A slow
+        reader does not slow the run.
+
+        Chunks are numbered from 1 without gaps. A chunk of mode `segment` says that chunks from its
+        `replaces_from` on are void, because a process died or a node ran again: discard them, and
+        what follows takes their place. A reader that connects later does not get void chunks.
 
             async for chunk in client.stream(run.id, modes="messages"):
                 print(chunk.n, chunk.data)
+
+        Chunks are kept for a day after the run has ended: see `Runtime(stream_ttl=…)`.
+
+        Args:
+            run_id: The id of the run.
+            after: The number of the last chunk that the reader saw. The stream goes on after it,
+                even if the server was restarted meanwhile. By default it starts at the beginning.
+            modes: The stream modes to yield, one or several. By default all that are kept.
+                `segment` chunks are always yielded.
+            until_waiting: Also end when the run waits for a person, is paused or is held.
+
+        Raises:
+            NotFound: The journal has no run with this id.
+            BadArgument: A mode is not one of LangGraph's.
         """
         wanted = frozenset(check_modes(modes))
         row = await self.journal.arun(self.services.runs.find(run_id))
@@ -388,15 +525,31 @@ class Client(ContextManaged):
         output: bool = True,
         before: None = None,
     ) -> list[Run]:
-        """Runs, newest first, at most `limit`. `after` is the last run of the page before.
+        """List runs, newest first.
 
-        `parent_id` gives the children of a run, `state` is one state or several, `metadata` what a
-        run's metadata must contain; `since` and `until` bound when it was accepted. Metadata is
-        encoded in the row, so every run is read until enough match. With `output=False` outputs are
-        not read.
+        Every filter that is passed must match.
 
             page = await client.runs(state="held")
             next_page = await client.runs(state="held", after=page[-1])
+
+        A run whose row cannot be read is listed with the reason in `Run.damaged`.
+
+        Args:
+            thread_id: Runs of this thread.
+            parent_id: Children of this run. Not together with `thread_id`.
+            state: Runs in this state, or in one of several.
+            graph: Runs of this graph, in any version.
+            metadata: Keys and values that the run's metadata must contain. Metadata is stored in a
+                blob that SQL cannot search, so runs are read until enough match.
+            since: Runs accepted at this time or later, with a time zone.
+            until: Runs accepted before this time, with a time zone.
+            after: The last run of the previous page.
+            limit: Maximum number of runs to return, 100 by default.
+            output: Whether to read what each run returned.
+            before: Former name of `after`; passing it raises `BadArgument`.
+
+        Raises:
+            BadArgument: A state is unknown, a time has no time zone, or `limit` is less than 1.
         """
         check_renamed("before", "after", before)
         which = select_runs(
@@ -431,15 +584,38 @@ class Client(ContextManaged):
         until: datetime | None = None,
         content: bool = False,
     ) -> Any:
-        """A pandas DataFrame of `"runs"`, or of their `"events"`, `"effects"`, `"waits"`,
-        `"scores"` or `"decisions"`, newest run first. Needs the extra `frames`.
+        """Return runs, or records of them, as a pandas DataFrame. Needs the extra `frames`.
 
-        The filters select runs, as in `runs`, or `run_id` names one. Columns have the same dtypes
-        in every frame, an empty one too, and can be written as Parquet. Inputs, outputs, arguments
-        and other content are columns only with `content=True`.
+        The filters select runs, as those of `runs` do. The newest run comes first, and the rows of
+        one run are in their order. Each column has the same dtype in every frame, an empty one too,
+        so a frame can be written as Parquet. Later releases may add columns, and never rename one
+        or change its type. The guide "Get the records out" lists the columns.
 
             runs = await client.frame("runs", graph="campaign")
             runs.groupby("state").size()
+
+        Fifty runs are read at a time; a run that changes meanwhile is shown as it was when it was
+        read.
+
+        Args:
+            what: The table: `runs`, `events`, `effects`, `waits`, `scores` or `decisions`.
+            run_id: Only this run. Not together with other filters.
+            thread_id: Runs of this thread.
+            parent_id: Children of this run. Not together with `thread_id`.
+            state: Runs in this state, or in one of several.
+            graph: Runs of this graph.
+            metadata: Keys and values that the run's metadata must contain.
+            since: Runs accepted at this time or later.
+            until: Runs accepted before this time.
+            content: Whether to include what people, models and tools wrote: inputs, outputs,
+                arguments, results, answers, comments.
+
+        Returns:
+            A `pandas.DataFrame`.
+
+        Raises:
+            Error: pandas is not installed.
+            BadArgument: The table or a state is unknown, or a time has no time zone.
         """
         table = check_member(Table, "a table", what)
         which = select_runs(
@@ -473,15 +649,33 @@ class Client(ContextManaged):
         comment: str | None = None,
         by: str | None = None,
     ) -> None:
-        """Store how well a run did, now or weeks after its end: a number, a category, or only a
-        comment.
+        """Record how well a run did: a number, a category, or only a comment.
 
-        It is about the run, the part of it that `about` names, the step of a checkpoint, or the
-        effect of a key. A score of the same name and part is replaced; saying the same again
-        changes nothing. Raises `NotFound` if the run has no such step or effect.
+        A run can be scored at any time, weeks after its end and from another process too. The score
+        and its event `scored` are one commit; nothing else about the run changes, not even
+        `updated_at`, so `prune` is not delayed. A later score of the same name and part replaces
+        the earlier one; the same score again changes nothing. Scores are deleted with their run.
 
             await client.score(run.id, "replied", True, about="touch-2")
             await client.score(run.id, "tone", "too formal", effect=sent.key, by="ana")
+
+        A score is about the whole run, unless one of `about`, `step` and `effect` is passed.
+
+        Args:
+            run_id: The id of the run.
+            name: The name of the score, up to 256 bytes.
+            value: A number or a `bool`, or text that names a category. Without a value the comment
+                is the score.
+            about: A part of the run, by a name of your choice.
+            step: The step with this checkpoint id: `checkpoint` in the data of its event.
+            effect: The effect with this key.
+            comment: Why, up to 64 KiB of text. It is not in the event.
+            by: Who gave the score.
+
+        Raises:
+            NotFound: The journal has no such run, or the run has no such step or effect.
+            BadArgument: The score has neither a value nor a comment, or is about more than one
+                part.
         """
         targets = {"about": about, "step": step, "effect": effect}
         stored, part = check_score(name, value, targets, comment, by)
@@ -501,18 +695,36 @@ class Client(ContextManaged):
         await self.journal.arun(plan)
 
     async def prompts(self, name: str | None = None) -> list[PromptRecord]:
-        """The versions of a prompt, or of all prompts, oldest first, each with the outcomes of what
-        it touched: for every score its number, mean or share, and 95 % interval.
+        """List the versions of a prompt, or of all prompts, with the scores they earned.
+
+        For each score: how many there are, their mean or share, and the 95 % confidence interval.
+        The database sums them up, so the time depends on the number of scores, not on the size of
+        the journal.
 
             for version in await client.prompts("writer"):
                 print(version.version, version.runs, version.outcomes)
+
+        Versions stay when the runs that used them are pruned; the scores do not.
+
+        Args:
+            name: The name of the prompt. By default all prompts.
+
+        Returns:
+            The versions, oldest first. An unknown name has no versions.
         """
         return await self.journal.arun(
             self.services.prompts.prompts(None if name is None else check_text("name", name))
         )
 
     async def scores(self, run_id: str) -> list[Score]:
-        """The scores of a run, oldest first."""
+        """List the scores of a run, oldest first.
+
+        Args:
+            run_id: The id of the run.
+
+        Raises:
+            NotFound: The journal has no run with this id.
+        """
         return await self.journal.arun(self.services.scores.scores(run_id))
 
     async def saved(
@@ -523,12 +735,26 @@ class Client(ContextManaged):
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> SavedWork:
-        """What recovery did not repeat, and what crashes cost: of a run, with each crash, or in
-        total over the runs of a graph, or over all; `since` and `until` bound when a run was
-        accepted.
+        """Sum up the work that recovery did not repeat, and what crashes cost.
+
+        For one run, `recoveries` has each of its crashes. Otherwise the result is a total over the
+        runs of a graph, or over all runs, read from an index of the runs that saved something or
+        crashed. Pruned runs are not counted.
 
             saved = await client.saved(run.id)
             print(saved.work.tokens, [crash.lost for crash in saved.recoveries])
+
+        Model calls and tokens are those of the middleware `perdure.langchain.Durable`.
+
+        Args:
+            run_id: The id of a run. By default the total of many runs.
+            graph: Only runs of this graph.
+            since: Only runs accepted at this time or later.
+            until: Only runs accepted before this time.
+
+        Raises:
+            NotFound: The journal has no run with this id.
+            BadArgument: A run and a filter are both given, or a time has no time zone.
         """
         if run_id is not None:
             if (graph, since, until) != (None, None, None):
@@ -540,11 +766,20 @@ class Client(ContextManaged):
         return await self.journal.arun(saved_in_total(graph, first, last))
 
     async def timeline(self, run_id: str) -> Timeline:
-        """The timeline of a run: who drove it when, where it rested, what crashed. Notebooks show
-        it as a picture.
+        """Return the timeline of a run: which process drove it when, where it rested, what crashed.
+
+        Notebooks show it as a picture.
 
             timeline = await client.timeline(run.id)
             print(timeline.totals)
+
+        It is computed from the events of the run.
+
+        Args:
+            run_id: The id of the run.
+
+        Raises:
+            NotFound: The journal has no run with this id.
         """
         from perdure.service.views.run_life import Timeline
 
@@ -563,11 +798,23 @@ class Client(ContextManaged):
         limit: int | None = None,
         kinds: Iterable[EventKind | str] | None = None,
     ) -> list[Event]:
-        """The history of a run, oldest first, also while it grows. `kinds` selects kinds of events.
-        `after` is the last event of the previous page, or its number.
+        """Read the history of a run, oldest event first, also while it grows.
 
             for event in await client.events(run.id):
                 print(event.at, event.kind, event.data)
+
+        An event and the change that it reports are one commit. Events are numbered from 1 without
+        gaps and never change.
+
+        Args:
+            run_id: The id of the run.
+            after: The last event of the previous page, or its number.
+            limit: Maximum number of events to return. By default all of them.
+            kinds: Only events of these kinds.
+
+        Raises:
+            NotFound: The journal has no run with this id.
+            BadArgument: A kind is unknown, or `limit` is less than 1.
         """
         if limit is not None:
             check_limit(limit)
@@ -580,10 +827,23 @@ class Client(ContextManaged):
     async def comment(
         self, run_id: str, text: str, *, wait_id: str | None = None, by: str | None = None
     ) -> None:
-        """Add a comment to the history of a run, optionally about one of its questions. It changes
-        nothing else. Raises `NotFound`.
+        """Add a comment to the history of a run, also after its end.
+
+        It is an event `comment`, and changes nothing else.
 
             await client.comment(run.id, "Asked finance.", wait_id=wait.id, by="ana")
+
+        Comments appear in `decisions`, and on the pages of the server.
+
+        Args:
+            run_id: The id of the run.
+            text: The comment, up to 64 KiB.
+            wait_id: A question of the run that the comment is about.
+            by: Who comments.
+
+        Raises:
+            NotFound: The journal has no such run, or the run has no such wait.
+            BadArgument: The text is empty.
         """
         await self._comment(check_id("run", run_id), text, maybe_id("wait", wait_id), by)
 
@@ -595,12 +855,20 @@ class Client(ContextManaged):
     async def decisions(
         self, *, after: Decision | None = None, limit: int = PAGE
     ) -> list[Decision]:
-        """Decisions about runs from outside, newest first: answers, withdrawals, settled effects,
-        runs paused, resumed, retried, cancelled or woken, assigned questions, comments. `after` is
-        the last decision of the previous page.
+        """List what people and programs decided about runs from outside, newest first.
+
+        Decisions are answers, withdrawn answers, settled effects, assigned questions, comments, and
+        runs that were paused, resumed, retried, cancelled or woken.
 
             for one in await client.decisions():
                 print(one.event.at, one.graph, one.event.kind, one.event.data.get("by"))
+
+        The event of a decision has `by`, and if it is known `via` (`browser`, `link`, `api`,
+        `command line`) and `from`, the network address.
+
+        Args:
+            after: The last decision of the previous page.
+            limit: Maximum number of decisions to return, 100 by default.
         """
         return await self.journal.arun(self.services.decisions.decisions(after, check_limit(limit)))
 
@@ -617,12 +885,25 @@ class Client(ContextManaged):
         after: Wait | None = None,
         limit: int = PAGE,
     ) -> list[Wait]:
-        """Open waits, oldest first, at most `limit`. `after` is the last wait of the page before.
-
-        `graph` and `assignee` select questions to people; `assignee=""` selects unassigned ones.
+        """List open waits, oldest first.
 
             inbox = await client.waits(kind="human")
             mine = await client.waits(assignee="ana")
+
+        A wait whose row cannot be read is listed with the reason in `Wait.damaged`.
+
+        Args:
+            thread_id: Waits of this thread.
+            run_id: Waits of this run.
+            kind: What the wait is for: `clock`, `human`, `signal` or `run`.
+            graph: Questions to people from runs of this graph.
+            assignee: Questions assigned to this person; `""` selects unassigned questions.
+            after: The last wait of the previous page.
+            limit: Maximum number of waits to return, 100 by default.
+
+        Raises:
+            BadArgument: The kind is unknown, or `graph` or `assignee` is passed with another kind
+                than `human`.
         """
         plan = self.services.waits.waits(
             thread_id=maybe_id("thread", thread_id),
@@ -636,15 +917,29 @@ class Client(ContextManaged):
         return await self.journal.arun(plan)
 
     async def wait_history(self, run_id: str) -> list[WaitRecord]:
-        """Every wait of a run, with its answer."""
+        """List every wait that a run has or had, oldest first, each with its answer.
+
+        Args:
+            run_id: The id of the run. An unknown run has no waits.
+        """
         return await self.journal.arun(self.services.waits.history(check_id("run", run_id)))
 
     async def inbox(self, *, thread_id: str | None = None, limit: int = PAGE) -> Inbox:
-        """What needs a person, on all threads or one: open questions, oldest first, effects with an
-        unknown outcome, and held runs; at most `limit` of each. Notebooks show it as a list.
+        """List what needs a person: open questions, effects with an unknown outcome, held runs.
+
+        Oldest questions come first. A held run with unknown effects is listed by its effects only:
+        it goes on when they are settled. Notebooks show the list, each item with the call that acts
+        on it.
 
             for item in await client.inbox():
                 print(item.title, item.shown)
+
+        Answer a question with `answer`, settle an effect with `settle`, and continue a held run
+        with `retry`.
+
+        Args:
+            thread_id: Only this thread. By default all threads.
+            limit: Maximum number of items of each kind, 100 by default.
         """
         from perdure.service.views import attention
         from perdure.service.views.inbox_value import Inbox
@@ -658,12 +953,32 @@ class Client(ContextManaged):
         return Inbox(tuple(items))
 
     async def answer(self, wait_id: str, value: Any, *, by: str | None = None) -> None:
-        """Answer a wait for a person. Accepted once; `by` is stored with the time.
+        """Answer a question to a person, and make its run due.
 
-        Raises `AlreadyAnswered`, `WaitExpired`, `WaitClosed`, `WrongWait` or `BadAnswer`, and then
-        changes nothing.
+        An answer is accepted once: if two people answer at the same time, the second call raises.
+        It is checked against the question's `response_schema`, or against what the middleware that
+        asks accepts, before it is stored. This process needs no graph and no worker. If the answer
+        is a clear decision, such as an approval, it also becomes a score.
 
             await client.answer(wait.id, {"approved": True}, by="ada")
+
+        perdure does not check whether the person may answer: do that in your application.
+
+        Args:
+            wait_id: The id of the wait.
+            value: The answer, as `ask` returns it in the node. With a `response_schema`, data that
+                fits it.
+            by: Who answers, stored with the time. An `Actor` also records how and from which
+                address.
+
+        Raises:
+            AlreadyAnswered: The question was answered before; the message says by whom and when.
+            WaitExpired: The question has expired.
+            WaitClosed: The run has ended, asks something else now, or a signal withdrew the
+                question.
+            WrongWait: The wait is for the clock, a signal or another run.
+            BadAnswer: The answer does not fit the question; the message says what is wrong.
+            NotFound: The journal has no wait with this id.
         """
         await self._answer(check_id("wait", wait_id), value, by)
         self.engine.wake()
@@ -681,14 +996,25 @@ class Client(ContextManaged):
         by: str | None = None,
         expected: str | None = None,
     ) -> None:
-        """Assign an open question to a person, or unassign it with `to=None`. Anyone may still
-        answer it.
-
-        Raises `AlreadyAssigned` if the current assignee is neither `by` nor `expected`. If the
-        question was answered or closed, raises what `answer` would.
+        """Assign an open question to a person, or unassign it. Anyone may still answer it.
 
             await client.assign(wait.id, "ana", by="ana")
             await client.assign(wait.id, "bo", by="bo", expected="ana")
+
+        The change is an event `assigned` of the run.
+
+        Args:
+            wait_id: The id of the wait.
+            to: Who is responsible for the question. `None` unassigns it.
+            by: Who assigns it.
+            expected: Who the caller believes is assigned now. Pass it to take over a question of
+                someone else.
+
+        Raises:
+            AlreadyAssigned: The question is assigned to someone other than `by` and `expected`.
+                Nothing was changed.
+            AnswerRefused: The question was answered, expired or closed, or is not for a person.
+            NotFound: The journal has no wait with this id.
         """
         await self._assign(check_id("wait", wait_id), to, by, expected)
 
@@ -702,13 +1028,26 @@ class Client(ContextManaged):
     async def withdraw(
         self, wait_id: str, *, by: str | None = None, reason: str | None = None
     ) -> None:
-        """Take an answer back: the question is open again. For an answer that made its run fail.
+        """Take back an answer that made its run fail, and open the question again.
 
-        A run that failed or is held goes on from its last step, and asks again. `by` and `reason`
-        are in the event. Raises `NotWithdrawn` if the run has gone on with the answer, or is driven
-        at this moment, and then changes nothing.
+        A run that failed or is held goes on from its last step, and asks again. Effects that are
+        done stay done: an effect that the node called with the old answer returns its recorded
+        outcome. Scores made from the answer are removed. An `update` or `goto` that came with the
+        answer is not taken back if the run has begun to apply it.
 
-            await client.withdraw(wait.id, by="ada")
+            await client.withdraw(wait.id, by="ada", reason="a slip")
+
+        It is one commit, with an event `withdrawn`.
+
+        Args:
+            wait_id: The id of the wait.
+            by: Who withdraws the answer.
+            reason: Why.
+
+        Raises:
+            NotWithdrawn: A worker drives the run now, or the run has gone on with the answer; then
+                the message names the checkpoint to fork from. Nothing was changed.
+            NotFound: The journal has no wait with this id.
         """
         await self._withdraw(wait_id, by, reason)
         self.engine.wake()
@@ -719,14 +1058,29 @@ class Client(ContextManaged):
         await self.journal.arun(plan)
 
     async def link(self, wait_id: str, *, to: str, expires: timedelta = LASTS) -> str:
-        """The URL of a page where a person can answer an open question without signing in.
+        """Return the URL of a page where one person can answer one question, without signing in.
 
-        For mail or chat. Opening it decides nothing. It works once, until it expires, for anyone
-        who has it, and the answer is recorded under the name `to`: send each person their own.
-        Requires a server with the pages (`asgi(ui=True)`) at `public_url`. Raises `NotFound`, or
-        an `AnswerRefused` if the question cannot be answered.
+        Send it by mail or chat. Opening it decides nothing. It works once, until it expires, for
+        anyone who has it, and the answer is recorded under the name `to`: send each person their
+        own. It is spent once the question has been answered in any way, even if that answer is
+        withdrawn later.
 
-            url = await client.link(wait.id, to="ana@example.com", expires=timedelta(days=2))
+            url = await client.link(wait.id, to="ana@example.com")
+
+        A server with the pages (`asgi(ui=True)`, or `perdure serve`) must run at `public_url`.
+        Links are signed with a secret in the journal, so every server on that journal accepts them.
+        Needs the extra `server`.
+
+        Args:
+            wait_id: The id of an open question.
+            to: The person the link is for.
+            expires: How long the link works, 7 days by default and at least a second. It ends with
+                the question if that expires earlier.
+
+        Raises:
+            BadArgument: `public_url` is not set.
+            AnswerRefused: The question cannot be answered any more.
+            NotFound: The journal has no wait with this id.
         """
         if (public := self.engine.public_url) is None:
             raise BadArgument(MISSING)
@@ -738,8 +1092,27 @@ class Client(ContextManaged):
     ) -> bool:
         """Send a named message to a thread. It is on disk when this returns, and delivered once.
 
-        If no run waits for it yet, it is stored until one does. Returns False if a signal with this
-        `key` was sent before. In a node it is an effect, and sent once.
+        One wait of that name on the thread gets it, the oldest signal first. If no run waits for it
+        yet, it is kept for this run or a later one; the thread need not have a run. In a node this
+        is an effect: the signal is sent once.
+
+            await client.signal("order-1", "paid", {"amount": 12}, key="webhook-981")
+
+        `perdure.wait_for` receives it; it also withdraws a question of `perdure.ask(…,
+        unless=name)`.
+
+        Args:
+            thread_id: The thread.
+            name: The name of the signal, up to 256 bytes.
+            value: The value that `wait_for` returns.
+            key: Idempotency key. A second signal with the same thread, name and key is not stored.
+
+        Returns:
+            `True` if the signal was stored, `False` if one with this key was sent before.
+
+        Raises:
+            BadArgument: The name, the key or the thread is empty.
+            Unserializable: The value cannot be stored. Nothing was stored.
         """
         stored = await self._signal(thread_id, name, value, key)
         self.engine.wake()
@@ -761,8 +1134,26 @@ class Client(ContextManaged):
         after: EffectRecord | None = None,
         limit: int = PAGE,
     ) -> list[EffectRecord]:
-        """Effects of a run, of a thread or in a state, oldest first. `state="unknown"` are those
-        that `settle` is for. `after` is the last effect of the page before."""
+        """List effects: of a run, of a thread, or in a state; oldest first.
+
+        An effect is a call that left the process, or was about to. Effects of graphs that only have
+        a `Saver` are listed too, with an empty `run_id`. An effect whose row cannot be read is
+        listed with the reason in `EffectRecord.damaged`.
+
+            unknown = await client.effects(state="unknown")
+
+        Effects with the state `unknown` wait for `settle`.
+
+        Args:
+            run_id: Effects of this run.
+            thread_id: Effects of this thread.
+            state: Effects in this state: `open`, `done`, `failed`, `unknown` or `again`.
+            after: The last effect of the previous page.
+            limit: Maximum number of effects to return, 100 by default.
+
+        Raises:
+            BadArgument: The state is unknown.
+        """
         plan = self.services.effects.effects(
             run_id=maybe_id("run", run_id),
             thread_id=maybe_id("thread", thread_id),
@@ -781,12 +1172,29 @@ class Client(ContextManaged):
         by: str | None = None,
         reason: str | None = None,
     ) -> None:
-        """Settle an effect with an unknown outcome.
+        """Settle an effect with an unknown outcome, once a person has found out what happened.
 
-        `done`: it happened, and `result` is what the call would have returned. `retry`: it did not
-        happen, and is called again. `fail`: it did not happen and is not called again; `reason`
-        says why. The event of the decision has `by` and `reason`. The run continues when no effect
-        of it is unknown.
+        The run goes on once no effect of it is unknown. An effect that is `open` or `failed` can be
+        settled too, if its run is not driven now; a run that failed also needs `retry`. The event
+        `settled` has `by` and `reason`.
+
+            await client.settle(effect.key, "done", {"payment": "p-17"}, by="ana")
+
+        A process that dies before this returns has settled the effect, or not; calling again then
+        raises `NotSettled` if it had.
+
+        Args:
+            key: The key of the effect.
+            how: `done`: it happened. `retry`: it did not happen, and is called again. `fail`: it
+                did not happen, and is not called again; the node gets `EffectFailed`.
+            result: With `done`, what the call would have returned.
+            by: Who decides.
+            reason: Why. With `fail`, the message of the error.
+
+        Raises:
+            NotSettled: The effect has an outcome, or its run is driven now. Nothing was changed.
+            NotFound: The journal has no effect with this key.
+            BadArgument: `how` is unknown, or `result` is passed with `retry` or `fail`.
         """
         await self._settle(check_id("effect", key), how, result, by, reason)
         self.engine.wake()
@@ -798,13 +1206,28 @@ class Client(ContextManaged):
         await self.journal.arun(self.services.effects.settle(key, how, result, by, reason))
 
     async def messages(self, *, after: Message | None = None, limit: int = PAGE) -> list[Message]:
-        """Messages in the outbox that are not delivered, oldest first. `after` is the last message
-        of the page before. One that was given up has no `due_at`."""
+        """List the outbox messages that are not delivered, oldest first.
+
+        A message without a `due_at` was given up: `redeliver` sends it again. `error` says why its
+        last delivery failed.
+
+        Args:
+            after: The last message of the previous page.
+            limit: Maximum number of messages to return, 100 by default.
+        """
         return await self.journal.arun(self.services.effects.messages(after, check_limit(limit)))
 
     async def redeliver(self, message_id: str) -> None:
-        """Deliver a message of the outbox now: one that was given up, or is to be tried later.
-        Raises `NotFound`."""
+        """Deliver an outbox message now: after it was given up, or before its next retry.
+
+        A worker delivers it, with the same id as before.
+
+        Args:
+            message_id: The id of the message.
+
+        Raises:
+            NotFound: The outbox has no message with this id.
+        """
         op = messages.redeliver(check_text("message_id", message_id), self.services.clock.now())
         if not await self.journal.ado(op):
             raise NotFound("message", message_id)
@@ -813,8 +1236,24 @@ class Client(ContextManaged):
     # -- control
 
     async def pause(self, run_id: str, *, grace: timedelta = GRACE, by: str | None = None) -> Run:
-        """Pause a run until `resume`: at once, after its current step, or after `grace` in the
-        middle of the step."""
+        """Pause a run until `resume`.
+
+        A run that is not driven is paused at once. If a worker drives it, it stops after its
+        current step, or after `grace` in the middle of the step, which then runs again on `resume`.
+        Pausing a paused run changes nothing.
+
+        Args:
+            run_id: The id of the run.
+            grace: How long the current step may go on, 10 seconds by default.
+            by: Who pauses it; it is in the event.
+
+        Returns:
+            The run as it is now: `paused`, or still `running` until its step has ended.
+
+        Raises:
+            WrongState: The run has ended, is held, or is being cancelled. Nothing was changed.
+            NotFound: The journal has no run with this id.
+        """
         return await self._stop(run_id, Control.PAUSE, grace, None, by)
 
     async def cancel(
@@ -825,10 +1264,32 @@ class Client(ContextManaged):
         reason: str | None = None,
         by: str | None = None,
     ) -> Run:
-        """End a run: at once, after its current step, or after `grace` in the middle of the step.
+        """End a run for good, with the runs that it started.
 
-        The compensations of its effects are run first, last effect first. Its children, and theirs,
-        are cancelled with it, unless they were started with `on_parent_cancel="leave"`.
+        A run that is not driven ends at once. If a worker drives it, it ends after its current
+        step, or after `grace` in the middle of the step: a coroutine is cancelled, and a thread
+        that is blocked is abandoned, since Python cannot kill it; its writes are refused. Effects
+        with a compensation are undone first, last effect first; until a worker has done so the run
+        is `pending`. Children, and theirs, are cancelled in the same commit, except those started
+        with `on_parent_cancel="leave"`.
+
+            await client.cancel(run.id, reason="the customer left", by="ana")
+
+        A process that dies while effects are undone leaves the run to be cancelled by the next
+        worker.
+
+        Args:
+            run_id: The id of the run.
+            grace: How long the current step may go on, 10 seconds by default.
+            reason: Why; it is in `Run.reason` and in the event.
+            by: Who cancels it; it is in the event.
+
+        Returns:
+            The run as it is now: `cancelled`, or not yet.
+
+        Raises:
+            WrongState: The run is `done` or `failed`. Nothing was changed.
+            NotFound: The journal has no run with this id.
         """
         return await self._stop(run_id, Control.CANCEL, grace, reason, by)
 
@@ -862,9 +1323,21 @@ class Client(ContextManaged):
         await self.journal.arun(stop(run_id, control, grace, reason=reason, by=by, number=number))
 
     async def wake(self, run_id: str, *, by: str | None = None) -> Run:
-        """End the sleep of a run now: every `sleep` that it is in. `by` is in the event.
+        """End every sleep that a run is in, now.
 
-        Raises `WrongState` if it is not asleep.
+        It is one commit. Questions, signals, joins and the pause before an effect is retried are
+        not sleeps, and stay.
+
+        Args:
+            run_id: The id of the run.
+            by: Who wakes it; it is in the event `woke`.
+
+        Returns:
+            The run as it is now.
+
+        Raises:
+            WrongState: The run is not asleep.
+            NotFound: The journal has no run with this id.
         """
         await self._wake(run_id, by)
         self.engine.wake()
@@ -876,7 +1349,19 @@ class Client(ContextManaged):
         await self.journal.arun(plan)
 
     async def resume(self, run_id: str, *, by: str | None = None) -> Run:
-        """Resume a paused run. `by` is in the event."""
+        """Let a paused run go on.
+
+        Args:
+            run_id: The id of the run.
+            by: Who resumes it; it is in the event.
+
+        Returns:
+            The run as it is now, `pending`.
+
+        Raises:
+            WrongState: The run is not paused.
+            NotFound: The journal has no run with this id.
+        """
         await self._resume(check_id("run", run_id), by)
         self.engine.wake()
         return await self.get(run_id)
@@ -886,7 +1371,24 @@ class Client(ContextManaged):
         await self.journal.arun(self.services.runs.resume(run_id, by, number=call_number()))
 
     async def retry(self, run_id: str, *, by: str | None = None) -> Run:
-        """Retry a failed or held run from its last step. `by` is in the event."""
+        """Try a failed or held run again, from its last step.
+
+        The count of attempts starts again. Effects that failed are called again; effects that are
+        done stay done, and unknown ones must be settled first. Two kinds of failed effects are not
+        called again: those that a person settled with `fail`, and those whose result could not be
+        stored.
+
+        Args:
+            run_id: The id of the run.
+            by: Who retries it; it is in the event.
+
+        Returns:
+            The run as it is now, `pending`.
+
+        Raises:
+            WrongState: The run is neither failed nor held, or a later run of its thread has begun.
+            NotFound: The journal has no run with this id.
+        """
         await self._retry(check_id("run", run_id), by)
         self.engine.wake()
         return await self.get(run_id)
@@ -903,10 +1405,30 @@ class Client(ContextManaged):
         limit: int | None = None,
         dry_run: bool = False,
     ) -> int:
-        """Delete runs that ended longer ago than `older_than`, with their history; return how many.
+        """Delete runs that ended some time ago, with their history.
 
-        A thread that has no run left loses its checkpoints too. A child is kept until its parent
-        has ended. `dry_run` only counts the runs.
+        A run is deleted with its input, output, events, waits, answers, effects and scores. A
+        thread without runs loses its checkpoints too. Effects with a business key stay, since they
+        still prevent a second call. A child is kept until its parent has ended.
+
+            deleted = await client.prune(older_than=timedelta(days=30))
+
+        A process that dies in the middle leaves whole runs. On D1, which needs several transactions
+        for a large run, it may leave a run that is `cancelled` and partly deleted; pruning again
+        finishes it.
+
+        Args:
+            older_than: Runs that last changed longer ago than this.
+            states: Only runs that ended in these states. By default `done`, `failed` and
+                `cancelled`.
+            limit: Maximum number of runs to delete. By default all of them.
+            dry_run: Only count the runs.
+
+        Returns:
+            How many runs were deleted, or would be.
+
+        Raises:
+            BadArgument: A state is not one in which a run has ended.
         """
         wanted = [check_member(State, "a state", state) for state in states]
         if not set(wanted) <= ENDED:
@@ -923,12 +1445,28 @@ class Client(ContextManaged):
         return await self.journal.arun(plan)
 
     async def erase(self, thread_id: str) -> dict[str, int]:
-        """Delete every row of a thread: runs, checkpoints, events, signals, also effects with a
-        business key. Returns how many rows it deleted, by table.
+        """Delete everything that the journal has about a thread.
 
-        Raises `WrongState` if a run of the thread has not ended: cancel it first. After a crash the
-        next call deletes what is left. Deleted bytes stay in the files of a database until it uses
-        the place again, or `scrub` removes them.
+        It deletes the thread's runs, checkpoints, events, questions, answers, signals, recorded
+        reads, effects, scores, streamed output and outbox messages. Effects with a business key are
+        deleted too, and then prevent no second call. Child runs and forks have their own threads:
+        erase those as well.
+
+            await client.erase("customer-7")
+            await client.scrub()
+
+        After a crash, the next call deletes the rest. Deleted bytes stay in the files of a database
+        until it reuses the space, or `scrub` removes them.
+
+        Args:
+            thread_id: The thread.
+
+        Returns:
+            How many rows were deleted, by table.
+
+        Raises:
+            WrongState: A run of the thread has not ended. Cancel it, wait for its end, and call
+                again.
         """
         return await self._erase(check_text("thread_id", thread_id))
 
@@ -937,12 +1475,18 @@ class Client(ContextManaged):
         return await self.journal.arun(self.services.runs.erase(thread_id))
 
     async def scrub(self) -> bool:
-        """Remove deleted bytes from the journal's files, now. On SQLite the file is rewritten
-        (`VACUUM`) and its WAL emptied: others wait to write for as long as that takes. Raises
-        `Unavailable` if others keep it from that for 30 seconds.
+        """Remove deleted bytes from the journal's files now.
 
-        Returns False on a database that does so by itself: PostgreSQL's autovacuum; D1, whose Time
-        Travel has the rows for up to 30 days.
+        On SQLite this rewrites the file (`VACUUM`) and empties its WAL. It takes as long as writing
+        the file twice, and as much free space again; other processes can read meanwhile, and wait
+        to write.
+
+        Returns:
+            `False` on a database that does so by itself: PostgreSQL, by its autovacuum; D1, whose
+                Time Travel keeps the rows for up to 30 days.
+
+        Raises:
+            Unavailable: Other processes kept the file busy for 30 seconds.
         """
         await self.journal.aflush()
         return await asyncio.to_thread(scrub, self._url or os.environ.get("PERDURE_URL", ""))
@@ -963,13 +1507,43 @@ class Client(ContextManaged):
         context: Any = None,
         config: Mapping[str, Any] | None = None,
     ) -> Schedule:
-        """Start a run of a graph at each time of a cron line, each on a thread of its own.
+        """Start a run of a graph at each time of a cron line.
 
-        A slot starts at most one run, however many workers there are. Slots that passed while no
-        worker was running are skipped, unless `catch_up` is True, or a timedelta that says how old
-        they may be. The same name again changes the schedule.
+        The same name again changes the schedule. Each time, a slot, starts at most one run, however
+        many workers there are and wherever one of them dies. The run has the key `name@time`, and
+        its own thread, `schedule:name@time`. So two runs may overlap if the first takes long. Any
+        worker or tick on the journal fires schedules. Calling this at every start of an application
+        is safe: with the same cron line and time zone the next slot stays, and a schedule that was
+        disabled stays disabled.
 
-            await client.schedule("digest", "digest", cron="0 9 * * 1", timezone="Europe/Rome")
+            await client.schedule(
+                "digest", "digest", cron="0 9 * * 1", timezone="Europe/Rome"
+            )
+
+        When daylight saving skips the time of a daily slot, its run starts right after the jump.
+        When a time occurs twice, its run starts once, the first time.
+
+        Args:
+            name: The name of the schedule.
+            graph: The name of the graph. The version is the newest that this runtime has
+                registered.
+            cron: Five fields as in `crontab`, or six with seconds first.
+            timezone: The time zone of the cron line, such as `Europe/Rome`.
+            input: The input of each run.
+            catch_up: What to do about slots that passed while no worker ran. `False` starts slots
+                up to a minute late. A timedelta starts slots up to that old. `True` starts all, at
+                most the last 1,000.
+            metadata: Metadata of each run.
+            tags: Tags of each run.
+            context: LangGraph's runtime context of each run.
+            config: LangGraph's config of each run.
+
+        Returns:
+            The schedule, with the time of its next run.
+
+        Raises:
+            BadArgument: The cron line or the time zone is not valid.
+            UnknownGraph: This runtime has graphs, but none of this name.
         """
         check_text("name", name)
         setup = make_setup(
@@ -993,14 +1567,28 @@ class Client(ContextManaged):
         return vars(await self.journal.arun(put((graph_name, version), setup, name=name, **times)))
 
     async def schedules(self) -> list[Schedule]:
-        """Every schedule, by name."""
+        """List all schedules, by name."""
         return await self.journal.arun(self.services.schedules.all())
 
     async def enable_schedule(self, name: str, *, enabled: bool = True) -> Schedule:
-        """Enable a schedule from its next time on, or disable it with `enabled=False`. Runs missed
-        while it was disabled are not started. Raises `NotFound`.
+        """Enable a schedule from its next slot on, or disable it.
+
+        Slots that pass while it is disabled are never started. Calling `schedule` again does not
+        enable it.
 
             await client.enable_schedule("digest", enabled=False)
+
+        Runs that it started are not affected.
+
+        Args:
+            name: The name of the schedule.
+            enabled: `False` disables the schedule.
+
+        Returns:
+            The schedule as it is now.
+
+        Raises:
+            NotFound: The journal has no schedule of this name.
         """
         return Schedule(**await self._enable_schedule(check_text("name", name), bool(enabled)))
 
@@ -1009,7 +1597,14 @@ class Client(ContextManaged):
         return vars(await self.journal.arun(self.services.schedules.enable(name, enabled)))
 
     async def unschedule(self, name: str) -> None:
-        """Delete a schedule. The runs it started stay. Raises `NotFound`."""
+        """Delete a schedule. The runs it started stay.
+
+        Args:
+            name: The name of the schedule.
+
+        Raises:
+            NotFound: The journal has no schedule of this name.
+        """
         await self._unschedule(check_text("name", name))
 
     async def _is_unscheduled(self, name: str) -> Done | None:
@@ -1022,29 +1617,46 @@ class Client(ContextManaged):
     # -- for operators
 
     async def run_counts(self, limit: int = 1000) -> dict[State, int]:
-        """The number of runs in each state, counted up to `limit`. `done` is counted among the
-        newest 10 * `limit` runs, so there may be more.
+        """Count the runs in each state.
 
             counts = await client.run_counts()
             print("held:", counts[State.HELD])
+
+        Counting stops early, so that it is fast on a large journal.
+
+        Args:
+            limit: Count up to this number in each state. `done` runs are counted among the newest
+                10 × `limit` runs, so there may be more.
         """
         return await self.journal.ado(journal_counts.runs_by_state(check_limit(limit)))
 
     async def workers(self) -> list[WorkerInfo]:
-        """The processes that drive runs, each with its runs, oldest first.
+        """List the processes that drive runs, each with its runs, oldest first.
 
         A worker sends a heartbeat every ten seconds, on D1 every thirty. It is `silent` after three
-        missed heartbeats. Its row is deleted when it stops.
+        missed heartbeats. Its row is deleted when it stops. A short tick and the caller of a bound
+        graph send no heartbeat: they are listed while they drive something.
 
             for worker in await client.workers():
                 print(worker.host, worker.pid, worker.state, worker.driven)
+
+        Only a `Runtime` on the same host can see that a worker is `dead`.
         """
         return await self.journal.arun(self.services.workers.workers())
 
     async def drain(self, worker_id: str, *, by: str | None = None) -> None:
-        """Ask a worker to drain, as SIGTERM does: it claims nothing more, stops its runs at their
-        next step, and exits. It sees the request within seconds. A worker inside a server stops,
-        and the server keeps running. Raises `NotFound` if no such worker has announced itself."""
+        """Ask a worker to drain, as SIGTERM does.
+
+        It claims nothing more, stops its runs at their next step, and exits. It sees the request
+        within seconds. A worker inside a server stops, and the server keeps running.
+
+        Args:
+            worker_id: The id of the worker, from `workers`.
+            by: Who asks.
+
+        Raises:
+            NotFound: No such worker has announced itself.
+        """
         await self._drain(check_id("worker", worker_id), by)
         self.engine.wake()
 
@@ -1053,39 +1665,70 @@ class Client(ContextManaged):
         await self.journal.arun(self.services.workers.drain(worker_id, by))
 
     async def sizes(self, since: datetime | None = None) -> list[DatabaseSize]:
-        """The size of the database, sampled hourly by workers and ticks, oldest first. Empty on D1,
-        which does not report it."""
+        """List the size of the database over time, sampled each hour by workers and ticks.
+
+        Args:
+            since: Samples from this time on. By default all.
+
+        Returns:
+            The samples, oldest first. Empty on D1, which does not report its size.
+        """
         first = FIRST_MS if since is None else milliseconds(check_time("since", since))
         return await self.journal.ado(sizes.since(first))
 
     async def wait_counts(self, limit: int = 1000) -> dict[Kind, int]:
-        """The number of open waits of each kind, counted up to `limit`."""
+        """Count the open waits of each kind.
+
+        Args:
+            limit: Count up to this number in each kind.
+        """
         return await self.journal.ado(journal_counts.open_waits(check_limit(limit)))
 
     async def now(self) -> datetime:
-        """The time by the journal's clock."""
+        """Return the time by the journal's clock."""
         return moment(await asyncio.to_thread(lambda: self.services.clock.now()))
 
     async def ping(self) -> None:
-        """Read one row. Raises `Unavailable` if the journal does not answer."""
+        """Read one row, to check that the journal answers.
+
+        Raises:
+            Unavailable: The journal does not answer.
+        """
         journal = await asyncio.to_thread(lambda: self.journal)
         await journal.ado(claims.next_due())
 
     def schema_version(self) -> int | None:
-        """The version of the journal's schema; None if there is no journal. Never creates one."""
+        """Return the version of the journal's schema, or `None` if there is no journal.
+
+        It never creates a journal.
+        """
         return version(self._url or os.environ.get("PERDURE_URL", ""))
 
     async def doctor(self) -> Diagnosis:
-        """Check the journal's invariants, from one snapshot."""
+        """Check the journal's invariants, from one snapshot. It changes nothing.
+
+            diagnosis = await client.doctor()
+            assert not diagnosis.findings
+
+        `perdure doctor` prints the same.
+        """
         return await self.journal.arun(diagnose(self.url))
 
     def redact(self, text: str) -> str:
-        """A text without the password of the journal's URL."""
+        """Return a text without the password of the journal's URL.
+
+        Args:
+            text: The text, such as the message of an exception.
+        """
         return redact(text, self._url or os.environ.get("PERDURE_URL", ""))
 
 
 class BlockingClient(LoopThread):
-    """`Client.blocking`: the client's methods, each blocking until it has returned."""
+    """`Client.blocking`: the methods of `Client`, each blocking until it has returned.
+
+    They have the same parameters, results and errors. `run` runs any coroutine that uses the
+    client.
+    """
 
     start = blocking_method(Client.start)
     get = blocking_method(Client.get)

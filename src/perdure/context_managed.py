@@ -10,10 +10,10 @@ class ContextManaged:
     """Opens on entering a `with` or `async with` block, and closes on leaving it."""
 
     def setup(self) -> None:
-        """Open now. By default there is nothing to do."""
+        """Open now. The default does nothing."""
 
     def close(self) -> None:
-        """Close. By default there is nothing to do."""
+        """Close. The default does nothing."""
 
     def __enter__(self) -> Self:
         self.setup()

@@ -58,32 +58,66 @@ if TYPE_CHECKING:
 
 
 class Runtime(Client):
-    """Runs that survive crashes: a `Client` that registers graphs and drives their runs.
+    """Registers graphs and drives their runs. It is also a `Client`.
 
-    `url` is the journal, `PERDURE_URL` by default; it is opened on first use. `lease` is how long a
-    worker on another host may be silent before its runs are taken over; one that died on this host
-    is noticed at once. `allow`, `encryption_keys`, `max_bytes` and `durability` are those of
-    `Saver`. `observe` is an observer, or several: traces, metrics and logs of `perdure.observe`, or
-    your own. True takes those that the environment configures.
-    `on_question` is given each new question for a person, as `deliver` would. `webhooks` are
-    endpoints that are told of questions, and of runs that are held or failed; `run_webhooks` says
-    how the webhooks that runs are started with are signed, and where they may lead. By default
-    both are those that `PERDURE_WEBHOOK_URL` and `PERDURE_WEBHOOK_SECRET` name. `mail`, a `Mail`,
-    sends e-mail about questions, with a link to answer each; by default that of `PERDURE_SMTP_URL`.
-    `public_url` is where people reach the pages; `PERDURE_PUBLIC_URL` by default.
-    `redact`, a `Redaction`, says what is never stored, and what nodes therefore never see either.
-    `retention`, a `Retention`, says when workers delete the runs that ended; `stream_ttl` is how
-    long after that what a run streamed is kept.
-    `store` is the LangGraph store of graphs that have none of their own; True is one beside the
-    journal: on SQLite a file of its own, on PostgreSQL tables in the same database.
+    Making a runtime and registering graphs opens nothing: the journal is opened on first use, by
+    `setup` or by a `with` or `async with` block. Make one runtime per process, at module level, so
+    that workers and commands can load it as `module:name`.
 
         runtime = Runtime("sqlite:///agents.db")
         graph = runtime.register(builder, name="campaign")
-        graph.invoke({"to": "ada@example.com"}, {"configurable": {"thread_id": "ada"}})
+        graph.invoke({"to": "ada"}, {"configurable": {"thread_id": "ada"}})
+
+    If the process dies, the runs that it drove are taken over by another worker, from their last
+    checkpoint: at once on the same host, elsewhere when the lease has run out.
+
+    Args:
+        url: The journal: `sqlite:///agents.db`, `postgresql://…` or `d1://…`. By default the value
+            of `PERDURE_URL`. It is opened on first use.
+        durability: When checkpoints are on disk, for runs that do not say otherwise. `auto` waits
+            when a run hands control back, `sync` at each checkpoint, `async` never; `exit` writes
+            about once a second in between.
+        allow: Types of your own that may be stored and loaded, besides those in the graphs'
+            schemas, as classes or as `(module, qualified name)`.
+        encryption_keys: Keys by id, each 16, 24 or 32 bytes: the first one encrypts, all of them
+            decrypt. They encrypt checkpoints, inputs, outputs, answers, signals, events, errors,
+            effects and messages. Every process of a journal needs the same keys. By default nothing
+            is encrypted. Needs the extra `encryption`.
+        max_bytes: Maximum size in bytes of the state of one checkpoint, and of the arguments or the
+            result of an effect.
+        lease: How long a worker on another host may be silent before its runs are taken over; at
+            least 0.2 seconds. A worker that dies on this host is noticed at once. The processes of
+            a journal may have different leases.
+        clock: The clock, for tests: a `perdure.testing.Clock`. By default the journal's.
+        observe: An observer, or a list of them, called for each event that this process stores: an
+            object with the method of `Observer`, or one of `perdure.observe`. `True` takes those
+            that the environment configures.
+        on_question: A handler for each new question to a person: a function or coroutine function
+            of one `Message` with the topic `perdure.question`. The workers of this runtime call it,
+            at least once for each question. Give it to every runtime that drives runs.
+        webhooks: Endpoints to notify of questions, and of runs that are held or failed. By default
+            the endpoint in `PERDURE_WEBHOOK_URL`.
+        run_webhooks: How webhooks of single runs (`start(webhook=…)`) are signed, and which
+            addresses they may have. By default they are signed with `PERDURE_WEBHOOK_SECRET`.
+        mail: Sends e-mail about questions, with a link to answer each. By default the settings in
+            `PERDURE_SMTP_URL`, `PERDURE_MAIL_FROM` and `PERDURE_MAIL_TO`.
+        public_url: The address where people reach the pages, for links in mail, chat and webhooks.
+            By default the value of `PERDURE_PUBLIC_URL`.
+        redact: Keys and patterns that are never written to the journal. Nodes do not see them
+            either.
+        retention: How long ended runs are kept. Workers delete older ones. By default nothing is
+            deleted.
+        stream_ttl: How long after the end of a run its streamed output is kept.
+        store: The LangGraph store of graphs that were compiled without one. `True` makes one next
+            to the journal: on SQLite a separate file, on PostgreSQL tables in the same database.
+        keys: Former name of `encryption_keys`; passing it raises `BadArgument`.
+        observer: Former name of `observe`; passing it raises `BadArgument`.
+
+    Raises:
+        BadArgument: An argument is not valid.
     """
 
-    engine: Engine
-    """The engine in this process. For perdure's own modules; it may change."""
+    engine: Engine  # internal: it may change in any release
 
     def __init__(
         self,
@@ -142,18 +176,26 @@ class Runtime(Client):
 
     @property
     def retention(self) -> Retention | None:
-        """How long this runtime keeps runs that ended."""
+        """How long this runtime keeps ended runs. `None` keeps them forever."""
         return self.engine.retention
 
     @property
     def store(self) -> BaseStore | None:
-        """The store of graphs that have none of their own."""
+        """The store of graphs that were compiled without one, or `None`."""
         found: BaseStore | None = self.engine.store
         return found
 
     def use_store(self, store: BaseStore | bool) -> None:
-        """Give a store to the graphs that have none, those registered already among them; True is
-        one beside the journal. Graphs that `register` returned before keep having none."""
+        """Give a store to the graphs that have none, including those registered before.
+
+        Graphs that `register` returned before this call keep having no store.
+
+        Args:
+            store: A LangGraph store. `True` makes one next to the journal.
+
+        Raises:
+            BadArgument: `store` is not a LangGraph store.
+        """
         if store is True:
             store = JournalStore(self._url or os.environ.get("PERDURE_URL", ""))
         if not isinstance(store, BaseStore):
@@ -166,9 +208,12 @@ class Runtime(Client):
 
     @property
     def blocking(self) -> BlockingRuntime:
-        """The same methods for callers without an event loop.
+        """The same methods for callers without an event loop: `runtime.blocking.tick()`.
 
-        runtime.blocking.work(until_idle=True)
+        Each call runs on an event loop in another thread, and blocks until it has returned.
+        `blocking.stream` is a plain iterator; `blocking.run(coroutine)` runs any coroutine that
+        uses this runtime, such as `evals.evaluate(…)`. Do not use it in a coroutine: it would block
+        the event loop. `close` ends the thread.
         """
         return self._on_loop_thread(BlockingRuntime)
 
@@ -186,17 +231,46 @@ class Runtime(Client):
         hold: bool = False,
         renamed: Mapping[str, str] | None = None,
     ) -> BoundGraph:
-        """Let this runtime drive a graph. Returns the graph bound to the journal.
+        """Let this runtime drive a graph, and return the graph bound to the journal.
 
-        `graph` is a StateGraph, a compiled graph or an `@entrypoint`; it is not changed. `timeout`
-        bounds a step: after that long without progress the segment fails. `retry` says how often a
-        segment that raised is retried. After `deaths` workers in a row died with a run, the later
-        ones driving nothing else, the run is held. With `hold` a run that failed for good is held
-        too, for a person to retry. Runs keep the `version` they were started with, and only a
-        runtime that registered that version drives them. `renamed` has the old names of nodes of a
-        StateGraph and their new ones: a run that is at an old one goes on, and nothing is repeated.
+        `graph` itself is not changed. Registration is not stored: call it in every process that
+        drives runs of this graph. Runs keep the `version` they were started with, and only a
+        runtime that has registered that version drives them.
 
             graph = runtime.register(builder, name="campaign", retry=Retry(attempts=5))
+
+        The returned graph is a LangGraph graph of the same class. Each call of it that runs or
+        changes something is a run in the journal.
+
+        Args:
+            graph: A `StateGraph`, a compiled graph or an `@entrypoint`. A graph must be compiled
+                without a checkpointer, or with this runtime's.
+            name: The name of the graph, without an `@`. By default the name of a compiled graph; of
+                a graph with a single node, such as an `@entrypoint`, the name of that node.
+            version: The version of the graph. By default it has none.
+            timeout: How long a step may take. If no checkpoint, wait or outcome of an effect is
+                stored for that long, the segment fails with `StepTimeout` and is retried. At least
+                a millisecond.
+            retry: How often a segment that raised is tried, with pauses that are stored. By default
+                `Retry()`: three attempts. A step on disk starts the count again. Errors that a
+                retry would only repeat are not retried.
+            deaths: After this many workers in a row died while they drove a run, without a step in
+                between, the run is held. After two deaths, a worker drives the run alone. At least
+                3.
+            hold: Whether a run that failed for good is `held`, for a person to retry or cancel,
+                instead of `failed`.
+            renamed: Old names of nodes of a `StateGraph`, with their new names. A run that stands
+                at an old name goes on at the new one, and nothing is repeated.
+
+        Returns:
+            The bound graph.
+
+        Raises:
+            NotDurable: The graph was compiled with another checkpointer. Compile it without one.
+            BadArgument: The graph needs a name, its name and version are taken, or an argument is
+                not valid.
+            Unserializable: The graph's state has a class that is defined inside a function, which
+                no other process could load.
         """
         check_duration("timeout", timeout, timedelta(milliseconds=1))
         if retry is not None and not isinstance(retry, Retry):
@@ -219,35 +293,61 @@ class Runtime(Client):
         return BoundGraph.of(bound, self.engine)
 
     def unregister(self, name: str) -> None:
-        """Stop driving a graph."""
+        """Stop driving a graph, in all its versions. A segment in progress continues.
+
+        Args:
+            name: The name of the graph. An unknown name is ignored.
+        """
         self.engine.graphs.remove(name)
 
     def compiled(self, name: str) -> Any:
-        """The compiled graph registered under this name, in its newest version, or None."""
+        """Return the compiled graph registered under a name, in its newest version, or `None`.
+
+        Args:
+            name: The name of the graph.
+        """
         graph = self.engine.graphs.newest.get(name)
         return None if graph is None else graph.pregel
 
     @property
     def graphs(self) -> list[str]:
-        """The names of the registered graphs."""
+        """The names of the registered graphs, sorted."""
         return self.engine.graphs.names
 
     async def check(self) -> GraphCheck:
-        """Find the unfinished runs that the graphs of this runtime would hold because they changed.
+        """Find the unfinished runs that this runtime's graphs would hold because they changed.
 
-        Reads only: for a test before a deploy, against the journal that the deploy will work on.
+        It only reads. Call it in a test before a deploy, on the journal that the deploy will work
+        on.
 
             assert not (await runtime.check()).lost
+
+        `perdure check` prints the same.
+
+        Returns:
+            Runs whose place in the graph is gone, graphs with unfinished runs that are not
+                registered here, and the number of runs checked.
         """
         return await self.journal.arun(check(self.saver, self.engine.graphs))
 
     def deliver(self, topic: str, handler: Callable[[Message], Any]) -> None:
-        """Have the workers of this runtime pass the outbox messages of a topic to `handler`.
+        """Pass the outbox messages of a topic to a handler, in the workers of this runtime.
 
-        Each is delivered at least once, always with the same id. If the handler raises, the message
-        is delivered again later.
+        Each message is delivered at least once, always with the same id. If the handler raises, the
+        message is delivered again later; if the process dies while the handler runs, another worker
+        delivers it again. The handler is not stored: call this where graphs are registered, in
+        every process that drives runs.
 
-            runtime.deliver("mail", lambda message: smtp.send(message.id, message.payload))
+            runtime.deliver("mail", lambda message: send(message.id, message.payload))
+
+        `tick`, and `work` without `graphs`, deliver messages.
+
+        Args:
+            topic: The topic, as passed to `perdure.outbox`.
+            handler: A function or coroutine function of one `Message`.
+
+        Raises:
+            BadArgument: The handler is not callable.
         """
         check_text("topic", topic)
         if not callable(handler):
@@ -265,10 +365,35 @@ class Runtime(Client):
     ) -> Run:
         """Start a run on a new thread that goes on from a checkpoint of this run.
 
-        `at` is the id of a checkpoint, the latest by default. `update` changes its state first, as
-        if `as_node` had returned it, which says where the graph goes on. The old run and its thread
-        stay as they are. Raises `GraphChanged` if the graph has lost the place where the run is,
-        unless `as_node` is given.
+        The old run and its thread stay as they are. A fork of the latest checkpoint goes on where
+        the run is, in any state. A fork of an earlier one starts over there: it asks again, and
+        sleeps for the whole time. Effects, random numbers and UUIDs of the fork are new.
+
+            again = await runtime.fork(run.id, update={"draft": "Dear Bo"})
+
+        The run is accepted last: a process that dies before that leaves a copied thread that
+        nothing drives. Fork again, to another thread.
+
+        Args:
+            run_id: The id of the run.
+            at: The id of a checkpoint of its thread. By default the latest.
+            update: A change of the state at that checkpoint, as the return value of a node. With
+                it, a subgraph that was waiting starts over.
+            as_node: The node after which the fork goes on. Needed if the graph has lost the place
+                where the run is; otherwise LangGraph works it out.
+            thread_id: The thread of the fork, without runs. By default a new one.
+
+        Returns:
+            The new run, `pending`. It has the metadata, tags, context and config of the old run,
+                but not its webhook.
+
+        Raises:
+            GraphChanged: The graph has lost the place where the run is. Register the new names of
+                its nodes with `register(renamed=…)`, or pass `as_node`.
+            WrongState: The run has no checkpoint yet.
+            NotFound: The journal has no such run, or its thread has no such checkpoint.
+            UnknownGraph: The run's graph is not registered here.
+            BadArgument: The thread has runs already, or the graph has no node `as_node`.
         """
         forked = await self._fork(check_id("run", run_id), at, update, as_node, thread_id)
         self.engine.wake()
@@ -312,14 +437,38 @@ class Runtime(Client):
         graphs: Iterable[str] | None = None,
         signals: None = None,
     ) -> Counts:
-        """Drive due runs until SIGTERM, SIGINT or cancellation.
+        """Drive due runs until SIGTERM, SIGINT or cancellation, then drain.
 
-        Then nothing more is claimed, and each segment stops at its next step or is given back after
-        `grace`. With `until_idle` it stops when nothing is due. An application with signal handlers
-        of its own passes `handle_signals=False` and cancels the task. `graphs` names those to
-        drive, all by default; with it neither schedules are fired nor messages delivered.
+        A worker claims due runs, renews their leases, takes over from workers that died, fires
+        schedules, delivers messages and applies `retention`. It looks for due runs every 0.2
+        seconds, on D1 every 1.5. To drain, it claims nothing more, and each segment stops at its
+        next step or is given back after `grace`; its late writes are refused. A second signal ends
+        the process at once. A worker that is killed costs the steps in progress: other workers run
+        those again.
 
             asyncio.run(runtime.work())
+
+        Inside an application with its own signal handlers, start it as a task with
+        `handle_signals=False`, and cancel and await the task at shutdown.
+
+        Args:
+            concurrency: How many segments to drive at once. Waiting runs do not count.
+            until_idle: Return when nothing is due.
+            grace: How long segments may take to reach their next step when the worker drains, 10
+                seconds by default.
+            handle_signals: Whether to drain on SIGTERM and SIGINT. A handler set with
+                `signal.signal` before is called too, but not one of `loop.add_signal_handler`.
+            graphs: The names of the graphs to drive. By default all. With `graphs`, the worker
+                fires no schedules, delivers no messages and deletes no old runs.
+            signals: Former name of `handle_signals`; passing it raises `BadArgument`.
+
+        Returns:
+            How many segments were driven, and how they ended.
+
+        Raises:
+            BadArgument: This runtime has no graph to drive, or an argument is not valid.
+            UnknownGraph: `graphs` names a graph that is not registered here.
+            Closed: The runtime is closed.
         """
         check_renamed("signals", "handle_signals", signals)
         return await self.engine.drive(
@@ -340,10 +489,32 @@ class Runtime(Client):
         handle_signals: bool = False,
         signals: None = None,
     ) -> Counts:
-        """Drive due runs, at most `limit` segments, then return: for a cron job.
+        """Drive due runs, at most `limit` segments, then return. For a cron job or a test.
 
-        After `budget` nothing more is claimed and each segment stops at its next step. Two calls at
-        once share the work. `concurrency=1` drives one segment after the other.
+        It returns when `limit` is reached, when nothing is due, or after `budget`. Any number of
+        ticks and workers may run at the same time: they share the work, so no lock is needed. A
+        tick that is killed leaves its runs to the next one.
+
+            counts = await runtime.tick(100, budget=timedelta(seconds=50))
+
+        A sleep is then as exact as the cron.
+
+        Args:
+            limit: Maximum number of segments to drive.
+            budget: After this time nothing more is claimed, and each segment stops at its next step
+                or is given back after `grace`. By default there is no limit.
+            concurrency: How many segments to drive at once. With 1, they are driven one after the
+                other, in the order in which they are due.
+            grace: How long segments may take to reach their next step, 10 seconds by default.
+            handle_signals: Whether to drain on SIGTERM and SIGINT.
+            signals: Former name of `handle_signals`; passing it raises `BadArgument`.
+
+        Returns:
+            How many segments were driven, and how they ended.
+
+        Raises:
+            BadArgument: This runtime has no graph to drive, or an argument is not valid.
+            Closed: The runtime is closed.
         """
         check_renamed("signals", "handle_signals", signals)
         return await self.engine.drive(
@@ -358,7 +529,7 @@ class Runtime(Client):
 
     @property
     def worker_id(self) -> str:
-        """The id under which this process holds leases."""
+        """The id under which this process holds leases: `host:pid:…`."""
         return self.engine.keeper.worker
 
     def look_now(self) -> None:
@@ -366,20 +537,38 @@ class Runtime(Client):
         self.engine.wake()
 
     def stop_here(self, run_id: str, why: str) -> None:
-        """Stop a run before its next step, if this process drives it: `cancel` or `pause`."""
+        """Stop a run before its next step, if this process drives it.
+
+        Args:
+            run_id: The id of the run.
+            why: `cancel` or `pause`.
+        """
         self.engine.stop(run_id, Control(why))
 
     # -- over HTTP
 
     def asgi(self, **settings: Unpack[ServerSettings]) -> FastAPI:
-        """This runtime as an ASGI application: LangGraph's Agent Server API, perdure's own routes,
-        `GET /ok`, `GET /metrics` if it has `Metrics`, and `POST /cron/tick` for a cron service.
+        """Return this runtime as an ASGI application. Needs the extra `server`.
 
-        The application's lifespan opens the runtime, unless it is open already, runs a worker
-        beside (`worker=False`: none) and closes it; it may run again. Mounted into another
-        application its lifespan does not run: include `router()` there instead.
+        It serves LangGraph's Agent Server API, perdure's own routes, `GET /ok`, `GET /metrics` if
+        the runtime has `Metrics`, and `POST /cron/tick` once there is a secret. Its lifespan opens
+        the runtime unless it is open, runs a worker, drains it and closes the runtime; it may run
+        again in the same process. A mounted application gets no lifespan, so no worker would run:
+        include `router()` instead, or pass `worker=False` and run workers elsewhere.
 
             app = runtime.asgi(worker=False, secret="...")
+
+        Run it with an ASGI server: `uvicorn agents:app`.
+
+        Args:
+            **settings: Settings of the server: the fields of `ServerOptions`.
+
+        Returns:
+            A FastAPI application.
+
+        Raises:
+            Error: The extra `server` is not installed.
+            BadArgument: A setting is unknown or not valid.
         """
         try:
             from perdure.server.app import make_app
@@ -389,12 +578,21 @@ class Runtime(Client):
         return make_app(self, ServerOptions.of(settings))
 
     def router(self, **settings: Unpack[ServerSettings]) -> APIRouter:
-        """The routes of `asgi()` for an application of your own, with their lifespan.
+        """Return the routes of `asgi` for your own application, with their lifespan.
 
             app = FastAPI()
             app.include_router(runtime.router(), prefix="/agents")
 
-        In Starlette: `Starlette(routes=router.routes, lifespan=router.lifespan_context)`.
+        FastAPI runs the lifespan of the router with that of the application. In Starlette:
+        `Starlette(routes=router.routes, lifespan=router.lifespan_context)`. Needs the extra
+        `server`.
+
+        Args:
+            **settings: Settings of the server: the fields of `ServerOptions`.
+
+        Raises:
+            Error: The extra `server` is not installed.
+            BadArgument: A setting is unknown or not valid.
         """
         try:
             from perdure.server.app import make_router
@@ -405,7 +603,11 @@ class Runtime(Client):
 
 
 class BlockingRuntime(BlockingClient):
-    """`Runtime.blocking`: the runtime's methods, each blocking until it has returned."""
+    """`Runtime.blocking`: the methods of `Runtime`, each blocking until it has returned.
+
+    They have the same parameters, results and errors. `run` runs any coroutine that uses the
+    runtime.
+    """
 
     check = blocking_method(Runtime.check)
     fork = blocking_method(Runtime.fork)

@@ -61,20 +61,40 @@ from perdure.types import Durability
 
 
 class Saver(ContextManaged, BaseCheckpointSaver[Any]):
-    """Checkpoints in a journal: smaller, faster, ordered, safe to load.
+    """A LangGraph checkpointer on a journal: ordered, incremental, and safe to load.
 
-    `url` is `sqlite:///path`, `sqlite:///:memory:`, `postgresql://…` or `d1://…`; `PERDURE_URL` by
-    default. It opens on first use, and closes as a context manager, by `close()` or at exit.
-    Use one saver from any number of threads and event loops, and one per process.
-
-    `allow` adds types to those that the graph's schemas allow to be stored and loaded.
-    `encryption_keys` turns on encryption: {id: 16, 24 or 32 bytes}; the first is used for writing,
-    all for reading. `max_bytes` bounds the state of one checkpoint, `cache_bytes` the memory used
-    to spare the next load. `journal` is an open journal to use instead of `url`, or a function that
-    opens one. `redact` says what is never stored: a `Redaction`.
+    When a checkpoint is on disk, everything that was put before it is on disk too, including the
+    writes of the same step. Use it alone with LangGraph, without a runtime: effects and waits then
+    work too, and the caller resumes the graph. One saver serves any number of threads and event
+    loops; make one per process.
 
         with Saver("sqlite:///agents.db") as saver:
             graph = builder.compile(checkpointer=saver)
+
+    A killed process leaves the state of some step, whole, with the results of every task that had
+    finished. The journal is opened on first use, and closed by `close`, by leaving a `with` block,
+    or at exit.
+
+    Args:
+        url: The journal: `sqlite:///agents.db`, `sqlite:///:memory:`, `postgresql://…` or `d1://…`.
+            By default the value of `PERDURE_URL`.
+        durability: When checkpoints are on disk. `auto` waits when a run hands control back: at its
+            last checkpoint, an interrupt or an error. `sync` waits at each checkpoint, `async`
+            never. `exit` waits as `auto` does, and writes about once a second in between.
+        allow: Types of your own that may be stored and loaded, besides those in the graphs'
+            schemas, as classes or as `(module, qualified name)`.
+        encryption_keys: Keys by id, each 16, 24 or 32 bytes: the first one encrypts, all of them
+            decrypt. By default nothing is encrypted. Needs the extra `encryption`.
+        max_bytes: Maximum size in bytes of the state of one checkpoint.
+        cache_bytes: How much memory to use for recent states, to save loading them.
+        journal: An open journal to use instead of `url`, or a function that opens one. A journal
+            that you pass is not closed by the saver.
+        redact: Keys and patterns that are never written to the journal.
+        keys: Former name of `encryption_keys`; passing it raises `BadArgument`.
+
+    Raises:
+        BadArgument: An argument is not valid.
+        BadURL: Both `url` and `journal` are passed.
     """
 
     def __init__(
@@ -112,7 +132,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         super().__init__(serde=_Serde(self.serializer.codec))
 
     def start_afresh(self) -> None:
-        """Make the state that belongs to this process alone."""
+        """Make the state that belongs to this process alone. Internal."""
         self._opening = threading.Lock()
         self._cache = cache = CheckpointCache(1024, self._cache_bytes)
         self._format = row_format = RowFormat(self.serializer)
@@ -123,14 +143,14 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
 
     @property
     def pruner(self) -> Pruner:
-        """Plans that delete and copy checkpoints."""
+        """Plans that delete and copy checkpoints. Internal."""
         return Pruner(self._format, self._cache, self.journal.capabilities)
 
     # -- opening and closing
 
     @property
     def journal(self) -> Journal:
-        """The journal under this saver. Its first use opens it, `setup()` does so now."""
+        """The journal of this saver. The first use opens it; `setup` opens it now."""
         if self._journal is None:
             with self._opening:
                 if self._journal is None:
@@ -145,18 +165,28 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
 
     @property
     def is_open(self) -> bool:
-        """Whether the journal was opened. Asking does not open it."""
+        """Whether the journal is open. Reading this does not open it."""
         return self._journal is not None and self._journal.is_open
 
     def flush(self) -> None:
-        """Wait until everything put so far is durable."""
+        """Wait until everything that was put so far is on disk.
+
+        Raises:
+            Unavailable: The database did not answer in time. What is queued stays queued, and is
+                tried again every second.
+            WriteLost: The database refused what was queued, for good.
+        """
         self.journal.flush()
 
     async def aflush(self) -> None:
+        """`flush`, without blocking the event loop."""
         await self.journal.aflush()
 
     def close(self) -> None:
-        """Commit what is queued and close the journal, unless it was given from outside."""
+        """Commit what is queued and close the journal, unless it was passed to the saver.
+
+        `setup`, or another `with` block, opens it again.
+        """
         if self._journal is not None:
             if self._own_journal:
                 self._journal.close()
@@ -164,8 +194,15 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
                 self._journal.flush()
 
     def setup(self) -> None:
-        """Open the database and bring its schema up to date now. Otherwise the first use does.
-        After `close()` it opens the database again."""
+        """Open the journal and bring its schema up to date now, instead of on first use.
+
+        After `close` it opens the journal again.
+
+        Raises:
+            BadURL: The URL is not valid, or the database cannot be used.
+            SchemaTooNew: A newer perdure has upgraded the journal.
+            Unavailable: The database does not answer within 30 seconds.
+        """
         if self._own_journal:
             self.journal.setup()
         else:
@@ -174,11 +211,26 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     # -- LangGraph's interface
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint of a config, or the latest of its thread, with its pending writes."""
+        """Return the checkpoint of a config, or the latest of its thread, with its pending writes.
+
+        Args:
+            config: LangGraph's config, with `thread_id` and perhaps `checkpoint_id` and
+                `checkpoint_ns` in `configurable`.
+
+        Returns:
+            The checkpoint, or `None` if it does not exist.
+
+        Raises:
+            Damaged: A row of the checkpoint cannot be read as it was written.
+            WrongKey: A row is encrypted with a key that this saver does not have, or is not
+                encrypted.
+            TypeNotAllowed: The state has a type that is not allowed.
+        """
         plan, flush = self._get_tuple(config)
         return self.journal.run(plan, flush=flush)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """`get_tuple`, without blocking the event loop."""
         plan, flush = self._get_tuple(config)
         return await self.journal.arun(plan, flush=flush)
 
@@ -207,7 +259,15 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """The checkpoints of a thread, or of all, newest first. Read page by page."""
+        """Yield the checkpoints of a thread, or of all threads, newest first, page by page.
+
+        Args:
+            config: LangGraph's config with the thread. `None` lists all threads.
+            filter: Keys and values that the checkpoint's metadata must have. Metadata is compared
+                after it was decoded.
+            before: The config of a checkpoint; only older ones are listed.
+            limit: Maximum number of checkpoints.
+        """
         search: Search | None = Search.of(config, filter, before, limit)
         while search is not None:
             found, search = self.journal.run(self.reader.page(search))
@@ -221,6 +281,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
+        """`list`, without blocking the event loop."""
         search: Search | None = Search.of(config, filter, before, limit)
         while search is not None:
             found, search = await self.journal.arun(self.reader.page(search))
@@ -234,7 +295,25 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint. `durability` decides whether this waits until it is on disk."""
+        """Store a checkpoint. `durability` decides whether this waits until it is on disk.
+
+        LangGraph calls it.
+
+        Args:
+            config: The config of the parent checkpoint.
+            checkpoint: The checkpoint.
+            metadata: Its metadata.
+            new_versions: The channels that changed, with their versions.
+
+        Returns:
+            The config of the stored checkpoint.
+
+        Raises:
+            Unserializable: A value cannot be stored; the message names the channel and the path
+                inside it.
+            TypeNotAllowed: A value has a type that is not allowed.
+            TooLarge: The state is larger than `max_bytes`, or than the database takes.
+        """
         key, segment = key_of(config), find(config["configurable"])
         put = Put(key, segment, config, checkpoint, metadata, new_versions)
         if queued := self._writer.put(self.journal, put, blocking=True):
@@ -248,6 +327,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
+        """`put`, without blocking the event loop."""
         key, segment = key_of(config), find(config["configurable"])
         put = Put(key, segment, config, checkpoint, metadata, new_versions)
         if queued := self._writer.put(self.journal, put, blocking=False):
@@ -261,7 +341,16 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Store what a task returned. Interrupts and errors are on disk when this returns."""
+        """Store what a task returned. Interrupts and errors are on disk when this returns.
+
+        LangGraph calls it.
+
+        Args:
+            config: The config of the checkpoint that the task started from.
+            writes: The channels and values that the task wrote.
+            task_id: The id of the task.
+            task_path: The path of the task in its graph.
+        """
         if queued := self._task_writer.put(self.journal, config, writes, task_id, task_path):
             self.journal.wait(queued)
 
@@ -272,6 +361,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         task_id: str,
         task_path: str = "",
     ) -> Coroutine[Any, Any, None]:
+        """`put_writes`, without blocking the event loop."""
         # Not a coroutine function: LangGraph calls it when the task ends and runs what it
         # returns later, when the checkpoint may already be there. So it is queued now.
         try:
@@ -285,9 +375,9 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
             await self.journal.await_(queued)
 
     def restore(self, found: CheckpointTuple, paths: Mapping[str, str]) -> None:
-        """Queue a checkpoint that another saver had, behind its pending writes.
+        """Queue a checkpoint of another saver, behind its pending writes. Internal.
 
-        `paths` are the paths of the tasks that wrote, as far as they are known.
+        `paths` has the paths of the tasks that wrote, as far as they are known.
         """
         thread_id, ns, _ = key_of(found.config)
         self.restore_writes(found.config, found.pending_writes or (), paths)
@@ -301,7 +391,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     def restore_writes(
         self, config: RunnableConfig, writes: Sequence[PendingWrite], paths: Mapping[str, str]
     ) -> None:
-        """Queue pending writes that another saver had at a checkpoint."""
+        """Queue pending writes that another saver had at a checkpoint. Internal."""
         by_task: dict[str, builtins.list[tuple[str, Any]]] = {}
         for task_id, channel, value in writes:
             by_task.setdefault(task_id, []).append((channel, value))
@@ -310,7 +400,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
             self._task_writer.put(self.journal, config, given, task_id, path)
 
     def check_storable(self, found: CheckpointTuple) -> None:
-        """Raise what `restore` would raise for the values of a checkpoint. Stores nothing."""
+        """Raise what `restore` would raise for the values of a checkpoint. Internal."""
         thread_id, ns, id = key_of(found.config)
         where, encode = checkpoint_location(thread_id, ns, str(id)), self.serializer.codec.encode
         for channel, value in found.checkpoint["channel_values"].items():
@@ -319,24 +409,48 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
             encode(value, f"write to {channel} at {where}")
 
     def delete_thread(self, thread_id: str) -> None:
-        """Delete the checkpoints of a thread, with their values and writes."""
+        """Delete the checkpoints of a thread, with their values, writes and effects.
+
+        A process that dies in the middle leaves the whole thread, or, on D1, rows that nothing
+        refers to; the thread is gone then. Effects with a business key stay. To delete everything
+        about a thread, use `Runtime.erase`.
+
+        Args:
+            thread_id: The thread.
+        """
         self.journal.run(self.pruner.delete_thread(str(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
+        """`delete_thread`, without blocking the event loop."""
         await self.journal.arun(self.pruner.delete_thread(str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints that these runs made."""
+        """Delete the checkpoints that these runs made, except what a remaining one is rebuilt from.
+
+        Args:
+            run_ids: The ids of the runs, as LangGraph stores them in the metadata of checkpoints.
+        """
         self.journal.run(self.pruner.delete_for_runs(run_ids))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """`delete_for_runs`, without blocking the event loop."""
         await self.journal.arun(self.pruner.delete_for_runs(run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy the checkpoints of a thread; they are all there, or none is."""
+        """Copy the checkpoints of a thread to another thread: all of them, or none.
+
+        Args:
+            source_thread_id: The thread to copy.
+            target_thread_id: The thread to copy it to.
+
+        Raises:
+            Unsupported: The thread has more checkpoints than one transaction of this database can
+                hold (on D1). Nothing was written: prune it first.
+        """
         self.journal.run(self.pruner.copy_thread(source_thread_id, target_thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """`copy_thread`, without blocking the event loop."""
         await self.journal.arun(self.pruner.copy_thread(source_thread_id, target_thread_id))
 
     def prune(
@@ -346,11 +460,21 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         strategy: str = "keep_latest",
         older_than: timedelta | None = None,
     ) -> None:
-        """Delete checkpoints of these threads.
+        """Delete old checkpoints of threads, never what a remaining checkpoint is rebuilt from.
 
-        `keep_latest` keeps the newest checkpoint of each namespace and what it is rebuilt from;
-        with `older_than` also everything younger than that. `delete` keeps nothing. Without
-        `thread_ids` all threads are pruned; that is only allowed with `older_than`.
+            saver.prune(older_than=timedelta(days=30))  # all threads
+
+        A process that dies in the middle leaves fewer checkpoints, all of them readable.
+
+        Args:
+            thread_ids: The threads. Without them all threads are pruned, which requires
+                `older_than`.
+            strategy: `keep_latest` keeps the newest checkpoint of each namespace; `delete` keeps
+                none.
+            older_than: Delete only checkpoints older than this.
+
+        Raises:
+            Error: The strategy is unknown, or neither threads nor an age is given.
         """
         self.journal.run(self.pruner.prune(thread_ids, strategy, older_than))
 
@@ -361,21 +485,31 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         strategy: str = "keep_latest",
         older_than: timedelta | None = None,
     ) -> None:
+        """`prune`, without blocking the event loop."""
         await self.journal.arun(self.pruner.prune(thread_ids, strategy, older_than))
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
+        """Return the writes that LangGraph rebuilds its `DeltaChannel`s from. LangGraph calls it.
+
+        Args:
+            config: The config of a checkpoint.
+            channels: The names of the channels.
+        """
         return self.journal.run(self.reader.delta_history(key_of(config), channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
+        """`get_delta_channel_history`, without blocking the event loop."""
         return await self.journal.arun(self.reader.delta_history(key_of(config), channels))
 
     def has(self, thread_id: str, ns: str, checkpoint_id: str) -> Plan[bool]:
-        """Whether a checkpoint is stored, or queued before anything queued from now on. Raises
-        `WaitCaught` if none will be, because a node before it caught its interrupt."""
+        """Whether a checkpoint is stored, or queued before anything queued from now on. Internal.
+
+        Raises `WaitCaught` if it never will be, because a node before it caught its interrupt.
+        """
         thread = self._cache.get(thread_id, ns)
         with thread.changed:
             thread.check_caught()
@@ -390,19 +524,33 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         return JournalClock(self.journal)
 
     def saw(self, stamp: int) -> None:
-        """Give later stamps than this one, which another process gave to writes."""
+        """Give later stamps than this one, which another process gave to writes. Internal."""
         self._cache.observe_stamp(stamp)
 
     def with_allowlist(self, extra_allowlist: Iterable[tuple[str, ...]]) -> Saver:
-        """Called by LangGraph with the types of a graph's schemas."""
+        """Allow more types. LangGraph calls it with the types of a graph's schemas.
+
+        Args:
+            extra_allowlist: The types, as `(module, qualified name)`.
+
+        Returns:
+            This saver.
+        """
         self.serializer.codec.allowlist.add(extra_allowlist)
         return self
 
     def get_next_version(self, current: Any, channel: None) -> Any:
-        """The version after `current`, of the same kind: a number, or a text of LangGraph's savers.
+        """Return the version after `current`, of the same kind: a number or a text.
 
         LangGraph passes the highest version of a checkpoint, so a thread keeps the kind it began
         with. Those of this saver are integers; texts come with threads copied from other savers.
+
+        Args:
+            current: The version, or `None` for the first.
+            channel: Not used.
+
+        Raises:
+            Error: A text does not begin with a number.
         """
         if not isinstance(current, str):
             return (current or 0) + 1

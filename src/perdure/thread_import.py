@@ -42,6 +42,7 @@ class ImportedThread:
     """The import of one thread."""
 
     id: str
+    """The id of the thread."""
     checkpoints: int = 0
     """Checkpoints stored by this import."""
     known: int = 0
@@ -54,20 +55,24 @@ class ImportedThread:
 
 @dataclass(frozen=True)
 class ThreadImport:
-    """What an import did."""
+    """The result of `import_threads`."""
 
     threads: list[ImportedThread] = field(default_factory=list)
+    """Every thread, in the order in which it was imported."""
 
     @property
     def checkpoints(self) -> int:
+        """How many checkpoints this import stored."""
         return sum(one.checkpoints for one in self.threads)
 
     @property
     def refused(self) -> list[ImportedThread]:
+        """The threads that could not be imported."""
         return [one for one in self.threads if one.refused is not None]
 
     @property
     def waiting(self) -> list[ImportedThread]:
+        """The threads whose newest checkpoint has an unanswered question."""
         return [one for one in self.threads if one.waiting]
 
 
@@ -78,14 +83,33 @@ def import_threads(
     threads: Iterable[str] | None = None,
     progress: Callable[[ImportedThread, int, int], None] | None = None,
 ) -> ThreadImport:
-    """Copy threads of another checkpointer into the journal of `target`, all of them by default.
+    """Copy threads of another LangGraph checkpointer into a journal, so that they go on there.
 
-    `source` is an open checkpointer, or where one of LangGraph's keeps its tables: the path or
-    `sqlite:///` URL of a `SqliteSaver`, the `postgresql://` URL of a `PostgresSaver`. The path may
-    also be that of an exported D1 database of langgraph-checkpoint-cloudflare-d1. A thread that
-    cannot be copied is listed with the reason, and the others go on. Call it again after a crash,
-    or when the source has grown: what is there is not stored twice. `progress` is called after each
-    thread, with its number and the number of all.
+    Every checkpoint of every namespace is copied in order, with its pending writes, metadata and
+    open questions. The source is only read, apart from columns that its own release adds when it is
+    opened. A thread that cannot be copied is listed with the reason, nothing of it is stored, and
+    the others are copied. After a crash, or when the source has grown, call it again: only what is
+    missing is stored.
+
+        with Saver("sqlite:///agents.db") as saver:
+            graph = builder.compile(checkpointer=saver)  # allows its types
+            report = import_threads("checkpoints.sqlite", saver)
+
+    Stop the old application first: a thread that went on in both is refused.
+
+    Args:
+        source: An open checkpointer; the path or `sqlite:///` URL of a `SqliteSaver`'s file, or of
+            an exported D1 database of langgraph-checkpoint-cloudflare-d1; or the `postgresql://`
+            URL of a `PostgresSaver`.
+        target: The saver to copy to. Only types that it allows are loaded from the source.
+        threads: The ids of the threads. By default all.
+        progress: Called after each thread with its result, its number, and the number of all.
+
+    Returns:
+        What was imported, thread by thread.
+
+    Raises:
+        BadArgument: The source cannot be opened, or its checkpointer package is not installed.
     """
     report = ThreadImport()
     with _opened(source, target) as found:

@@ -40,10 +40,16 @@ from perdure.operations.runs import RunRow
 
 
 class BoundGraph(Pregel[Any, Any, Any, Any]):
-    """A registered graph on a runtime's journal. It is a LangGraph graph, of the class it had.
+    """A registered graph, bound to a runtime's journal. It is a LangGraph graph of the same class.
 
-    graph = runtime.register(builder, name="campaign")
-    graph.invoke({"to": "ada@example.com"}, {"configurable": {"thread_id": "ada"}})
+    It has all methods of that class: `invoke`, `stream`, `batch`, `astream_events`, `update_state`,
+    `with_config`, `get_state` and the rest. Each call that runs or changes something is a run in
+    the journal, under a lease and with a history; each input of a `batch` is one.
+
+        graph = runtime.register(builder, name="campaign")
+        graph.invoke({"to": "ada"}, {"configurable": {"thread_id": "ada"}})
+
+    If the calling process dies, a worker that has the graph takes the run over.
     """
 
     _graph: Graph
@@ -52,7 +58,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
 
     @staticmethod
     def of(graph: Graph, engine: Engine) -> BoundGraph:
-        """A registered graph as its callers have it."""
+        """Return a registered graph as its callers use it."""
         kind = _bound_class(type(graph.pregel))
         bound: BoundGraph = object.__new__(kind)
         vars(bound).update(
@@ -61,7 +67,14 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         return bound
 
     def copy(self, update: dict[str, Any] | None = None) -> BoundGraph:
-        """A copy with some attributes changed, on the same journal."""
+        """Return a copy with some attributes changed, on the same journal.
+
+        Args:
+            update: The attributes to change, by name.
+
+        Raises:
+            NotDurable: The copy would have another checkpointer.
+        """
         pregel = copy.copy(self._graph.pregel)
         for name, value in (update or {}).items():
             setattr(pregel, name, value)
@@ -70,7 +83,7 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
 
     @property
     def unbound(self) -> Pregel[Any, Any, Any, Any]:
-        """The graph without its runtime."""
+        """The compiled graph without its runtime."""
         return self._graph.pregel
 
     @property
@@ -94,50 +107,94 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
 
     if not TYPE_CHECKING:  # type checkers see the signatures of LangGraph's methods
 
-        def invoke(self, input, config=None, **kwargs):
-            """Drive a run to its end, or to its next wait, and return LangGraph's result."""
+        def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+            """Drive a run to its end, or to its next wait, and return LangGraph's result.
+
+            Which run it is depends on `input`. An exception in a node reaches the caller and the
+            run is `failed`; nothing is retried automatically. If the graph interrupts, the run is
+            `waiting`, and any worker goes on with it.
+
+            Args:
+                input: An input starts a new run. `Command(resume=…)` answers the run that waits and
+                    drives it. `None` drives the run of the thread that has not ended, or goes on
+                    from the last checkpoint.
+                config: LangGraph's config, with the `thread_id` in `configurable`. With the
+                    `checkpoint_id` of an old checkpoint, a new run begins there.
+                **kwargs: The other arguments of LangGraph's method.
+
+            Raises:
+                ThreadBusy: Another worker drives the run, the thread's run is `paused` or `held`,
+                    or the run was taken over or stopped meanwhile.
+                BadAnswer: The answer does not fit the question. Nothing was stored.
+                AmbiguousAnswer: The command does not say which of several questions it answers.
+            """
             if calls_in_nodes.starts_own_run(self, input, config, kwargs):
                 return calls_in_nodes.invoke(self, input, config, kwargs)
             return super().invoke(input, config, **kwargs)
 
-        async def ainvoke(self, input, config=None, **kwargs):
-            """`invoke` without blocking the event loop."""
+        async def ainvoke(
+            self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+        ) -> Any:
+            """`invoke`, without blocking the event loop."""
             if calls_in_nodes.starts_own_run(self, input, config, kwargs):
                 return await calls_in_nodes.ainvoke(self, input, config, kwargs)
             _INVOKING.set(True)
             return await super().ainvoke(input, config, **kwargs)
 
-        def stream(self, input, config=None, **kwargs):
-            """Drive a run and yield LangGraph's chunks. A worker goes on if reading stops."""
+        def stream(
+            self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+        ) -> Iterator[Any]:
+            """Drive a run and yield LangGraph's chunks.
+
+            A reader that stops early gives the run back, and a worker finishes it. The rest is as
+            in `invoke`.
+            """
             return self._stream(input, config, kwargs)
 
-        def astream(self, input, config=None, **kwargs):
-            """`stream` without blocking the event loop. What it yields in the modes that its
-            caller names is kept, too, for readers in other processes: `Client.stream`."""
+        def astream(
+            self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+        ) -> AsyncIterator[Any]:
+            """`stream`, without blocking the event loop.
+
+            Chunks of the modes that the caller names in `stream_mode` are also kept, for readers in
+            other processes: `Client.stream`.
+            """
             is_invoked = _INVOKING.get()
             _INVOKING.set(False)  # a node may call another graph
             return self._astream(input, config, kwargs, keep=not is_invoked)
 
-        def bulk_update_state(self, config, supersteps):
-            """Change the state of a thread. A run that waits on it is driven again on the new
-            state."""
+        def bulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
+            """Change the state of a thread. `update_state` ends here.
+
+            A run that waits on the thread is driven again on the new state, unless a new input
+            comes first.
+
+            Args:
+                config: LangGraph's config, with the `thread_id` in `configurable`.
+                supersteps: The updates, as in LangGraph.
+
+            Raises:
+                ThreadBusy: A run of the thread is driven now.
+            """
             return self._update(config, supersteps)
 
-        async def abulk_update_state(self, config, supersteps):
-            """`bulk_update_state` without blocking the event loop."""
+        async def abulk_update_state(
+            self, config: RunnableConfig, supersteps: Any
+        ) -> RunnableConfig:
+            """`bulk_update_state`, without blocking the event loop."""
             return await self._aupdate(config, supersteps)
 
     # -- running
 
     def invoke_run(self, input: Any, config: Any, kwargs: dict[str, Any]) -> Any:
-        """`invoke`, for the effect that a node calls. Raises `AlreadyDone`."""
+        """`invoke`, for the effect that a node calls. Raises `AlreadyDone`. Internal."""
         return super().invoke(input, config, **kwargs)
 
     async def ainvoke_run(self, input: Any, config: Any, kwargs: dict[str, Any]) -> Any:
         return await super().ainvoke(input, config, **kwargs)
 
     def output_of(self, row: RunRow) -> Any:
-        """What a run that is done returned."""
+        """Return the output of a run that is done. Internal."""
         return self._journal.run(self._engine.output_of(row))
 
     async def aoutput_of(self, row: RunRow) -> Any:

@@ -33,12 +33,23 @@ def check(
 ) -> None:
     """Raise `AssertionError` unless a score passes. Higher is better.
 
-    `at_least` and `at_most` bound the mean over all examples. `not_worse_than` compares example by
-    example with another experiment. It fails if the score is lower by more than chance: the
-    interval of the difference lies below zero. With `margin` the burden of proof is reversed: it
-    passes only if the interval shows that the score is at most that much lower.
+    Call it as a method: `experiment.check("correct", at_least=0.95)`. An example without the score,
+    because its run or its evaluator failed, fails the check too. The message shows the scores and
+    the worst examples.
 
-    An example without the score, because its run or its evaluator failed, fails the check too.
+    Args:
+        experiment: The experiment.
+        score: The name of the score.
+        at_least: The mean over all examples must not be lower.
+        at_most: The mean over all examples must not be higher.
+        not_worse_than: Another experiment, compared example by example. The check fails if the
+            score is lower by more than chance: the interval of the difference lies below zero.
+        margin: With `not_worse_than`, the stricter test: it passes only if the interval shows that
+            the score is at most this much lower.
+
+    Raises:
+        AssertionError: The score does not pass.
+        BadArgument: No condition is given, or `margin` without `not_worse_than`.
     """
     if at_least is None and at_most is None and not_worse_than is None:
         raise BadArgument("check() needs at_least, at_most or not_worse_than.")

@@ -15,52 +15,71 @@ class ChangedExample:
     """An example whose score differs between two experiments."""
 
     example: Example
+    """The example."""
     a: float
+    """Its score in the first experiment."""
     b: float
+    """Its score in the second experiment."""
 
     @property
     def difference(self) -> float:
+        """`b` minus `a`."""
         return self.b - self.a
 
 
 @dataclass(frozen=True)
 class ScoreComparison:
-    """One score in two experiments, for the examples that both have scored."""
+    """One score in two experiments, for the examples that have it in both."""
 
     name: str
+    """The name of the score."""
     a: Estimate
+    """The score in the first experiment."""
     b: Estimate
+    """The score in the second experiment."""
     difference: Estimate
-    """b minus a, paired by example. If its interval excludes zero, it is more than chance."""
+    """`b` minus `a`, paired by example. If its interval excludes zero, it is more than chance."""
     wins: int
-    """Examples for which b has the higher score."""
+    """Examples with the higher score in `b`."""
     losses: int
+    """Examples with the lower score in `b`."""
     ties: int
+    """Examples with the same score in both."""
     changed: tuple[ChangedExample, ...]
-    """Those that differ, the largest difference first."""
+    """Examples that differ, the largest difference first."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Experiment b against experiment a."""
+    """Experiment `b` against experiment `a`."""
 
     a: Experiment
+    """The first experiment."""
     b: Experiment
+    """The second experiment."""
     scores: tuple[ScoreComparison, ...]
-    """The scores that both have, in the order of a."""
+    """The scores that both have, in the order of `a`."""
     only_a: tuple[str, ...]
-    """The ids of examples that b does not have."""
+    """The ids of examples that `b` does not have."""
     only_b: tuple[str, ...]
+    """The ids of examples that `a` does not have."""
 
 
 def compare(a: Experiment, b: Experiment) -> Comparison:
-    """Compare experiment b with experiment a, example by example.
+    """Compare experiment `b` with experiment `a`, example by example.
 
-    Repetitions of an example are averaged, so that each example counts once. An example without the
+    Repetitions of an example are averaged, so each example counts once. An example without the
     score in one of them, because its run failed, is left out of that score.
 
         for score in compare(old, new).scores:
-            print(score.name, score.difference.value, score.difference.low, score.difference.high)
+            print(score.name, score.difference.low, score.difference.high)
+
+    Args:
+        a: The experiment to compare with.
+        b: The new experiment.
+
+    Raises:
+        BadArgument: An argument is not an `Experiment`.
     """
     for one in (a, b):
         if not isinstance(one, Experiment):

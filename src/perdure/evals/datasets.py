@@ -21,16 +21,25 @@ _FIELDS = {field.name for field in fields(Example)} - {"damaged"}
 
 
 class Dataset:
-    """Examples under a name. `version` is the version that this object reads and evaluates.
+    """Named examples in the journal. Each change makes a version, and versions never change.
 
-    Every method that reads or writes is a coroutine; `client.blocking.run(...)` takes any of them.
+    A change without a difference makes no version. Two changes at once both happen, one after the
+    other. A crash in the middle of a change leaves the dataset as it was. The methods are
+    coroutines; without an event loop, `client.blocking.run(…)` takes any of them.
 
-        letters = await Dataset.create(client, "letters", [Example("ada", expected="Dear Ada")])
+        examples = [Example("ada", expected="Dear Ada")]
+        letters = await Dataset.create(client, "letters", examples)
         await letters.add(Example("grace", expected="Dear Grace"))
+
+    Use `create` or `load` to make one.
+
+    Args:
+        client: A `Client` or `Runtime` on the journal.
+        name: The name of the dataset.
+        version: The version that this object reads and evaluates.
     """
 
     def __init__(self, client: Client, name: str, version: int) -> None:
-        """Use `create` or `load`."""
         self.client, self.name, self.version = client, name, version
 
     def __repr__(self) -> str:
@@ -40,27 +49,61 @@ class Dataset:
     async def create(
         cls, client: Client, name: str, examples: Iterable[Example | Mapping[str, Any]] = ()
     ) -> Dataset:
-        """Create a dataset. If it exists, the examples are added to it, so a repeated call changes
-        nothing."""
+        """Create a dataset, or add the examples to the one of this name.
+
+        A repeated call changes nothing.
+
+        Args:
+            client: A `Client` or `Runtime` on the journal.
+            name: The name of the dataset.
+            examples: `Example`s, or dicts with their fields.
+
+        Returns:
+            The dataset, in its newest version.
+
+        Raises:
+            BadArgument: An example is not valid, or two have the same id.
+        """
         dataset = cls(client, check_name("name", name), 0)
         await dataset._add(examples, create=True)
         return dataset
 
     @classmethod
     async def load(cls, client: Client, name: str, version: int | None = None) -> Dataset:
-        """A dataset in its newest version, or in another one. Raises `NotFound`."""
+        """Read a dataset, in its newest version or in another one.
+
+        Args:
+            client: A `Client` or `Runtime` on the journal.
+            name: The name of the dataset.
+            version: The version. By default the newest.
+
+        Raises:
+            NotFound: The journal has no such dataset or version.
+        """
         plan = client.services.datasets.version(check_name("name", name), version)
         return cls(client, name, (await client.journal.arun(plan)).version)
 
     @staticmethod
     async def all(client: Client) -> list[DatasetInfo]:
-        """Every dataset in its newest version, by name."""
+        """List all datasets, each in its newest version, by name.
+
+        Args:
+            client: A `Client` or `Runtime` on the journal.
+        """
         return await client.journal.arun(client.services.datasets.every())
 
     async def add(self, *examples: Example | Mapping[str, Any]) -> int:
-        """Add examples to the newest version. Returns the version that has them. An example
-        replaces the one with the same id. One without an id is the same as another with
-        the same content.
+        """Add examples to the newest version. An example replaces the one with the same id.
+
+        Args:
+            *examples: `Example`s, or dicts with their fields. The id of an example without one is a
+                hash of its content.
+
+        Returns:
+            The number of the version that has them.
+
+        Raises:
+            BadArgument: An example is not valid, or two have the same id.
         """
         return await self._add(examples, create=False)
 
@@ -84,15 +127,28 @@ class Dataset:
         return given
 
     async def replace(self, examples: Iterable[Example | Mapping[str, Any]]) -> int:
-        """Make these the only examples. Returns the version that has them."""
+        """Make these the only examples.
+
+        Args:
+            examples: `Example`s, or dicts with their fields.
+
+        Returns:
+            The number of the version that has them.
+        """
         given = self._identified(examples)
         plan = self.client.services.datasets.change(self.name, lambda before: given)
         self.version = (await self.client.journal.arun(plan)).version
         return self.version
 
     async def remove(self, *ids: str) -> int:
-        """Remove examples from the newest version. Returns the version without them. Unknown ids
-        are ignored."""
+        """Remove examples from the newest version. Unknown ids are ignored.
+
+        Args:
+            *ids: The ids of the examples.
+
+        Returns:
+            The number of the version without them.
+        """
         gone = set(ids)
 
         def kept(before: Examples) -> Examples:
@@ -103,7 +159,14 @@ class Dataset:
         return self.version
 
     async def examples(self, version: int | None = None) -> list[Example]:
-        """The examples, in the order in which they were first added."""
+        """Read the examples, in the order in which they were first added.
+
+        Args:
+            version: The version. By default that of this object.
+
+        Raises:
+            NotFound: The dataset has no such version.
+        """
         service = self.client.services.datasets
         if version is not None:
             await self.client.journal.arun(service.version(self.name, version))
@@ -113,7 +176,7 @@ class Dataset:
         return [*found.values()]
 
     async def versions(self) -> list[DatasetInfo]:
-        """Every version, oldest first."""
+        """List all versions, oldest first."""
         return await self.client.journal.arun(self.client.services.datasets.versions(self.name))
 
 

@@ -62,26 +62,46 @@ async def evaluate(
     context: Any = None,
     config: Mapping[str, Any] | None = None,
 ) -> Experiment:
-    """Run the target for each example, have each evaluator judge each output, return the results.
+    """Run a target for each example, let each evaluator judge each output, and return the results.
 
-    `target` is the name of a registered graph, a graph, or a function of the input. `dataset` is a
-    `Dataset`, the name of one, or examples, which are stored as the dataset "examples of" the
-    experiment. `runtime` drives the runs; by default the dataset's, or a new `Runtime()`.
-    `context` and `config` are those of `start`.
+    All of it is runs in the journal. After a crash, call it again with the same `experiment`: no
+    run is started twice, finished examples do not run again, and no evaluator is asked again for a
+    stored verdict. Several processes may call it at once and share the work.
 
-    Called again with the same `experiment` after a crash, it goes on: no run is started twice, and
-    no evaluator is asked again for a stored verdict. Several processes may call it at once and
-    share the work.
+        experiment = await evaluate("campaign", letters, [correct], experiment="b")
 
-    No effect leaves the process. `effects` says what happens instead: "refuse" fails the run,
-    "recorded" takes the outcome from the run that the example was made from, and a dict has by
-    effect name a value, a function of the same arguments, "refuse", "recorded" or "real"; "*" is
-    any other effect. Model calls, and tools that only read, are called unless the dict names them.
-    Sleeps and deadlines end at once; questions get the `answers` of the example.
+    No effect leaves the process, unless `effects` allows it. Model calls are made, and so are tools
+    that only read, unless `effects` names them. Sleeps and deadlines end at once; questions get the
+    `answers` of the example. perdure cannot stop what a node sends without an effect.
 
-    Raises `ExperimentChanged` if the experiment was begun with other settings.
+    Args:
+        target: The name of a registered graph, a graph, or a function of the input.
+        dataset: A `Dataset`, the name of one, or examples, which are stored as the dataset
+            "examples of" the experiment.
+        evaluators: Functions that judge an output. Each takes any of `inputs`, `outputs`,
+            `reference_outputs`, `run` and `example` by name, or the run and the example; and
+            returns a number, a `bool`, a category, a dict with `key`, `score` or `value` and
+            `comment`, a list of these, or `None`. Evaluators of LangSmith and openevals work
+            unchanged.
+        experiment: The name of the experiment.
+        runtime: Drives the runs. By default that of the dataset, or a new `Runtime()`.
+        concurrency: How many runs are driven at once.
+        repetitions: How often each example is run. Its scores are averaged.
+        effects: What happens instead of calling an effect. `refuse` fails the run with
+            `EffectRefused`. `recorded` returns the outcome in the run that the example was made
+            from. A dict has, by the name of the effect, a value, a function of the same arguments,
+            `refuse`, `recorded`, or `real`, which calls it; `"*"` is any other effect.
+        metadata: Metadata of the experiment and of its runs.
+        context: LangGraph's runtime context of each run.
+        config: LangGraph's config of each run.
 
-        result = await evaluate("campaign", letters, [correct], experiment="b", runtime=runtime)
+    Returns:
+        The experiment, as `Experiment.load` reads it.
+
+    Raises:
+        ExperimentChanged: The experiment was begun with other settings. Nothing was started.
+        NotFound: The journal has no such dataset.
+        BadArgument: An argument is not valid, or two evaluators have the same name.
     """
     check_name("experiment", experiment)
     for name, value in (("concurrency", concurrency), ("repetitions", repetitions)):

@@ -19,9 +19,10 @@ class ScoreSummary:
     """The scores of one name in an experiment."""
 
     name: str
+    """The name of the scores."""
     estimate: Estimate | None
-    """Mean or share of the numbers, with its interval. Each example counts once: its repetitions
-    are averaged. None: there are no numbers."""
+    """Mean or share of the numbers, with its 95 % interval. Each example counts once: its
+    repetitions are averaged. `None` if there are no numbers."""
     labels: Mapping[str, int]
     """How often each category was given."""
 
@@ -30,21 +31,25 @@ class ScoreSummary:
 class Experiment:
     """The settings and results of an experiment, as read from the journal. It does not change.
 
-    experiment = await Experiment.load(client, "prompt-b")
-    print(experiment.summary["correct"].estimate)
+        experiment = await Experiment.load(client, "prompt-b")
+        print(experiment.summary["correct"].estimate)
+
+    `evaluate` returns one.
     """
 
     info: ExperimentInfo
+    """The settings, as they were stored when it began."""
     results: tuple[Result, ...]
-    """In the order of the dataset, then by repetition."""
+    """One result for each example and repetition, in the order of the dataset."""
 
     @property
     def name(self) -> str:
+        """The name of the experiment."""
         return self.info.name
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether every example is judged, or its run failed or was cancelled."""
         return all(result.is_over for result in self.results)
 
     @cached_property
@@ -54,7 +59,7 @@ class Experiment:
 
     @cached_property
     def summary(self) -> Mapping[str, ScoreSummary]:
-        """Mean and interval of each score, by name."""
+        """Mean, interval and categories of each score, by name."""
         return {name: self._summary(name) for name in self.score_names}
 
     def _summary(self, name: str) -> ScoreSummary:
@@ -66,7 +71,11 @@ class Experiment:
         return ScoreSummary(name, estimate(self.numbers(name).values()), labels)
 
     def numbers(self, name: str) -> dict[str, float]:
-        """The numbers of a score by example id: the mean over its repetitions."""
+        """Return the numbers of a score by example id: the mean over the repetitions.
+
+        Args:
+            name: The name of the score.
+        """
         found: dict[str, list[float]] = {}
         for result in self.results:
             value = number_of(result.scores.get(name))
@@ -75,11 +84,18 @@ class Experiment:
         return {id: sum(values) / len(values) for id, values in found.items()}
 
     check = check
-    """Raise `AssertionError` unless a score passes: see `checks`."""
 
     @classmethod
     async def load(cls, client: Client, name: str) -> Experiment:
-        """An experiment as it is now. Reads only. Raises `NotFound`."""
+        """Read an experiment as it is now, in progress or complete.
+
+        Args:
+            client: A `Client` or `Runtime` on the journal.
+            name: The name of the experiment.
+
+        Raises:
+            NotFound: The journal has no such experiment.
+        """
         plan = client.services.experiments.load(check_name("name", name))
         found = await client.journal.arun(plan)
         return cls(found.info, found.results)
@@ -88,7 +104,13 @@ class Experiment:
     async def all(
         client: Client, *, dataset: str | None = None, limit: int = 100
     ) -> list[ExperimentInfo]:
-        """Experiments, newest first: of one dataset, or all."""
+        """List the settings of experiments, newest first.
+
+        Args:
+            client: A `Client` or `Runtime` on the journal.
+            dataset: Only experiments on this dataset.
+            limit: Maximum number to return.
+        """
         plan = client.services.datasets.experiments(dataset, check_limit(limit))
         return await client.journal.arun(plan)
 

@@ -36,8 +36,17 @@ def read(
     input: Sequence[str] = (),
     expected: Sequence[str] = (),
 ) -> list[Example]:
-    """The examples of a file. `input` and `expected` name columns of a CSV file: the value of one,
-    or an object of several. Raises `BadArgument` with the line that is wrong."""
+    """Read examples from a file of JSON Lines, LangSmith's form of it, or CSV.
+
+    Args:
+        file: The lines of the file.
+        form: `jsonl`, `langsmith` or `csv`.
+        input: For CSV, the columns of the input: the value of one, or an object of several.
+        expected: For CSV, the columns of the expected output.
+
+    Raises:
+        BadArgument: A line is not valid; the message has its number.
+    """
     if form == "csv":
         return list(_read_csv(file, input, expected))
     if input or expected:
@@ -46,7 +55,17 @@ def read(
 
 
 def write(examples: Iterable[Example], file: TextIO, form: Format = "jsonl") -> int:
-    """Write examples, and return their number."""
+    """Write examples to a file, and return their number.
+
+    Args:
+        examples: The examples.
+        file: Where to write.
+        form: `jsonl` keeps everything. `langsmith` keeps what LangSmith has no field for in the
+            metadata, under `perdure`. `csv` holds text only.
+
+    Raises:
+        BadArgument: An example is not JSON data.
+    """
     if form == "csv":
         return _write_csv(list(examples), file)
     written = 0

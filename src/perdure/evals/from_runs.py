@@ -38,12 +38,26 @@ class Approval(NamedTuple):
 async def from_runs(
     client: Client, runs: Iterable[Run | str], *, expected: Expected = "answer"
 ) -> list[Example]:
-    """Examples made from runs, in their order. Store them with `Dataset.create` or `add`.
+    """Make examples from real runs, in their order.
 
-    With `answer`, the expected output is what a person approved last in the run, as shown or as
-    edited; a run without such a decision is left out. With `output`, it is what the run returned; a
-    run that is not done is left out. The id of an example is that of its run, so making it again
-    replaces it.
+    An approval says that what was shown was right; an edit says what it should have been. The
+    question of such an example is answered with an approval when it is evaluated, so that
+    evaluators judge what the target itself wrote. The id of an example is that of its run, so
+    making it again replaces it.
+
+        examples = await from_runs(client, await client.runs(graph="support"))
+
+    Store them with `Dataset.create` or `Dataset.add`.
+
+    Args:
+        client: A `Client` or `Runtime` on the journal.
+        runs: The runs, or their ids.
+        expected: Where the expected output comes from. `answer`: what a person approved last in the
+            run, as shown or as edited; runs without such a decision are left out. `output`: what
+            the run returned; runs that are not done are left out.
+
+    Raises:
+        NotFound: The journal has no such run.
     """
     found = []
     for one in runs:

@@ -24,7 +24,7 @@ class Effects(StrEnum):
     """Not called: the run fails with `EffectRefused`."""
     RECORDED = "recorded"
     """The outcome of the call with the same arguments in the run that the example was made from;
-    refused without one."""
+    refused if there is none."""
     REAL = "real"
     """Called. For effects that do no harm."""
 

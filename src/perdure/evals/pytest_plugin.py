@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Evaluations:
-    """The value of the fixture `evaluation`: it evaluates without an event loop."""
+    """The value of the pytest fixture `evaluation`: evaluates without an event loop."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
         self.runtime, self._name = runtime, name
@@ -37,8 +37,16 @@ class Evaluations:
         experiment: str | None = None,
         **options: Any,
     ) -> Experiment:
-        """`perdure.evals.evaluate`. Without a name, each call is a new experiment, named like its
-        test; with one, it goes on with the experiment of that name."""
+        """Evaluate a target, as `perdure.evals.evaluate` does.
+
+        Args:
+            target: As for `evaluate`.
+            dataset: As for `evaluate`.
+            evaluators: As for `evaluate`.
+            experiment: The name of the experiment, which goes on if it exists. By default each call
+                is a new experiment, named after its test.
+            **options: The other arguments of `evaluate`.
+        """
         from perdure.evals import evaluate
 
         return self.runtime.blocking.run(
@@ -53,14 +61,26 @@ class Evaluations:
         )
 
     def run(self, function: Callable[..., Any], *, experiment: str | None = None) -> Experiment:
-        """Call a function that evaluates, as `perdure evals run` does."""
+        """Call a function that evaluates, as `perdure evals run` does.
+
+        Args:
+            function: Takes `runtime` and `experiment`, and returns the result of `evaluate`.
+            experiment: The name of the experiment. By default a new one, named after its test.
+        """
         from perdure.evals.functions import call
 
         work = call(function, self.runtime, experiment or self._new_name())
         return self.runtime.blocking.run(work)
 
     def load(self, name: str) -> Experiment:
-        """An experiment of the journal, such as a baseline."""
+        """Read an experiment of the journal, such as a baseline.
+
+        Args:
+            name: The name of the experiment.
+
+        Raises:
+            NotFound: The journal has no such experiment.
+        """
         from perdure.evals import Experiment
 
         return self.runtime.blocking.run(Experiment.load(self.runtime, name))
@@ -80,7 +100,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def evaluation_runtime(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runtime]:
-    """The runtime of all evaluations of the session. Override it to give it options or graphs."""
+    """The runtime of all evaluations of the session. Override it to set options or graphs."""
     from perdure.runtime import Runtime
 
     url = request.config.getoption("--evals-journal") or request.config.getini("evals_journal")
@@ -91,5 +111,5 @@ def evaluation_runtime(
 
 @pytest.fixture
 def evaluation(request: pytest.FixtureRequest, evaluation_runtime: Runtime) -> Evaluations:
-    """Evaluate a target: `evaluation(target, dataset, evaluators)` gives its `Experiment`."""
+    """Evaluates a target: `evaluation(target, dataset, evaluators)` returns its `Experiment`."""
     return Evaluations(evaluation_runtime, request.node.name)

@@ -11,14 +11,21 @@ from perdure.service.views.experiments import view
 
 
 def table(*experiments: Experiment) -> str:
-    """The scores of one or more experiments with their intervals, and how they differ from the
-    first."""
+    """Return the scores of experiments as a table of text, with intervals and differences.
+
+    Args:
+        *experiments: The experiments; differences are to the first.
+    """
     return str(score_table(view(*experiments), measures=False))
 
 
 def page(*experiments: Experiment, theme: Literal["auto", "light", "dark"] = "auto") -> str:
-    """The HTML page of one or more experiments: scores, differences, examples that changed.
+    """Return an HTML page of experiments: scores, differences, examples that changed.
 
-    It needs no network and no script. Light or dark is the reader's setting, or `theme`.
+    It needs no network and no script.
+
+    Args:
+        *experiments: The experiments; differences are to the first.
+        theme: `light`, `dark`, or `auto`, the reader's setting.
     """
     return experiment_page(view(*experiments), theme=theme)

@@ -89,11 +89,26 @@ __all__ = [
 
 
 def connect(url: str | None = None, *, deadline: float = 30.0) -> Journal:
-    """Open the journal at `url`, or at `PERDURE_URL`, and bring its schema up to date.
+    """Open a journal and bring its schema up to date.
 
-    Everything that would make the database unusable later is refused here, by name: a missing
-    folder, an unwritable file, a network file system, a read replica, a newer schema.
-    `deadline` bounds every call to the database, in seconds.
+    Use it to share one journal between savers, or to set another deadline:
+    `Saver(journal=connect(url, deadline=5))`. What would make the database unusable later is
+    refused now, by name: a missing folder, a file that is not writable or not a database, a network
+    file system, SQLite older than 3.39, a read replica, a wrong secret, a newer schema.
+
+        journal = connect("postgresql://localhost/agents", deadline=5)
+
+    `journal.capabilities` has the limits of the database. Close the journal with `close()`.
+
+    Args:
+        url: The journal: `sqlite:///agents.db`, `postgresql://…` or `d1://…`. By default the value
+            of `PERDURE_URL`.
+        deadline: Seconds that each call to the database may take.
+
+    Raises:
+        BadURL: The URL is not valid, or the database cannot be used.
+        SchemaTooNew: A newer perdure has upgraded the journal.
+        Unavailable: The database does not answer within the deadline.
     """
     journal = connect_later(url, deadline=deadline)
     journal.open()

@@ -24,10 +24,31 @@ from perdure.langchain.policy import (
 class Durable(AgentMiddleware[Any, Any, Any]):
     """Middleware that makes every model call and every tool call of an agent an effect.
 
-    `tools` gives policies by tool name, in place of a tool's own hints: "read" (not recorded),
-    "retry" (called again with the same key), "hold" (a person settles it), or a `Policy`. A call
-    of a tool that has neither hints nor a policy holds the run if its process dies in the middle.
-    Put `Durable` last, so that middleware that retries and falls back sees each call.
+    In a run, under a runtime or with only a `Saver`, a call that was made is not made again: its
+    recorded outcome is returned. A model call is found again by its turn in its task; only a hash
+    of the prompt is stored. A tool call is found again by the id of the call. Inside a tool,
+    `perdure.key()` is the key of its call. Outside a run everything is called plainly. Tools that
+    are effects themselves are not recorded twice.
+
+        durable = Durable(tools={"search": "read"})
+        agent = create_agent(model, tools, middleware=[durable])
+
+    If the process dies in the middle of a model call, the model is called again. In the middle of a
+    tool call, the tool's policy decides; by default the policy is its hints, in the words of MCP:
+    `readOnlyHint` is `read`, `idempotentHint` is `retry`, `destructiveHint` is `hold`. A tool
+    without hints or policy holds the run until a person settles the call, and its exceptions are
+    raised as usual.
+
+    Put `Durable` last in the list, so that middleware that retries, falls back or changes the
+    prompt sees each call.
+
+    Args:
+        tools: Policies by tool name, which take precedence over a tool's hints. `read`: not
+            recorded, called every time. `retry`: called again with the same key. `hold`: a person
+            settles it, after an exception too. Or a `Policy`.
+
+    Raises:
+        BadArgument: A policy is unknown.
     """
 
     def __init__(self, tools: Mapping[str, str | Policy] | None = None) -> None:
@@ -38,6 +59,12 @@ class Durable(AgentMiddleware[Any, Any, Any]):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
+        """Record a model call. LangChain calls it.
+
+        Args:
+            request: The call.
+            handler: Makes the call.
+        """
         call = ModelCall(request, handler)
         calling = call.calling(lambda **_: call.pack(handler(request)))
         return call.unpack(perform(*calling))
@@ -47,6 +74,7 @@ class Durable(AgentMiddleware[Any, Any, Any]):
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
+        """`wrap_model_call`, without blocking the event loop."""
         call = ModelCall(request, handler)
 
         async def function(**_: Any) -> dict[str, Any]:
@@ -57,6 +85,12 @@ class Durable(AgentMiddleware[Any, Any, Any]):
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
     ) -> ToolResult:
+        """Record a tool call. LangChain calls it; pass it to a `ToolNode` of your own.
+
+        Args:
+            request: The call.
+            handler: Makes the call.
+        """
         policy = self.policy(request)
         if policy is None:
             with simulation.harmless_tool(request.tool_call["name"]):
@@ -68,6 +102,7 @@ class Durable(AgentMiddleware[Any, Any, Any]):
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolResult]]
     ) -> ToolResult:
+        """`wrap_tool_call`, without blocking the event loop."""
         policy = self.policy(request)
         if policy is None:
             with simulation.harmless_tool(request.tool_call["name"]):
@@ -80,7 +115,11 @@ class Durable(AgentMiddleware[Any, Any, Any]):
         return call.unpack(await aperform(*call.calling(function)))
 
     def policy(self, request: ToolCallRequest) -> Policy | None:
-        """How a call settles. None: it is not recorded, or the tool is an effect itself."""
+        """Return the policy of a tool call, or `None` if it is not recorded here.
+
+        Args:
+            request: The call.
+        """
         if is_effect_tool(request.tool):
             return None
         name = request.tool_call["name"]
@@ -96,7 +135,18 @@ class Durable(AgentMiddleware[Any, Any, Any]):
 def tool_node(
     tools: Sequence[BaseTool | Callable[..., Any]], durable: Durable | None = None, **options: Any
 ) -> ToolNode:
-    """A `ToolNode` whose calls are effects. `options` are those of `ToolNode`."""
+    """Return a `ToolNode` whose tool calls are effects.
+
+        graph.add_node("tools", tool_node([send], Durable({"send": "hold"})))
+
+    An error that the `ToolNode` handles is a result: the model reads it, and the call counts as
+    made.
+
+    Args:
+        tools: The tools, as for `ToolNode`.
+        durable: The policies of the tools. By default `Durable()`.
+        **options: Other arguments of `ToolNode`.
+    """
     wraps = durable or Durable()
     return ToolNode(
         tools,

@@ -16,32 +16,37 @@ from perdure.types import Record, Retry
 
 @dataclass(frozen=True)
 class Policy:
-    """How the calls of a tool settle.
+    """What to do about the calls of a tool, for `Durable(tools={name: Policy(…)})`.
 
-    key           returns a business key from the arguments, by name; it guards across runs and
-                  threads
-    unknown       what to do about an unknown outcome: "retry" or "hold"
-    retry         how often to try before an exception is final and recorded. None: it is raised at
-                  once, and the next call, by LangChain or the runtime, is made
-    timeout       seconds, or a timedelta, for one attempt
-    record        what to store of the arguments: their names, or a `Record`
-    trust_errors  with unknown="hold": an exception means that nothing happened, so that only a call
-                  that was cut off holds the run
+    Raises:
+        BadArgument: `unknown` or `timeout` is not valid.
     """
 
     key: Callable[..., Any] | None = None
+    """A function of the tool's arguments, by name, that returns a business key. The same key is
+    called once across runs and threads: a second call gets the outcome of the first."""
     unknown: Literal["retry", "hold"] = "retry"
+    """What to do about a call with an unknown outcome: call it again with the same key (`retry`),
+    or hold the run until a person settles it (`hold`)."""
     retry: Retry | None = None
+    """How often perdure tries a call that raised; the last exception is recorded. `None`: an
+    exception is raised at once and not recorded, and retries are left to LangChain and to the
+    run."""
     timeout: float | timedelta | None = None
+    """Limit for one attempt, in seconds or as a timedelta."""
     record: Record | Collection[str] | None = None
+    """What to store of the arguments: their names, or a `Record`. By default everything but
+    secrets."""
     trust_errors: bool = False
+    """With `unknown="hold"`: an exception means that nothing happened, so only a call that was cut
+    off holds the run."""
 
     def __post_init__(self) -> None:
         check_unknown(self.unknown)
         seconds_of(self.timeout)
 
     def spec(self, tool: str) -> EffectSpec:
-        """The effect that a call of this tool is."""
+        """Return the effect that a call of this tool is. Internal."""
         return EffectSpec(
             f"tool {tool}",
             unknown=self.unknown,

@@ -56,20 +56,42 @@ _OPEN: WeakValueDictionary[tuple[str, str], ReflectionExecutor] = WeakValueDicti
 
 
 class ReflectionExecutor(ContextManaged):
-    """Background reflections that survive the process.
+    """Runs LangMem's background reflections so that they survive the process.
 
-    reflector    the result of `create_memory_store_manager()`, any Runnable, a graph, an object
-                 with an `invoke` method, a function; or the name of one: a graph of the `Runtime`,
-                 or "module:name"
-    namespace    where it writes, with variables such as "{user_id}"; by default the reflector's own
-    store        where its memories are; by default the reflector's own, else that of the first
-                 graph that submits
-    journal      a URL or a `Runtime`; `PERDURE_URL` by default
-    name         the same in every process that shares the work; by default made of reflector and
-                 namespace
-    retry        how often a reflection that raised is tried, and when; then it is held
-    timeout      limit for one attempt
-    concurrency  how many reflections run at once in this process
+    It replaces LangMem's executor. Each reflection is a run in the journal: on disk when `submit`
+    returns, and resumed by the next process. An executor that is made with a store resumes what is
+    pending by itself. While a reflector runs, its writes to the store are staged; they are applied
+    when it has ended. If store and journal share a database, the memories and the fact that they
+    are written are one transaction.
+
+        executor = ReflectionExecutor(manager, store=store)
+        executor.submit({"messages": messages}, config, after_seconds=1800)
+
+    Executors with the same name share their reflections, in any number of processes; each
+    reflection is run by one of them. In a namespace one reflection runs at a time. Make the
+    executor after a fork, not before.
+
+    Args:
+        reflector: The result of `create_memory_store_manager()`, a Runnable, a graph, an object
+            with an `invoke` method, or a function; any of them may be async. Or the name of one: a
+            graph of the `Runtime`, or `"module:name"`, looked up when a reflection begins.
+        namespace: Where it writes, as text or a tuple of texts, with variables such as
+            `"{user_id}"` that `submit` fills from `config["configurable"]`. By default the
+            reflector's.
+        store: The LangGraph store of the memories. By default the reflector's, or that of the first
+            graph that submits. Without a store nothing starts; after a minute with reflections
+            pending, a warning is logged.
+        journal: A URL, or a `Runtime`, which `shutdown` does not close. By default the value of
+            `PERDURE_URL`.
+        name: The name of the executor, the same in every process that shares its work. By default
+            it is made of the reflector and the namespace. Give different work different names.
+        retry: How often a reflection that raised is tried; then it is held. By default 5 attempts,
+            after pauses of 2, 4, 8 and 16 seconds.
+        timeout: Limit for one attempt.
+        concurrency: How many reflections run at once in this process.
+
+    Raises:
+        BadArgument: An argument is not valid.
     """
 
     def __init__(
@@ -142,12 +164,34 @@ class ReflectionExecutor(ContextManaged):
         after_seconds: float = 0,
         thread_id: Any = FROM_CONFIG,
     ) -> Reflection:
-        """Accept a reflection: when this returns, it is on disk.
+        """Accept a reflection. When this returns, it is on disk.
 
-        It starts in `after_seconds`, in this process or another. A later reflection of the same
-        conversation (`thread_id`, by default that of `config`) and namespace replaces it unless it
-        has begun; without a conversation nothing replaces it. A node that runs again after a crash
-        submits once.
+        A later reflection of the same conversation and namespace replaces it, in one transaction,
+        unless it has begun. So submit the whole conversation, not only its last message. A node
+        that runs again after a crash submits once.
+
+            executor.submit({"messages": messages}, after_seconds=1800)
+
+        The texts, numbers and booleans in the config's `configurable` and `metadata` are stored,
+        and so are its tags. Keys that begin with `__`, and keys named like a secret, are left out.
+
+        Args:
+            payload: What the reflector is called with: messages, or other data that can be stored.
+            config: The config with the variables of the namespace. In a node, by default that of
+                the node.
+            after_seconds: Delay in seconds, by the wall clock: a reflection that comes due while no
+                process runs starts at the next start.
+            thread_id: The conversation. By default the `thread_id` of the config. `None`: it
+                belongs to no conversation, and nothing replaces it.
+
+        Returns:
+            A future of the result, in whatever process it runs. You need not keep it.
+
+        Raises:
+            BadArgument: A variable of the namespace is missing in the config, or an argument is not
+                valid.
+            Unserializable: The payload cannot be stored.
+            Closed: The executor was shut down.
         """
         config = config or current_config() or {}
         self._check_open()
@@ -171,7 +215,22 @@ class ReflectionExecutor(ContextManaged):
         offset: int = 0,
         namespace: str | Namespace | None = None,
     ) -> list[dict[str, Any]]:
-        """Search the memories in the store."""
+        """Search the memories in the store.
+
+        Args:
+            query: What to search for, if the store has an index.
+            filter: Keys and values that a memory must have.
+            limit: Maximum number of memories.
+            offset: How many to skip.
+            namespace: Where to search. In a node, by default the executor's namespace, filled from
+                the config of the node.
+
+        Returns:
+            The memories as dicts, as LangMem's executor returns them.
+
+        Raises:
+            BadArgument: The namespace has variables, and no config fills them.
+        """
         store, where = self._graph.required_store(), self._search_namespace(namespace)
         found = store.search(where, query=query, filter=filter, limit=limit, offset=offset)
         return [item.dict() for item in found]
@@ -185,17 +244,25 @@ class ReflectionExecutor(ContextManaged):
         offset: int = 0,
         namespace: str | Namespace | None = None,
     ) -> list[dict[str, Any]]:
-        """Search the memories in the store, without blocking the event loop."""
+        """`search`, without blocking the event loop."""
         store = StagingStore(self._graph.required_store())
         where = self._search_namespace(namespace)
         found = await store.asearch(where, query=query, filter=filter, limit=limit, offset=offset)
         return [item.dict() for item in found]
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Stop working. What is not due yet is left for the next start; without `wait`, what is due
-        as well. `cancel_futures` cancels the reflections that this executor accepted and whose
-        futures are still held. When this returns, no reflector uses the store. In an event loop use
-        `await executor.ashutdown()`, or `async with`.
+        """Stop working, and leave what is not due for the next start.
+
+        When this returns, no reflector uses the store, so the store can be closed. Futures of
+        reflections that are left raise `ReflectionLeft`. In an event loop use `await
+        executor.ashutdown()`, or `async with`. A process that ends without it leaves everything for
+        the next start.
+
+        Args:
+            wait: Finish the reflections that are due. With `False` they are left too, and a running
+                one is given back.
+            cancel_futures: Cancel reflections that this executor accepted, that have not begun, and
+                whose future is still held.
         """
         with self._lock:
             if self._closed:
@@ -218,7 +285,7 @@ class ReflectionExecutor(ContextManaged):
             self._runtime.close()
 
     def close(self) -> None:
-        """`shutdown()`, which leaving a `with` or `async with` block does too."""
+        """`shutdown()`. Leaving a `with` or `async with` block does the same."""
         self.shutdown()
 
     # -- what LangMem's executor lacks
@@ -228,25 +295,55 @@ class ReflectionExecutor(ContextManaged):
         await asyncio.to_thread(self.shutdown, wait, cancel_futures=cancel_futures)
 
     def pending(self, *, after: Pending | None = None, limit: int = PAGE) -> list[Pending]:
-        """List the reflections under this name that have not ended, oldest first, at most `limit`.
-        `after` is the last one of the page before."""
+        """List the reflections of this name that have not ended, of every process, oldest first.
+
+        Args:
+            after: The last reflection of the previous page.
+            limit: Maximum number to return, 100 by default.
+
+        Raises:
+            Closed: The executor was shut down.
+        """
         self._check_open()
         plan = self._runtime.reflections.pending(self.name, after, check_limit(limit))
         return self._runtime.journal.run(plan)
 
     def cancel(self, id: str) -> None:
-        """Cancel a reflection. A running one stops before it writes, if it still can."""
+        """Cancel a reflection. A running one stops before it writes, if it still can.
+
+        Args:
+            id: The id of the reflection, which is the id of its run.
+
+        Raises:
+            WrongState: The reflection has ended.
+            NotFound: This executor has no such reflection.
+        """
         self._check_open()
         self._cancel_once(id)
 
     def retry(self, id: str) -> None:
-        """Try a held reflection again."""
+        """Try a held reflection again.
+
+        Args:
+            id: The id of the reflection.
+
+        Raises:
+            WrongState: The reflection is not held.
+            NotFound: This executor has no such reflection.
+        """
         self._check_open()
         self._retry_once(id)
         self._runtime.look_now()
 
     def use(self, store: BaseStore) -> None:
-        """Set the store if the executor has none, and start running reflections."""
+        """Set the store if the executor has none, and start running reflections.
+
+        Args:
+            store: The LangGraph store of the memories.
+
+        Raises:
+            Closed: The executor was shut down.
+        """
         with self._lock:
             self._check_open()
             if self._graph.store is None:
@@ -359,8 +456,13 @@ class ReflectionExecutor(ContextManaged):
 
 
 class LocalReflectionExecutor(ReflectionExecutor):
-    """`ReflectionExecutor` with the name and the arguments of LangMem's class: the second is the
-    store. `options` are the keyword arguments of `ReflectionExecutor`."""
+    """`ReflectionExecutor` with the name and the arguments of LangMem's class.
+
+    Args:
+        reflector: As for `ReflectionExecutor`.
+        store: The LangGraph store of the memories.
+        **options: The keyword arguments of `ReflectionExecutor`.
+    """
 
     def __init__(self, reflector: Any, store: BaseStore | None = None, **options: Any) -> None:
         super().__init__(reflector, store=store, **options)
@@ -383,9 +485,22 @@ def resume_pending_reflections(executor: ReflectionExecutor, store: BaseStore) -
     """Resume the reflections that were pending when a process ended, and return them.
 
     Overdue reflections start at once, the others when they are due. The journal hands each
-    reflection to one worker, so calling this twice, or in two processes, runs nothing twice.
+    reflection to one worker, so calling this twice, or in two processes, runs nothing twice. An
+    executor that was made with a store resumes by itself: this call is for an application that sets
+    the store later, or wants the list.
 
-    An executor created with a store resumes by itself. This call gives `store` to one without.
+        resume_pending_reflections(executor, store)  # once, at start-up
+
+    Args:
+        executor: An executor of this package. LangMem's own keeps its queue in memory, so it has
+            nothing to resume.
+        store: The store, used if the executor has none.
+
+    Returns:
+        The pending reflections, oldest first.
+
+    Raises:
+        BadArgument: The executor is LangMem's own, or `store` is not a LangGraph store.
     """
     if not isinstance(executor, ReflectionExecutor):
         raise BadArgument(

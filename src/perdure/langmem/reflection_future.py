@@ -13,21 +13,27 @@ from perdure.types import ENDED, Run, State
 
 
 class Reflection(Future[Any]):
-    """The result of a reflection, in whichever process it runs.
+    """The future of a reflection. It follows the reflection in any process.
 
-    It is cancelled when a later reflection of its conversation replaces it. The caller need not
-    hold on to it.
+    A `concurrent.futures.Future`. Its result is what the reflector returned, if that can be stored,
+    otherwise `None`. It is cancelled when a later reflection of its conversation replaces it. It
+    raises `ReflectionFailed` if the reflection is held, and `ReflectionLeft` if the executor was
+    shut down first.
     """
 
     def __init__(self, id: str, executor: str, cancel_run: Callable[[str], bool]) -> None:
         super().__init__()
         self.id, self._executor, self._cancel_run = id, executor, cancel_run
+        # When to read whether the reflection has ended, by the monotonic clock.
         self.check_at = 0.0
-        """When to read whether the reflection has ended, by the monotonic clock."""
         self._lock = threading.RLock()
 
     def cancel(self) -> bool:
-        """Cancel the reflection, unless it is running or has ended."""
+        """Cancel the reflection, unless it is running or has ended.
+
+        Returns:
+            Whether it is cancelled.
+        """
         if self.done():
             return self.cancelled()
         return self._cancel_run(self.id) and self._set_cancelled()
@@ -40,7 +46,7 @@ class Reflection(Future[Any]):
         return self.cancelled()
 
     def settle(self, run: Run) -> None:
-        """Set the outcome of the run, if it has one."""
+        """Set the outcome of the run, if it has one. Internal."""
         if self.done():
             return
         with contextlib.suppress(Exception):  # the caller cancelled it at the same moment
@@ -52,7 +58,7 @@ class Reflection(Future[Any]):
                 self.set_exception(ReflectionFailed(self.id, run.reason or str(run.error)))
 
     def abandon(self, error: Error | None = None) -> None:
-        """Fail the future, by default with `ReflectionLeft`: this process no longer waits."""
+        """Fail the future, by default with `ReflectionLeft`. Internal."""
         if not self.done():
             with contextlib.suppress(Exception):
                 self.set_exception(error or ReflectionLeft(self.id, self._executor))

@@ -51,17 +51,20 @@ TARGET, JUDGE = "target", "judge"
 
 @dataclass(frozen=True)
 class Result:
-    """How the target did for one example, in one repetition."""
+    """The result of one example in one repetition."""
 
     example: Example
+    """The example."""
     repetition: int
-    """From 1."""
+    """The number of the repetition, from 1."""
     run_id: str = ""
     """The run of the target; empty if it was not started yet."""
     thread_id: str = ""
+    """The thread of that run."""
     state: State | None = None
     """The state of that run. If it is held or paused, a person must act; then evaluate again."""
     output: Any = None
+    """What the target returned."""
     error: str | None = None
     """Why the run failed, or is held."""
     scores: Mapping[str, Score] = field(default_factory=dict)
@@ -71,7 +74,9 @@ class Result:
     is_judged: bool = False
     """Whether every evaluator has been asked."""
     began_at: datetime | None = None
+    """When the run was accepted."""
     ended_at: datetime | None = None
+    """When the run ended."""
 
     @property
     def is_over(self) -> bool:

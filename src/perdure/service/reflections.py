@@ -35,15 +35,21 @@ class Pending:
     """A reflection that has not ended, as it was when it was read."""
 
     id: str
+    """The id of the reflection, which is the id of its run."""
     executor: str
+    """The name of its executor."""
     namespace: tuple[str, ...]
+    """Where it writes."""
     thread_id: str | None
-    """The conversation's thread."""
+    """The conversation, if it belongs to one."""
     state: State
-    """pending, running, waiting (for another reflection in its namespace) or held."""
+    """`pending`, `running`, `waiting` for another reflection in its namespace, or `held`."""
     due_at: datetime | None
+    """When it starts."""
     submitted_at: datetime
+    """When it was submitted."""
     attempts: int
+    """How many attempts were made."""
     error: RunError | None
     """The error of the last attempt."""
     reason: str | None

@@ -9,10 +9,14 @@ from perdure.times import milliseconds, moment
 
 
 class Clock:
-    """Time for a runtime: `Runtime(..., clock=Clock())`.
+    """A clock that moves only when a test moves it: `Runtime(…, clock=Clock())`.
 
-    Move it between two ticks. What is being driven while it jumps over the end of its lease looks
-    abandoned, and is taken over.
+    Move it between two ticks. A run that is driven while the clock jumps past its lease looks
+    abandoned, and is taken over. Time limits of steps and budgets of ticks are measured in real
+    time.
+
+    Args:
+        at: The time to start at, with a time zone. By default now.
     """
 
     def __init__(self, at: datetime | None = None) -> None:
@@ -20,17 +24,28 @@ class Clock:
         self._moving = threading.Lock()
 
     def now(self) -> int:
+        """Return the time in milliseconds since 1970. The runtime calls it."""
         return self._at
 
     @property
     def time(self) -> datetime:
+        """The time, in UTC."""
         return moment(self._at)
 
     def advance(self, by: timedelta) -> None:
-        """Move on; backwards too, as clocks of real machines do."""
+        """Move the clock forward; with a negative duration backward, as real clocks do at times.
+
+        Args:
+            by: How far.
+        """
         with self._moving:
             self._at += round(by.total_seconds() * 1000)
 
     def move_to(self, at: datetime) -> None:
+        """Set the clock to a time.
+
+        Args:
+            at: The time, with a time zone.
+        """
         with self._moving:
             self._at = milliseconds(at)

@@ -13,18 +13,32 @@ from perdure.journal.sql import templates
 
 
 def points() -> list[str]:
-    """Every point there is: before and after each statement, and around the commit."""
+    """List all points at which `crash_at` can kill a process.
+
+    These are `<statement>.before` and `<statement>.after` for each statement of the journal, and
+    `commit.before` and `commit.after`.
+    """
     names = [*templates(), "commit"]
     return [f"{name}.{side}" for name in names for side in ("before", "after")]
 
 
 @contextlib.contextmanager
 def crash_at(point: str, n: int = 1) -> Iterator[None]:
-    """Inside, the n-th time this process comes to `point`, it dies by SIGKILL.
+    """Kill this process with SIGKILL at a named point, inside a `with` block.
 
-    Use it in a process of its own: nothing is cleaned up, which is the purpose. `points()` lists
-    what there is, such as `let_go.before` or `commit.after`; `effect send.before` and
-    `effect send.after` are around the call of an effect's function.
+    Use it in a separate process: nothing is cleaned up, as in a real crash. Then look at the
+    journal from another process.
+
+        with crash_at("insert_wait.after"):
+            runtime.blocking.tick()
+
+    Args:
+        point: One of `points()`, or `effect NAME.before` and `effect NAME.after`, around the call
+            of an effect's function.
+        n: Die the n-th time this process comes to the point.
+
+    Raises:
+        BadArgument: There is no such point.
     """
     if point not in points() and not point.startswith("effect "):
         raise BadArgument(f"There is no point {point!r}; see perdure.testing.points().")

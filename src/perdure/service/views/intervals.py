@@ -24,20 +24,22 @@ LEVEL = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure with its confidence interval."""
+    """A figure with its 95 % confidence interval."""
 
     value: float
+    """The mean, share or difference."""
     low: float | None
-    """None, as `high` is: a single observation has no interval."""
+    """The lower end of the interval. `None`, as `high` is, for a single observation."""
     high: float | None
+    """The upper end of the interval."""
     n: int
-    """Observations; pairs, if it is a difference of pairs."""
+    """How many observations; for a difference of pairs, how many pairs."""
     share: bool = False
-    """Whether it is a share, or a difference of two."""
+    """Whether it is a share, or a difference of two shares."""
 
     @property
     def apart_from_zero(self) -> bool:
-        """Whether the interval leaves zero out: a difference that is more than chance."""
+        """Whether the interval excludes zero: a difference that is more than chance."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 

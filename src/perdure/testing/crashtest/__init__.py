@@ -37,16 +37,33 @@ __all__ = [
 
 
 def crashtest(graph: Any, input: Any = None, **options: Any) -> Report:
-    """Kill an agent at every point, and report. `report.check()` fails a test with the findings.
+    """Kill an agent at every point, let it recover, and report what was duplicated or lost.
 
-    `graph` is a place, `module:name`, or a graph or function at the top level of a module.
-    The options are those of `CrashTest`.
+    The agent runs in real processes that die by SIGKILL before and after every statement of the
+    journal and around every effect; so do the processes that recover. Each trial has a fresh
+    journal. The agent really acts, once per trial: point it at a sandbox.
+
+        report = perdure.testing.crashtest("agents:campaign", {"contact": 7})
+        report.check()
+
+    Args:
+        graph: The place of the graph, `module:name`; or a graph or function at the top level of a
+            module that other processes can import. It may be a `StateGraph`, a compiled graph, an
+            `@entrypoint`, or a function without arguments that returns one.
+        input: The input of the run, as JSON data.
+        **options: The keyword arguments of `CrashTest`.
+
+    Returns:
+        The results. `report.check()` fails a test with the findings.
+
+    Raises:
+        BadArgument: Other processes cannot find the graph, or there is nothing to test.
     """
     return CrashTest(place_of(graph), input, **options).run()
 
 
 def place_of(graph: Any) -> str:
-    """The `module:name` under which another process finds the same thing."""
+    """Return the `module:name` under which another process finds the same object."""
     if isinstance(graph, str):
         return graph
     if inspect.isfunction(graph):

@@ -40,14 +40,32 @@ ATTEMPTS = 3
 
 
 class CrashTest:
-    """Kills one agent on one database at every point, and judges the results.
+    """One crash test of one agent on one database. `crashtest` makes and runs it.
 
-    `place` is `module:name`; another process imports the module. `recovery` is the number of points
-    of each recovery to kill at as well, or "all". `limit` takes that many points: first those
-    around what leaves the process, then others, evenly spread. Without an `answer`, whatever is
-    asked is agreed to. `ignore` names keys of the result that are not compared. `harmless` names
-    lines or files whose outward actions may repeat. `deadline` is in seconds, for each process.
-    With `stock`, LangGraph's own saver drives the graph, resumed with `None` or with the `input`.
+    Args:
+        place: The graph, as `module:name`; other processes import the module.
+        input: The input of the run, as JSON data.
+        url: A PostgreSQL server: each trial gets its own database there, which is dropped
+            afterwards. By default SQLite files in a temporary folder. Not D1.
+        stock: Drive the graph with LangGraph's own saver instead of perdure, to compare.
+        resume: With `stock`, how the graph is resumed after a kill: with `None`, or with its
+            `input` again.
+        answer: The answer to every question to a person. By default an answer that agrees.
+        context: LangGraph's runtime context of the run.
+        recovery: How many points of each recovery to kill at as well, or `"all"`.
+        limit: Kill at this many points: first those around what leaves the process, then others,
+            evenly spread. By default all.
+        ignore: Keys (`created_at`) or paths (`state.messages[0].id`) of the result that are not
+            compared.
+        harmless: Places whose outward actions may repeat: `FILE`, `FILE:LINE` or `effect NAME`,
+            also with `*`.
+        deadline: Seconds that each process may take.
+        jobs: How many trials run at once. By default the number of CPUs, at most 8.
+        progress: Called with the current activity, the trials done, the trials planned, and the
+            last trial.
+
+    Raises:
+        BadArgument: An argument is not valid.
     """
 
     def __init__(
@@ -95,8 +113,14 @@ class CrashTest:
         self._begin = time.time_ns() // 1_000_000
 
     def run(self) -> Report:
-        """Kill the agent at every point. Raises `BadArgument` if there is nothing to test. Ctrl-C
-        ends the test early; the report has what is known by then."""
+        """Kill the agent at every point, and report. Ctrl-C ends the test early.
+
+        Returns:
+            The results; after Ctrl-C, those known by then.
+
+        Raises:
+            BadArgument: There is nothing to test.
+        """
         begun = time.monotonic()
         with databases(self._url) as places:
             self._progress("importing the agent", 0, 0, None)

@@ -16,7 +16,9 @@ class Point:
     """The n-th time that a process reaches a named place."""
 
     name: str
+    """The statement, commit, saver call or effect, and the side: `insert_wait.after`."""
     n: int = 1
+    """The number of the time."""
     phase: str = field(default="", compare=False)
     """Where the run is then, in words: `in node mail, after effect send`."""
     near: int = field(default=0, compare=False)
@@ -75,9 +77,13 @@ class Finding:
     """Something wrong: what, how, and the line of the agent's code if there is one."""
 
     problem: Problem
+    """The kind of problem."""
     what: str
+    """What happened."""
     where: str = ""
+    """The line of the agent's code, as `FILE:LINE`; empty if it is not known."""
     detail: str = ""
+    """More about it."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +91,13 @@ class Calls:
     """Counts of the calls of one effect in a trial."""
 
     once: int = 0
+    """Calls as often as without a kill."""
     again: int = 0
     """Called again with the key of the first call: the far side can tell."""
     twice: int = 0
     """Called more often than without a kill, without a key."""
     lost: int = 0
+    """Calls that are missing."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +105,13 @@ class Trial:
     """One run of the agent, killed at one point, or at a second one while it recovered."""
 
     kills: tuple[Point, ...]
+    """The points at which it was killed."""
     state: str
     """How the run ended: `done`, `held`, `failed`, `waiting`, or `stuck`."""
     findings: tuple[Finding, ...] = ()
+    """What is wrong."""
     effects: Mapping[str, Calls] = field(default_factory=dict)
+    """The calls of each effect, by its name."""
     models: int = 0
     """Model calls beyond those of the baseline."""
     equal: bool | None = None
@@ -108,15 +119,20 @@ class Trial:
     reason: str = ""
     """Why it is held, or what it failed with."""
     printed: str = ""
+    """What the agent printed."""
     reached: bool = True
+    """Whether a process came to the point."""
     seconds: float = 0.0
+    """How long the trial took."""
 
     @property
     def called_again(self) -> bool:
+        """Whether an effect was called again with its key."""
         return any(calls.again for calls in self.effects.values())
 
     @property
     def outcome(self) -> Outcome:
+        """The worst finding of the trial, or `ok`."""
         found = [Outcome(one.problem.value) for one in self.findings]
         if self.state == "held":
             found.append(Outcome.HELD)
@@ -127,6 +143,7 @@ class Trial:
         return max(found, key=SEVERITY.__getitem__, default=Outcome.OK)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the trial as JSON data."""
         found = {"outcome": self.outcome, **asdict(self)}
         found["models_repeated"] = found.pop("models")
         found["printed"] = self.printed if self.findings else ""

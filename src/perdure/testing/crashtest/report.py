@@ -33,10 +33,14 @@ PRINTED_LINES = 12
 
 
 class Report(Results):
-    """The results of a crash test, and their presentation."""
+    """The results of a crash test. `str(report)` shows them as text."""
 
     def check(self) -> None:
-        """Raise `AssertionError` with the findings as its message, if there are any."""
+        """Fail a test if something was found.
+
+        Raises:
+            AssertionError: There are findings; they are the message.
+        """
         if not self.ok:
             raise AssertionError(f"\n{self}")
 
@@ -46,8 +50,12 @@ class Report(Results):
         return buffer.getvalue()
 
     def print(self, console: Console, *, verbose: bool = False) -> None:
-        """Print a table of phases, the findings and the verdict. With `verbose`, statements of the
-        journal in place of phases."""
+        """Print a table of phases, the findings and the verdict.
+
+        Args:
+            console: Where to print, of rich.
+            verbose: Name the statements of the journal instead of phases.
+        """
         where = f"driven by {escape(self.driver)} on {self.database}, {self.seconds:.0f} s"
         console.print(f"[bold]{escape(self.place)}[/] {where}")
         if self.trials:
@@ -66,11 +74,11 @@ class Report(Results):
             )
 
     def to_html(self) -> str:
-        """One self-contained page with every finding and every trial."""
+        """Return a self-contained page with every finding and every trial."""
         return html.page(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, as JSON."""
+        """Return everything as JSON data."""
         return {
             "place": self.place,
             "driver": self.driver,

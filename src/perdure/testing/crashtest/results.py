@@ -20,7 +20,9 @@ class FindingGroup:
     """One kind of finding, and its trials."""
 
     finding: Finding
+    """What is wrong."""
     trials: tuple[Trial, ...]
+    """The trials that show it."""
 
     @property
     def points(self) -> list[Point]:
@@ -31,15 +33,18 @@ class FindingGroup:
 
 @dataclass
 class Results:
-    """The `trials` are in the order of the points, first those with one kill, then those with a
-    second one during recovery."""
+    """The fields of a `Report`."""
 
     place: str
+    """The graph, as `module:name`."""
     driver: str
+    """What drove the graph: perdure, or LangGraph."""
     database: str
+    """The database of the trials."""
     state: str = ""
     """How the run ends without a kill."""
     result: Any = None
+    """The result without a kill."""
     tally: Tally = field(default_factory=Tally)
     """What happens without a kill."""
     reached: int = 0
@@ -47,15 +52,20 @@ class Results:
     points: list[Point] = field(default_factory=list)
     """The points of the kills: all of them, unless there was a limit."""
     trials: list[Trial] = field(default_factory=list)
+    """Every trial, in the order of the points; first those with one kill, then those with a second
+    kill during recovery."""
     findings: tuple[Finding, ...] = ()
     """What is wrong without a kill."""
     printed: str = ""
+    """What the agent printed, if the run without a kill did not end."""
     interrupted: bool = False
+    """Whether the test was ended early."""
     seconds: float = 0.0
+    """How long the test took."""
 
     @property
     def ok(self) -> bool:
-        """Every result is equal, and nothing was duplicated or lost. A held run is fine."""
+        """Whether every result is equal, and nothing was duplicated or lost. A held run is fine."""
         return not self.interrupted and not self.groups()
 
     @property

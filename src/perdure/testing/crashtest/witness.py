@@ -9,11 +9,16 @@ report: Callable[[str], None] | None = None
 
 
 def outside(what: str) -> None:
-    """Report to the crash test that something happened outside: "mail to ana", "row 7 written".
+    """Report to a crash test that something happened outside the process.
 
-    It does nothing without a crash test. In one, the same text more often than in a run without a
-    kill is a duplicate, and less often is a loss. It returns when the judge, another process, has
-    it.
+    For actions that Python's audit events do not show, such as those of a C library. The same text
+    more often than in a run without a kill is a duplicate, less often is a loss. It returns when
+    the judge, another process, has it. Without a crash test it does nothing.
+
+        perdure.testing.outside("mail to ana")
+
+    Args:
+        what: A description of the action, the same each time.
     """
     if report is not None:
         report(str(what))
