@@ -442,7 +442,7 @@ def how(durable: Durable, given: BaseTool | None, name: str = "send") -> str:
     """What a middleware makes of a tool, in a word."""
     call: Any = {"name": name, "args": {}, "id": "c", "type": "tool_call"}
     policy = durable.policy(ToolCallRequest(call, given, {}, None))  # type: ignore[arg-type]
-    return "read" if policy is None else policy.unknown
+    return "read" if policy is None else policy.spec(name).unknown
 
 
 @pytest.mark.parametrize(
@@ -472,7 +472,14 @@ def test_the_mapping_has_the_last_word() -> None:
     assert how(Durable({"send": "read"}), given) == "read"
     assert how(Durable({"send": "retry"}), given) == "retry"
     assert how(Durable({"send": Policy(unknown="hold")}), None) == "hold"
+    assert how(Durable({"send": Policy(unknown="retry")}), None) == "retry"
     assert how(Durable({"other": "read"}), given) == "hold"
+
+
+def test_a_policy_with_a_key_still_holds_a_call_that_was_cut_off() -> None:
+    """A business key guards other runs; only `unknown="retry"` says that a repeat is harmless."""
+    spec = Policy(key=lambda to: to).spec("send")
+    assert (spec.unknown, spec.trust_errors) == ("hold", True)
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,10 @@ class Policy:
     key: Callable[..., Any] | None = None
     """A function of the tool's arguments, by name, that returns a business key. The same key is
     called once across runs and threads: a second call gets the outcome of the first."""
-    unknown: Literal["retry", "hold"] = "retry"
+    unknown: Literal["retry", "hold"] | None = None
     """What to do about a call with an unknown outcome: call it again with the same key (`retry`),
-    or hold the run until a person settles it (`hold`)."""
+    or hold the run until a person settles it (`hold`). `None`, as for a tool without a policy: a
+    call that was cut off holds the run, and an exception means that nothing happened."""
     retry: Retry | None = None
     """How often perdure tries a call that raised; the last exception is recorded. `None`: an
     exception is raised at once and not recorded, and retries are left to LangChain and to the
@@ -42,25 +43,30 @@ class Policy:
     off holds the run."""
 
     def __post_init__(self) -> None:
-        check_unknown(self.unknown)
+        if self.unknown is not None:
+            check_unknown(self.unknown)
         seconds_of(self.timeout)
 
     def spec(self, tool: str) -> EffectSpec:
         """Return the effect that a call of this tool is. Internal."""
         return EffectSpec(
             f"tool {tool}",
-            unknown=self.unknown,
+            unknown=self.unknown or "hold",
             retry=self.retry or ONCE,
             timeout=seconds_of(self.timeout),
             record=record_of(self.record),
             keeps_errors=self.retry is not None,
-            trust_errors=self.trust_errors,
+            trust_errors=self.trust_errors or self.unknown is None,
         )
 
 
-NAMED: dict[str, Policy | None] = {"read": None, "retry": Policy(), "hold": Policy(unknown="hold")}
+NAMED: dict[str, Policy | None] = {
+    "read": None,
+    "retry": Policy(unknown="retry"),
+    "hold": Policy(unknown="hold"),
+}
 """Policies by name. None: not recorded, but called every time."""
-UNSAID = Policy(unknown="hold", trust_errors=True)
+UNSAID = Policy()
 """For a tool without hints or a mapping. A call that was cut off holds the run, since a second one
 may do harm. An exception is left to LangChain."""
 ONLY_STATE = frozenset(["langchain.agents.middleware.todo"])
