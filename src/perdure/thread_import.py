@@ -5,7 +5,7 @@ each crash leaves behind:
 
     before a checkpoint      the ones before it; the next import goes on there
     its writes, not itself   writes that no checkpoint has; the next import deletes them first
-    after the last one       the whole thread; the next import does nothing
+    after the last one       the whole thread, perhaps without its record; the next import makes it
 
 Only types that the target's saver allows are loaded from the source: nothing else in it is run.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import sqlite3
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,9 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from perdure.checkpoint import operations
 from perdure.checkpoint.config import configurable
 from perdure.errors import BadArgument, Error, TypeNotAllowed
+from perdure.journal.clock import JournalClock
+from perdure.journal.ids import random_number
+from perdure.operations import threads as thread_records
 from perdure.saver import Saver
 from perdure.serde.redaction import hide_in_url
 
@@ -87,7 +91,8 @@ def import_threads(
 
     Every checkpoint of every namespace is copied in order, with its pending writes, metadata and
     open questions. The source is only read, apart from columns that its own release adds when it is
-    opened. A thread that cannot be copied is listed with the reason, nothing of it is stored, and
+    opened. A type that a script stored as `__main__.Name` is read as the allowed type of that name.
+    A thread that cannot be copied is listed with the reason, nothing of it is stored, and
     the others are copied. After a crash, or when the source has grown, call it again: only what is
     missing is stored.
 
@@ -135,6 +140,7 @@ def _import_thread(source: _Source, target: Saver, thread_id: str) -> ImportedTh
                 "first, or leave it."
             )
         waiting = _carry(source, target, thread_id, missing, sorted(there))
+        _add_record(target, thread_id)
     except Error as error:
         return ImportedThread(thread_id, refused=str(error))
     finally:
@@ -169,6 +175,15 @@ def _carry(
         raise
     answered = [channel for _, channel, _ in newest.pending_writes or ()]
     return INTERRUPT in answered
+
+
+def _add_record(target: Saver, thread_id: str) -> None:
+    """Make the record of a thread, so that lists of threads have it before its first run."""
+    now = JournalClock(target.journal).now()
+    content = thread_records.ThreadContent()
+    target.journal.do(
+        thread_records.create(target.serializer, thread_id, content, random_number(), now)
+    )
 
 
 def _add_writes(source: _Source, target: Saver, thread_id: str, place: Place) -> None:
@@ -282,7 +297,36 @@ def _opened(source: str | BaseCheckpointSaver[Any], target: Saver) -> Iterator[_
     if isinstance(source, BaseCheckpointSaver):
         yield _Source(source)
         return
-    serde = JsonPlusSerializer(allowed_msgpack_modules=target.serializer.codec.allowlist.types)
+    types = target.serializer.codec.allowlist.types
+    with _script_types(types) as also:
+        serde = JsonPlusSerializer(allowed_msgpack_modules=[*types, *also])
+        with _open(source, serde) as found:
+            yield found
+
+
+@contextlib.contextmanager
+def _script_types(types: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Let types that a script stored as `__main__.Name` be found: as the allowed types of these
+    names, if there is one of each. Yields the names under which they are found."""
+    script = sys.modules["__main__"]
+    modules: dict[str, list[str]] = {}
+    for module, name in types:
+        modules.setdefault(name, []).append(module)
+    added: list[tuple[str, str]] = []
+    for name, (module, *others) in modules.items():
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type) and not others and not hasattr(script, name):
+            setattr(script, name, kind)
+            added.append(("__main__", name))
+    try:
+        yield added
+    finally:
+        for _, name in added:
+            delattr(script, name)
+
+
+@contextlib.contextmanager
+def _open(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
     scheme = source.partition(":")[0] if ":" in source else ""
     if scheme in ("postgresql", "postgres"):
         opened = _open_postgres(source, serde)

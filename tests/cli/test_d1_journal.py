@@ -155,7 +155,7 @@ def test_every_command_works_on_a_journal_on_d1(
     evaluate(command, tmp_path)
 
     make_threads(tmp_path / "old.db")
-    assert command("import", "old.db").done.out.startswith("1 thread in the journal, 2 checkpoints")
+    assert command("import", "old.db").done.out.startswith("1 thread imported, 2 new checkpoints")
     assert "the newest" in command("migrate", "--check").done.out
     assert "invariants hold" in command("doctor").done.out
     assert (
@@ -303,7 +303,7 @@ def test_threads_of_the_public_saver_are_imported_from_its_exported_database(
     export(empty_d1_url, tmp_path / "old.db")
 
     told = command("import", str(tmp_path / "old.db"), "--at", sqlite_url).done.out
-    assert told.startswith("2 threads in the journal, 4 checkpoints")
+    assert told.startswith("2 threads imported, 4 new checkpoints")
     assert "1 thread waiting; 0 not imported" in told
     with perdure.Saver(sqlite_url) as ours:
         here = builder.compile(checkpointer=ours)

@@ -70,9 +70,11 @@ def import_(
         print(f"not imported: thread {printable(one.id)!r}: {printable(one.refused or '')}")
     imported = len(done.threads) - len(done.refused)
     print(
-        f"{count(imported, 'thread')} in the journal, {count(done.checkpoints, 'checkpoint')} of "
-        f"them new; {count(len(done.waiting), 'thread')} waiting; {len(done.refused)} not imported."
+        f"{count(imported, 'thread')} imported, {count(done.checkpoints, 'new checkpoint')}; "
+        f"{count(len(done.waiting), 'thread')} waiting; {len(done.refused)} not imported."
     )
+    if any("is not allowed" in (one.refused or "") for one in done.refused):
+        print("Allow types with --allow MODULE:CLASS, or name the Runtime of their graph in --at.")
     if start is not None and done.waiting:
         print(
             f"Each that waits has a run of {printable(start)}. Its question is in `perdure inbox` "
