@@ -146,7 +146,7 @@ def ask(
     if response_schema is not None and not isinstance(response_schema, dict):
         from pydantic import TypeAdapter
 
-        _warn_of_refusal(response_schema)
+        _note_refusal(response_schema)
         adapter = TypeAdapter[Any](response_schema)
         response_schema = adapter.json_schema()
     elif response_schema is not None:
@@ -431,27 +431,25 @@ def _read(segment: Segment, make: Callable[[], T]) -> T:
     return segment.reads.read_next(task.namespace, task.attempt, task.checkpoint_id, make)
 
 
-_WARNED: set[type] = set()
+_NOTED: set[type] = set()
 
 
-def _warn_of_refusal(schema: Any) -> None:
-    """Warn, before a person answers, that the answer could not be stored if a node returned it.
-
-    Only a warning: the node may use the answer and return something else.
-    """
+def _note_refusal(schema: Any) -> None:
+    """Say, before a person answers, that the answer could not be stored if a node returned it. The
+    node may well use the answer and return something else."""
     if (segment := _segment()) is None:
         return
     for cls in classes_in(schema):
-        if cls in _WARNED or not is_storable_kind(cls):
+        if cls in _NOTED or not is_storable_kind(cls):
             continue
-        _WARNED.add(cls)
+        _NOTED.add(cls)
         try:
             adapter_for(cls)
             segment.serializer.codec.allowlist.check(cls.__module__, cls.__qualname__, "an answer")
         except Error as error:
-            log.warning(
-                "ask(response_schema=%s) returns an object that a node cannot return: %s Or return "
-                "its fields.",
+            log.info(
+                "ask(response_schema=%s): nodes may use the answer's fields. To return the object "
+                "itself, allow its type: %s",
                 cls.__name__,
                 error,
             )

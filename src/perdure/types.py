@@ -425,7 +425,8 @@ class Actor(str):
 
     __slots__ = ("address", "via")
     via: str | None
-    """How the decision was made: `browser`, `link`, `api` or `command line`. None: Python."""
+    """How the decision was made: `browser`, `link`, `api` or `command line`. None: Python. A token
+    that gives another name than its own is there too: `api, token backend`."""
     address: str | None
     """The network address it came from, if any."""
 

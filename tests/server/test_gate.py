@@ -31,6 +31,12 @@ async def private(api: ApiDep) -> dict[str, Any]:
     return {"who": api.caller.identity, "configurable": api.caller.configurable}
 
 
+@declared.get("/actor")
+async def actor(api: ApiDep, by: str | None = None) -> dict[str, str | None]:
+    found = api.actor(by)
+    return {"by": str(found), "via": found.via}
+
+
 @declared.post("/scoped/{scope}")
 async def scoped(scope: Scope, api: ApiDep) -> None:
     api.require(scope)
@@ -204,6 +210,17 @@ async def test_without_origins_a_preflight_request_is_refused(sqlite_url: str) -
 
 
 # -- tokens
+
+
+async def test_a_token_that_acts_for_somebody_is_recorded_with_the_name_it_gives(
+    sqlite_url: str,
+) -> None:
+    async with opened(sqlite_url) as rt, client_of(app_with(rt, declared)) as http:
+        token = {"x-api-key": await create(rt, "answer", name="backend")}
+        for by, via in [("", "api"), ("?by=backend", "api"), ("?by=ada", "api, token backend")]:
+            found = (await http.get(f"/actor{by}", headers=token)).json()
+            assert found == {"by": by.removeprefix("?by=") or "backend", "via": via}
+
 
 WRONG = {"x-api-key": "perdure_wrong"}
 

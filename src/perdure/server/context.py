@@ -59,10 +59,14 @@ class Api:
             raise ApiError(403, message)
 
     def actor(self, given: str | None = None) -> Actor:
-        """The actor to record: the authenticated user, the given name, or the token's name."""
-        is_user = self.caller.user is not None
-        name = self.caller.identity if is_user else given or self.caller.identity
-        return Actor(name or "", via="api", address=self.address)
+        """The actor to record: the authenticated user, the given name, or the token's name.
+
+        A token may act for others, so a name that it gives is recorded with the token's.
+        """
+        own, is_user = self.caller.identity, self.caller.user is not None
+        name = own if is_user else given or own
+        via = "api" if name == own or own is None else f"api, token {own}"
+        return Actor(name or "", via=via, address=self.address)
 
     async def authorize(self, resource: str, action: str, value: dict[str, Any]) -> Filters | None:
         """Call the `langgraph_sdk.Auth` handlers. They may change `value`, and return conditions on
