@@ -25,12 +25,12 @@ from perdure.testing.postgres import local_postgres
 PAGE = Path(__file__).parent.parent / "docs" / "evidence" / "crash-matrix.md"
 SHAPES = {
     "chain": "three nodes in a row, two effects each",
-    "branches": "two branches side by side, two effects each, and a node after them",
-    "gathered": "three coroutines side by side in one node (`asyncio.gather`), two effects each",
-    "fan_out": "four tasks made by `Send`, and a node that joins them",
+    "branches": "two parallel branches, two effects each, and a node after them",
+    "gathered": "three concurrent coroutines in one node (`asyncio.gather`), two effects each",
+    "fan_out": "four tasks created by `Send`, and a node that joins them",
     "subgraph": "a graph inside a graph, effects in both",
     "loop": "a loop of two turns: effect, question to a person (`interrupt`), effect, in one node",
-    "functional": "`@entrypoint` with `@task`s in a row and side by side",
+    "functional": "`@entrypoint` with `@task`s in sequence and in parallel",
     "agent": "`create_agent` with tools, made durable by the middleware alone",
 }
 DRIVERS: dict[str, dict[str, Any]] = {
@@ -188,15 +188,15 @@ SAMPLE = """
 `make crash-matrix` takes all points, on both databases.
 """
 INTRO = """
-Agents of every shape that LangGraph has are killed with SIGKILL before and after every statement of
-the journal and around every effect. A new process recovers each run, and is killed too. The same
-agents run with LangGraph's own saver (`durability="sync"`), killed at the calls of its saver and
-around the same effects, and resumed with `invoke(None)` or `invoke(input)`. A ledger in another
-process counts after how many kills each of these happened:
+Agents of every shape that LangGraph supports are killed with SIGKILL before and after every
+statement of the journal and around every effect. A new process recovers each run, and is killed
+too. The same agents run with LangGraph's own saver (`durability="sync"`), killed at the calls to
+its saver and around the same effects, and resumed with `invoke(None)` or `invoke(input)`. A ledger
+in another process counts the kills after which each of these happened:
 
 - **duplicated**: something happened twice, and no key lets the far side recognise it;
 - **lost**: the run ended, but something did not happen;
-- **different**: the run ended with another result than without a kill, for example because an
+- **different**: the run ended with a different result than without a kill, for example because an
   answer reached the wrong branch;
 - **unrecoverable**: the run did not end;
 - **again, with its key**: the call was made, but its outcome was not on disk yet, so it was made
@@ -219,7 +219,7 @@ DBOS runs the graph of two branches in a workflow, with the effects as steps. It
 each step, once or several times, and started again with the same executor. Its steps have no key. A
 step that was killed in the middle and made again counts as "again", not as duplicated.
 
-Timing is left to chance, so counts may differ by a few between runs. perdure's zeros may not.
+Timing is left to chance, so counts may differ by a few between runs. perdure's zeros must not.
 """
 
 

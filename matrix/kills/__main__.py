@@ -181,8 +181,8 @@ sync, truncate, delete, lock, send or receive never happens. SQLite and libpq ar
 A file outside the journal, the "world", records what really happened. Each trial is judged at its
 end:
 
-- **silent duplicates**: something happened more often than it should. A far side that knows keys
-  does an order once per key, however often it arrives (**again, with the key**);
+- **silent duplicates**: something happened more often than it should have. A far side that honours
+  keys carries out an order once per key, however often it arrives (**again, with the key**);
 - **lost**: every run ended, but something did not happen;
 - **stranded**: a run did not end, is held without saying what to settle, or `doctor` finds a
   violated invariant;
@@ -194,7 +194,7 @@ end:
 
 - sets, whose order differs between processes, and equal parallel calls, in one node and in a
   `ToolNode`;
-- loops, fan-out, questions, sleeps, signals, one of them to itself, and the outbox;
+- loops, fan-out, questions, sleeps, signals (one of them to itself) and the outbox;
 - a child run for each member of a set, joined later;
 - effects that are keyed, verified, held, transactional or guarded by a business key, and two that
   always raise with an unknown outcome;
@@ -204,7 +204,7 @@ end:
 `HumanInTheLoopMiddleware`.
 
 A simulated person answers, approves, sends the signal, cancels, and settles unknown outcomes after
-a look into the world. These actions are killed in the middle as well.
+looking at the world. These actions are killed in the middle as well.
 """
 MADE = """
 `make kills` runs this again and writes this page. This run took {minutes:.0f} minutes on {cores}
@@ -212,11 +212,11 @@ cores with Python {python}, SQLite {sqlite}, langgraph {langgraph}, langchain {l
 {seed}. A trial has one to three kills.
 
 Operations: *journal* is a write, sync, truncate or delete of SQLite's files, *lock* a lock on them,
-*send* and *receive* are traffic of PostgreSQL's connections, and *world* is the write or sync with
-which something happens outside.
+*send* and *receive* are traffic of PostgreSQL's connections, and *world* is the write or sync that
+makes something happen outside.
 
-Timing is left to chance. The same seed draws the same operations, but may find the process in
-another place. The zeros may not differ.
+Timing is left to chance. The same seed draws the same operations, but may find the process at a
+different point. The zeros must not differ.
 """
 
 
