@@ -86,9 +86,9 @@ def start(
     """Start a run and print its id.
 
     The run is durable when its id is printed; workers drive it. A missing journal is created.
-    Without an input the run goes on from the last checkpoint of its thread. A Runtime or a project
-    in --at refuses a graph that it does not have. With a URL the name cannot be checked: a note
-    says if no worker has driven this graph lately.
+    Without an input the run continues from the last checkpoint of its thread. A Runtime or a
+    project in --at refuses a graph that it does not have. With a URL the name cannot be checked: a
+    note warns you if no worker has driven this graph recently.
     """
     from perdure.types import State
 
