@@ -382,7 +382,7 @@ def now() -> datetime:
 
 
 def random() -> float:
-    """Return a random number from 0 up to 1. It stays the same when the node runs again.
+    """Return a random number from 0 to 1. It stays the same when the node runs again.
 
     It is recorded as `now` is.
     """

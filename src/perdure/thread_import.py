@@ -90,11 +90,11 @@ def import_threads(
     """Copy threads from another LangGraph checkpointer into a journal, to continue them there.
 
     Every checkpoint of every namespace is copied in order, with its pending writes, metadata and
-    open questions. The source is only read, apart from columns that its own release adds when it is
-    opened. A type that a script stored as `__main__.Name` is read as the allowed type of that name.
-    A thread that cannot be copied is listed with the reason and not stored at all; the others are
-    copied. After a crash, or when the source has grown, call it again: only what is
-    missing is stored.
+    open questions. The source is only read, except that LangGraph's own saver may add columns when
+    it opens an older database. A type that a script stored as `__main__.Name` is read as the
+    allowed type of that name. A thread that cannot be copied is listed with the reason and not
+    stored at all; the others are copied. After a crash, or when the source has grown, call it
+    again: only what is missing is stored.
 
         with Saver("sqlite:///agents.db") as saver:
             graph = builder.compile(checkpointer=saver)  # allows its types

@@ -62,7 +62,7 @@ class ReflectionExecutor(ContextManaged):
     returns, and resumed by the next process. An executor created with a store resumes pending
     reflections automatically. While a reflector runs, its writes to the store are staged; they are
     applied when it has ended. If store and journal share a database, the memories and the record
-    that they were written are one transaction.
+    of the write are one transaction.
 
         executor = ReflectionExecutor(manager, store=store)
         executor.submit({"messages": messages}, config, after_seconds=1800)
