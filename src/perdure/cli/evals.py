@@ -325,7 +325,7 @@ def export(
     """Write the examples of a dataset.
 
     An example keeps its id in LangSmith, so a second export updates it. Examples that you remove
-    here remain in LangSmith. CSV holds texts only, and neither answers nor signals.
+    here remain in LangSmith. CSV holds text only, without answers or signals.
     """
     from perdure.evals import Dataset, formats, langsmith_datasets
 
@@ -347,7 +347,7 @@ def export(
 def from_runs(
     dataset: Into,
     run: Annotated[
-        list[str] | None, Argument(metavar="RUN", help=IDS_HELP, show_default="all that fit")
+        list[str] | None, Argument(metavar="RUN", help=IDS_HELP, show_default="all that match")
     ] = None,
     at: At = None,
     expected: Annotated[

@@ -105,7 +105,7 @@ def answer(
     ] = None,
     by: By = None,
 ) -> None:
-    """Answer a question of a run.
+    """Answer a run's question.
 
     An answer is checked against the question's schema, and accepted once.
     """

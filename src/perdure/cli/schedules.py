@@ -39,7 +39,7 @@ def schedules(
         str | None, Option(metavar="JSON|@FILE|-", help="With --add: input of its runs.")
     ] = None,
     remove: Annotated[
-        str | None, Option(metavar="NAME", help="Remove this schedule. Its runs stay.")
+        str | None, Option(metavar="NAME", help="Remove this schedule. Its runs are kept.")
     ] = None,
     disable: Annotated[
         str | None,

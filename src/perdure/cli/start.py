@@ -52,7 +52,7 @@ def start(
             "--metadata",
             "--label",
             metavar="KEY=VALUE",
-            help="Metadata to find the run by; repeatable. The value is JSON, or else a text.",
+            help="Metadata to find the run by; repeatable. The value is JSON, or else plain text.",
         ),
     ] = None,
     tag: Annotated[list[str] | None, Option(metavar="TAG", help="A tag; repeatable.")] = None,
@@ -80,7 +80,10 @@ def start(
     ] = False,
     json: Annotated[
         bool,
-        Option("--json", help="Print the run as JSON; with --wait as it ended, with its output."),
+        Option(
+            "--json",
+            help="Print the run as JSON; with --wait, in its final state and with its output.",
+        ),
     ] = False,
 ) -> None:
     """Start a run and print its id.
