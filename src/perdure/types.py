@@ -426,8 +426,8 @@ class Actor(str):
 
     __slots__ = ("address", "via")
     via: str | None
-    """How the decision was made: `browser`, `link`, `api` or `command line`. None: Python. A token
-    that gives another name than its own is there too: `api, token backend`."""
+    """How the decision was made: `browser`, `link`, `api` or `command line`. None: Python. If
+    a token acts under a name other than its own, the token is named too: `api, token backend`."""
     address: str | None
     """The network address it came from, if any."""
 
