@@ -227,7 +227,7 @@ workflow) is on disk, and workers will finish it.""",
         """\
 {count} runs, one after another by one caller, and by {crowd} callers at once in one process
 (`asyncio.gather` of `start`, and of `enqueue_async`), which share commits in perdure. No worker
-runs meanwhile. The DBOS client has a pool of 20 connections, and its SQLite file is in WAL mode.""",
+runs at the same time. The DBOS client has a pool of 20 connections, and its SQLite file is in WAL mode.""",
     ),
     "drive": Text(
         "Runs and steps per second",

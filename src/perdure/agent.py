@@ -53,7 +53,7 @@ _NOTHING: Any = object()
 
 
 def sleep(until: timedelta | datetime) -> None:
-    """Wait until a time. No process, thread or connection is held meanwhile.
+    """Wait until a time. No process, thread or connection is held while it waits.
 
     Under a runtime the wait is a row, and any worker can continue the run. The node runs again from
     its first line when the time is up. With a time in the past, this returns at once. By the
@@ -180,7 +180,7 @@ def wait_for(
     """Wait for a signal to this thread, and return its value.
 
     A signal that came before the node got here counts; the oldest is taken first, and each is
-    delivered once. No process is held meanwhile, and the node runs again from its first line
+    delivered once. No process is held while it waits, and the node runs again from its first line
     afterwards.
 
         reply = perdure.wait_for("reply", timeout=timedelta(days=7))
@@ -232,10 +232,10 @@ def join(
 ) -> Any:
     """Wait until other runs have ended, and return their outputs. Only under a runtime.
 
-    No process is held meanwhile. The end of a run and the wake-up of the run that joins it are one
-    commit. Any run of the journal can be joined, not only a child; but not this run itself, or one
-    that is queued behind it on its thread. Two runs that join each other wait forever. A run that
-    is `held` has not ended.
+    No process is held while it waits. The end of a run and the wake-up of the run that joins it are
+    one commit. Any run of the journal can be joined, not only a child; but not this run itself, or
+    one that is queued behind it on its thread. Two runs that join each other wait forever. A run
+    that is `held` has not ended.
 
         child = await runtime.start("research", {"topic": topic})
         found = perdure.join(child)

@@ -1244,7 +1244,7 @@ class Client(ContextManaged):
 
         Args:
             run_id: The id of the run.
-            grace: How long the current step may go on, 10 seconds by default.
+            grace: How long the current step may continue, 10 seconds by default.
             by: Who pauses it; it is in the event.
 
         Returns:
@@ -1280,7 +1280,7 @@ class Client(ContextManaged):
 
         Args:
             run_id: The id of the run.
-            grace: How long the current step may go on, 10 seconds by default.
+            grace: How long the current step may continue, 10 seconds by default.
             reason: Why; it is in `Run.reason` and in the event.
             by: Who cancels it; it is in the event.
 
