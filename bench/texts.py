@@ -42,8 +42,8 @@ PAGES = {
     "core": Page(
         "The saver and the runtime",
         """\
-perdure's saver next to LangGraph's own ("stock"), and its runtime next to DBOS. Ratios are the
-result. Milliseconds depend on the machine.""",
+perdure's saver next to LangGraph's own ("stock"), and its runtime next to DBOS. The ratios are
+what matters; milliseconds depend on the machine.""",
         (
             *("steps", "bytes", "turns", "load", "concurrent", "fsyncs", "import"),
             *("accept", "drive", "recovery", "due", "sleeping"),
@@ -59,8 +59,8 @@ of an agent's time.""",
     "reflections": Page(
         "Reflections",
         """\
-What thousands of pending [reflections](../guides/memory.md) cost: to submit one more, to start a
-process, and in memory.""",
+What thousands of pending [reflections](../guides/memory.md) cost when submitting one more, when
+starting a process, and in memory.""",
         ("reflections",),
     ),
     "campaign": Page(
@@ -97,8 +97,8 @@ savers, with the blocking and the asynchronous methods: `tests/neighbours/test_c
         "Traces and metrics",
         """\
 What [traces](../guides/tracing.md) and [metrics](../guides/metrics.md) add to a step that does
-nothing. 0.1 ms is less than 1 % of a step that calls a model. With neither, nothing is imported and
-no statement returns or stores more.""",
+nothing. 0.1 ms is less than 1 % of a step that calls a model. If both are off, nothing is imported
+and no statement returns or stores anything extra.""",
         ("observing",),
     ),
     "server": Page(
@@ -110,11 +110,11 @@ The [server](../guides/serving.md) next to `langgraph dev`, with one client and 
         """\
 ## Where perdure is slower, and why
 
-* **Creating runs.** Before the reply, a run is validated, authorised and on disk. This takes CPU
+* **Creating runs.** Before the reply, a run is validated, authorised and stored on disk. This takes CPU
   time on the event loop and in the thread that commits. On PostgreSQL the client, the server and
   the database also share two cores.
 * **One client.** It waits for each reply before it sends the next request, so each run that it
-  creates waits for a commit of its own, and each read of a state goes to a reader thread and back.
+  creates waits for a separate commit, and each read of a state goes to a reader thread and back.
 * **Streaming messages.** With `messages` among the stream modes, LangGraph leaves its short path
   for a single task and calls a handler for every node. The graph here calls no model, so nothing
   hides that cost.""",
@@ -138,16 +138,16 @@ TEXTS = {
     "steps": Text(
         "Time per super-step",
         """\
-Time of one super-step that appends 1 KB to a list, until its checkpoint is in the database. "× stock"
+Time for one super-step that appends 1 KB to a list, until its checkpoint is in the database. "× stock"
 compares with LangGraph's own saver with `sync` on the same database.""",
         """\
 A graph of one node runs {steps} super-steps. Each appends 1 KB of incompressible text to an
 `operator.add` list. The clock runs from `invoke` or `ainvoke` until all checkpoints are in the
-database, in `async` modes too. "Stores nothing" is a saver with empty methods: it shows what
-LangGraph spends for any saver. "One fsync" only writes and syncs 4 KB at every checkpoint: the
+database, in `async` modes too. "Stores nothing" is a saver with empty methods: it shows the
+time LangGraph spends on any saver. "One fsync" only writes and syncs 4 KB at every checkpoint: the
 floor for any saver that waits for the disk at every step. {floor} perdure's `sync` makes one fsync
-per step too (see [Fsyncs per super-step](#fsyncs-per-super-step)). Encoding, SQL and the hand-over
-between threads come on top.""",
+per step too (see [Fsyncs per super-step](#fsyncs-per-super-step)). Encoding, SQL and the handover
+between threads are extra.""",
     ),
     "bytes": Text(
         "Bytes on disk",
@@ -158,19 +158,19 @@ so the payload is {payload}.""",
 A `MessagesState` chat with incompressible text. SQLite: the size of the closed file after
 `wal_checkpoint(TRUNCATE)`. PostgreSQL: the sum of `pg_total_relation_size` over the saver's tables,
 with indexes and TOAST, without VACUUM. The size of the empty tables is listed separately and not
-counted. Ours include those of the runtime. "DeltaChannel" is LangGraph's beta channel in place of
-the reducer of `MessagesState`. Counted once, because bytes have no noise.""",
+counted. perdure's include those of the runtime. "DeltaChannel" is LangGraph's beta channel in place of
+the reducer of `MessagesState`. Measured once, because sizes do not vary.""",
     ),
     "turns": Text(
         "Turn 10 against turn {late:,}",
         """\
-How much slower a turn of the same chat gets until there are {messages:,} messages in the state.""",
+How much slower a turn of the same chat gets as the state grows to {messages:,} messages.""",
         """\
 Medians of {around} turns around turn 10 and around turn {late:,}, contenders alternating turn by
 turn. "Saver" is the wall time inside the saver's methods, summed over threads. It includes waiting
 for the interpreter lock, which LangGraph's own thread holds for longer when there are more
 messages. "Saver's CPU" leaves out all waiting. Neither includes what `auto` and `async` do in the
-background. perdure really ran the {late:,} turns, in one process. The state of the other savers was
+background. perdure actually ran all {late:,} turns, in one process. The state of the other savers was
 extended by one `update_state`, because {late:,} real turns would fill gigabytes, so their histories
 are shorter.
 
@@ -183,7 +183,7 @@ each list element is still the same object. Without these checks the growth woul
     "load": Text(
         "Loading the latest state",
         """\
-A new saver loads the latest state of a thread with 10 up to {most:,} checkpoints. The stock savers
+A new saver loads the latest state of a thread with 10 to {most:,} checkpoints. The stock savers
 are faster. They store a growing list whole at every step, which is why they stop at {stop:,}
 checkpoints here.""",
         """\
@@ -199,14 +199,14 @@ Super-steps per second of {threads} LangGraph threads in one process, with one s
         """\
 {threads} asyncio tasks, each with a thread and a loop of {steps} super-steps with a 100-byte state.
 "No checkpointer" is the ceiling that LangGraph itself sets. The stock PostgreSQL saver has an
-`AsyncConnectionPool` of 10. Everything runs in one interpreter, so a saver costs its CPU time per
-step. On PostgreSQL, perdure's is mostly psycopg's (about 20 µs per statement, three statements per
-step). The database server has the other core.""",
+`AsyncConnectionPool` of 10. Everything runs in one interpreter, so the cost of a saver is its CPU
+time per step. On PostgreSQL, most of perdure's is spent in psycopg (about 20 µs per statement,
+three statements per step). The database server runs on the other core.""",
     ),
     "fsyncs": Text(
         "Fsyncs per super-step",
         """\
-How often the disk is synced in the loop of {steps} super-steps above (sync API).""",
+Number of disk syncs in the loop of {steps} super-steps above (sync API).""",
         """\
 Opening and closing are not counted. SQLite: calls of the VFS's `xSync`, including checkpoints of
 the WAL, in a separate process. PostgreSQL: growth of `pg_stat_wal.wal_sync`, which does not include
@@ -215,34 +215,35 @@ the syncs of the checkpointer.""",
     "import": Text(
         "Import",
         """\
-What `import perdure` adds to the start of Python. LangGraph is only imported when it is needed.""",
+What `import perdure` adds to Python's start-up time. LangGraph is only imported when it is needed.""",
         """\
 Whole processes, started in turns.""",
     ),
     "accept": Text(
         "Time to accept a run",
         """\
-Time of `await Runtime.start(...)`, next to DBOS's `enqueue`. When either returns, the run (the
+Time for `await Runtime.start(...)`, next to DBOS's `enqueue`. When either returns, the run (the
 workflow) is on disk, and workers will finish it.""",
         """\
 {count} runs, one after another by one caller, and by {crowd} callers at once in one process
 (`asyncio.gather` of `start`, and of `enqueue_async`), which share commits in perdure. No worker
-runs meanwhile. The DBOS client has a pool of 20 connections, and its SQLite file is in WAL mode.""",
+runs at the same time. The DBOS client has a pool of 20 connections, and its SQLite file is in WAL mode.""",
     ),
     "drive": Text(
         "Runs and steps per second",
         """\
 Worker processes empty a backlog: {noops} no-op runs of one node each, then {loops} runs of {steps}
-super-steps each. DBOS has workflows without a step, and workflows of {steps} steps. "LangGraph
+super-steps each. DBOS runs workflows without a step, and workflows of {steps} steps. "LangGraph
 alone" stores nothing. It is the ceiling for anything that runs LangGraph.""",
         """\
 The no-op runs are not equal work. A DBOS workflow without a step stores its input and its output. A
 LangGraph run makes three checkpoints and the writes of two tasks, each fenced and with its event. A
-third of our time is LangGraph's own.
+third of perdure's time is spent in LangGraph itself.
 
-The backlog is accepted first. Then the workers, already started and warm, begin, and the clock runs
-until the last run is done in the database. All functions are plain and do nothing. Each process has
-{crowd} runs in hand. DBOS is configured as its documentation says for several processes: one queue
+The backlog is accepted first. Then the workers, already started and warm, begin to work, and the
+clock runs until the database shows the last run as done. All functions are plain and do nothing.
+Each process drives {crowd} runs at a time. DBOS is configured as its documentation says for several
+processes: one queue
 (`worker_concurrency={crowd}`, polled every 20 ms instead of every second), an executor id per
 process, no conductor, no telemetry. Its SQLite file is switched to WAL, which makes it faster.
 
@@ -254,20 +255,20 @@ share the cores.""",
     "recovery": Text(
         "Recovery after SIGKILL",
         """\
-{workers} worker processes with {runs} runs in hand are killed at once. A new worker finishes all of
+{workers} worker processes with {runs} runs in progress are killed at once. A new worker finishes all of
 them.""",
         """\
-Each run is in the middle of its only node, which never returns in those workers. At the kill the
-clock starts, and a new worker on the same host, imported and connected but idle until then, begins
-to work. Its node does nothing. The clock stops when the last run is done. The new worker has {hand}
-runs in hand at a time, which is the default.""",
+Each run is in the middle of its only node, which never returns in those workers. The clock starts
+at the kill, when a new worker on the same host, imported and connected but idle until then, begins
+to work. Its node does nothing. The clock stops when the last run is done. The new worker drives
+{hand} runs at a time, which is the default.""",
     ),
     "due": Text(
         "Looking for due runs",
         """\
-Time a worker needs to look for due runs and claim them, while 1,000 up to {most} runs sleep.""",
+Time a worker needs to look for due runs and claim them, while 1,000 to {most} runs sleep.""",
         """\
-The two operations `look` and `claim` on an open journal. One run was really put to sleep. The
+The two operations `look` and `claim` on an open journal. Only one run was actually put to sleep. The
 others are copies of its row with different ids and times, made with one SQL statement, followed on
 PostgreSQL by the ANALYZE that autovacuum would run. "Nothing due": all sleep for days. A worker
 would not even send the claim. "{some} due": {some} random runs are made due before each look and
@@ -281,7 +282,7 @@ its journal, of the process that put those {most} to sleep, and of a process tha
 to their end instead.""",
         """\
 Measured after a garbage collection and after glibc returned free memory. The growth of the last two
-is bounded caches and memory that the allocator keeps. "Objects" is the growth in live Python
+comes from bounded caches and memory that the allocator keeps. "Objects" is the growth in live Python
 objects per run put to sleep, from {warm} runs, when the caches are full, to {most}.""",
     ),
     "commits": Text(
@@ -293,8 +294,8 @@ all effects in one step. Median, with the mean in parentheses.""",
 A run of {count} effects whose functions do nothing. If the function asks for its key, to pass it
 on, the outcome is written with the next commit: that of the next intent, or of the end of the run.
 Otherwise the effect waits for its outcome to be committed, because the far side could not recognise
-a second attempt. With `durability="sync"` every outcome and every checkpoint is waited for. The
-writes of a transactional effect are committed with its outcome, but not with the checkpoint before.
+a second attempt. `durability="sync"` waits for every outcome and every checkpoint. The
+writes of a transactional effect are committed with its outcome, but not with the preceding checkpoint.
 
 Commits are counted by the journal, from one call to the next. The mean is slightly higher because a
 worker also renews its lease, looks for other work, and commits whatever has waited for 20 ms.
@@ -307,10 +308,10 @@ and growth of `pg_stat_wal.wal_sync`, minus those of a run of one effect.""",
 Effects per second in one worker process, next to DBOS steps: one run of {alone:,} effects alone, and
 {crowd} runs of {together} each at once. The functions do nothing.""",
         """\
-A node calls its effects one after another, as a DBOS workflow calls its steps. The worker is started
-and warm. The clock runs from accepted to done in the database. Both engines call "plain" functions
-in threads and "coroutines" on the event loop. DBOS is configured as in
-[Runs and steps per second](core.md#runs-and-steps-per-second).
+A node calls its effects one after another, as a DBOS workflow calls its steps. The worker is
+started and warm. The clock runs from accepting the run until the database shows it as done. Both
+engines call "plain" functions in threads and "coroutines" on the event loop. DBOS is configured as
+in [Runs and steps per second](core.md#runs-and-steps-per-second).
 
 DBOS stores a step once, after the call. perdure stores an effect before the call, with its arguments
 and under the run's lease, and after it, with an event. "Keyed" effects ask for their key, as they
@@ -324,12 +325,12 @@ database server.""",
 What durability adds to an agent whose model takes {thinks:.0f} ms to answer. The overhead is the median of
 all rounds, with the smallest and the largest in parentheses.""",
         """\
-An agent made with `langchain.agents.create_agent` asks its model {turns} times and calls a tool after
-each answer but the last. The model answers after an `asyncio.sleep`, the tool returns at once. "No
-durability" is `ainvoke` without middleware or checkpointer. "Idle middleware" adds middleware that
-only passes calls on, which has a price in LangChain. The others use `perdure.langchain.Durable()`,
-so each call of the model and of the tool is an effect, and run under the runtime, from before
-`start` to after `tick`.""",
+An agent made with `langchain.agents.create_agent` asks its model {turns} times and calls a tool
+after each answer but the last. The model answers after an `asyncio.sleep`, the tool returns at
+once. "No durability" is `ainvoke` without middleware or checkpointer. "Idle middleware" adds
+middleware that only passes calls on, which LangChain does not do for free. The others use
+`perdure.langchain.Durable()`, so each call of the model and of the tool is an effect, and run under
+the runtime, from before `start` to after `tick`.""",
     ),
     "observing": Text(
         "Cost per step",
@@ -347,10 +348,10 @@ is the CPU time of this process.""",
         "Pending reflections",
         """\
 `perdure.langmem.ReflectionExecutor` with {many} pending reflections in its journal. LangMem's
-`LocalReflectionExecutor` keeps its queue in memory and waits for no disk.""",
+`LocalReflectionExecutor` keeps its queue in memory and does not wait for a disk.""",
         """\
-{real} of the reflections were really submitted. The others are copies of their rows, made with SQL, due
-in a month.
+{real} of the reflections were actually submitted. The others are copies of their rows, made with
+SQL, due in a month.
 
 *Submit*: from the call to its return, when the reflection is on disk, {each} in each of {rounds}
 rounds. "New" reflections belong to conversations without a pending one, of many users. "Replace"
@@ -363,7 +364,7 @@ the constructor to the call of the reflector. The import of `perdure.langmem`, w
 LangChain and LangMem, comes before and is listed separately.
 
 *Memory*: resident memory of that process after a garbage collection and after glibc returned free
-memory, when the first reflection was made and {made} reflections later. The submitting process
+memory, when the first reflection had run and {made} reflections later. The submitting process
 dropped its Futures. "Objects" is its growth in live Python objects per reflection, from the first
 {some} to the last.""",
     ),
@@ -372,7 +373,7 @@ dropped its Futures. "Objects" is its growth in live Python objects per reflecti
         """\
 `langgraph dev` is {versions}.""",
         """\
-Each server is a separate process, started anew in each round. The client is another process on the
+Each server is a separate process, restarted in each round. The client is another process on the
 same machine, with a lean HTTP client. Servers are measured one after another, in rotating order.
 
 *Streaming chat*: a model answers with {tokens} tokens without a pause. "First token" is the time from
@@ -395,11 +396,11 @@ while more requests arrive, and `langgraph dev` leaves most for later.
     "pages": Text(
         "Time per page",
         """\
-From the request to the last byte of the HTML, in the median. A tenth of the runs asks a person, so
+Median time from the request to the last byte of the HTML. A tenth of the runs ask a person, so
 the larger journal has {asked} open questions.""",
         """\
 Two servers in separate processes, with journals of {small} and {large} runs. Most runs are copies of
-a few that were really driven (`bench/ui_journal.py`). One client on the same machine requests each
+a few that were actually driven (`bench/ui_journal.py`). One client on the same machine requests each
 page {rounds} times from each server, in turns. The pages are those that people open, with the filters
 they use most.
 
@@ -410,41 +411,41 @@ what the process uses while nothing happens.""",
     "tick": Text(
         "A tick over sleeping campaign threads",
         """\
-`runtime.tick(limit={some})` of the campaign application, with {least} up to {most} contacts asleep
-between two mails. A tick with {some} due checks each for a reply, has a scripted model write, sends
-{some} mails by SMTP, records everything, and puts the threads to sleep again.""",
+`runtime.tick(limit={some})` of the campaign application, with {least} to {most} contacts asleep
+between two mails. With {some} contacts due, a tick checks each for a reply, lets a scripted model
+write, sends {some} mails by SMTP, records everything, and puts the threads to sleep again.""",
         """\
-Each database has a process that ticks, which is started and has ticked before. It drives ten threads
-at a time. The SMTP server is another process, and each mail is checked to have arrived.
+Each database has its own ticking process, already started and warmed up. It drives ten threads at a
+time. The SMTP server is another process, and the benchmark checks that each mail arrived.
 
-{real} threads of each database were really driven. {some} of them, spread over the tables, become due
-in each round, when a test clock is moved. Each is driven once. The others only sleep: they are copies
-of one sleeping thread's rows in every table of the journal and the application ({rows} rows per
-thread), with their own ids, made with SQL. A checksum binds the content of a row to its thread, so a
-copy could not be driven. PostgreSQL then got the VACUUM and ANALYZE of its autovacuum. SQLite got
-neither. "Nothing due" is a tick while all sleep, the median of {idle} in each round. In each of
-{rounds} rounds every database has its turn, in random order. "CPU" is the CPU time of the process
-that ticks. "On disk" is the size before the first round.
+{real} threads of each database were actually driven. {some} of them, spread over the tables, become
+due in each round, when a test clock is moved. Each is driven once. The others only sleep: they are
+copies of one sleeping thread's rows in every table of the journal and the application ({rows} rows
+per thread), with their own ids, made with SQL. A checksum binds the content of a row to its thread,
+so a copy could not be driven. PostgreSQL then ran VACUUM and ANALYZE, as its autovacuum would.
+SQLite ran neither. "Nothing due" is a tick while all contacts sleep, as the median of {idle} in
+each round. In each of {rounds} rounds every database has its turn, in random order. "CPU" is the
+CPU time of the process that ticks. "On disk" is the size before the first round.
 
 *Memory*: resident memory of that process after a garbage collection and after glibc returned free
 memory.
 
-*Stock LangGraph*: its savers do not know what is due, so a cron job needs a table of its own or has
-to ask every thread. "A table" is `SELECT … WHERE due_at <= ? ORDER BY due_at LIMIT {some}` with an
+*Stock LangGraph*: its savers do not know what is due, so a cron job needs its own table or has to
+ask every thread. "A table" is `SELECT … WHERE due_at <= ? ORDER BY due_at LIMIT {some}` with an
 index, in the file of LangGraph's SQLite saver. The application has to maintain it. "`list()`" walks
 over the saver's checkpoints, {checkpoints} per thread, and reads from the last one when its thread
-wants to wake up. Both only find what is due and drive nothing.""",
+is due to wake up. Both only find due threads and drive nothing.""",
     ),
     "d1": Text(
         "Requests, rows and bytes",
         """\
-D1 ran in workerd {version}, Cloudflare's own server, on this machine. The limits, the latency and the
-bill of a real account were not tried.""",
+D1 ran in workerd {version}, Cloudflare's own server, on this machine. The limits, latency and bill of
+a real account were not tested.""",
         """\
 A proxy between each contender and D1 counts HTTP requests and the bytes of their bodies, adds up the
 rows that D1 reports as read and written (an index entry is a row too), and delays each request by
 {distance} ms, like a nearby data centre. How much perdure commits together depends on that delay.
-Opening and creating the tables is not counted.
+Opening the database and creating the tables are not counted.
 
 *Next to the public saver*: the graph of [time per super-step](core.md#time-per-super-step), whose
 node appends 1 KB in each of {steps} super-steps, counted from `invoke` until the checkpoints are in
@@ -453,14 +454,14 @@ request for each checkpoint, which holds the whole state, and one for each write
 uses its Worker, or the REST API where the table says so. Each is checked to have stored every step.
 
 *The runtime*: medians of {rounds}, in a runtime that has worked before. "Tick with one run" drives a
-run that was started before and shares its requests with no other. "Each further step" is a ninth of
+run that was already started and shares no requests with other runs. "Each further step" is a ninth of
 the difference between ten steps and one, and effects likewise. {due} runs in one tick, ten at a time,
 share their requests, and "per run" is a {due}th of the tick. For "{asleep} asleep" the row of one
 sleeping run was copied with SQL. The idle worker was watched for {watched} s.
 
-*Prices*: {prices} These are Cloudflare's published prices as we knew them in November 2026. Check
-them. "At list price" assumes that nothing is included. "Of the included amount" is the share of the
-monthly allowance that runs out first. CPU time of the Worker, storage and the fee of the plan come on
-top. A request through the REST API is not a request to a Worker.""",
+*Prices*: {prices} These were Cloudflare's published prices in November 2026; check the current
+ones. "At list price" assumes that nothing is included. "Of the included amount" is the share of the
+monthly allowance that runs out first. CPU time of the Worker, storage and the plan's fee are
+extra. A request through the REST API is not a request to a Worker.""",
     ),
 }

@@ -53,12 +53,12 @@ _NOTHING: Any = object()
 
 
 def sleep(until: timedelta | datetime) -> None:
-    """Wait until a time. No process, thread or connection is held meanwhile.
+    """Wait until a time. No process, thread or connection is held while it waits.
 
-    Under a runtime the wait is a row, and any worker goes on with the run. The node runs again from
-    its first line when the time has come. A time that has passed does not wait. A wait is never
-    over early by the journal's clock; workers look every 0.2 seconds, on D1 every 1.5, and a cron
-    as often as it ticks.
+    Under a runtime the wait is a row, and any worker can continue the run. The node runs again from
+    its first line when the time is up. With a time in the past, this returns at once. By the
+    journal's clock, a wait never ends early; workers look every 0.2 seconds, on D1 every 1.5, and a
+    cron as often as it ticks.
 
         perdure.sleep(timedelta(days=3))
 
@@ -66,8 +66,8 @@ def sleep(until: timedelta | datetime) -> None:
     caller resumes.
 
     Args:
-        until: A time with a time zone, or a delay. A delay counts from when the node first got
-            here, however often the node runs again.
+        until: A time with a time zone, or a delay. A delay counts from the first time the node
+            got here, however often the node runs again.
 
     Raises:
         BadArgument: `until` is neither, or has no time zone.
@@ -104,8 +104,8 @@ def ask(
     The question is stored with the checkpoint, and listed by `Client.waits` and in the inbox until
     `Client.answer` answers it. Then the node runs again from its first line, and this returns the
     answer. The answer belongs to what was shown: if the node asks something else when it runs
-    again, that is a new question, and an answer to the old one is refused. So make what is shown in
-    an earlier node or in an effect, and take the time from `now()`.
+    again, that is a new question, and an answer to the old one is refused. So produce the shown
+    value in an earlier node or in an effect, and take the time from `now()`.
 
         decision = perdure.ask({"draft": text}, response_schema=Decision)
 
@@ -117,21 +117,22 @@ def ask(
         value: What the person sees: text, or data that can be stored.
         response_schema: What an answer must look like: a Pydantic model, a TypedDict, a dataclass,
             or a JSON Schema as a dict. An answer that does not fit is refused when it is given. If
-            only the model itself refuses it, the question is asked again.
+            it fits the schema but the model's own validation refuses it, the question is asked
+            again.
         expires: When the question expires, as a time or a delay. By default never.
         unless: The name of a signal to the thread that withdraws the question. A signal that came
             earlier counts too.
-        default: What to return if the question expires or is withdrawn. Without it, this raises
-            then.
+        default: What to return if the question expires or is withdrawn. Without a default, this
+            raises an error.
 
     Returns:
         The answer, as an instance of the model, TypedDict or dataclass; without one, the value as
             it was sent. Or `default`.
 
     Raises:
-        Expired: The question expired, and has no default.
-        TakenBack: A signal withdrew the question, and it has no default; `value` is that of the
-            signal.
+        Expired: The question expired, and there is no default.
+        TakenBack: A signal withdrew the question, and there is no default; `value` is the signal's
+            value.
         BadArgument: The schema is not valid, or a default is given without `expires` and `unless`.
         NotInRun: The call is not in a node of a graph.
         NotDurable: The graph has no checkpointer.
@@ -179,7 +180,7 @@ def wait_for(
     """Wait for a signal to this thread, and return its value.
 
     A signal that came before the node got here counts; the oldest is taken first, and each is
-    delivered once. No process is held meanwhile, and the node runs again from its first line
+    delivered once. No process is held while it waits, and the node runs again from its first line
     afterwards.
 
         reply = perdure.wait_for("reply", timeout=timedelta(days=7))
@@ -231,10 +232,10 @@ def join(
 ) -> Any:
     """Wait until other runs have ended, and return their outputs. Only under a runtime.
 
-    No process is held meanwhile. The end of a run and the wake-up of the run that joins it are one
-    commit. Any run of the journal can be joined, not only a child; but not this run itself, or one
-    that is queued behind it on its thread. Two runs that join each other wait forever. A run that
-    is `held` has not ended.
+    No process is held while it waits. The end of a run and the wake-up of the run that joins it are
+    one commit. Any run of the journal can be joined, not only a child; but not this run itself, or
+    one that is queued behind it on its thread. Two runs that join each other wait forever. A run
+    that is `held` has not ended.
 
         child = await runtime.start("research", {"topic": topic})
         found = perdure.join(child)
@@ -243,8 +244,8 @@ def join(
 
     Args:
         *runs: Runs, or their ids; or one list of them.
-        timeout: When to stop waiting, as a time or a delay. By default never. The runs go on.
-        default: What to return after the timeout. Without it, this raises then.
+        timeout: When to stop waiting, as a time or a delay. By default never. The runs continue.
+        default: What to return after the timeout. Without a default, this raises an error.
 
     Returns:
         For one run, its output; for several, or for a list, a list of outputs in the same order. Or
@@ -365,7 +366,7 @@ def prompt(name: str, text: str) -> Prompt:
 
 
 def now() -> datetime:
-    """Return the time when this node first got here, the same when the node runs again.
+    """Return the time when this node first got here. It stays the same when the node runs again.
 
     The n-th read of a task gets the n-th recorded value. It is queued before anything the node does
     next, so no checkpoint, wait or effect is on disk without it. Outside a run, and with only a
@@ -381,7 +382,7 @@ def now() -> datetime:
 
 
 def random() -> float:
-    """Return a random number from 0 up to 1, the same when the node runs again.
+    """Return a random number from 0 to 1. It stays the same when the node runs again.
 
     It is recorded as `now` is.
     """
@@ -390,7 +391,7 @@ def random() -> float:
 
 
 def uuid() -> _uuid.UUID:
-    """Return a random UUID, the same when the node runs again.
+    """Return a random UUID. It stays the same when the node runs again.
 
     It is recorded as `now` is. To use it as an idempotency key for another service, use
     `perdure.key()` in an effect, or draw it one step earlier.

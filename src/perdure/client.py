@@ -105,10 +105,10 @@ class Client(ContextManaged):
 
     Every method that takes time is a coroutine; `blocking` has the same methods for callers without
     an event loop. When a method that changes something returns, the change is committed. If the
-    process dies before it returns, the change is in the journal as a whole, or not at all.
+    process dies before it returns, the journal has either the whole change or none of it.
 
-    In a node of a run, each method that changes something is an effect without a decorator: when
-    the node runs again, the recorded outcome is returned and the change is not made twice.
+    In a node, each method that changes something is an effect and needs no decorator: when the
+    node runs again, the recorded outcome is returned and the change is not repeated.
 
         async with Client("postgresql://localhost/agents") as client:
             run = await client.start("campaign", {"to": "ada@example.com"})
@@ -117,7 +117,7 @@ class Client(ContextManaged):
     Args:
         url: The journal: `sqlite:///agents.db`, `postgresql://…` or `d1://…`. By default the value
             of `PERDURE_URL`. It is opened on first use.
-        allow: Types of your own that may be stored and loaded, as classes or as `(module, qualified
+        allow: Your own types that may be stored and loaded, as classes or as `(module, qualified
             name)`. A client knows no graph schemas, so types in inputs, answers and outputs must be
             listed here.
         encryption_keys: Keys by id, each 16, 24 or 32 bytes: the first one encrypts, all of them
@@ -125,7 +125,7 @@ class Client(ContextManaged):
             encrypted. Needs the extra `encryption`.
         clock: The clock, for tests: a `perdure.testing.Clock`. By default the journal's.
         observe: An observer, or a list of them, called for each event that this process stores: an
-            object with the method of `Observer`, or one of `perdure.observe`. `True` takes those
+            object with the method of `Observer`, or one of `perdure.observe`. `True` uses those
             that the environment configures.
         redact: Keys and patterns that are never written to the journal.
         public_url: The address where people reach the pages, for `link`. By default the value of
@@ -244,8 +244,8 @@ class Client(ContextManaged):
 
         Runs that `work` or `tick` drives here stop at their next step, or are given back after the
         grace period. Other runs are not touched. Leaving a `with` or `async with` block does the
-        same, and `setup` opens the journal again. A process that exits without it loses nothing
-        that a method has returned.
+        same, and `setup` opens the journal again. A process that exits without calling it loses
+        nothing that a method has returned.
         """
         if self._blocking is not None:  # first: what it drives needs its lease to stop well
             self._blocking.close()
@@ -275,11 +275,11 @@ class Client(ContextManaged):
         stream: Iterable[str] | str = (),
         stream_subgraphs: bool = True,
     ) -> Run:
-        """Accept a run. When this returns, the run is on disk, and workers bring it to its end.
+        """Accept a run. When this returns, the run is on disk, and workers will finish it.
 
         Input, context, config, metadata and tags are stored, and given to the graph again in each
-        segment. If the call was cut off, call it again with the same `key`: it returns the run that
-        was accepted, or accepts it now.
+        segment. If the call was interrupted, call it again with the same `key`: it returns the run
+        that was accepted, or accepts it now.
 
             run = await client.start("campaign", {"to": "ada"}, key="ada-2026-05")
 
@@ -288,8 +288,8 @@ class Client(ContextManaged):
 
         Args:
             graph: The name of the graph, as it was registered.
-            input: The graph's input. Without it the run goes on from the last checkpoint of the
-                thread, and fails if the thread has no checkpoint.
+            input: The graph's input. Without it the run continues from the last checkpoint of
+                the thread, and fails if the thread has no checkpoint.
             thread_id: The thread, up to 1,024 bytes of text. By default a new thread; with a `key`,
                 the thread of this graph and key.
             key: Idempotency key, up to 256 bytes. A key that was used on the thread returns the run
@@ -314,7 +314,7 @@ class Client(ContextManaged):
             version: The version of the graph. By default the version that this runtime registered
                 last; in a process without graphs, the unversioned graph.
             on_parent_cancel: In a node: whether the run is cancelled with its parent (`cancel`), or
-                goes on (`leave`).
+                continues (`leave`).
             detached: In a node: start a run without a parent.
             webhook: A URL to notify when the run ends, is held, or waits for a person. Only `https`
                 URLs with public addresses, unless the runtime's `RunWebhooks` allow others.
@@ -442,7 +442,7 @@ class Client(ContextManaged):
 
         The wait ends when the database notifies this process, or at its next look at the run:
         within a second, on D1 within 1.5 seconds. A run that is `held` or `paused` has not ended.
-        In a node use `perdure.join`, which frees the worker: this one keeps it busy.
+        In a node use `perdure.join`, which frees the worker; this method keeps it busy.
 
             run = await client.join(run.id, timeout=timedelta(minutes=5))
 
@@ -454,7 +454,7 @@ class Client(ContextManaged):
             The run, `done`, `failed` or `cancelled`.
 
         Raises:
-            TimeoutError: The run has not ended in time. It goes on.
+            TimeoutError: The run did not end in time. It continues.
             NotFound: The journal has no run with this id.
         """
         if timeout is not None:
@@ -483,8 +483,8 @@ class Client(ContextManaged):
         reader does not slow the run.
 
         Chunks are numbered from 1 without gaps. A chunk of mode `segment` says that chunks from its
-        `replaces_from` on are void, because a process died or a node ran again: discard them, and
-        what follows takes their place. A reader that connects later does not get void chunks.
+        `replaces_from` onwards are void, because a process died or a node ran again. Discard them;
+        the chunks that follow replace them. A reader that connects later does not get void chunks.
 
             async for chunk in client.stream(run.id, modes="messages"):
                 print(chunk.n, chunk.data)
@@ -493,8 +493,8 @@ class Client(ContextManaged):
 
         Args:
             run_id: The id of the run.
-            after: The number of the last chunk that the reader saw. The stream goes on after it,
-                even if the server was restarted meanwhile. By default it starts at the beginning.
+            after: The number of the last chunk that the reader saw. The stream continues after it,
+                even if the server was restarted in between. By default it starts at the beginning.
             modes: The stream modes to yield, one or several. By default all that are kept.
                 `segment` chunks are always yielded.
             until_waiting: Also end when the run waits for a person, is paused or is held.
@@ -527,7 +527,7 @@ class Client(ContextManaged):
     ) -> list[Run]:
         """List runs, newest first.
 
-        Every filter that is passed must match.
+        All filters must match.
 
             page = await client.runs(state="held")
             next_page = await client.runs(state="held", after=page[-1])
@@ -588,18 +588,18 @@ class Client(ContextManaged):
 
         The filters select runs, as those of `runs` do. The newest run comes first, and the rows of
         one run are in their order. Each column has the same dtype in every frame, an empty one too,
-        so a frame can be written as Parquet. Later releases may add columns, and never rename one
+        so a frame can be written as Parquet. Later releases may add columns, but never rename one
         or change its type. The guide "Get the records out" lists the columns.
 
             runs = await client.frame("runs", graph="campaign")
             runs.groupby("state").size()
 
-        Fifty runs are read at a time; a run that changes meanwhile is shown as it was when it was
-        read.
+        Fifty runs are read at a time; a run that changes in the meantime is shown as it was when
+        it was read.
 
         Args:
             what: The table: `runs`, `events`, `effects`, `waits`, `scores` or `decisions`.
-            run_id: Only this run. Not together with other filters.
+            run_id: Only this run. Cannot be combined with other filters.
             thread_id: Runs of this thread.
             parent_id: Children of this run. Not together with `thread_id`.
             state: Runs in this state, or in one of several.
@@ -651,7 +651,7 @@ class Client(ContextManaged):
     ) -> None:
         """Record how well a run did: a number, a category, or only a comment.
 
-        A run can be scored at any time, weeks after its end and from another process too. The score
+        A run can be scored at any time, even weeks after its end or from another process. The score
         and its event `scored` are one commit; nothing else about the run changes, not even
         `updated_at`, so `prune` is not delayed. A later score of the same name and part replaces
         the earlier one; the same score again changes nothing. Scores are deleted with their run.
@@ -798,7 +798,7 @@ class Client(ContextManaged):
         limit: int | None = None,
         kinds: Iterable[EventKind | str] | None = None,
     ) -> list[Event]:
-        """Read the history of a run, oldest event first, also while it grows.
+        """Read the history of a run, oldest event first. The run may still be in progress.
 
             for event in await client.events(run.id):
                 print(event.at, event.kind, event.data)
@@ -827,9 +827,9 @@ class Client(ContextManaged):
     async def comment(
         self, run_id: str, text: str, *, wait_id: str | None = None, by: str | None = None
     ) -> None:
-        """Add a comment to the history of a run, also after its end.
+        """Add a comment to the history of a run, even after its end.
 
-        It is an event `comment`, and changes nothing else.
+        It is stored as a `comment` event, and changes nothing else.
 
             await client.comment(run.id, "Asked finance.", wait_id=wait.id, by="ana")
 
@@ -902,7 +902,7 @@ class Client(ContextManaged):
             limit: Maximum number of waits to return, 100 by default.
 
         Raises:
-            BadArgument: The kind is unknown, or `graph` or `assignee` is passed with another kind
+            BadArgument: The kind is unknown, or `graph` or `assignee` is passed with a kind other
                 than `human`.
         """
         plan = self.services.waits.waits(
@@ -928,8 +928,8 @@ class Client(ContextManaged):
         """List what needs a person: open questions, effects with an unknown outcome, held runs.
 
         Oldest questions come first. A held run with unknown effects is listed by its effects only:
-        it goes on when they are settled. Notebooks show the list, each item with the call that acts
-        on it.
+        it continues when they are settled. Notebooks show the list, each item with the call that
+        acts on it.
 
             for item in await client.inbox():
                 print(item.title, item.shown)
@@ -1001,14 +1001,14 @@ class Client(ContextManaged):
             await client.assign(wait.id, "ana", by="ana")
             await client.assign(wait.id, "bo", by="bo", expected="ana")
 
-        The change is an event `assigned` of the run.
+        The change is recorded as an `assigned` event of the run.
 
         Args:
             wait_id: The id of the wait.
             to: Who is responsible for the question. `None` unassigns it.
             by: Who assigns it.
-            expected: Who the caller believes is assigned now. Pass it to take over a question of
-                someone else.
+            expected: Who the caller believes is assigned now. Pass it to take over someone else's
+                question.
 
         Raises:
             AlreadyAssigned: The question is assigned to someone other than `by` and `expected`.
@@ -1030,14 +1030,14 @@ class Client(ContextManaged):
     ) -> None:
         """Take back an answer that made its run fail, and open the question again.
 
-        A run that failed or is held goes on from its last step, and asks again. Effects that are
+        A failed or held run continues from its last step, and asks again. Effects that are
         done stay done: an effect that the node called with the old answer returns its recorded
         outcome. Scores made from the answer are removed. An `update` or `goto` that came with the
         answer is not taken back if the run has begun to apply it.
 
             await client.withdraw(wait.id, by="ada", reason="a slip")
 
-        It is one commit, with an event `withdrawn`.
+        It is one commit, with a `withdrawn` event.
 
         Args:
             wait_id: The id of the wait.
@@ -1045,7 +1045,7 @@ class Client(ContextManaged):
             reason: Why.
 
         Raises:
-            NotWithdrawn: A worker drives the run now, or the run has gone on with the answer; then
+            NotWithdrawn: A worker is driving the run, or the run has already used the answer; then
                 the message names the checkpoint to fork from. Nothing was changed.
             NotFound: The journal has no wait with this id.
         """
@@ -1061,8 +1061,8 @@ class Client(ContextManaged):
         """Return the URL of a page where one person can answer one question, without signing in.
 
         Send it by mail or chat. Opening it decides nothing. It works once, until it expires, for
-        anyone who has it, and the answer is recorded under the name `to`: send each person their
-        own. It is spent once the question has been answered in any way, even if that answer is
+        anyone who has it, and the answer is recorded under the name `to`, so send each person their
+        own link. It is spent once the question has been answered in any way, even if that answer is
         withdrawn later.
 
             url = await client.link(wait.id, to="ana@example.com")
@@ -1079,7 +1079,7 @@ class Client(ContextManaged):
 
         Raises:
             BadArgument: `public_url` is not set.
-            AnswerRefused: The question cannot be answered any more.
+            AnswerRefused: The question can no longer be answered.
             NotFound: The journal has no wait with this id.
         """
         if (public := self.engine.public_url) is None:
@@ -1174,14 +1174,14 @@ class Client(ContextManaged):
     ) -> None:
         """Settle an effect with an unknown outcome, once a person has found out what happened.
 
-        The run goes on once no effect of it is unknown. An effect that is `open` or `failed` can be
-        settled too, if its run is not driven now; a run that failed also needs `retry`. The event
-        `settled` has `by` and `reason`.
+        The run continues once none of its effects is unknown. An effect that is `open` or `failed`
+        can be settled too, if its run is not being driven; a run that failed also needs `retry`.
+        The `settled` event records `by` and `reason`.
 
             await client.settle(effect.key, "done", {"payment": "p-17"}, by="ana")
 
-        A process that dies before this returns has settled the effect, or not; calling again then
-        raises `NotSettled` if it had.
+        If the process dies before this returns, the effect may or may not be settled; if it is,
+        calling again raises `NotSettled`.
 
         Args:
             key: The key of the effect.
@@ -1192,7 +1192,7 @@ class Client(ContextManaged):
             reason: Why. With `fail`, the message of the error.
 
         Raises:
-            NotSettled: The effect has an outcome, or its run is driven now. Nothing was changed.
+            NotSettled: The effect has an outcome, or its run is being driven. Nothing was changed.
             NotFound: The journal has no effect with this key.
             BadArgument: `how` is unknown, or `result` is passed with `retry` or `fail`.
         """
@@ -1206,10 +1206,10 @@ class Client(ContextManaged):
         await self.journal.arun(self.services.effects.settle(key, how, result, by, reason))
 
     async def messages(self, *, after: Message | None = None, limit: int = PAGE) -> list[Message]:
-        """List the outbox messages that are not delivered, oldest first.
+        """List the undelivered outbox messages, oldest first.
 
-        A message without a `due_at` was given up: `redeliver` sends it again. `error` says why its
-        last delivery failed.
+        If a message has no `due_at`, perdure has given up on it: `redeliver` sends it again.
+        `error` says why its last delivery failed.
 
         Args:
             after: The last message of the previous page.
@@ -1218,7 +1218,7 @@ class Client(ContextManaged):
         return await self.journal.arun(self.services.effects.messages(after, check_limit(limit)))
 
     async def redeliver(self, message_id: str) -> None:
-        """Deliver an outbox message now: after it was given up, or before its next retry.
+        """Deliver an outbox message now: after perdure gave up on it, or before its next retry.
 
         A worker delivers it, with the same id as before.
 
@@ -1244,7 +1244,7 @@ class Client(ContextManaged):
 
         Args:
             run_id: The id of the run.
-            grace: How long the current step may go on, 10 seconds by default.
+            grace: How long the current step may continue, 10 seconds by default.
             by: Who pauses it; it is in the event.
 
         Returns:
@@ -1275,12 +1275,12 @@ class Client(ContextManaged):
 
             await client.cancel(run.id, reason="the customer left", by="ana")
 
-        A process that dies while effects are undone leaves the run to be cancelled by the next
-        worker.
+        If a process dies while effects are being undone, the next worker finishes the
+        cancellation.
 
         Args:
             run_id: The id of the run.
-            grace: How long the current step may go on, 10 seconds by default.
+            grace: How long the current step may continue, 10 seconds by default.
             reason: Why; it is in `Run.reason` and in the event.
             by: Who cancels it; it is in the event.
 
@@ -1323,14 +1323,14 @@ class Client(ContextManaged):
         await self.journal.arun(stop(run_id, control, grace, reason=reason, by=by, number=number))
 
     async def wake(self, run_id: str, *, by: str | None = None) -> Run:
-        """End every sleep that a run is in, now.
+        """End every current sleep of a run now.
 
         It is one commit. Questions, signals, joins and the pause before an effect is retried are
         not sleeps, and stay.
 
         Args:
             run_id: The id of the run.
-            by: Who wakes it; it is in the event `woke`.
+            by: Who wakes it; recorded in the `woke` event.
 
         Returns:
             The run as it is now.
@@ -1349,7 +1349,7 @@ class Client(ContextManaged):
         await self.journal.arun(plan)
 
     async def resume(self, run_id: str, *, by: str | None = None) -> Run:
-        """Let a paused run go on.
+        """Resume a paused run.
 
         Args:
             run_id: The id of the run.
@@ -1413,12 +1413,12 @@ class Client(ContextManaged):
 
             deleted = await client.prune(older_than=timedelta(days=30))
 
-        A process that dies in the middle leaves whole runs. On D1, which needs several transactions
-        for a large run, it may leave a run that is `cancelled` and partly deleted; pruning again
-        finishes it.
+        A process that dies in the middle leaves every run whole. On D1, which needs several
+        transactions for a large run, it may leave one run `cancelled` and partly deleted; pruning
+        again finishes it.
 
         Args:
-            older_than: Runs that last changed longer ago than this.
+            older_than: Delete only runs whose last change is older than this.
             states: Only runs that ended in these states. By default `done`, `failed` and
                 `cancelled`.
             limit: Maximum number of runs to delete. By default all of them.
@@ -1445,12 +1445,12 @@ class Client(ContextManaged):
         return await self.journal.arun(plan)
 
     async def erase(self, thread_id: str) -> dict[str, int]:
-        """Delete everything that the journal has about a thread.
+        """Delete everything the journal holds about a thread.
 
         It deletes the thread's runs, checkpoints, events, questions, answers, signals, recorded
         reads, effects, scores, streamed output and outbox messages. Effects with a business key are
-        deleted too, and then prevent no second call. Child runs and forks have their own threads:
-        erase those as well.
+        deleted too, and then no longer prevent a second call. Child runs and forks have their own
+        threads: erase those as well.
 
             await client.erase("customer-7")
             await client.scrub()
@@ -1478,12 +1478,12 @@ class Client(ContextManaged):
         """Remove deleted bytes from the journal's files now.
 
         On SQLite this rewrites the file (`VACUUM`) and empties its WAL. It takes as long as writing
-        the file twice, and as much free space again; other processes can read meanwhile, and wait
-        to write.
+        the file twice, and needs free space equal to the file's size. Other processes can read in
+        the meantime, but writes wait.
 
         Returns:
-            `False` on a database that does so by itself: PostgreSQL, by its autovacuum; D1, whose
-                Time Travel keeps the rows for up to 30 days.
+            `False` on a database that does so automatically: PostgreSQL, by autovacuum; and D1,
+                whose Time Travel keeps the rows for up to 30 days.
 
         Raises:
             Unavailable: Other processes kept the file busy for 30 seconds.
@@ -1507,14 +1507,14 @@ class Client(ContextManaged):
         context: Any = None,
         config: Mapping[str, Any] | None = None,
     ) -> Schedule:
-        """Start a run of a graph at each time of a cron line.
+        """Start runs of a graph according to a cron expression.
 
-        The same name again changes the schedule. Each time, a slot, starts at most one run, however
-        many workers there are and wherever one of them dies. The run has the key `name@time`, and
-        its own thread, `schedule:name@time`. So two runs may overlap if the first takes long. Any
-        worker or tick on the journal fires schedules. Calling this at every start of an application
-        is safe: with the same cron line and time zone the next slot stays, and a schedule that was
-        disabled stays disabled.
+        Calling it again with the same name changes the schedule. Each time of the schedule is a
+        slot, and starts at most one run, however many workers there are and whenever one of them
+        dies. The run has the key `name@time`, and its own thread, `schedule:name@time`. So two runs
+        may overlap if the first takes a long time. Any worker or tick on the journal fires
+        schedules. Calling this at every start of an application is safe: with the same cron
+        expression and time zone the next slot is kept, and a disabled schedule stays disabled.
 
             await client.schedule(
                 "digest", "digest", cron="0 9 * * 1", timezone="Europe/Rome"
@@ -1528,7 +1528,7 @@ class Client(ContextManaged):
             graph: The name of the graph. The version is the newest that this runtime has
                 registered.
             cron: Five fields as in `crontab`, or six with seconds first.
-            timezone: The time zone of the cron line, such as `Europe/Rome`.
+            timezone: The time zone of the cron expression, such as `Europe/Rome`.
             input: The input of each run.
             catch_up: What to do about slots that passed while no worker ran. `False` starts slots
                 up to a minute late. A timedelta starts slots up to that old. `True` starts all, at
@@ -1542,7 +1542,7 @@ class Client(ContextManaged):
             The schedule, with the time of its next run.
 
         Raises:
-            BadArgument: The cron line or the time zone is not valid.
+            BadArgument: The cron expression or the time zone is not valid.
             UnknownGraph: This runtime has graphs, but none of this name.
         """
         check_text("name", name)
@@ -1571,7 +1571,7 @@ class Client(ContextManaged):
         return await self.journal.arun(self.services.schedules.all())
 
     async def enable_schedule(self, name: str, *, enabled: bool = True) -> Schedule:
-        """Enable a schedule from its next slot on, or disable it.
+        """Enable a schedule, starting with its next slot, or disable it.
 
         Slots that pass while it is disabled are never started. Calling `schedule` again does not
         enable it.
@@ -1655,7 +1655,7 @@ class Client(ContextManaged):
             by: Who asks.
 
         Raises:
-            NotFound: No such worker has announced itself.
+            NotFound: No worker with this id sends heartbeats.
         """
         await self._drain(check_id("worker", worker_id), by)
         self.engine.wake()
@@ -1668,7 +1668,7 @@ class Client(ContextManaged):
         """List the size of the database over time, sampled each hour by workers and ticks.
 
         Args:
-            since: Samples from this time on. By default all.
+            since: Only samples from this time onwards. By default all.
 
         Returns:
             The samples, oldest first. Empty on D1, which does not report its size.

@@ -58,7 +58,7 @@ class Error(Exception):
 
     Raised when a feature needs a package that is not installed. All other causes have a subclass.
 
-    What to do: Catch it where every error of perdure is handled alike. Its message says what
+    What to do: Catch it to handle all of perdure's errors the same way. Its message says what
     happened, to which id, and what to do next.
     """
 
@@ -100,7 +100,7 @@ class Unavailable(Error):
     """The database could not be reached, or did not answer before its deadline.
 
     Raised when a call needs the database and gets no answer. Workers handle it themselves: they
-    wait and go on.
+    wait and continue.
 
     What to do: Call again; that is safe. Nothing of the operation is in the journal, unless the
     message says that the outcome of a commit is unknown.
@@ -157,7 +157,7 @@ class Closed(Error):
 
     Raised when any method is called after `close()` or after its `with` block.
 
-    What to do: Keep it open for longer. A runtime is opened again by `setup()` or another `with`
+    What to do: Keep it open longer. A runtime is opened again by `setup()` or another `with`
     block; otherwise make a new one.
     """
 
@@ -168,8 +168,8 @@ class WriteLost(Error):
     Raised when the saver is called next, after a checkpoint that was queued by `durability="auto"`,
     `"async"` or `"exit"` could not be stored.
 
-    What to do: Read the reason in the message, correct it, and invoke the graph again: it goes on
-    from the last checkpoint that was stored.
+    What to do: Read the reason in the message, correct it, and invoke the graph again: it continues
+    from the last stored checkpoint.
     """
 
 
@@ -254,7 +254,7 @@ class TooLarge(Error):
 
 
 class Damaged(Error):
-    """A stored row cannot be read back as it was written.
+    """A stored row cannot be read back.
 
     Raised when the checksum of a row does not match, the row was changed, truncated or moved, or a
     class that it holds is gone. A run that needs it is `held`. Other threads are not affected.
@@ -309,7 +309,7 @@ class LeaseLost(BaseException):
     The write is refused. It is a `BaseException`, so that `except Exception` in a node does not
     swallow it.
 
-    What to do: Nothing. The other worker goes on with the run. Do not catch this in a node.
+    What to do: Nothing. The other worker continues the run. Do not catch this in a node.
 
     Attributes:
         run_id (str): The run.
@@ -326,7 +326,7 @@ class LeaseLost(BaseException):
 class BadArgument(Error, ValueError):
     """An argument is invalid. Also a `ValueError`.
 
-    Raised when a call cannot have a meaning: an unknown option, a wrong type, a value out of range,
+    Raised when a call makes no sense: an unknown option, a wrong type, a value out of range,
     arguments that exclude each other. Nothing was changed.
 
     What to do: Pass what the message says.
@@ -422,8 +422,8 @@ class ReflectionLeft(Error):
 
     Raised when the result of that reflection is awaited.
 
-    What to do: Nothing. The reflection is in the journal, and the next executor of the same name
-    goes on with it.
+    What to do: Nothing. The reflection is in the journal, and the next executor with the same name
+    continues it.
 
     Attributes:
         id (str): Id of the reflection.
@@ -451,7 +451,7 @@ class NotDurable(Error):
 
 
 class NotFound(Error):
-    """The journal has no run, wait, effect, checkpoint or other record of that id.
+    """The journal has no run, wait, effect, checkpoint or other record with that id.
 
     Raised when a method is given an id, a key or a name that does not exist, or when the run was
     pruned.
@@ -475,7 +475,7 @@ class NotFound(Error):
 class AlreadyExists(Error):
     """An assistant or a thread with this id exists already.
 
-    Raised when it is created again. Nothing was changed.
+    Raised when you create it again. Nothing was changed.
 
     What to do: Choose another id, or change the existing one.
 
@@ -513,7 +513,7 @@ class ThreadBusy(Error):
 class WrongState(Error):
     """The state of a run does not allow the call.
 
-    Raised when a run is, for instance, paused after its end, or woken although it does not sleep.
+    Raised when a run is, for instance, paused after its end, or woken while it is not asleep.
     Nothing was changed.
 
     What to do: Read the reason in the message; `get` shows the current state.
@@ -531,11 +531,11 @@ class WrongState(Error):
 class GraphChanged(Error):
     """The graph no longer has the place from which a run was to be forked.
 
-    Raised when `fork` is called without `as_node` and a node where the run stands was removed or
+    Raised when `fork` is called without `as_node` and a node that the run is at was removed or
     renamed.
 
-    What to do: Pass `register(renamed={…})` if a node has a new name, else `as_node`, the node
-    after which the fork goes on.
+    What to do: Pass `register(renamed={…})` if a node has a new name, otherwise `as_node`, the
+    node after which the fork continues.
 
     Attributes:
         run_id (str): The run.
@@ -570,14 +570,14 @@ class AlreadyAnswered(AnswerRefused):
     Raised when a second answer comes. The message says who answered, and when.
 
     What to do: Show the person the first answer. `withdraw` takes it back, as long as the run has
-    not gone on with it.
+    not used it yet.
     """
 
 
 class WaitExpired(AnswerRefused):
     """The answer came too late.
 
-    Raised when a question is answered after its `expires`. The run has gone on without an answer.
+    Raised when a question is answered after its `expires`. The run has continued without an answer.
 
     What to do: Start a new run if the answer still matters, or give questions more time.
     """
@@ -597,7 +597,7 @@ class WrongWait(AnswerRefused):
 
     Raised when a wait for the clock, a signal or other runs is answered.
 
-    What to do: Use `wake` for a sleep and `signal` for a signal. A wait for runs ends with them.
+    What to do: Use `wake` for a sleep and `signal` for a signal. A wait for runs ends when they do.
     """
 
 
@@ -607,7 +607,8 @@ class BadAnswer(AnswerRefused):
     Raised when it does not match the `response_schema`, or the format that
     `HumanInTheLoopMiddleware` or the Agent Inbox expects. The question stays open.
 
-    What to do: Send an answer as the message describes it. `Wait.response_schema` has the schema.
+    What to do: Send an answer in the form that the message describes. `Wait.response_schema` has
+    the schema.
     """
 
 
@@ -697,8 +698,8 @@ class AlreadyAssigned(Error):
 class NotWithdrawn(Error):
     """An answer cannot be withdrawn.
 
-    Raised when its run is driven now, has gone on with the answer, or the question was not
-    answered. Nothing was changed.
+    Raised when its run is being driven or has already used the answer, or when the question
+    was not answered. Nothing was changed.
 
     What to do: Try again after the segment, or fork the run from the checkpoint that the message
     names.
@@ -792,8 +793,8 @@ class StepTimeout(Error):
 class NotDone(Error):
     """Nothing happened on the far side.
 
-    Raised by your own code, in an effect that knows that its call had no consequence: the
-    connection was refused, the request was rejected. The outcome is then known, so the call is
+    Raised by your own code, in an effect that knows that its call had no effect on the far side:
+    the connection was refused, the request was rejected. The outcome is then known, so the call is
     retried, even with `unknown="hold"`.
 
     What to do: Raise it from your exception: `raise NotDone("…") from error`.
@@ -862,7 +863,7 @@ class EffectHeld(BaseException):
 
 
 class WaitCaught(BaseException):
-    """A node caught the exception by which it waits, and went on.
+    """A node caught the exception that makes it wait, and continued.
 
     Raised when the node ends, to the caller of a bound graph or of a graph with only the saver. The
     question is stored, the node runs again with the answer, and nothing it did after the wait is
@@ -891,7 +892,7 @@ class Postponed(BaseException):
     Raised inside a node when the pause before the next attempt is longer than five seconds. It is a
     `BaseException`, so that `except Exception` in a node does not swallow it.
 
-    What to do: Nothing. The run goes on by itself. Do not catch this in a node.
+    What to do: Nothing. The run continues automatically. Do not catch this in a node.
 
     Attributes:
         key (str): Key of the effect.
@@ -906,10 +907,10 @@ class Postponed(BaseException):
 
 
 class OrderChanged(BaseException):
-    """A node calls its effects in another order than before, and has to run again.
+    """A node calls its effects in a different order than before, and has to run again.
 
     Raised inside a node when an effect call finds that an earlier call got its record. A worker
-    runs the node again by itself. With only the saver, and from a bound graph, this reaches the
+    runs the node again automatically. With only the saver, and from a bound graph, this reaches the
     caller of `invoke`. It is a `BaseException`, so that `except Exception` in a node does not
     swallow it.
 
@@ -969,7 +970,7 @@ class EffectRefused(BaseException):
 
 
 class Unanswered(Error):
-    """A run of an evaluation waits for something that its example does not have.
+    """An evaluation run waits for something that its example does not provide.
 
     Raised when the run asks more questions than `Example.answers` has, or waits for a signal that
     is not in `Example.signals`. The run fails with it.
@@ -986,12 +987,12 @@ class Unanswered(Error):
 
 
 class ExperimentChanged(Error):
-    """An experiment of this name was begun with other settings.
+    """An experiment with this name was started with different settings.
 
-    Raised when `evaluate` is called with the name of an existing experiment and another dataset
-    version, target, evaluators, repetitions or effects. Nothing was changed or started.
+    Raised when `evaluate` is called with the name of an existing experiment and a different
+    dataset version, target, evaluators, repetitions or effects. Nothing was changed or started.
 
-    What to do: Use another experiment name, or the settings it was begun with.
+    What to do: Use another experiment name, or the original settings.
 
     Attributes:
         experiment (str): Name of the experiment.

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 class Runtime(Client):
     """Registers graphs and drives their runs. It is also a `Client`.
 
-    Making a runtime and registering graphs opens nothing: the journal is opened on first use, by
+    Creating a runtime and registering graphs opens nothing: the journal is opened on first use, by
     `setup` or by a `with` or `async with` block. Make one runtime per process, at module level, so
     that workers and commands can load it as `module:name`.
 
@@ -75,9 +75,9 @@ class Runtime(Client):
         url: The journal: `sqlite:///agents.db`, `postgresql://…` or `d1://…`. By default the value
             of `PERDURE_URL`. It is opened on first use.
         durability: When checkpoints are on disk, for runs that do not say otherwise. `auto` waits
-            when a run hands control back, `sync` at each checkpoint, `async` never; `exit` writes
-            about once a second in between.
-        allow: Types of your own that may be stored and loaded, besides those in the graphs'
+            when a run hands control back, `sync` at each checkpoint, `async` never. `exit` waits as
+            `auto` does, and writes about once a second in between.
+        allow: Your own types that may be stored and loaded, besides those in the graphs'
             schemas, as classes or as `(module, qualified name)`.
         encryption_keys: Keys by id, each 16, 24 or 32 bytes: the first one encrypts, all of them
             decrypt. They encrypt checkpoints, inputs, outputs, answers, signals, events, errors,
@@ -90,7 +90,7 @@ class Runtime(Client):
             a journal may have different leases.
         clock: The clock, for tests: a `perdure.testing.Clock`. By default the journal's.
         observe: An observer, or a list of them, called for each event that this process stores: an
-            object with the method of `Observer`, or one of `perdure.observe`. `True` takes those
+            object with the method of `Observer`, or one of `perdure.observe`. `True` uses those
             that the environment configures.
         on_question: A handler for each new question to a person: a function or coroutine function
             of one `Message` with the topic `perdure.question`. The workers of this runtime call it,
@@ -108,8 +108,9 @@ class Runtime(Client):
         retention: How long ended runs are kept. Workers delete older ones. By default nothing is
             deleted.
         stream_ttl: How long after the end of a run its streamed output is kept.
-        store: The LangGraph store of graphs that were compiled without one. `True` makes one next
-            to the journal: on SQLite a separate file, on PostgreSQL tables in the same database.
+        store: The LangGraph store for graphs that were compiled without one. `True` creates one
+            next to the journal: on SQLite a separate file, on PostgreSQL tables in the same
+            database.
         keys: Former name of `encryption_keys`; passing it raises `BadArgument`.
         observer: Former name of `observe`; passing it raises `BadArgument`.
 
@@ -188,7 +189,7 @@ class Runtime(Client):
     def use_store(self, store: BaseStore | bool) -> None:
         """Give a store to the graphs that have none, including those registered before.
 
-        Graphs that `register` returned before this call keep having no store.
+        Graphs that `register` returned before this call still have no store.
 
         Args:
             store: A LangGraph store. `True` makes one next to the journal.
@@ -231,7 +232,7 @@ class Runtime(Client):
         hold: bool = False,
         renamed: Mapping[str, str] | None = None,
     ) -> BoundGraph:
-        """Let this runtime drive a graph, and return the graph bound to the journal.
+        """Register a graph for this runtime to drive, and return it bound to the journal.
 
         `graph` itself is not changed. Registration is not stored: call it in every process that
         drives runs of this graph. Runs keep the `version` they were started with, and only a
@@ -251,16 +252,16 @@ class Runtime(Client):
             timeout: How long a step may take. If no checkpoint, wait or outcome of an effect is
                 stored for that long, the segment fails with `StepTimeout` and is retried. At least
                 a millisecond.
-            retry: How often a segment that raised is tried, with pauses that are stored. By default
-                `Retry()`: three attempts. A step on disk starts the count again. Errors that a
+            retry: How often a segment that raised is tried, with stored pauses in between. By
+                default `Retry()`: three attempts. A stored step resets the count. Errors that a
                 retry would only repeat are not retried.
-            deaths: After this many workers in a row died while they drove a run, without a step in
-                between, the run is held. After two deaths, a worker drives the run alone. At least
+            deaths: The run is held after this many workers in a row died while driving it, without
+                a step in between. After two deaths, a worker drives the run alone. At least
                 3.
-            hold: Whether a run that failed for good is `held`, for a person to retry or cancel,
+            hold: Whether a run that failed permanently is `held`, for a person to retry or cancel,
                 instead of `failed`.
-            renamed: Old names of nodes of a `StateGraph`, with their new names. A run that stands
-                at an old name goes on at the new one, and nothing is repeated.
+            renamed: Old names of nodes of a `StateGraph`, with their new names. A run that is at
+                an old name continues at the new one, and nothing is repeated.
 
         Returns:
             The bound graph.
@@ -363,11 +364,11 @@ class Runtime(Client):
         as_node: str | None = None,
         thread_id: str | None = None,
     ) -> Run:
-        """Start a run on a new thread that goes on from a checkpoint of this run.
+        """Start a run on a new thread that continues from a checkpoint of this run.
 
-        The old run and its thread stay as they are. A fork of the latest checkpoint goes on where
-        the run is, in any state. A fork of an earlier one starts over there: it asks again, and
-        sleeps for the whole time. Effects, random numbers and UUIDs of the fork are new.
+        The old run and its thread stay as they are. A fork of the latest checkpoint continues where
+        the run is, whatever its state. A fork of an earlier one starts over from there: it asks
+        again, and sleeps for the whole time. Effects, random numbers and UUIDs of the fork are new.
 
             again = await runtime.fork(run.id, update={"draft": "Dear Bo"})
 
@@ -377,10 +378,10 @@ class Runtime(Client):
         Args:
             run_id: The id of the run.
             at: The id of a checkpoint of its thread. By default the latest.
-            update: A change of the state at that checkpoint, as the return value of a node. With
-                it, a subgraph that was waiting starts over.
-            as_node: The node after which the fork goes on. Needed if the graph has lost the place
-                where the run is; otherwise LangGraph works it out.
+            update: A change to the state at that checkpoint, in the form of a node's return value.
+                With it, a subgraph that was waiting starts over.
+            as_node: The node after which the fork continues. Needed if the graph no longer has the
+                place where the run is; otherwise LangGraph works it out.
             thread_id: The thread of the fork, without runs. By default a new one.
 
         Returns:
@@ -388,8 +389,8 @@ class Runtime(Client):
                 but not its webhook.
 
         Raises:
-            GraphChanged: The graph has lost the place where the run is. Register the new names of
-                its nodes with `register(renamed=…)`, or pass `as_node`.
+            GraphChanged: The graph no longer has the place where the run is. Register the new names
+                of its nodes with `register(renamed=…)`, or pass `as_node`.
             WrongState: The run has no checkpoint yet.
             NotFound: The journal has no such run, or its thread has no such checkpoint.
             UnknownGraph: The run's graph is not registered here.
@@ -443,8 +444,8 @@ class Runtime(Client):
         schedules, delivers messages and applies `retention`. It looks for due runs every 0.2
         seconds, on D1 every 1.5. To drain, it claims nothing more, and each segment stops at its
         next step or is given back after `grace`; its late writes are refused. A second signal ends
-        the process at once. A worker that is killed costs the steps in progress: other workers run
-        those again.
+        the process at once. If a worker is killed, only the steps in progress are lost: other
+        workers run them again.
 
             asyncio.run(runtime.work())
 
@@ -456,8 +457,8 @@ class Runtime(Client):
             until_idle: Return when nothing is due.
             grace: How long segments may take to reach their next step when the worker drains, 10
                 seconds by default.
-            handle_signals: Whether to drain on SIGTERM and SIGINT. A handler set with
-                `signal.signal` before is called too, but not one of `loop.add_signal_handler`.
+            handle_signals: Whether to drain on SIGTERM and SIGINT. A handler set earlier with
+                `signal.signal` is called too, but one set with `loop.add_signal_handler` is not.
             graphs: The names of the graphs to drive. By default all. With `graphs`, the worker
                 fires no schedules, delivers no messages and deletes no old runs.
             signals: Former name of `handle_signals`; passing it raises `BadArgument`.
@@ -497,7 +498,7 @@ class Runtime(Client):
 
             counts = await runtime.tick(100, budget=timedelta(seconds=50))
 
-        A sleep is then as exact as the cron.
+        Sleeps are then only as precise as the cron interval.
 
         Args:
             limit: Maximum number of segments to drive.
@@ -533,7 +534,7 @@ class Runtime(Client):
         return self.engine.keeper.worker
 
     def look_now(self) -> None:
-        """Let the workers of this runtime look for due runs now, not at their next poll."""
+        """Make the workers of this runtime look for due runs now, not at their next poll."""
         self.engine.wake()
 
     def stop_here(self, run_id: str, why: str) -> None:
@@ -551,10 +552,10 @@ class Runtime(Client):
         """Return this runtime as an ASGI application. Needs the extra `server`.
 
         It serves LangGraph's Agent Server API, perdure's own routes, `GET /ok`, `GET /metrics` if
-        the runtime has `Metrics`, and `POST /cron/tick` once there is a secret. Its lifespan opens
-        the runtime unless it is open, runs a worker, drains it and closes the runtime; it may run
-        again in the same process. A mounted application gets no lifespan, so no worker would run:
-        include `router()` instead, or pass `worker=False` and run workers elsewhere.
+        the runtime has `Metrics`, and `POST /cron/tick` if a secret is set. Its lifespan opens the
+        runtime unless it is open, runs a worker, drains it and closes the runtime; the lifespan may
+        run again in the same process. A mounted application gets no lifespan, so no worker would
+        run: include `router()` instead, or pass `worker=False` and run workers elsewhere.
 
             app = runtime.asgi(worker=False, secret="...")
 

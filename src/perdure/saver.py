@@ -64,14 +64,14 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer on a journal: ordered, incremental, and safe to load.
 
     When a checkpoint is on disk, everything that was put before it is on disk too, including the
-    writes of the same step. Use it alone with LangGraph, without a runtime: effects and waits then
-    work too, and the caller resumes the graph. One saver serves any number of threads and event
-    loops; make one per process.
+    writes of the same step. You can use it with LangGraph alone, without a runtime: effects and
+    waits still work, and the caller resumes the graph. One saver serves any number of threads and
+    event loops; create one per process.
 
         with Saver("sqlite:///agents.db") as saver:
             graph = builder.compile(checkpointer=saver)
 
-    A killed process leaves the state of some step, whole, with the results of every task that had
+    A killed process leaves the complete state of a step, with the results of every task that had
     finished. The journal is opened on first use, and closed by `close`, by leaving a `with` block,
     or at exit.
 
@@ -81,7 +81,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         durability: When checkpoints are on disk. `auto` waits when a run hands control back: at its
             last checkpoint, an interrupt or an error. `sync` waits at each checkpoint, `async`
             never. `exit` waits as `auto` does, and writes about once a second in between.
-        allow: Types of your own that may be stored and loaded, besides those in the graphs'
+        allow: Your own types that may be stored and loaded, besides those in the graphs'
             schemas, as classes or as `(module, qualified name)`.
         encryption_keys: Keys by id, each 16, 24 or 32 bytes: the first one encrypts, all of them
             decrypt. By default nothing is encrypted. Needs the extra `encryption`.
@@ -221,7 +221,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
             The checkpoint, or `None` if it does not exist.
 
         Raises:
-            Damaged: A row of the checkpoint cannot be read as it was written.
+            Damaged: A row of the checkpoint is damaged.
             WrongKey: A row is encrypted with a key that this saver does not have, or is not
                 encrypted.
             TypeNotAllowed: The state has a type that is not allowed.
@@ -264,7 +264,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         Args:
             config: LangGraph's config with the thread. `None` lists all threads.
             filter: Keys and values that the checkpoint's metadata must have. Metadata is compared
-                after it was decoded.
+                after decoding.
             before: The config of a checkpoint; only older ones are listed.
             limit: Maximum number of checkpoints.
         """
@@ -411,9 +411,9 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     def delete_thread(self, thread_id: str) -> None:
         """Delete the checkpoints of a thread, with their values, writes and effects.
 
-        A process that dies in the middle leaves the whole thread, or, on D1, rows that nothing
-        refers to; the thread is gone then. Effects with a business key stay. To delete everything
-        about a thread, use `Runtime.erase`.
+        A process that dies in the middle leaves the thread intact. On D1 the thread may already be
+        gone, with unreferenced rows left behind. Effects with a business key stay. To delete
+        everything about a thread, use `Runtime.erase`.
 
         Args:
             thread_id: The thread.
@@ -425,7 +425,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         await self.journal.arun(self.pruner.delete_thread(str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints that these runs made, except what a remaining one is rebuilt from.
+        """Delete the checkpoints that these runs made, except data that remaining checkpoints need.
 
         Args:
             run_ids: The ids of the runs, as LangGraph stores them in the metadata of checkpoints.
@@ -460,7 +460,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         strategy: str = "keep_latest",
         older_than: timedelta | None = None,
     ) -> None:
-        """Delete old checkpoints of threads, never what a remaining checkpoint is rebuilt from.
+        """Delete old checkpoints of threads, but never data that remaining checkpoints need.
 
             saver.prune(older_than=timedelta(days=30))  # all threads
 
@@ -543,7 +543,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         """Return the version after `current`, of the same kind: a number or a text.
 
         LangGraph passes the highest version of a checkpoint, so a thread keeps the kind it began
-        with. Those of this saver are integers; texts come with threads copied from other savers.
+        with. This saver's versions are integers; threads copied from other savers have strings.
 
         Args:
             current: The version, or `None` for the first.

@@ -54,7 +54,7 @@ class ImportedThread:
     waiting: bool = False
     """Whether its newest checkpoint has an unanswered question."""
     refused: str | None = None
-    """Why the thread could not be imported. Nothing of it was stored by this import."""
+    """Why the thread could not be imported. This import stored no part of it."""
 
 
 @dataclass(frozen=True)
@@ -87,20 +87,20 @@ def import_threads(
     threads: Iterable[str] | None = None,
     progress: Callable[[ImportedThread, int, int], None] | None = None,
 ) -> ThreadImport:
-    """Copy threads of another LangGraph checkpointer into a journal, so that they go on there.
+    """Copy threads from another LangGraph checkpointer into a journal, to continue them there.
 
     Every checkpoint of every namespace is copied in order, with its pending writes, metadata and
-    open questions. The source is only read, apart from columns that its own release adds when it is
-    opened. A type that a script stored as `__main__.Name` is read as the allowed type of that name.
-    A thread that cannot be copied is listed with the reason, nothing of it is stored, and
-    the others are copied. After a crash, or when the source has grown, call it again: only what is
-    missing is stored.
+    open questions. The source is only read, except that LangGraph's own saver may add columns when
+    it opens an older database. A type that a script stored as `__main__.Name` is read as the
+    allowed type of that name. A thread that cannot be copied is listed with the reason and not
+    stored at all; the others are copied. After a crash, or when the source has grown, call it
+    again: only what is missing is stored.
 
         with Saver("sqlite:///agents.db") as saver:
             graph = builder.compile(checkpointer=saver)  # allows its types
             report = import_threads("checkpoints.sqlite", saver)
 
-    Stop the old application first: a thread that went on in both is refused.
+    Stop the old application first: a thread that continued in both is refused.
 
     Args:
         source: An open checkpointer; the path or `sqlite:///` URL of a `SqliteSaver`'s file, or of
@@ -108,7 +108,7 @@ def import_threads(
             URL of a `PostgresSaver`.
         target: The saver to copy to. Only types that it allows are loaded from the source.
         threads: The ids of the threads. By default all.
-        progress: Called after each thread with its result, its number, and the number of all.
+        progress: Called after each thread with its result, its number, and the total number.
 
     Returns:
         What was imported, thread by thread.

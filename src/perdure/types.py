@@ -51,7 +51,7 @@ class State(StrEnum):
 
 
 ENDED = frozenset({State.DONE, State.FAILED, State.CANCELLED})
-"""The states in which a run is over."""
+"""The states in which a run has ended."""
 
 
 class EventKind(StrEnum):
@@ -74,7 +74,8 @@ class EventKind(StrEnum):
     """A segment began. Data: `worker` (`host:pid:…`), and `driven`, the kind of driver: `worker`,
     `cron` or `call`."""
     RECOVERED = "recovered"
-    """A segment began after a worker that died or was silent too long. Data: `worker`, `driven`."""
+    """A segment began after the previous worker died or was silent too long. Data: `worker`,
+    `driven`."""
     STEP = "step"
     """A checkpoint was stored. Data: `step`, `source`, `checkpoint`; `nodes`, the nodes whose
     results it holds, as far as this process knows; `ns`, the namespace of a subgraph; `labels`,
@@ -104,8 +105,8 @@ class EventKind(StrEnum):
     `input_tokens`, `output_tokens`); `how`: `called again` after a crash, `verified`, `simulated`,
     or the other run that made the call; `saved`."""
     DIFFERS = "differs"
-    """A call had other arguments than its record. It got the recorded outcome, or was made with the
-    recorded arguments. Data: `name`, `key`."""
+    """A call had different arguments from its record. It got the recorded outcome, or was made with
+    the recorded arguments. Data: `name`, `key`."""
     SETTLED = "settled"
     """A person settled an effect. Data: `name`, `key`, `state`, `by`, `reason`."""
     POSTPONED = "postponed"
@@ -119,8 +120,8 @@ class EventKind(StrEnum):
     the graph; `effects`, the keys of effects with an unknown outcome; `saved`."""
     RELEASED = "released"
     """The segment ended early, and the run is due again: a drain, a reader that left the stream, or
-    calls in another order. Data: `forced`; `effect` and `key` of the call that was out of order;
-    `saved`."""
+    calls in a different order. Data: `forced`; `effect` and `key` of the call that was out of
+    order; `saved`."""
     CANCELLING = "cancelling"
     """The worker was asked to cancel the run, or effects are being undone. Data: `reason`, `by`."""
     PAUSING = "pausing"
@@ -278,7 +279,7 @@ class Run:
     attempts: int = 0
     """Number of claims since the last progress."""
     saved: Mapping[str, int] = field(default_factory=dict)
-    """What came from the record and was not paid for again: `effects`, and with the `Durable`
+    """Work that came from the record and was not paid for again: `effects`, and with the `Durable`
     middleware `model_calls` and `tokens`."""
     parent_id: str | None = None
     """The run whose node started it."""
@@ -357,7 +358,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class WaitRecord(Wait):
-    """A wait of any state, with its answer if one was accepted."""
+    """A wait in any state, with its answer if one was accepted."""
 
     state: str = "open"
     """A `WaitState`."""
@@ -425,8 +426,8 @@ class Actor(str):
 
     __slots__ = ("address", "via")
     via: str | None
-    """How the decision was made: `browser`, `link`, `api` or `command line`. None: Python. A token
-    that gives another name than its own is there too: `api, token backend`."""
+    """How the decision was made: `browser`, `link`, `api` or `command line`. None: Python. If
+    a token acts under a name other than its own, the token is named too: `api, token backend`."""
     address: str | None
     """The network address it came from, if any."""
 
@@ -662,7 +663,7 @@ class Message:
     sent_at: datetime
     """When it was stored."""
     due_at: datetime | None = None
-    """When it is delivered next. None: delivery was given up."""
+    """When it is delivered next. None: perdure has given up on it."""
     error: str | None = None
     """Why the last delivery failed."""
     damaged: str | None = None
@@ -671,16 +672,16 @@ class Message:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A cron line that starts runs."""
+    """A schedule that starts runs according to a cron expression."""
 
     name: str
     """Name of the schedule."""
     graph: str
     """The graph it starts."""
     cron: str
-    """The cron line."""
+    """The cron expression."""
     timezone: str
-    """Time zone of the cron line."""
+    """Time zone of the cron expression."""
     next_at: datetime
     """When it starts the next run, or would if it were enabled."""
     damaged: str | None = None
@@ -693,7 +694,7 @@ class Schedule:
 class Example:
     """One example of a dataset: an input, and the output expected for it.
 
-    The run of this one asks a person once:
+    The run of this example asks a person once:
 
         Example({"to": "ada"}, expected={"subject": "Engines"}, answers=[{"approved": True}])
     """
@@ -964,11 +965,11 @@ class Retry:
 class Observer(Protocol):
     """An object that is called for each event that this process stored, after its commit.
 
-    The call is never made before the commit, never twice for one event, and not for an event that
-    was refused or rolled back. If the process dies between the commit and the call, the call is not
-    made: use an observer for metrics and traces, and the journal for what must be complete. An
-    exception of the observer is logged and changes nothing. Calls come in order, one at a time, in
-    a separate thread.
+    The observer is never called before the commit, never twice for one event, and not for an event
+    that was refused or rolled back. If the process dies between the commit and the call, the call
+    is lost: use an observer for metrics and traces, and the journal for data that must be complete.
+    An exception in the observer is logged and changes nothing. Calls come in order, one at a time,
+    in a separate thread.
 
         class Counter:
             def on_event(self, kind, run_id, thread_id, data, at):
@@ -986,7 +987,7 @@ class Observer(Protocol):
             kind: An `EventKind`.
             run_id: The run.
             thread_id: Its thread.
-            data: The data of the event, as in `Event.data`. That of a claim also has the `graph` of
+            data: The data of the event, as in `Event.data`. For a claim it also has the `graph` of
                 the run and the number of the `segment`.
             at: When the event was stored, by the journal's clock.
         """

@@ -38,10 +38,10 @@ def check(
 ) -> None:
     """List unfinished runs that the current code would hold.
 
-    Run it before a deploy, with the new code, against the journal of the deploy. It makes the check
-    that the next claim of each run would make, and changes nothing. It also counts runs whose graph
-    is not registered here. Exits with 1 if there is a run of either kind. A journal with an older
-    schema is refused, because opening it would migrate it.
+    Run it before a deploy, with the new code, against the journal that the deploy will use. It
+    checks each run as its next claim would, and changes nothing. It also counts runs whose graph is
+    not registered here. Exits with 1 if it finds either kind. A journal with an older schema is
+    refused, because opening it would migrate it.
     """
     from perdure.journal.migrate import migrations
     from perdure.service.views.code_changes import code_changes

@@ -92,8 +92,8 @@ def cancel(
 
     A run ends at once, or after its current step. A worker undoes its effects that have a
     compensation, and its children are cancelled with it. Without ids it cancels all unfinished runs
-    that the options select: it lists the first ones and asks. Each run is an operation of its own,
-    so after an interruption the same command goes on with the rest.
+    that the options select: it lists the first ones and asks for confirmation. Each run is a
+    separate operation, so after an interruption the same command continues with the rest.
     """
     filters = parse_filters(state, graph, thread, metadata, since, until)
 
@@ -119,8 +119,8 @@ def retry(
 ) -> None:
     """Retry failed or held runs, by id or by options.
 
-    They go on from their last step. Without ids it retries all failed and held runs that the
-    options select, after the same question as `perdure cancel`.
+    They continue from their last step. Without ids it retries all failed and held runs that the
+    options select, after asking for confirmation as `perdure cancel` does.
     """
     filters = parse_filters(state, graph, thread, metadata, since, until)
 
@@ -147,7 +147,7 @@ def fork(
     ] = None,
     as_node: Annotated[
         str | None,
-        Option(metavar="NODE", help="Node whose result the update is, and after which it goes on."),
+        Option(metavar="NODE", help="Node that the update counts as; the run continues after it."),
     ] = None,
     thread: Annotated[
         str | None, Option(metavar="ID", help="The new thread.", show_default="a new id")

@@ -34,7 +34,7 @@ def crashtest(
         Option(
             metavar="JSON|@FILE",
             help="Answer to every question.",
-            show_default="one that agrees",
+            show_default="an approval",
         ),
     ] = None,
     context: Annotated[str, Option(metavar="JSON|@FILE", help="LangGraph's context.")] = "null",
@@ -42,7 +42,7 @@ def crashtest(
         str | None,
         Option(
             metavar="URL",
-            help="A postgresql:// server to create databases in. D1 is not possible.",
+            help="A postgresql:// server to create databases in. D1 is not supported.",
             show_default="SQLite files",
         ),
     ] = None,
@@ -58,7 +58,7 @@ def crashtest(
     ] = None,
     recovery: Annotated[
         str,
-        Option(metavar="N|all", help="Second kills in each recovery; all: at each point of it."),
+        Option(metavar="N|all", help="Second kills during each recovery; all: one at each point."),
     ] = "1",
     limit: Annotated[
         int | None,
@@ -78,9 +78,10 @@ def crashtest(
             metavar="PLACE", help="FILE, FILE:LINE or 'effect NAME' that may repeat; repeatable."
         ),
     ] = None,
-    deadline: Annotated[float, Option(metavar="SECONDS", help="Time limit of a process.")] = 60,
+    deadline: Annotated[float, Option(metavar="SECONDS", help="Time limit for each process.")] = 60,
     jobs: Annotated[
-        int | None, Option(metavar="N", help="Trials at once.", show_default="number of CPUs")
+        int | None,
+        Option(metavar="N", help="Trials to run at once.", show_default="number of CPUs"),
     ] = None,
     json: Annotated[
         str | None, Option(metavar="FILE", help="Write the report as JSON; - is stdout.")

@@ -68,10 +68,10 @@ def init(
     """Write the Worker of a D1 journal.
 
     Writes worker.js, wrangler.jsonc and a README, and prints the commands that deploy them. Until
-    wrangler.jsonc has its database_id, it also prints a new secret, which is stored nowhere.
-    Nothing is sent anywhere. Run it again after an update of perdure: wrangler.jsonc stays as it
-    is, except for what an option changes. If a file differs from what would be written, nothing is
-    written without --force.
+    wrangler.jsonc has its database_id, it also prints a new secret, which is not stored anywhere.
+    Nothing is sent over the network. Run it again after you upgrade perdure: wrangler.jsonc is
+    kept, except for what an option changes. If a file differs from what would be written, nothing
+    is written without --force.
     """
     given = {"worker": worker, "database": database, "cron": cron or None, "tick_url": tick_url}
     config = _read(folder / CONFIG) or _packaged(CONFIG)
@@ -202,11 +202,11 @@ def doctor(
     latency      median and worst of 10 round trips
     clock        difference from this host's clock; more than 30 s fails
     transaction  a batch that fails leaves nothing behind
-    statements   a batch of the most statements that perdure sends
+    statements   a batch with the most statements that perdure sends
     value        a blob of the largest size that perdure sends
-    parameters   a statement of the most parameters that perdure sends
+    parameters   a statement with the most parameters that perdure sends
     integers     integers over 2^53 come back exactly
-    columns      two columns of one name stay two
+    columns      two columns with the same name stay separate
     cron         the last tick of the Worker's cron; a failed one fails
     size         size of the database; over 9 GB fails
     rate         rate limit of the REST API

@@ -82,7 +82,7 @@ def dev(
     """Drive and serve a LangGraph project while you write it.
 
     Serves LangGraph's Agent Server API, opens the inbox and the dashboard in a browser, and prints
-    events as they happen. When a file changes it restarts, and runs go on with the new code.
+    events as they happen. When a file changes it restarts, and runs continue with the new code.
     Without the packages of the extra `server` it only drives.
     """
     from perdure.cli.dev_worker import drive_project

@@ -121,8 +121,8 @@ def settle(
 ) -> None:
     """Settle an effect with an unknown outcome.
 
-    A held run goes on when its last unknown effect is settled. A failed run also needs `perdure
-    retry RUN`, which is printed. An effect that was given up can be settled as `retry` or `done`
+    A held run continues when its last unknown effect is settled. A failed run also needs `perdure
+    retry RUN`, which is printed. An effect settled as `fail` can be settled as `retry` or `done`
     later.
     """
     from perdure.cli.run_lookup import find_id

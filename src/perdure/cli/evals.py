@@ -201,7 +201,7 @@ def run(
         str | None,
         Option(
             metavar="NAME",
-            help="Name of the experiment. One that was interrupted goes on.",
+            help="Name of the experiment. An interrupted experiment continues.",
             show_default="the function and the time",
         ),
     ] = None,
@@ -223,7 +223,7 @@ def run(
 ) -> None:
     """Run an evaluation and show its result.
 
-    Calls a function of yours. --at is a journal's URL, or a Runtime with the graphs that the
+    Calls your function. --at is a journal's URL, or a Runtime with the graphs that the
     function names.
     """
     from perdure.evals import Experiment
@@ -324,8 +324,8 @@ def export(
 ) -> None:
     """Write the examples of a dataset.
 
-    An example keeps its id in LangSmith, so a second export updates it; examples removed here stay
-    there. CSV holds texts only, and neither answers nor signals.
+    An example keeps its id in LangSmith, so a second export updates it. Examples that you remove
+    here remain in LangSmith. CSV holds text only, without answers or signals.
     """
     from perdure.evals import Dataset, formats, langsmith_datasets
 
@@ -347,7 +347,7 @@ def export(
 def from_runs(
     dataset: Into,
     run: Annotated[
-        list[str] | None, Argument(metavar="RUN", help=IDS_HELP, show_default="all that fit")
+        list[str] | None, Argument(metavar="RUN", help=IDS_HELP, show_default="all that match")
     ] = None,
     at: At = None,
     expected: Annotated[

@@ -45,7 +45,7 @@ def inbox(
     """List what needs a person.
 
     Lists open questions, oldest first; effects with an unknown outcome; held runs; and graphs with
-    due runs that no worker seems to have. Each comes with the command that lets the run go on.
+    due runs that no worker seems to have. Each comes with the command that lets the run continue.
     With --json, `needs` is `answer`, `settle`, `retry` or `worker`, and the other fields are those
     of the `Wait`, `EffectRecord` or `Run`.
     """
@@ -105,7 +105,7 @@ def answer(
     ] = None,
     by: By = None,
 ) -> None:
-    """Answer a question of a run.
+    """Answer a run's question.
 
     An answer is checked against the question's schema, and accepted once.
     """
@@ -128,9 +128,9 @@ def withdraw(
 ) -> None:
     """Take back an answer that made its run fail.
 
-    The question is open again, and the run goes on to it. It is refused while the run is driven,
-    and once the run has gone on with the answer: then the error names the checkpoint to fork the
-    run from.
+    The question is open again, and the run asks it again. The command is refused while the run is
+    being driven, and once the run has used the answer; then the error names the checkpoint to fork
+    the run from.
     """
     from perdure.cli.run_lookup import find_id
 
@@ -154,7 +154,7 @@ def link(
         Option(metavar="7d", help="How long the link works; at most until the question expires."),
     ] = "7d",
 ) -> None:
-    """Print a link with which a person answers a question.
+    """Print a link that lets a person answer a question.
 
     It works once and without signing in. Opening it decides nothing. It needs `PERDURE_PUBLIC_URL`,
     or the `public_url` of the Runtime in --at.

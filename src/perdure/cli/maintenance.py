@@ -18,7 +18,7 @@ def prune(
         str | None,
         Option(
             metavar="30d",
-            help="Delete runs that ended longer ago than this.",
+            help="Delete runs that ended more than this long ago.",
             show_default="the retention= of the Runtime; required for a URL",
         ),
     ] = None,
@@ -109,12 +109,12 @@ def doctor(
     """Check the invariants of a journal.
 
     Reads one snapshot of every run while others use the journal, so it takes a while on a large
-    one. It looks for two running runs on a thread, runs out of turn or forgotten, waits that can
-    never end, unused answers, gaps in a history, settled effects without an outcome, signals taken
-    twice, and runs that should have been woken. It changes nothing, except that an old schema is
-    migrated. Exits with 1 if it finds something: that is a bug in perdure, please report it. One
-    exception: perdure 0.1 could leave a run held after its last effect was settled; `perdure retry
-    RUN` lets it go on.
+    one. It looks for two running runs on a thread, runs that are out of turn or forgotten, waits
+    that can never end, unused answers, gaps in a history, settled effects without an outcome,
+    signals taken twice, and runs that should have been woken. It changes nothing, except that an
+    old schema is migrated. Exits with 1 if it finds something: that is a bug in perdure, please
+    report it. One exception: perdure 0.1 could leave a run held after its last effect was settled;
+    `perdure retry RUN` lets it continue.
     """
     with client_at(one_place(place, at)) as client:
         diagnosis = client.blocking.doctor()

@@ -26,7 +26,7 @@ def prompts(
         tuple[str, str] | None,
         Option(
             metavar="A B",
-            help="Compare two versions of NAME, each by the beginning of its hash: texts and "
+            help="Compare two versions of NAME, each named by a prefix of its hash: texts and "
             "scores.",
         ),
     ] = None,

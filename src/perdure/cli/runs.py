@@ -110,9 +110,9 @@ def show(
     """Show the timeline of one run.
 
     Shows where its time went, each segment with its steps, effects and waits, the worker that drove
-    it, its parent and children, its scores, and what it waits for, with the command that lets it go
-    on. A worker that dies leaves no event: the time until the next claim is shown as `with a worker
-    that was lost`.
+    it, its parent and children, its scores, and what it waits for, with the command that lets it
+    continue. A worker that dies leaves no event: the time until the next claim is shown as `with a
+    worker that was lost`.
     """
     from perdure.cli.run_lookup import find_run, report_run
     from perdure.cli.run_page import print_event, print_report

@@ -29,16 +29,17 @@ def schedules(
         ),
     ] = None,
     cron: Annotated[
-        str | None, Option(metavar="LINE", help='With --add: cron line, such as "0 9 * * 1-5".')
+        str | None,
+        Option(metavar="LINE", help='With --add: cron expression, such as "0 9 * * 1-5".'),
     ] = None,
     timezone: Annotated[
-        str, Option(metavar="ZONE", help="With --add: time zone of the cron line.")
+        str, Option(metavar="ZONE", help="With --add: time zone of the cron expression.")
     ] = "UTC",
     input: Annotated[
         str | None, Option(metavar="JSON|@FILE|-", help="With --add: input of its runs.")
     ] = None,
     remove: Annotated[
-        str | None, Option(metavar="NAME", help="Remove this schedule. Its runs stay.")
+        str | None, Option(metavar="NAME", help="Remove this schedule. Its runs are kept.")
     ] = None,
     disable: Annotated[
         str | None,

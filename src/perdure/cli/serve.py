@@ -26,7 +26,7 @@ Host = Annotated[
 AllowHost = Annotated[
     list[str] | None,
     Option(
-        metavar="NAME", help="Host name the server answers to, besides loopback names; repeatable."
+        metavar="NAME", help="Host name the server accepts, besides loopback names; repeatable."
     ),
 ]
 Cors = Annotated[
@@ -44,7 +44,7 @@ def serve(
     place: Place = None,
     at: RuntimeAt = None,
     host: Host = "127.0.0.1",
-    port: Annotated[int, Option(metavar="N", help="Port to listen on. 0 is any free one.")] = PORT,
+    port: Annotated[int, Option(metavar="N", help="Port to listen on. 0 picks a free one.")] = PORT,
     worker: Annotated[bool, Option(help="Drive runs in this process.")] = True,
     concurrency: Concurrency = 50,
     grace: Annotated[
@@ -54,7 +54,7 @@ def serve(
     cors: Cors = None,
     insecure: Insecure = False,
     max_body: Annotated[
-        int | None, Option(metavar="BYTES", help="Largest body of a request.", show_default="8 MiB")
+        int | None, Option(metavar="BYTES", help="Largest request body.", show_default="8 MiB")
     ] = None,
     max_streams: Annotated[
         int | None, Option(metavar="N", help="Streams open at once.", show_default="1000")

@@ -52,7 +52,7 @@ def start(
             "--metadata",
             "--label",
             metavar="KEY=VALUE",
-            help="Metadata to find the run by; repeatable. The value is JSON, or else a text.",
+            help="Metadata to find the run by; repeatable. The value is JSON, or else plain text.",
         ),
     ] = None,
     tag: Annotated[list[str] | None, Option(metavar="TAG", help="A tag; repeatable.")] = None,
@@ -80,15 +80,18 @@ def start(
     ] = False,
     json: Annotated[
         bool,
-        Option("--json", help="Print the run as JSON; with --wait as it ended, with its output."),
+        Option(
+            "--json",
+            help="Print the run as JSON; with --wait, in its final state and with its output.",
+        ),
     ] = False,
 ) -> None:
     """Start a run and print its id.
 
     The run is durable when its id is printed; workers drive it. A missing journal is created.
-    Without an input the run goes on from the last checkpoint of its thread. A Runtime or a project
-    in --at refuses a graph that it does not have. With a URL the name cannot be checked: a note
-    says if no worker has driven this graph lately.
+    Without an input the run continues from the last checkpoint of its thread. A Runtime or a
+    project in --at refuses a graph that it does not have. With a URL the name cannot be checked: a
+    note warns you if no worker has driven this graph recently.
     """
     from perdure.types import State
 

@@ -37,7 +37,7 @@ def import_(
         list[str] | None,
         Option(
             metavar="MODULE:CLASS",
-            help="A type of yours that the states hold; repeatable. A Runtime in --at allows "
+            help="Your own type that the states contain; repeatable. A Runtime in --at allows "
             "those of its graphs.",
         ),
     ] = None,
@@ -51,7 +51,7 @@ def import_(
 ) -> None:
     """Copy threads from one of LangGraph's checkpointers.
 
-    Run it again at any time: what is in the journal is not stored twice. A missing journal is
+    You can run it again at any time: nothing is stored twice. A missing journal is
     created. It lists the threads that it could not import, with the reason, and then exits with 1.
     """
     from perdure.thread_import import import_threads

@@ -75,7 +75,7 @@ def tick(
     quiet: Quiet = False,
     as_json: LogJson = False,
 ) -> None:
-    """Drive what is due, then exit: for a cron.
+    """Drive what is due, then exit. For use from cron.
 
     Prints what it did as one line of JSON, with the fields of `Counts`.
     """

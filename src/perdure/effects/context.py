@@ -63,12 +63,12 @@ def current() -> EffectContext | None:
 
 
 def key() -> str:
-    """The idempotency key of the effect that calls it: the same for every attempt and process.
+    """The idempotency key of the calling effect, the same for every attempt and process.
 
     For the function of an effect, its `verify` and its `compensate`. Pass it to the far side, so
-    that it can tell a second attempt from a second order. A function that asks for its key is
-    assumed to pass it on, so its outcome is committed with the next write instead of being waited
-    for. Outside of a run each call gets a new key.
+    that it can tell a retry from a new request. A function that asks for its key is
+    assumed to pass it on, so perdure does not wait for its outcome: it is committed with the next
+    write. Outside of a run each call gets a new key.
 
     Returns:
         The business key of the effect, or a hash of the run, the task, the name and the place of

@@ -58,7 +58,7 @@ def effect(
 
 
 def effect(function: Any = None, /, **options: Any) -> Any:
-    """Record the calls of a function that leaves the process: a recorded call never repeats.
+    """Record the calls of a function that leaves the process; a recorded call never repeats.
 
     For functions and methods, plain or coroutine. In a run, under a runtime or with only the saver,
     an intent with the arguments and the key is on disk before the call, and the outcome after it.
@@ -80,8 +80,9 @@ def effect(function: Any = None, /, **options: Any) -> Any:
             two names. Default: the qualified name of the function.
         key (Callable): Returns a business key from the arguments of the call: text, or a value that
             JSON can hold, not None. Calls with the same name and business key have one outcome,
-            across runs and threads. It outlives `prune`, and ends with `erase` of its thread or a
-            compensation. Default: a key from the run, the task and the place of the call.
+            across runs and threads. The outcome outlives `prune`; `erase` of its thread or a
+            compensation removes it. Default: a key from the run, the task and the place of the
+            call.
         verify (Callable): Asks the far side about a call with an unknown outcome, after a crash or
             an exception. It gets the same arguments, and `perdure.key()` works inside it. It
             returns the result of the call, `Done(result)` if that may be None, or None if the call
@@ -92,9 +93,9 @@ def effect(function: Any = None, /, **options: Any) -> Any:
             holds the run until a person calls `settle`; only `NotDone` is retried then. Default:
             `"retry"`.
         transactional (bool): Commit what the function writes with `perdure.transaction()` together
-            with the outcome, so that the outcome is never unknown. For plain functions, without
-            `verify` and `timeout`. Inside it no other effect, wait or recorded read can be called.
-            On SQLite nothing else can write while it runs. Default: False.
+            with the outcome, so that the outcome is never unknown. Only for plain functions,
+            without `verify` or `timeout`. The function cannot call other effects, waits or recorded
+            reads. On SQLite nothing else can write while it runs. Default: False.
         retry (Retry | None): How often the call is retried after an exception. A pause of more than
             five seconds is a clock wait of the run, and holds no process. None: the first exception
             is final. Default: `Retry()`, three attempts.
@@ -103,8 +104,8 @@ def effect(function: Any = None, /, **options: Any) -> Any:
             plain function cannot be stopped, and its result is dropped. Default: no limit.
         compensate (Callable): Undoes the effect when its run is cancelled. It is called with the
             result, then with the recorded arguments by name, and is itself an effect with the same
-            `retry` and `unknown`. The worker that cancels must have imported its module. Not with
-            only the saver.
+            `retry` and `unknown`. The worker that cancels must have imported its module. Not
+            available with only the saver.
         record (Record | Iterable[str]): Which parts of arguments and result are stored: names of
             arguments, or a `Record`. Default: everything except secrets.
 
@@ -112,8 +113,8 @@ def effect(function: Any = None, /, **options: Any) -> Any:
         The decorated function, with the same signature.
 
     Raises:
-        BadArgument: An option is unknown, options exclude each other, or the function is a
-            generator, whose result cannot be recorded.
+        BadArgument: An option is unknown, options are mutually exclusive, or the function
+            is a generator, whose result cannot be recorded.
     """
     if unknown := options.keys() - OPTIONS:
         raise BadArgument(f"@perdure.effect has no option {sorted(unknown)[0]!r}.")

@@ -24,7 +24,7 @@ def outbox(topic: str, payload: Any = None) -> str:
     """Store a message that workers deliver once it is committed.
 
     Inside a transactional effect it is committed with the effect's writes. Elsewhere in a node it
-    is an effect of its own. Workers whose runtime has a handler for the topic (`Runtime.deliver`)
+    is a separate effect. Workers whose runtime has a handler for the topic (`Runtime.deliver`)
     deliver it at least once, always with the same id, in any order.
 
     Args:

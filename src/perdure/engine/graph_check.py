@@ -40,7 +40,7 @@ class LostRun:
     state: State
     """State of the run."""
     lost: tuple[str, ...]
-    """Nodes at which it would go on, and that are gone or cannot be reached."""
+    """Nodes where it would continue, but which are gone or cannot be reached."""
     reason: str
     """What changed, and what to do."""
 

@@ -43,7 +43,7 @@ def check(
         at_least: The mean over all examples must not be lower.
         at_most: The mean over all examples must not be higher.
         not_worse_than: Another experiment, compared example by example. The check fails if the
-            score is lower by more than chance: the interval of the difference lies below zero.
+            score is significantly lower: the interval of the difference lies below zero.
         margin: With `not_worse_than`, the stricter test: it passes only if the interval shows that
             the score is at most this much lower.
 

@@ -68,8 +68,8 @@ class Comparison:
 def compare(a: Experiment, b: Experiment) -> Comparison:
     """Compare experiment `b` with experiment `a`, example by example.
 
-    Repetitions of an example are averaged, so each example counts once. An example without the
-    score in one of them, because its run failed, is left out of that score.
+    Repetitions of an example are averaged, so each example counts once. If an example lacks a
+    score in one of them because its run failed, it is left out of that score's comparison.
 
         for score in compare(old, new).scores:
             print(score.name, score.difference.low, score.difference.high)

@@ -31,7 +31,7 @@ class Dataset:
         letters = await Dataset.create(client, "letters", examples)
         await letters.add(Example("grace", expected="Dear Grace"))
 
-    Use `create` or `load` to make one.
+    Use `create` or `load` to get one.
 
     Args:
         client: A `Client` or `Runtime` on the journal.

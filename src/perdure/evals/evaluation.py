@@ -64,15 +64,15 @@ async def evaluate(
 ) -> Experiment:
     """Run a target for each example, let each evaluator judge each output, and return the results.
 
-    All of it is runs in the journal. After a crash, call it again with the same `experiment`: no
-    run is started twice, finished examples do not run again, and no evaluator is asked again for a
-    stored verdict. Several processes may call it at once and share the work.
+    Everything happens in runs in the journal. After a crash, call it again with the same
+    `experiment`: no run is started twice, finished examples do not run again, and no evaluator is
+    asked again for a stored verdict. Several processes may call it at once and share the work.
 
         experiment = await evaluate("campaign", letters, [correct], experiment="b")
 
     No effect leaves the process, unless `effects` allows it. Model calls are made, and so are tools
     that only read, unless `effects` names them. Sleeps and deadlines end at once; questions get the
-    `answers` of the example. perdure cannot stop what a node sends without an effect.
+    `answers` of the example. perdure cannot stop a node that sends something without an effect.
 
     Args:
         target: The name of a registered graph, a graph, or a function of the input.
@@ -99,7 +99,7 @@ async def evaluate(
         The experiment, as `Experiment.load` reads it.
 
     Raises:
-        ExperimentChanged: The experiment was begun with other settings. Nothing was started.
+        ExperimentChanged: The experiment was started with different settings. Nothing was started.
         NotFound: The journal has no such dataset.
         BadArgument: An argument is not valid, or two evaluators have the same name.
     """

@@ -16,7 +16,7 @@ from perdure.types import ExperimentInfo, Score, ScoreKind
 
 @dataclass(frozen=True)
 class ScoreSummary:
-    """The scores of one name in an experiment."""
+    """All scores with one name in an experiment."""
 
     name: str
     """The name of the scores."""

@@ -42,8 +42,8 @@ async def from_runs(
 
     An approval says that what was shown was right; an edit says what it should have been. The
     question of such an example is answered with an approval when it is evaluated, so that
-    evaluators judge what the target itself wrote. The id of an example is that of its run, so
-    making it again replaces it.
+    evaluators judge what the target itself wrote. An example has the id of its run, so a repeated
+    call replaces it.
 
         examples = await from_runs(client, await client.runs(graph="support"))
 

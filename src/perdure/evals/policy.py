@@ -18,7 +18,7 @@ from perdure.types import Example
 
 
 class Effects(StrEnum):
-    """What happens to an effect in an evaluation that has no value or function for it."""
+    """What happens to an effect for which the evaluation has no value or function."""
 
     REFUSE = "refuse"
     """Not called: the run fails with `EffectRefused`."""

@@ -22,22 +22,22 @@ from perdure.langchain.policy import (
 
 
 class Durable(AgentMiddleware[Any, Any, Any]):
-    """Middleware that makes every model call and every tool call of an agent an effect.
+    """Middleware that turns every model call and tool call of an agent into an effect.
 
     In a run, under a runtime or with only a `Saver`, a call that was made is not made again: its
     recorded outcome is returned. A model call is found again by its turn in its task; only a hash
     of the prompt is stored. A tool call is found again by the id of the call. Inside a tool,
-    `perdure.key()` is the key of its call. Outside a run everything is called plainly. Tools that
+    `perdure.key()` is the key of its call. Outside a run, calls are made as usual. Tools that
     are effects themselves are not recorded twice.
 
         durable = Durable(tools={"search": "read"})
         agent = create_agent(model, tools, middleware=[durable])
 
     If the process dies in the middle of a model call, the model is called again. In the middle of a
-    tool call, the tool's policy decides; by default the policy is its hints, in the words of MCP:
-    `readOnlyHint` is `read`, `idempotentHint` is `retry`, `destructiveHint` is `hold`. A tool
-    without hints or policy holds the run until a person settles the call, and its exceptions are
-    raised as usual.
+    tool call, the tool's policy decides; by default the policy comes from its MCP hints:
+    `readOnlyHint` is `read`, `idempotentHint` is `retry`, `destructiveHint` is `hold`. With neither
+    hints nor a policy, the run is held until a person settles the call; exceptions are raised as
+    usual.
 
     Put `Durable` last in the list, so that middleware that retries, falls back or changes the
     prompt sees each call.
@@ -85,7 +85,7 @@ class Durable(AgentMiddleware[Any, Any, Any]):
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]
     ) -> ToolResult:
-        """Record a tool call. LangChain calls it; pass it to a `ToolNode` of your own.
+        """Record a tool call. LangChain calls it; you can pass it to your own `ToolNode`.
 
         Args:
             request: The call.

@@ -59,17 +59,17 @@ class ReflectionExecutor(ContextManaged):
     """Runs LangMem's background reflections so that they survive the process.
 
     It replaces LangMem's executor. Each reflection is a run in the journal: on disk when `submit`
-    returns, and resumed by the next process. An executor that is made with a store resumes what is
-    pending by itself. While a reflector runs, its writes to the store are staged; they are applied
-    when it has ended. If store and journal share a database, the memories and the fact that they
-    are written are one transaction.
+    returns, and resumed by the next process. An executor created with a store resumes pending
+    reflections automatically. While a reflector runs, its writes to the store are staged; they are
+    applied when it has ended. If store and journal share a database, the memories and the record
+    of the write are one transaction.
 
         executor = ReflectionExecutor(manager, store=store)
         executor.submit({"messages": messages}, config, after_seconds=1800)
 
     Executors with the same name share their reflections, in any number of processes; each
-    reflection is run by one of them. In a namespace one reflection runs at a time. Make the
-    executor after a fork, not before.
+    reflection is run by one of them. Within a namespace, one reflection runs at a time. Create
+    the executor after a fork, not before.
 
     Args:
         reflector: The result of `create_memory_store_manager()`, a Runnable, a graph, an object
@@ -84,7 +84,8 @@ class ReflectionExecutor(ContextManaged):
         journal: A URL, or a `Runtime`, which `shutdown` does not close. By default the value of
             `PERDURE_URL`.
         name: The name of the executor, the same in every process that shares its work. By default
-            it is made of the reflector and the namespace. Give different work different names.
+            it is derived from the reflector and the namespace. Use different names for different
+            work.
         retry: How often a reflection that raised is tried; then it is held. By default 5 attempts,
             after pauses of 2, 4, 8 and 16 seconds.
         timeout: Limit for one attempt.
@@ -172,20 +173,20 @@ class ReflectionExecutor(ContextManaged):
 
             executor.submit({"messages": messages}, after_seconds=1800)
 
-        The texts, numbers and booleans in the config's `configurable` and `metadata` are stored,
+        Strings, numbers and booleans in the config's `configurable` and `metadata` are stored,
         and so are its tags. Keys that begin with `__`, and keys named like a secret, are left out.
 
         Args:
             payload: What the reflector is called with: messages, or other data that can be stored.
             config: The config with the variables of the namespace. In a node, by default that of
                 the node.
-            after_seconds: Delay in seconds, by the wall clock: a reflection that comes due while no
-                process runs starts at the next start.
+            after_seconds: Delay in seconds, by the wall clock: a reflection that becomes due while
+                no process is running starts at the next start-up.
             thread_id: The conversation. By default the `thread_id` of the config. `None`: it
                 belongs to no conversation, and nothing replaces it.
 
         Returns:
-            A future of the result, in whatever process it runs. You need not keep it.
+            A future for the result, whichever process runs it. You do not have to keep it.
 
         Raises:
             BadArgument: A variable of the namespace is missing in the config, or an argument is not
@@ -251,12 +252,12 @@ class ReflectionExecutor(ContextManaged):
         return [item.dict() for item in found]
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Stop working, and leave what is not due for the next start.
+        """Stop, and leave reflections that are not due for the next start-up.
 
         When this returns, no reflector uses the store, so the store can be closed. Futures of
         reflections that are left raise `ReflectionLeft`. In an event loop use `await
-        executor.ashutdown()`, or `async with`. A process that ends without it leaves everything for
-        the next start.
+        executor.ashutdown()`, or `async with`. A process that exits without calling it leaves
+        everything for the next start-up.
 
         Args:
             wait: Finish the reflections that are due. With `False` they are left too, and a running
@@ -295,7 +296,7 @@ class ReflectionExecutor(ContextManaged):
         await asyncio.to_thread(self.shutdown, wait, cancel_futures=cancel_futures)
 
     def pending(self, *, after: Pending | None = None, limit: int = PAGE) -> list[Pending]:
-        """List the reflections of this name that have not ended, of every process, oldest first.
+        """List the unfinished reflections of this executor name from every process, oldest first.
 
         Args:
             after: The last reflection of the previous page.
@@ -309,7 +310,7 @@ class ReflectionExecutor(ContextManaged):
         return self._runtime.journal.run(plan)
 
     def cancel(self, id: str) -> None:
-        """Cancel a reflection. A running one stops before it writes, if it still can.
+        """Cancel a reflection. If it is running, it stops before it writes, if possible.
 
         Args:
             id: The id of the reflection, which is the id of its run.
@@ -486,8 +487,8 @@ def resume_pending_reflections(executor: ReflectionExecutor, store: BaseStore) -
 
     Overdue reflections start at once, the others when they are due. The journal hands each
     reflection to one worker, so calling this twice, or in two processes, runs nothing twice. An
-    executor that was made with a store resumes by itself: this call is for an application that sets
-    the store later, or wants the list.
+    executor created with a store resumes automatically: this call is for an application that sets
+    the store later, or needs the list.
 
         resume_pending_reflections(executor, store)  # once, at start-up
 

@@ -52,7 +52,7 @@ def _client() -> Client:
 class LangSmith(TraceSink):
     """Observer that sends each segment of a run to LangSmith as a trace, and scores as feedback.
 
-    Needs the extra `langsmith`. Configure all workers of a journal alike.
+    Needs the extra `langsmith`. Configure all workers on a journal the same way.
 
         runtime = Runtime("sqlite:///agents.db", observe=LangSmith())
 

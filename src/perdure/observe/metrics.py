@@ -66,7 +66,7 @@ class Metrics:
             time, so a slow count is kept longer. `timedelta(0)` counts at each scrape.
         listen: Serve `/metrics` at this port, or `host:port`, for a process without a web server.
             Without a host, on this machine only.
-        otlp: Export over OTLP, as the `OTEL_*` variables say. Needs the extra `otel`.
+        otlp: Export over OTLP, as configured by the `OTEL_*` variables. Needs the extra `otel`.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ class _Resource(Resource):
 class OpenTelemetry(TraceSink):
     """Observer that exports one OpenTelemetry trace per run, across all processes that drive it.
 
-    Needs the extra `otel`. Configure all workers of a journal alike.
+    Needs the extra `otel`. Configure all workers on a journal the same way.
 
         runtime = Runtime("sqlite:///agents.db", observe=OpenTelemetry())
 

@@ -83,9 +83,9 @@ class Redaction:
 
     keys: Iterable[str] = ()
     """Names whose whole value is replaced, unless it is None: dict keys, fields, arguments and
-    channels, or globs of them with `*` and `?`. `api_key` is also `apiKey` and `API-Key`."""
+    channels, or globs of them with `*` and `?`. `api_key` also matches `apiKey` and `API-Key`."""
     patterns: Iterable[str | re.Pattern[str] | SecretPattern] = ()
-    """Regular expressions, or `Redaction.EMAIL`, `CARD` and `TOKEN`. Their matches in texts are
+    """Regular expressions, or `Redaction.EMAIL`, `CARD` and `TOKEN`. Their matches in text are
     replaced. Each repeat needs an upper bound: `\\w{1,64}`, not `\\w+`."""
     replace: str = HIDDEN
     """The replacement."""

@@ -63,7 +63,7 @@ class ServerOptions:
     insecure: bool = False
     """Require no token, even from other machines."""
     hosts: tuple[str, ...] = ()
-    """Host names the server answers to, besides loopback names: `agents.example.com`,
+    """Host names the server accepts, besides loopback names: `agents.example.com`,
     `*.example.com`, or `*` for any."""
     cors: tuple[str, ...] = ()
     """Origins of web pages that may call this server: `https://app.example.com`,
@@ -77,13 +77,13 @@ class ServerOptions:
     """Standard Webhooks secrets of `POST /perdure/hooks/{thread_id}/{name}`, by signal name.
     Default: the JSON object in `PERDURE_HOOK_SECRETS`."""
     hook_headers: tuple[str, ...] = ()
-    """Patterns of headers of such a webhook that are passed on in the signal: `x-event-*`."""
+    """Patterns of webhook headers that are passed on in the signal: `x-event-*`."""
     max_body: int = 8 * MIB
     """Largest body of a request, in bytes. A larger one gets 413."""
     body_timeout: float = 30.0
     """Seconds in which the body of a request must arrive. A later one gets 408."""
     max_streams: int = 1000
-    """Streams that may be open at once. One more gets 503 with `Retry-After`."""
+    """Streams that may be open at once. Further ones get 503 with `Retry-After`."""
     ui: bool = False
     """Serve the inbox and the dashboard under `/ui`."""
     ui_user: Any = None

@@ -19,7 +19,7 @@ class Diagnosis:
     checked: int
     """Number of invariants that were checked."""
     remarks: tuple[str, ...]
-    """What is worth knowing about the database itself."""
+    """Advice about the database itself."""
 
 
 def diagnose(url: str) -> Plan[Diagnosis]:

@@ -27,7 +27,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]+(\.[A
 class Mail:
     """Sends e-mail about new questions: `Runtime(mail=Mail(…), public_url=…)`.
 
-    Each recipient gets a message with a link that answers in this person's name.
+    Each recipient gets a message with a link for answering in their own name.
 
     Raises:
         BadArgument: The server, an address, an event, the name or a time is invalid.
@@ -44,7 +44,8 @@ class Mail:
     events: Sequence[str] = (QUESTION_WAITING,)
     """What is mailed: some of the events of a `Webhook`."""
     content: bool = True
-    """Whether the mail shows the question. If not, it has the name of the graph and the link."""
+    """Whether the mail shows the question. If not, it contains only the name of the graph and the
+    link."""
     link_expires: timedelta = LASTS
     """How long a link works, at least a minute. Default: seven days."""
     name: str = "mail"

@@ -55,8 +55,8 @@ class Webhook:
     events: Sequence[str] = (QUESTION_WAITING, "run.held", "run.failed")
     """What it is notified of: some of `question.waiting`, `run.held`, `run.failed`, `run.done`."""
     name: str = ""
-    """Name of the endpoint, at most 64 characters. Default: derived from the URL. Set it to be able
-    to change the URL while messages wait."""
+    """Name of the endpoint, at most 64 characters. Default: derived from the URL. Set it if you
+    want to change the URL while messages are waiting."""
     allow_private: bool = False
     """Allow `http`, and addresses that are not public."""
 

@@ -33,7 +33,8 @@ class Clock:
         return moment(self._at)
 
     def advance(self, by: timedelta) -> None:
-        """Move the clock forward; with a negative duration backward, as real clocks do at times.
+        """Move the clock forward, or backward if the duration is negative, as real clocks sometimes
+        do.
 
         Args:
             by: How far.

@@ -35,7 +35,7 @@ def crash_at(point: str, n: int = 1) -> Iterator[None]:
     Args:
         point: One of `points()`, or `effect NAME.before` and `effect NAME.after`, around the call
             of an effect's function.
-        n: Die the n-th time this process comes to the point.
+        n: Die the n-th time this process reaches the point.
 
     Raises:
         BadArgument: There is no such point.

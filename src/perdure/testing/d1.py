@@ -67,7 +67,7 @@ class Workerd:
         return f"d1://:{self.secret}@127.0.0.1:{self.port}/{n}/"
 
     def rest_url(self, n: int = 0) -> str:
-        """Return the URL of a database, through the shape of Cloudflare's REST API.
+        """Return the URL of a database, through a copy of Cloudflare's REST API.
 
         Args:
             n: The number of the database, from 0.
@@ -166,12 +166,12 @@ def local_d1(databases: int = 8, directory: Path | None = None) -> Iterator[Work
             runtime = perdure.testing.runtime(server.url(0))
 
     It needs Node.js 20 or newer, and Miniflare in `.miniflare` here or in a folder above (`npm
-    install --prefix .miniflare miniflare`). The limits of the real D1 are not enforced by it, but
-    by perdure. It ends even if this process is killed.
+    install --prefix .miniflare miniflare`). perdure enforces the limits of the real D1; this server
+    does not. It stops even if this process is killed.
 
     Args:
         databases: How many databases.
-        directory: Where the data stays for the next time; the port and the secret are new each
+        directory: Where to keep the data for the next time; the port and the secret are new each
             time. By default the data is temporary.
 
     Raises:

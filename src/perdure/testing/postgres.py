@@ -124,7 +124,7 @@ class Server:
         """Stop the server and wait for its end.
 
         Args:
-            mode: `fast`, or `immediate`, which leaves what a crash leaves.
+            mode: `fast`, or `immediate`, which simulates a crash.
         """
         if self._process is None:
             return
@@ -223,8 +223,8 @@ def local_postgres(
     password: it is for tests only.
 
     Args:
-        directory: Where the data stays for the next time; a root caller's directory must be
-            reachable for the user the server runs as. By default the data is temporary.
+        directory: Where to keep the data for the next time; if the caller is root, the directory
+            must be accessible to the user the server runs as. By default the data is temporary.
         bin_directory: Which of `installations()` to use. By default the first that works.
         fsync: Whether commits survive a crash of the machine.
 

@@ -41,7 +41,7 @@ class UiUser:
     """The person who is signed in, as `ui_user` returns them."""
 
     name: str
-    """Name for the record. An empty one is not signed in."""
+    """Name for the record. Empty means not signed in."""
     scopes: Sequence[str] = ("answer",)
     """What the person may do: `read`, `start`, `answer` (which includes `read`) or `admin`."""
 

@@ -28,7 +28,7 @@ LATE = timedelta(seconds=5)
 
 @dataclass(frozen=True)
 class InboxItem:
-    """Something that goes on only when a person acts."""
+    """Something that is stuck until a person acts."""
 
     record: Wait | EffectRecord | Run
     """The question, effect or run."""

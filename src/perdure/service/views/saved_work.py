@@ -47,7 +47,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Recovery:
-    """One crash of a run: what it cost, and what it did not."""
+    """One crash of a run: what it cost, and what was saved."""
 
     segment: int
     """The number of the segment that took over; the lost one is the one before."""
@@ -60,7 +60,7 @@ class Recovery:
     recovered_at: datetime
     """When the next worker claimed the run."""
     step: int | None
-    """The step that was under way, and ran again; None if no step was stored before."""
+    """The step in progress, which ran again; None if no step was stored before."""
     nodes: tuple[str, ...] = ()
     """The nodes of that step, once it is stored."""
     called_again: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Recovery:
     saved: Work = field(default_factory=Work)
     """What the segment that took over got from the record instead of calling again."""
     kept: Work = field(default_factory=Work)
-    """What was done before the crash, and would have been done again from the start."""
+    """Work done before the crash, which starting over would have repeated."""
     kept_steps: int = 0
     """The steps before the crash."""
 
@@ -84,7 +84,7 @@ class Recovery:
 
 @dataclass(frozen=True)
 class SavedWork:
-    """What recovery did not repeat, of one run or of many, and what crashes cost."""
+    """Work that recovery did not repeat, in one run or in many, and what crashes cost."""
 
     runs: int
     """Number of runs that saved something or were recovered."""

@@ -50,15 +50,15 @@ class CrashTest:
         stock: Drive the graph with LangGraph's own saver instead of perdure, to compare.
         resume: With `stock`, how the graph is resumed after a kill: with `None`, or with its
             `input` again.
-        answer: The answer to every question to a person. By default an answer that agrees.
+        answer: The answer to every question to a person. By default an approving answer.
         context: LangGraph's runtime context of the run.
         recovery: How many points of each recovery to kill at as well, or `"all"`.
         limit: Kill at this many points: first those around what leaves the process, then others,
             evenly spread. By default all.
         ignore: Keys (`created_at`) or paths (`state.messages[0].id`) of the result that are not
             compared.
-        harmless: Places whose outward actions may repeat: `FILE`, `FILE:LINE` or `effect NAME`,
-            also with `*`.
+        harmless: Places whose outward actions may repeat: `FILE`, `FILE:LINE` or `effect NAME`;
+            `*` is a wildcard.
         deadline: Seconds that each process may take.
         jobs: How many trials run at once. By default the number of CPUs, at most 8.
         progress: Called with the current activity, the trials done, the trials planned, and the
@@ -116,7 +116,7 @@ class CrashTest:
         """Kill the agent at every point, and report. Ctrl-C ends the test early.
 
         Returns:
-            The results; after Ctrl-C, those known by then.
+            The results; after Ctrl-C, those available so far.
 
         Raises:
             BadArgument: There is nothing to test.

@@ -18,7 +18,7 @@ class Point:
     name: str
     """The statement, commit, saver call or effect, and the side: `insert_wait.after`."""
     n: int = 1
-    """The number of the time."""
+    """Which time it is, from 1."""
     phase: str = field(default="", compare=False)
     """Where the run is then, in words: `in node mail, after effect send`."""
     near: int = field(default=0, compare=False)
@@ -48,7 +48,8 @@ class Problem(StrEnum):
     LOST = "lost"
     """The run ended, and something did not happen."""
     DUPLICATED = "duplicated"
-    """Something happened more often than without a kill, and the far side has no key to see it."""
+    """Something happened more often than without a kill, and the far side has no key to detect
+    it."""
     MODEL = "model call repeated"
     """A model was called again for a question it had answered, or was answering."""
     VARIES = "varies"
@@ -91,9 +92,9 @@ class Calls:
     """Counts of the calls of one effect in a trial."""
 
     once: int = 0
-    """Calls as often as without a kill."""
+    """Calls made exactly as often as without a kill."""
     again: int = 0
-    """Called again with the key of the first call: the far side can tell."""
+    """Called again with the key of the first call, so the far side can detect it."""
     twice: int = 0
     """Called more often than without a kill, without a key."""
     lost: int = 0
@@ -121,7 +122,7 @@ class Trial:
     printed: str = ""
     """What the agent printed."""
     reached: bool = True
-    """Whether a process came to the point."""
+    """Whether a process reached the point."""
     seconds: float = 0.0
     """How long the trial took."""
 

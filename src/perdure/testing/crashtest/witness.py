@@ -11,9 +11,10 @@ report: Callable[[str], None] | None = None
 def outside(what: str) -> None:
     """Report to a crash test that something happened outside the process.
 
-    For actions that Python's audit events do not show, such as those of a C library. The same text
-    more often than in a run without a kill is a duplicate, less often is a loss. It returns when
-    the judge, another process, has it. Without a crash test it does nothing.
+    For actions that Python's audit events do not show, such as those of a C library. If the same
+    text is reported more often than in a run without a kill, it counts as a duplicate; less often,
+    as a loss. The call returns once the judge, which is another process, has received it. Outside a
+    crash test it does nothing.
 
         perdure.testing.outside("mail to ana")
 
