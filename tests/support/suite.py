@@ -29,7 +29,9 @@ SLOWEST = 25
 """Files that are listed with their seconds."""
 MEMORY = Path("/dev/shm")
 ENOUGH = 8 << 30
-"""Bytes that must be free: what tests leave stays until the end."""
+"""Bytes that must be free."""
+FREED = ("-o", "tmp_path_retention_policy=failed")
+"""Options by which only the files of failed tests stay until the end."""
 FOLDER = "perdure-suite-"
 
 
@@ -61,11 +63,11 @@ class Noted:
 
 
 @contextlib.contextmanager
-def files_in_memory() -> Iterator[None]:
+def files_in_memory() -> Iterator[bool]:
     """Inside, this process and those it starts have their temporary files in memory, if they may
     be there: it must be large enough, and programs must be able to run from it."""
     if not _is_fit(MEMORY):
-        yield
+        yield False
         return
     for left in MEMORY.glob(f"{FOLDER}*"):  # by a suite that was killed
         if not Path(f"/proc/{left.name.removeprefix(FOLDER)}").exists():
@@ -75,7 +77,7 @@ def files_in_memory() -> Iterator[None]:
     before = os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     try:
-        yield
+        yield True
     finally:
         tempfile.tempdir = None
         del os.environ["TMPDIR"]
@@ -96,8 +98,8 @@ def _is_fit(folder: Path) -> bool:
 
 
 def main(options: list[str]) -> int:
-    with files_in_memory():
-        return _run(options)
+    with files_in_memory() as are_there:
+        return _run([*FREED, *options] if are_there else options)
 
 
 def _run(options: list[str]) -> int:
