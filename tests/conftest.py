@@ -8,7 +8,7 @@ was cleaned, because making one takes longer than most tests. What tests the mak
 import gc
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,9 @@ from tests.support.fork_server import ForkServer
 from tests.support.on_d1 import NOT_ON_D1, SAMPLE, named
 from tests.support.postgres_journals import Journals
 from tests.support.sampled import is_left_out
+from tests.support.trusted_roots import read_once
+
+read_once()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Run in the background of a script: the processes that tests start would be deaf to it, too.
@@ -46,10 +49,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in gone]
 
 
-def pytest_collection_finish() -> None:
-    """What was imported and collected stays: looking for garbage need not look at it again."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays: looking for garbage need not look at it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,9 @@ from perdure.operations.run_payload import load_setup
 from perdure.operations.runs import find
 from perdure.types import Run, State
 from tests.support.agents import chain
-from tests.support.commands import Command, commands_at, in_terminal, python_path, spawn
+from tests.support.cli_process import CliProcess
+from tests.support.commands import Command, Told, commands_at, in_terminal
+from tests.support.fork_server import ForkServer
 
 
 @perdure.effect(unknown="hold")
@@ -214,20 +216,26 @@ rt.register(chain(quick), name="quick")
 
 
 @pytest.mark.slow
-def test_a_worker_takes_its_place_as_every_other_command(sqlite_url: str, tmp_path: Path) -> None:
+def test_a_worker_takes_its_place_as_every_other_command(
+    sqlite_url: str, tmp_path: Path, fork_server: ForkServer
+) -> None:
     (tmp_path / "agents.py").write_text(AGENTS)
-    env = {"JOURNAL": sqlite_url, "PYTHONPATH": python_path(str(Path(__file__).parents[2]))}
+
+    def perdure(*arguments: str, **environment: str) -> Told:
+        given: dict[str, Any] = {"JOURNAL": sqlite_url, **environment}
+        process = CliProcess(fork_server, tmp_path, *arguments, apart=True, **given)
+        return Told(process.ends(), process.text, process.err)
+
     given = ["start", "quick", '{"log": []}', "--at", "agents:rt"]
     for words in (["worker", "agents:rt"], ["worker", "--at", "agents:rt"]):
-        run_id = spawn(*given, cwd=tmp_path, **env).done.out.strip()
-        told = spawn(*words, "--until-idle", "--quiet", cwd=tmp_path, **env).done
+        run_id = perdure(*given).done.out.strip()
+        told = perdure(*words, "--until-idle", "--quiet").done
         assert told.out == ""
-        shown = spawn("runs", "agents:rt", "--json", cwd=tmp_path, **env).done.json
+        shown = perdure("runs", "agents:rt", "--json").done.json
         assert {run["id"]: run["state"] for run in shown}[run_id] == "done"
-    named = spawn("tick", "--quiet", cwd=tmp_path, **env, PERDURE_URL="agents:rt").done
+    named = perdure("tick", "--quiet", PERDURE_URL="agents:rt").done
     assert '"claimed": 0' in named.out
-    url = spawn("worker", sqlite_url, cwd=tmp_path, **env)
-    assert "needs the graphs, not only their journal" in url.refused
+    assert "needs the graphs, not only their journal" in perdure("worker", sqlite_url).refused
 
 
 # -- what a run is started with

@@ -128,7 +128,7 @@ async def test_runs_that_a_tick_drives_at_once_share_their_requests(
             await rt.start("3", {"log": []}, thread_id=f"{n}")
         backend.take()
         assert (await rt.tick()).done == 25
-        assert len(backend.take()) < 25
+        assert len(backend.take()) < 50, "each alone takes four"
 
 
 async def test_a_due_run_that_a_worker_cannot_drive_is_not_claimed_at_every_look(

@@ -25,6 +25,7 @@ from perdure.errors import Closed, NotFound, UnknownGraph
 from perdure.runtime import BlockingRuntime, Runtime
 from perdure.testing import TemporaryRuntime, runtime
 from perdure.types import State
+from tests.support.polling import until
 
 
 class Form(TypedDict, total=False):
@@ -136,7 +137,8 @@ def test_a_closed_runtime_has_no_thread_of_it_left(rt: TemporaryRuntime) -> None
     made = set(threading.enumerate()) - before
     assert "perdure-blocking" in {thread.name for thread in made}
     rt.close()
-    assert made.isdisjoint(threading.enumerate())
+    # They are told to end, and not waited for. Who is not told looks after five seconds.
+    until(lambda: made.isdisjoint(threading.enumerate()), "the end of its threads", seconds=4)
     with pytest.raises(Closed):
         rt.blocking.start("form", {"n": 1})
 

@@ -25,6 +25,9 @@ from langgraph_sdk.client import LangGraphClient, SyncLangGraphClient
 from langgraph_sdk.errors import APIStatusError
 
 from perdure.runtime import Runtime
+from tests.support.described_routes import describe_once
+
+describe_once()
 
 SECONDS = 30.0
 """How long a server may take to start, and to stop."""

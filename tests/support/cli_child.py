@@ -11,9 +11,13 @@ import perdure.cli.event_feed
 import perdure.cli.graph_loading
 import perdure.cli.serve
 import perdure.server.app
-import perdure.server.http_server  # noqa: F401
+import perdure.server.http_server
 from perdure.cli import main
+from tests.support.described_routes import describe_once
 from tests.support.fork_server import Tell
+
+describe_once()
+perdure.Runtime("sqlite:///:memory:").asgi(ui=True)
 
 
 def run(order: dict[str, Any], tell: Tell) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import os
 import socket
 import subprocess
@@ -15,6 +16,15 @@ import pytest
 
 from perdure.testing.crashtest import fork_server, processes
 from tests.support.fork_server import Child, ForkServer, Tell
+
+for needed in (
+    "langchain_core.tracers.context",
+    "langchain_core.tracers.run_collector",
+    "langchain_core.tracers.stdout",
+    "perdure.journal.sqlite",
+    "tests.support.crashtest_agents",
+):
+    importlib.import_module(needed)  # here, in the process that forks
 
 
 def serve(order: dict[str, Any], tell: Tell) -> None:
@@ -45,7 +55,7 @@ class Process:
 
 @pytest.fixture(scope="module")
 def warm() -> Iterator[None]:
-    """Inside, no crash test of this process imports LangGraph again."""
+    """Inside, no crash test of this process imports LangGraph and its agent again."""
     server = ForkServer()
 
     def start(output: IO[bytes]) -> tuple[socket.socket, Process]:

@@ -146,7 +146,7 @@ class ForkServer:
 
 def main() -> None:
     facts: dict[int, int] = {}
-    gc.freeze()  # a child that looks for garbage need not look at what was here before it
+    gc.freeze()
     for line in sys.stdin:
         question = json.loads(line)
         if question["do"] == "wait":
@@ -171,7 +171,11 @@ def main() -> None:
 
 def _fork(do: str, function: str, exits: bool, order: dict[str, Any]) -> tuple[int, int]:
     module, _, name = function.partition(":")
-    called = getattr(importlib.import_module(f"tests.support.{module}"), name)
+    if (module := f"tests.support.{module}") not in sys.modules:
+        importlib.import_module(module)
+        gc.collect()
+        gc.freeze()  # a child that looks for garbage need not look at what was here before it
+    called = getattr(sys.modules[module], name)
     reader, writer = os.pipe()
     if pid := os.fork():
         os.close(writer)
@@ -231,5 +235,7 @@ if __name__ == "__main__":
     import perdure.journal.postgres
     import perdure.runtime
     import perdure.testing.runtimes  # noqa: F401
+    from tests.support.trusted_roots import read_once
 
+    read_once()
     main()

@@ -25,6 +25,7 @@ import perdure.cli.target
 import perdure.server.http_server
 from perdure.cli.serve import serve as serve_command
 from tests.support import stream_child
+from tests.support.described_routes import describe_once
 from tests.support.fork_server import Tell
 from tests.support.polling import auntil
 
@@ -85,6 +86,7 @@ def _runtime(url: str) -> perdure.Runtime:
     return rt
 
 
+describe_once()
 _runtime("sqlite:///:memory:").asgi()
 
 

@@ -4,13 +4,21 @@ A test that fails beside others on a busy machine and passes alone is flaky. It 
 suite, but its name is printed last, where it cannot be missed. A test that fails twice fails the
 suite. More failures than `MOST` are not an accident, and are not repeated. The files that took the
 longest are printed, too: `make test` has twenty minutes.
+
+Temporary files are in memory where there is enough of it: on a disk, a seventh of the processors'
+time went into making and deleting files. A test that is run by itself has them on the disk.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +27,12 @@ MOST = 10
 """Failures that are worth a second try."""
 SLOWEST = 25
 """Files that are listed with their seconds."""
+MEMORY = Path("/dev/shm")
+ENOUGH = 8 << 30
+"""Bytes that must be free."""
+FREED = ("-o", "tmp_path_retention_policy=failed")
+"""Options by which only the files of failed tests stay until the end."""
+FOLDER = "perdure-suite-"
 
 
 class Noted:
@@ -48,7 +62,47 @@ class Noted:
             print(f"{seconds:7,.0f} {name}")
 
 
+@contextlib.contextmanager
+def files_in_memory() -> Iterator[bool]:
+    """Inside, this process and those it starts have their temporary files in memory, if they may
+    be there: it must be large enough, and programs must be able to run from it."""
+    if not _is_fit(MEMORY):
+        yield False
+        return
+    for left in MEMORY.glob(f"{FOLDER}*"):  # by a suite that was killed
+        if not Path(f"/proc/{left.name.removeprefix(FOLDER)}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    folder = MEMORY / f"{FOLDER}{os.getpid()}"
+    folder.mkdir(mode=0o711)  # PostgreSQL runs as another user than root, and must get through
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    try:
+        yield True
+    finally:
+        tempfile.tempdir = None
+        del os.environ["TMPDIR"]
+        if before is not None:
+            os.environ["TMPDIR"] = before
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_fit(folder: Path) -> bool:
+    try:
+        found = os.statvfs(folder)
+        memory = Path("/proc/meminfo").read_text()
+    except OSError:
+        return False
+    [available] = [line.split()[1] for line in memory.splitlines() if "MemAvailable" in line]
+    free = min(found.f_bavail * found.f_frsize, int(available) << 10)
+    return free >= ENOUGH and not found.f_flag & os.ST_NOEXEC and os.access(folder, os.W_OK)
+
+
 def main(options: list[str]) -> int:
+    with files_in_memory() as are_there:
+        return _run([*FREED, *options] if are_there else options)
+
+
+def _run(options: list[str]) -> int:
     failures = Noted()
     code = pytest.main(options, plugins=[failures])
     failures.print_slowest()

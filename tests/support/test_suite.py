@@ -59,3 +59,39 @@ def test_many_failures_are_no_accident_and_are_not_repeated(tmp_path: Path) -> N
     code, printed = run(tmp_path, f"{many}\ndef test_fails(n):\n    raise AssertionError(n)\n")
     assert code == 1
     assert "run once more" not in printed
+
+
+WHERE = """
+import os, subprocess, sys
+from pathlib import Path
+
+def test_files(tmp_path):
+    printed = [sys.executable, "-c", "import tempfile; print(tempfile.gettempdir())"]
+    child = subprocess.run(printed, capture_output=True, text=True).stdout.strip()
+    Path(__file__).with_name("found").write_text(f"{tmp_path}\\n{child}")
+"""
+
+
+def test_temporary_files_are_in_memory_and_gone_afterwards(tmp_path: Path) -> None:
+    if not suite._is_fit(suite.MEMORY):
+        pytest.skip(f"{suite.MEMORY} is too small, or no program may run there")
+    left = suite.MEMORY / f"{suite.FOLDER}0"  # by a suite that was killed: no process is 0
+    left.mkdir(exist_ok=True)
+    code, printed = run(tmp_path, WHERE)
+    assert code == 0, printed
+    own, childs = (tmp_path / "found").read_text().splitlines()
+    assert childs.startswith(f"{suite.MEMORY}/{suite.FOLDER}")
+    assert own.startswith(f"{childs}/")
+    assert not Path(childs).exists()
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("free", [0, suite.ENOUGH - 1])
+def test_temporary_files_are_on_disk_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    found = os.statvfs(suite.MEMORY)
+    blocks = free // found.f_frsize
+    small = os.statvfs_result((*found[:4], blocks, *found[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda _: small)
+    assert not suite._is_fit(suite.MEMORY)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from langgraph_sdk import Auth
 
 from perdure.operations.threads import ThreadContent
 from perdure.runtime import Runtime
+from tests.support.polling import until
 from tests.support.ui import Person
 
 
@@ -30,8 +32,11 @@ def by_header() -> Auth:
 
 
 def owned(runtime: Runtime, thread_id: str, owner: str) -> None:
+    """A thread that is alone in its millisecond: a search skips what it cannot read of one."""
     plan = runtime.services.threads.create(thread_id, ThreadContent({"owner": owner}))
     runtime.journal.run(plan)
+    made = time.time_ns() // 1_000_000
+    until(lambda: time.time_ns() // 1_000_000 > made, "the next millisecond")
 
 
 def person_named(person: Person, name: str) -> Person:

@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -44,6 +45,13 @@ LIMIT = None if EVERY_POINT else 24
 """Points of the longest test."""
 MANY, FEW = examples(30, 12), examples(12, 5)
 """Points of the others: those around what an agent does outside come first."""
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Not below /dev, where the suite has its files: crash tests take what is there for devices."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)
 
 
 def line(comment: str) -> str:
