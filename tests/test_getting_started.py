@@ -75,6 +75,8 @@ class Reader:
         """What the command prints, once what it shows is settled."""
         if command == "perdure workers":
             until(lambda: "research" in self.steps(), "research is done")
+            workers = self.client.blocking.workers
+            until(lambda: [one.graphs for one in workers()] == [("letter",)], "it is announced")
         if command.startswith("kill"):
             self.worker.stop(signal.SIGKILL)
             return ""
