@@ -254,15 +254,18 @@ def kill(state: Work) -> Work:
 
 
 def spawn(state: Work) -> Work:
-    """Leaves children behind, forked and executed."""
+    """Leaves children behind, forked and executed, until there is a file `over` or no folder."""
+    folder = Path(state["folder"])
     if (child := os.fork()) == 0:
         with contextlib.suppress(BaseException):
-            until(lambda: _is_there(state, "over"), "a file `over`", 60.0)
+            until(lambda: not folder.exists() or (folder / "over").exists(), "its end", 60.0)
         os._exit(0)
-    script = "while not __import__('os').path.exists('over'): __import__('time').sleep(0.05)"
-    other = subprocess.Popen(
-        [sys.executable, "-S", "-c", script], cwd=state["folder"], close_fds=False
+    script = (
+        "import os, sys, time\n"
+        "while os.path.exists(sys.argv[1]) and not os.path.exists(sys.argv[1] + '/over'):\n"
+        "    time.sleep(0.05)"
     )
+    other = subprocess.Popen([sys.executable, "-S", "-c", script, str(folder)], close_fds=False)
     _note(state, f"spawned {child} {other.pid}")
     return hold(state)
 
