@@ -348,11 +348,16 @@ class AmbiguousAnswer(BadArgument, RuntimeError):
 
     def __init__(self, run_id: str, interrupt_ids: list[str]) -> None:
         self.run_id, self.interrupt_ids = run_id, interrupt_ids
-        open = ", ".join(interrupt_ids) or "none"
+        if not interrupt_ids:
+            super().__init__(
+                f"Run {run_id} has no open question: it is answered already. Call the graph with "
+                "None, or run a worker, to continue it."
+            )
+            return
         super().__init__(
             "When there are multiple pending interrupts, you must specify the interrupt id when "
             f"resuming. Run {run_id} waits for {len(interrupt_ids)} answers: pass "
-            f"Command(resume={{id: answer}}) with {open}."
+            f"Command(resume={{id: answer}}) with {', '.join(interrupt_ids)}."
         )
 
 
