@@ -185,7 +185,7 @@ HEAD = (
 TITLE = "# The crash matrix"
 SAMPLE = """
 **This run killed at {limit} points per row, evenly chosen, on {on}.**
-`make crash-matrix` takes all points, on both databases.
+`make crash-matrix` kills at all points, on both databases.
 """
 INTRO = """
 Agents of every shape that LangGraph supports are killed with SIGKILL before and after every
@@ -215,9 +215,9 @@ For perdure and LangGraph, each point has a second kill during the recovery. The
 key to the far side, so their outcomes are written with the next commit. Effects that do not ask for
 their key wait for that commit, which leaves a smaller window.
 
-DBOS runs the graph of two branches in a workflow, with the effects as steps. It is killed around
-each step, once or several times, and started again with the same executor. Its steps have no key. A
-step that was killed in the middle and made again counts as "again", not as duplicated.
+DBOS runs the two-branch graph in a workflow, with the effects as steps. It is killed around each
+step, once or several times, and started again with the same executor. Its steps have no key. A step
+that was killed in the middle and run again counts as "again", not as duplicated.
 
 Timing is left to chance, so counts may differ by a few between runs. perdure's zeros must not.
 """

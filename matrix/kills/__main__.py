@@ -198,7 +198,7 @@ end:
 - a child run for each member of a set, joined later;
 - effects that are keyed, verified, held, transactional or guarded by a business key, and two that
   always raise with an unknown outcome;
-- a second run that is cancelled with its child, and both compensated.
+- a second run that is cancelled together with its child; both are compensated.
 
 **assistant** is a `create_agent` with `Durable()`, equal parallel tool calls and
 `HumanInTheLoopMiddleware`.
@@ -211,9 +211,9 @@ MADE = """
 cores with Python {python}, SQLite {sqlite}, langgraph {langgraph}, langchain {langchain}, and seed
 {seed}. A trial has one to three kills.
 
-Operations: *journal* is a write, sync, truncate or delete of SQLite's files, *lock* a lock on them,
-*send* and *receive* are traffic of PostgreSQL's connections, and *world* is the write or sync that
-makes something happen outside.
+Operations: *journal* is a write, sync, truncate or delete of SQLite's files, *lock* is a lock on
+them, *send* and *receive* are traffic on PostgreSQL's connections, and *world* is the write or sync
+that makes something happen outside.
 
 Timing is left to chance. The same seed draws the same operations, but may find the process at a
 different point. The zeros must not differ.
