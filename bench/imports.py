@@ -1,4 +1,4 @@
-"""Time of `import perdure` above Python's own start."""
+"""Time of `import perdure` on top of Python's own start-up."""
 
 import subprocess
 import sys
@@ -21,7 +21,9 @@ def imports(bench: Bench) -> Section:
             say(f"import {n + 1}  {line}")
     above = {line: found.median(line) - found.median(_BARE) for line in lines}
     rows = [[f"`{line}`", millis(above[line]), millis(found.median(line))] for line in lines]
-    bar = Bar("`import perdure` above Python's start", 0.2, above.get("import perdure"), unit="s")
+    bar = Bar(
+        "`import perdure` on top of Python's start-up", 0.2, above.get("import perdure"), unit="s"
+    )
     return TEXTS["import"].section([Table(["", "added", "whole process"], rows)], [bar])
 
 

@@ -73,8 +73,8 @@ def observing(bench: Bench) -> Section:
         found = bench.interleave("observing", field, rounds, trial)
     counts = {"runs": runs, "steps": steps, "rounds": rounds}
     bars = [
-        Bar("step with metrics against without", 1.02, found.ratio(METRICS, OFF)),
-        Bar("step with OpenTelemetry traces against without", 1.10, found.ratio(TRACES, OFF)),
+        Bar("step with metrics against one without", 1.02, found.ratio(METRICS, OFF)),
+        Bar("step with OpenTelemetry traces against one without", 1.10, found.ratio(TRACES, OFF)),
     ]
     return TEXTS["observing"].section([_table(found, cpu)], bars, **counts)
 

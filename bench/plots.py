@@ -498,7 +498,7 @@ CHARTS: dict[str, Bars | Lines] = {
                     Bar(
                         name,
                         Cell(
-                            *("pages", "Time per page", "Time of a page, perdure SQLite"),
+                            *("pages", "Time per page", "Time per page, perdure SQLite"),
                             *(name, "100,000 runs"),
                         ),
                         "ours",
@@ -542,7 +542,8 @@ def overview(figures: Figures, template: str) -> str:
     def filled(found: re.Match[str]) -> str:
         if found[1] == "bars":
             return "\n".join(_bars(figures))
-        return figures.text(Cell(*(part.strip() for part in found[1].split(" > "))))
+        place = Cell(*(part.strip() for part in found[1].split(" > ")))
+        return figures.text(place).removeprefix("+")  # the sentence says that it is added
 
     blocks = re.sub(r"\{\{(.+?)\}\}", filled, template).strip().split("\n\n")
     return "\n\n".join(block if block[0] in "#|!" else _wrapped(block) for block in blocks) + "\n"

@@ -84,14 +84,14 @@ savers, with the blocking and the asynchronous methods: `tests/neighbours/test_c
 
 | | public saver | perdure |
 |---|---|---|
-| a state of 3 MB, larger than a row of D1 may be | the run succeeds, the state is not stored | stored, compressed or split over rows |
-| D1 refuses a write | the run succeeds, nothing is stored | the run fails with the reason |
-| a node wrote bytes, its sibling failed | the thread is unreadable in about half of all cases: `TypeError` | the run resumes, the node is not called again |
-| a node wrote `None` and something else, its sibling failed | the `None` is lost, the old value stays | written |
-| a node wrote only `None`, its sibling failed | called again, or the thread is unreadable | not called again |
+| a state of 3 MB, larger than a row of D1 may be | the run succeeds, but the state is not stored | stored, compressed or split over rows |
+| D1 refuses a write | the run succeeds, but nothing is stored | the run fails with the reason |
+| a node wrote bytes, and its sibling failed | the thread is unreadable in about half of all cases: `TypeError` | the run resumes, and the node is not called again |
+| a node wrote `None` and something else, and its sibling failed | the `None` is lost, and the old value stays | written |
+| a node wrote only `None`, and its sibling failed | called again, or the thread is unreadable | not called again |
 | the history of a thread, asynchronous saver | checkpoints that are `None` | every checkpoint |
 | `list(filter={"source": "input"})` | an error: "malformed JSON" | the checkpoints |
-| a key of `filter` that a user supplied | is SQL: reads other users' threads | is a name |""",
+| a key of `filter` that a user supplied | is executed as SQL and can read other users' threads | is treated as a name |""",
     ),
     "observing": Page(
         "Traces and metrics",
@@ -115,8 +115,8 @@ The [server](../guides/serving.md) next to `langgraph dev`, with one client and 
   the database also share two cores.
 * **One client.** It waits for each reply before it sends the next request, so each run that it
   creates waits for a separate commit, and each read of a state goes to a reader thread and back.
-* **Streaming messages.** With `messages` among the stream modes, LangGraph leaves its short path
-  for a single task and calls a handler for every node. The graph here calls no model, so nothing
+* **Streaming messages.** With `messages` among the stream modes, LangGraph no longer uses its fast path
+  for single tasks, and calls a handler for every node. The graph here calls no model, so nothing
   hides that cost.""",
     ),
     "pages": Page(
@@ -175,7 +175,7 @@ extended by one `update_state`, because {late:,} real turns would fill gigabytes
 are shorter.
 
 perdure does two things for each message. At every load it checks that the message it holds in
-memory is the stored one, so that a change in place that no node returned does not survive. That
+memory is the stored one, so that an in-place change that no node returned does not survive. That
 takes about half a microsecond, where decoding would take about four. At every put it checks whether
 each list element is still the same object. Without these checks the growth would still be about
 1.4× (measured once, CPU time, SQLite with `auto`).""",
@@ -208,7 +208,7 @@ three statements per step). The database server runs on the other core.""",
         """\
 Number of disk syncs in the loop of {steps} super-steps above (sync API).""",
         """\
-Opening and closing are not counted. SQLite: calls of the VFS's `xSync`, including checkpoints of
+Opening and closing are not counted. SQLite: calls to the VFS's `xSync`, including checkpoints of
 the WAL, in a separate process. PostgreSQL: growth of `pg_stat_wal.wal_sync`, which does not include
 the syncs of the checkpointer.""",
     ),
@@ -217,7 +217,7 @@ the syncs of the checkpointer.""",
         """\
 What `import perdure` adds to Python's start-up time. LangGraph is only imported when it is needed.""",
         """\
-Whole processes, started in turns.""",
+Whole processes, started alternately.""",
     ),
     "accept": Text(
         "Time to accept a run",
@@ -242,8 +242,8 @@ third of perdure's time is spent in LangGraph itself.
 
 The backlog is accepted first. Then the workers, already started and warm, begin to work, and the
 clock runs until the database shows the last run as done. All functions are plain and do nothing.
-Each process drives {crowd} runs at a time. DBOS is configured as its documentation says for several
-processes: one queue
+Each process drives {crowd} runs at a time. DBOS is configured as its documentation recommends
+for several processes: one queue
 (`worker_concurrency={crowd}`, polled every 20 ms instead of every second), an executor id per
 process, no conductor, no telemetry. Its SQLite file is switched to WAL, which makes it faster.
 
@@ -299,7 +299,7 @@ writes of a transactional effect are committed with its outcome, but not with th
 
 Commits are counted by the journal, from one call to the next. The mean is slightly higher because a
 worker also renews its lease, looks for other work, and commits whatever has waited for 20 ms.
-Fsyncs are means: calls of `xSync` of SQLite's VFS, including those that fold the WAL into the file,
+Fsyncs are means: calls to `xSync` in SQLite's VFS, including those that fold the WAL into the file,
 and growth of `pg_stat_wal.wal_sync`, minus those of a run of one effect.""",
     ),
     "effects": Text(
@@ -326,11 +326,11 @@ What durability adds to an agent whose model takes {thinks:.0f} ms to answer. Th
 all rounds, with the smallest and the largest in parentheses.""",
         """\
 An agent made with `langchain.agents.create_agent` asks its model {turns} times and calls a tool
-after each answer but the last. The model answers after an `asyncio.sleep`, the tool returns at
+after each answer but the last. The model answers after an `asyncio.sleep`, and the tool returns at
 once. "No durability" is `ainvoke` without middleware or checkpointer. "Idle middleware" adds
 middleware that only passes calls on, which LangChain does not do for free. The others use
-`perdure.langchain.Durable()`, so each call of the model and of the tool is an effect, and run under
-the runtime, from before `start` to after `tick`.""",
+`perdure.langchain.Durable()`, so each call to the model or the tool is an effect, and run under
+the runtime; the clock runs from before `start` until after `tick`.""",
     ),
     "observing": Text(
         "Cost per step",
@@ -354,13 +354,13 @@ is the CPU time of this process.""",
 SQL, due in a month.
 
 *Submit*: from the call to its return, when the reflection is on disk, {each} in each of {rounds}
-rounds. "New" reflections belong to conversations without a pending one, of many users. "Replace"
+rounds. "New" reflections belong to many users' conversations that have no pending reflection. "Replace"
 replaces the pending reflection of one conversation, as debouncing does, {replaced} times in total.
 "One row" is the floor: BEGIN, an INSERT of one row as large as the payload, COMMIT, with the same
 settings (`synchronous=FULL`, `synchronous_commit=on`).
 
 *Start-up*: a new process opens the executor, and one pending reflection is due. The clock runs from
-the constructor to the call of the reflector. The import of `perdure.langmem`, with LangGraph,
+the constructor to the call to the reflector. The import of `perdure.langmem`, with LangGraph,
 LangChain and LangMem, comes before and is listed separately.
 
 *Memory*: resident memory of that process after a garbage collection and after glibc returned free
@@ -383,13 +383,13 @@ streamed by `POST /threads/{{id}}/runs/stream` with `messages-tuple`. "In proces
 `rt.stream` with a worker in the same event loop. `graph.astream` has no checkpointer and stores
 nothing.
 
-*Requests*: `POST /threads/{{id}}/runs` of a graph with one node, and `GET /threads/{{id}}/state` of a
+*Requests*: `POST /threads/{{id}}/runs` for a graph with one node, and `GET /threads/{{id}}/state` for a
 finished thread. Each client has its own connection and its own thread. "Create" is a run that starts
 in an hour, so only its acceptance is measured. "Create and drive" starts at once: ours is driven
 while more requests arrive, and `langgraph dev` leaves most for later.
 
-*Latency*: `POST /threads/{{id}}/runs/wait` of the same graph, and the time from sending
-`command.resume` to the node that continues.
+*Latency*: `POST /threads/{{id}}/runs/wait` for the same graph, and the time from sending
+`command.resume` until the node resumes.
 
 *Streaming on and off*: a loop of {steps} super-steps, from `rt.start` until the run is done.""",
     ),
@@ -401,7 +401,7 @@ the larger journal has {asked} open questions.""",
         """\
 Two servers in separate processes, with journals of {small} and {large} runs. Most runs are copies of
 a few that were actually driven (`bench/ui_journal.py`). One client on the same machine requests each
-page {rounds} times from each server, in turns. The pages are those that people open, with the filters
+page {rounds} times from each server in turn. The pages are those that people open, with the filters
 they use most.
 
 *Open tabs*: {tabs} connections to the live list of runs of one process. A run is started, and "seen by
@@ -412,8 +412,8 @@ what the process uses while nothing happens.""",
         "A tick over sleeping campaign threads",
         """\
 `runtime.tick(limit={some})` of the campaign application, with {least} to {most} contacts asleep
-between two mails. With {some} contacts due, a tick checks each for a reply, lets a scripted model
-write, sends {some} mails by SMTP, records everything, and puts the threads to sleep again.""",
+between two mails. With {some} contacts due, a tick checks each for a reply, has a scripted model
+write the mails, sends {some} mails by SMTP, records everything, and puts the threads to sleep again.""",
         """\
 Each database has its own ticking process, already started and warmed up. It drives ten threads at a
 time. The SMTP server is another process, and the benchmark checks that each mail arrived.
@@ -433,7 +433,7 @@ memory.
 *Stock LangGraph*: its savers do not know what is due, so a cron job needs its own table or has to
 ask every thread. "A table" is `SELECT … WHERE due_at <= ? ORDER BY due_at LIMIT {some}` with an
 index, in the file of LangGraph's SQLite saver. The application has to maintain it. "`list()`" walks
-over the saver's checkpoints, {checkpoints} per thread, and reads from the last one when its thread
+through the saver's checkpoints, {checkpoints} per thread, and reads from the last one when its thread
 is due to wake up. Both only find due threads and drive nothing.""",
     ),
     "d1": Text(
@@ -453,7 +453,7 @@ the database. The public saver is `langgraph-checkpoint-cloudflare-d1`. It uses 
 request for each checkpoint, which holds the whole state, and one for each write of a task. perdure
 uses its Worker, or the REST API where the table says so. Each is checked to have stored every step.
 
-*The runtime*: medians of {rounds}, in a runtime that has worked before. "Tick with one run" drives a
+*The runtime*: medians of {rounds}, in a runtime that has already driven runs. "Tick with one run" drives a
 run that was already started and shares no requests with other runs. "Each further step" is a ninth of
 the difference between ten steps and one, and effects likewise. {due} runs in one tick, ten at a time,
 share their requests, and "per run" is a {due}th of the tick. For "{asleep} asleep" the row of one

@@ -102,7 +102,7 @@ def _measure(
         bars.append(Bar(f"{name}, {large:,} runs, {label}", BAR_MS, many * 1000, unit="ms"))
         bars.append(Bar(f"{name}, {large:,} against {small:,} runs, {label}", FLAT, many / few))
     head = ["", f"{small:,} runs", f"{large:,} runs", "ratio"]
-    return Table(head, rows, f"Time of a page, perdure {label}"), bars
+    return Table(head, rows, f"Time per page, perdure {label}"), bars
 
 
 def _pages(client: httpx.Client) -> dict[str, str]:

@@ -3,7 +3,7 @@
 A client drives nothing and does not load LangGraph, unless it is asked for an output that is
 stored in a checkpoint. So it starts at once, in a web handler or on the command line. `Runtime` is
 a client that has graphs too. Every method is one or a few operations, and the decisions are in the
-statements they name: a crash loses nothing that a method has returned.
+statements they name: a crash loses no change whose method has returned.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class Client(ContextManaged):
         Runs that `work` or `tick` drives here stop at their next step, or are given back after the
         grace period. Other runs are not touched. Leaving a `with` or `async with` block does the
         same, and `setup` opens the journal again. A process that exits without calling it loses
-        nothing that a method has returned.
+        no change whose method has returned.
         """
         if self._blocking is not None:  # first: what it drives needs its lease to stop well
             self._blocking.close()
@@ -432,7 +432,7 @@ class Client(ContextManaged):
             prefix: The id, or at least 4 characters of its beginning.
 
         Raises:
-            NotFound: No run has an id that begins like this.
+            NotFound: No run has an id that begins with this prefix.
             BadArgument: The prefix is too short, or several runs match; the message lists them.
         """
         return await self.journal.arun(self.services.runs.by_prefix(prefix))
@@ -587,7 +587,7 @@ class Client(ContextManaged):
         """Return runs, or records of them, as a pandas DataFrame. Needs the extra `frames`.
 
         The filters select runs, as those of `runs` do. The newest run comes first, and the rows of
-        one run are in their order. Each column has the same dtype in every frame, an empty one too,
+        one run keep their order. Each column has the same dtype in every frame, even an empty one,
         so a frame can be written as Parquet. Later releases may add columns, but never rename one
         or change its type. The guide "Get the records out" lists the columns.
 
@@ -653,8 +653,9 @@ class Client(ContextManaged):
 
         A run can be scored at any time, even weeks after its end or from another process. The score
         and its event `scored` are one commit; nothing else about the run changes, not even
-        `updated_at`, so `prune` is not delayed. A later score of the same name and part replaces
-        the earlier one; the same score again changes nothing. Scores are deleted with their run.
+        `updated_at`, so `prune` is not delayed. A later score with the same name, for the
+        same part, replaces the earlier one; giving the same score again changes nothing. Scores are
+        deleted with their run.
 
             await client.score(run.id, "replied", True, about="touch-2")
             await client.score(run.id, "tone", "too formal", effect=sent.key, by="ana")
@@ -766,9 +767,10 @@ class Client(ContextManaged):
         return await self.journal.arun(saved_in_total(graph, first, last))
 
     async def timeline(self, run_id: str) -> Timeline:
-        """Return the timeline of a run: which process drove it when, where it rested, what crashed.
+        """Return the timeline of a run.
 
-        Notebooks show it as a picture.
+        It shows when each process drove the run, when it waited, and what crashed. Notebooks
+        show it as a picture.
 
             timeline = await client.timeline(run.id)
             print(timeline.totals)
@@ -953,12 +955,12 @@ class Client(ContextManaged):
         return Inbox(tuple(items))
 
     async def answer(self, wait_id: str, value: Any, *, by: str | None = None) -> None:
-        """Answer a question to a person, and make its run due.
+        """Answer a question that was asked of a person, and make its run due.
 
         An answer is accepted once: if two people answer at the same time, the second call raises.
-        It is checked against the question's `response_schema`, or against what the middleware that
-        asks accepts, before it is stored. This process needs no graph and no worker. If the answer
-        is a clear decision, such as an approval, it also becomes a score.
+        It is checked against the question's `response_schema`, or against what the asking
+        middleware accepts, before it is stored. This process needs no graph and no worker. If the
+        answer is a clear decision, such as an approval, it also becomes a score.
 
             await client.answer(wait.id, {"approved": True}, by="ada")
 
@@ -1239,8 +1241,8 @@ class Client(ContextManaged):
         """Pause a run until `resume`.
 
         A run that is not driven is paused at once. If a worker drives it, it stops after its
-        current step, or after `grace` in the middle of the step, which then runs again on `resume`.
-        Pausing a paused run changes nothing.
+        current step, or in the middle of the step once `grace` has passed; that step then runs
+        again on `resume`. Pausing a paused run changes nothing.
 
         Args:
             run_id: The id of the run.
@@ -1267,11 +1269,11 @@ class Client(ContextManaged):
         """End a run for good, with the runs that it started.
 
         A run that is not driven ends at once. If a worker drives it, it ends after its current
-        step, or after `grace` in the middle of the step: a coroutine is cancelled, and a thread
-        that is blocked is abandoned, since Python cannot kill it; its writes are refused. Effects
-        with a compensation are undone first, last effect first; until a worker has done so the run
-        is `pending`. Children, and theirs, are cancelled in the same commit, except those started
-        with `on_parent_cancel="leave"`.
+        step, or in the middle of the step once `grace` has passed: a coroutine is cancelled, and a
+        thread that is blocked is abandoned, since Python cannot kill it; its writes are refused.
+        Effects with a compensation are undone before the run ends, in reverse order; until a worker
+        has done so the run is `pending`. Children, and theirs, are cancelled in the same commit,
+        except those started with `on_parent_cancel="leave"`.
 
             await client.cancel(run.id, reason="the customer left", by="ana")
 
@@ -1509,11 +1511,11 @@ class Client(ContextManaged):
     ) -> Schedule:
         """Start runs of a graph according to a cron expression.
 
-        Calling it again with the same name changes the schedule. Each time of the schedule is a
-        slot, and starts at most one run, however many workers there are and whenever one of them
+        Calling it again with the same name changes the schedule. Each scheduled time is a slot,
+        and starts at most one run, however many workers there are and whenever one of them
         dies. The run has the key `name@time`, and its own thread, `schedule:name@time`. So two runs
         may overlap if the first takes a long time. Any worker or tick on the journal fires
-        schedules. Calling this at every start of an application is safe: with the same cron
+        schedules. It is safe to call this every time the application starts: with the same cron
         expression and time zone the next slot is kept, and a disabled schedule stays disabled.
 
             await client.schedule(
@@ -1531,7 +1533,7 @@ class Client(ContextManaged):
             timezone: The time zone of the cron expression, such as `Europe/Rome`.
             input: The input of each run.
             catch_up: What to do about slots that passed while no worker ran. `False` starts slots
-                up to a minute late. A timedelta starts slots up to that old. `True` starts all, at
+                up to a minute late. A timedelta starts slots up to that age. `True` starts all, at
                 most the last 1,000.
             metadata: Metadata of each run.
             tags: Tags of each run.
@@ -1715,7 +1717,7 @@ class Client(ContextManaged):
         return await self.journal.arun(diagnose(self.url))
 
     def redact(self, text: str) -> str:
-        """Return a text without the password of the journal's URL.
+        """Return the text without the password of the journal's URL.
 
         Args:
             text: The text, such as the message of an exception.

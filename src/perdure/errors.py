@@ -71,7 +71,7 @@ class BadURL(Error):
     database, SQLite or PostgreSQL is too old, the server is a read replica, the secret is wrong, or
     a driver is not installed.
 
-    What to do: Correct what the message names. Nothing was written.
+    What to do: Fix the problem that the message describes. Nothing was written.
     """
 
 
@@ -102,7 +102,7 @@ class Unavailable(Error):
     Raised when a call needs the database and gets no answer. Workers handle it themselves: they
     wait and continue.
 
-    What to do: Call again; that is safe. Nothing of the operation is in the journal, unless the
+    What to do: Call again; that is safe. No part of the operation is in the journal, unless the
     message says that the outcome of a commit is unknown.
     """
 
@@ -134,10 +134,10 @@ class StatementFailed(Error):
     """D1 refused a statement of a transactional effect.
 
     Raised when the statements of the effect are committed together, after its function has
-    returned. Nothing of it was written. On SQLite and PostgreSQL the function itself gets the
+    returned. None of it was written. On SQLite and PostgreSQL the function itself gets the
     database's exception.
 
-    What to do: Correct the statement, or catch this in the node that called the effect. The
+    What to do: Fix the statement, or catch this in the node that called the effect. The
     effect's `retry` applies to it.
 
     Attributes:
@@ -147,7 +147,7 @@ class StatementFailed(Error):
 
     def __init__(self, effect: str, reason: str) -> None:
         super().__init__(
-            f"The statements of {effect} were sent and failed: {reason}. Nothing of it was written."
+            f"The statements of {effect} were sent and failed: {reason}. None of it was written."
         )
         self.effect, self.reason = effect, reason
 
@@ -168,8 +168,8 @@ class WriteLost(Error):
     Raised when the saver is called next, after a checkpoint that was queued by `durability="auto"`,
     `"async"` or `"exit"` could not be stored.
 
-    What to do: Read the reason in the message, correct it, and invoke the graph again: it continues
-    from the last stored checkpoint.
+    What to do: Read the reason in the message, fix the cause, and invoke the graph again: it
+    continues from the last stored checkpoint.
     """
 
 
@@ -329,7 +329,7 @@ class BadArgument(Error, ValueError):
     Raised when a call makes no sense: an unknown option, a wrong type, a value out of range,
     arguments that exclude each other. Nothing was changed.
 
-    What to do: Pass what the message says.
+    What to do: Pass what the message asks for.
     """
 
 
@@ -406,7 +406,7 @@ class ReflectionFailed(Error):
 
     Raised when its result is awaited, after its last attempt. The reflection is `held`.
 
-    What to do: Correct the cause, then call `retry(id)` or `cancel()` of its executor, or use
+    What to do: Fix the cause, then call `retry(id)` or `cancel()` on its executor, or use
     `perdure reflections`.
 
     Attributes:
@@ -416,7 +416,7 @@ class ReflectionFailed(Error):
 
     def __init__(self, id: str, reason: str) -> None:
         super().__init__(
-            f"Reflection {id} is held: {reason.rstrip('.')}. Correct the cause, then call "
+            f"Reflection {id} is held: {reason.rstrip('.')}. Fix the cause, then call "
             f"retry({id!r}) or cancel() of its executor, or use `perdure reflections`."
         )
         self.id, self.reason = id, reason

@@ -97,8 +97,8 @@ class Runtime(Client):
             at least once for each question. Give it to every runtime that drives runs.
         webhooks: Endpoints to notify of questions, and of runs that are held or failed. By default
             the endpoint in `PERDURE_WEBHOOK_URL`.
-        run_webhooks: How webhooks of single runs (`start(webhook=…)`) are signed, and which
-            addresses they may have. By default they are signed with `PERDURE_WEBHOOK_SECRET`.
+        run_webhooks: How webhooks of individual runs (`start(webhook=…)`) are signed, and
+            which addresses they may have. By default they are signed with `PERDURE_WEBHOOK_SECRET`.
         mail: Sends e-mail about questions, with a link to answer each. By default the settings in
             `PERDURE_SMTP_URL`, `PERDURE_MAIL_FROM` and `PERDURE_MAIL_TO`.
         public_url: The address where people reach the pages, for links in mail, chat and webhooks.
@@ -240,14 +240,14 @@ class Runtime(Client):
 
             graph = runtime.register(builder, name="campaign", retry=Retry(attempts=5))
 
-        The returned graph is a LangGraph graph of the same class. Each call of it that runs or
+        The returned graph is a LangGraph graph of the same class. Each call to it that runs or
         changes something is a run in the journal.
 
         Args:
             graph: A `StateGraph`, a compiled graph or an `@entrypoint`. A graph must be compiled
                 without a checkpointer, or with this runtime's.
-            name: The name of the graph, without an `@`. By default the name of a compiled graph; of
-                a graph with a single node, such as an `@entrypoint`, the name of that node.
+            name: The name of the graph, without an `@`. By default, a compiled graph's own name;
+                for a graph with a single node, such as an `@entrypoint`, the name of that node.
             version: The version of the graph. By default it has none.
             timeout: How long a step may take. If no checkpoint, wait or outcome of an effect is
                 stored for that long, the segment fails with `StepTimeout` and is retried. At least

@@ -540,7 +540,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         return self
 
     def get_next_version(self, current: Any, channel: None) -> Any:
-        """Return the version after `current`, of the same kind: a number or a text.
+        """Return the version after `current`, of the same kind: a number or a string.
 
         LangGraph passes the highest version of a checkpoint, so a thread keeps the kind it began
         with. This saver's versions are integers; threads copied from other savers have strings.
@@ -550,7 +550,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
             channel: Not used.
 
         Raises:
-            Error: A text does not begin with a number.
+            Error: A string does not begin with a number.
         """
         if not isinstance(current, str):
             return (current or 0) + 1

@@ -116,7 +116,7 @@ class EventKind(StrEnum):
     """The segment raised, or its step took too long. Data: `kind`, `message`, `traceback`,
     `attempts`; `retry_at` if it will be retried, else `final`; `saved`."""
     HELD = "held"
-    """The run needs a person. Data: `reason`; `lost`, `removed` and `added` nodes after a change of
+    """The run needs a person. Data: `reason`; `lost`, `removed` and `added` nodes after a change to
     the graph; `effects`, the keys of effects with an unknown outcome; `saved`."""
     RELEASED = "released"
     """The segment ended early, and the run is due again: a drain, a reader that left the stream, or
@@ -261,7 +261,7 @@ class Run:
     reason: str | None
     """Why it is `held` or was `cancelled`."""
     metadata: Mapping[str, Any]
-    """The metadata given to `start`, with the labels that the agent added by `perdure.label`."""
+    """The metadata given to `start`, with the labels that the agent added with `perdure.label`."""
     tags: tuple[str, ...]
     """The tags given to `start`, with a tag for the last driver: `runtime:worker`, `runtime:cron`
     or `runtime:call`."""
@@ -270,8 +270,8 @@ class Run:
     updated_at: datetime
     """When it last changed."""
     due_at: datetime | None
-    """When a worker should claim it: the end of the lease while it is driven, the next clock while
-    it waits. None if only a person, a signal or another run can make it due."""
+    """When a worker should claim it: the end of the lease while it is driven, the end of its next
+    clock wait while it waits. None if only a person, a signal or another run can make it due."""
     key: str | None = None
     """The idempotency key given to `start`."""
     version: str = ""
@@ -451,7 +451,7 @@ class Score:
     name: str
     """Name of the score, such as `tone`."""
     value: float | None
-    """The number. None for a category or a text."""
+    """The number. None for other kinds."""
     about: str
     """The part of the run that was scored, empty for the whole run. For a step, effect or question
     it is the id; for one of several decisions in an answer, the id and the number of the
@@ -463,9 +463,9 @@ class Score:
     by: str | None = None
     """The person who gave it."""
     kind: ScoreKind = ScoreKind.NUMBER
-    """Whether it is a number, a category or a text."""
+    """Whether it is a number, a category or text."""
     label: str | None = None
-    """The category. None for a number or a text."""
+    """The category. None for other kinds."""
     step: str | None = None
     """Checkpoint of the step that was scored."""
     effect: str | None = None
@@ -474,7 +474,7 @@ class Score:
     """The wait that the scored decision answered."""
     action: str | None = None
     """The tool that the decision was about. With `Durable`, the effect of that call is named `tool`
-    and this name."""
+    followed by this name."""
     call: str | None = None
     """Id of that tool call, if the question had it."""
     prompts: tuple[PromptVersion, ...] = ()
@@ -572,7 +572,7 @@ class Chunk:
     """When it was stored."""
     replaces_from: int | None = None
     """For a `segment`, which begins where a process died or a node runs again: chunks from this
-    number up to this one are void. Their content comes again, or has changed."""
+    number up to this one are void. Their content is repeated, or has changed."""
 
 
 @dataclass(frozen=True)
@@ -582,7 +582,8 @@ class EffectRecord:
     key: str
     """The idempotency key that `perdure.key()` returned. `settle` takes it."""
     name: str
-    """Name of the effect. A compensation is named `undo` and the name of the effect it undoes."""
+    """Name of the effect. A compensation is named `undo` followed by the name of the effect it
+    undoes."""
     state: EffectState
     """Its state."""
     run_id: str
@@ -708,7 +709,7 @@ class Example:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Your own facts about it."""
     answers: Sequence[Any] = ()
-    """Answers of people, in the order in which the run asks."""
+    """People's answers, in the order in which the run asks."""
     signals: Mapping[str, Any] = field(default_factory=dict)
     """Values that `wait_for` returns, by signal name."""
     run_id: str | None = None
@@ -777,7 +778,7 @@ class ExperimentInfo:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a call of `tick` or `work` did, in segments unless noted."""
+    """What a call to `tick` or `work` did, in segments unless noted."""
 
     claimed: int = 0
     """Segments begun."""

@@ -276,7 +276,7 @@ def test_an_answer_may_be_a_text_and_is_one_of_both(rt: perdure.Runtime, command
     broken = command("answer", wait.id, "{action: approve}").refused
     assert broken.startswith("perdure: The answer {action: approve} is not JSON: ")
     assert broken.endswith(
-        "for the shell: '{\"contact\": 7}'. For an answer that is only a text: --text TEXT.\n"
+        "for the shell: '{\"contact\": 7}'. For an answer in plain text: --text TEXT.\n"
     )
     assert "for the shell: '{" in command("signal", "t", "reply", "{a: b}").refused
     missing = command("answer", "x", "1").refused

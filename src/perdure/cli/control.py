@@ -67,7 +67,7 @@ def resume(runs: Runs, at: At = None, by: By = None) -> None:
 
 
 def wake(runs: Runs, at: At = None, by: By = None) -> None:
-    """End the sleep of runs now.
+    """Wake sleeping runs now.
 
     Ends every `sleep` that a run is in. A run that waits for something else is refused.
     """

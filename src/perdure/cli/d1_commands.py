@@ -197,7 +197,7 @@ def doctor(
     checks the journal itself. The checks:
 
     \b
-    address      the address answers, the secret is right, the protocol fits
+    address      the address answers, the secret is right, the protocol matches
     schema       version of the journal's schema, or that there is no journal yet
     latency      median and worst of 10 round trips
     clock        difference from this host's clock; more than 30 s fails

@@ -193,7 +193,7 @@ class Supervisor:
                 if code < 0:
                     killer = signal.Signals(-code).name
                     return print_status("dev", f"killed by {killer}: restarting")
-                print_status("dev", "waiting for a change of the project's files")
+                print_status("dev", "waiting for a change to the project's files")
             time.sleep(POLL_INTERVAL)
 
     def _stop(self, child: subprocess.Popen[bytes]) -> None:

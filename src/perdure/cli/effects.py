@@ -99,7 +99,7 @@ def settle(
         Literal["done", "retry", "fail"],
         Argument(
             metavar="done|retry|fail",
-            help="done: it happened; retry: call it again; fail: give it up.",
+            help="done: it happened; retry: call it again; fail: give up on it.",
         ),
     ],
     at: At = None,

@@ -44,7 +44,7 @@ LANGSMITH = "langsmith:"
 """Prefix of the name of a LangSmith dataset."""
 FileFormat = Annotated[
     Literal["jsonl", "langsmith", "csv"] | None,
-    Option("--format", help="Format of the file.", show_default="by its ending, else jsonl"),
+    Option("--format", help="Format of the file.", show_default="from its extension, else jsonl"),
 ]
 Into = Annotated[
     str, Argument(metavar="DATASET", help="Dataset that gets the examples; created if missing.")
@@ -65,7 +65,8 @@ def list_(
 ) -> None:
     """List datasets and experiments.
 
-    Each dataset with its newest version and number of examples, then experiments, newest first.
+    Shows each dataset with its newest version and number of examples, then experiments, newest
+    first.
     """
     from perdure.evals import Dataset, Experiment
 
@@ -122,7 +123,7 @@ def compare(
 ) -> None:
     """Compare experiments with the first one.
 
-    Shows the difference of each score with its interval, and the examples whose scores changed,
+    Shows the difference in each score with its interval, and the examples whose scores changed,
     largest changes first.
     """
     if len(experiments) < 2:

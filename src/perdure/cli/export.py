@@ -52,7 +52,7 @@ def export(
         Format | None,
         Option(
             help="Format of the table. parquet needs the extra `frames`.",
-            show_default="by the ending of FILE, else jsonl",
+            show_default="from the extension of FILE, else jsonl",
         ),
     ] = None,
     content: Annotated[

@@ -25,7 +25,7 @@ from perdure.service.views.json_text import json_default
 if TYPE_CHECKING:
     from perdure.service.views.attention import InboxItem
 
-TEXT_HINT = " For an answer that is only a text: --text TEXT."
+TEXT_HINT = " For an answer in plain text: --text TEXT."
 MOST_LINES = 12
 """Lines shown of a question; --json has all of it."""
 SECTIONS = {
@@ -101,7 +101,7 @@ def answer(
     ] = None,
     at: At = None,
     text: Annotated[
-        str | None, Option(metavar="TEXT", help="The answer as a text, instead of JSON.")
+        str | None, Option(metavar="TEXT", help="The answer as plain text instead of JSON.")
     ] = None,
     by: By = None,
 ) -> None:

@@ -192,7 +192,7 @@ def _read_paths(file: Path, value: Any) -> list[Path]:
     found = []
     for one in [*(value or ()), "."]:
         if not isinstance(one, str):
-            raise BadArgument(f'{file}: "dependencies" has {one!r}, which is not a text.')
+            raise BadArgument(f'{file}: "dependencies" has {one!r}, which is not a string.')
         if one.startswith((".", "/")):
             folder = (file.parent / one).resolve()
             if not folder.is_dir():

@@ -90,8 +90,8 @@ Metadata = Annotated[
         "--metadata",
         "--label",
         metavar="KEY=VALUE",
-        help="Only runs with this metadata or label; repeatable. The value is JSON, or else a "
-        "text. SQL cannot search metadata, so runs are read one by one.",
+        help="Only runs with this metadata or label; repeatable. The value is JSON, or else "
+        "plain text. SQL cannot search metadata, so runs are read one by one.",
     ),
 ]
 Since = Annotated[

@@ -86,7 +86,7 @@ def serve(
     """Serve a Runtime or a LangGraph project over HTTP.
 
     Serves LangGraph's Agent Server API, perdure's own API, the inbox and the dashboard, and drives
-    the runs. At SIGTERM or SIGINT it drains and exits with 0. Needs the packages of the extra
+    the runs. On SIGTERM or SIGINT it drains and exits with 0. Needs the packages of the extra
     `server`.
     """
     import logging
