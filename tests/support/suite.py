@@ -73,7 +73,8 @@ def files_in_memory() -> Iterator[bool]:
         if not Path(f"/proc/{left.name.removeprefix(FOLDER)}").exists():
             shutil.rmtree(left, ignore_errors=True)
     folder = MEMORY / f"{FOLDER}{os.getpid()}"
-    folder.mkdir(mode=0o711)  # PostgreSQL runs as another user than root, and must get through
+    folder.mkdir()
+    folder.chmod(0o1777)  # as /tmp: PostgreSQL runs as another user than root, and removes its own
     before = os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     try:
