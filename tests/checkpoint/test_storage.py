@@ -248,6 +248,7 @@ def test_loading_the_latest_state_takes_as_many_queries_however_long_the_history
                 chat.invoke({"messages": [HumanMessage(kilobyte())]}, A)
             saver = savers.next()
             saver.get_tuple({"configurable": {"thread_id": "another"}})  # open, nothing queued
-            needed.append(statements(monkeypatch, partial(saver.get_tuple, A)))
+            found = statements(monkeypatch, partial(saver.get_tuple, A))
+            needed.append([one for one in found if one != "journal_time"])  # another clock's
     assert 0 < len(needed[0]) <= 4
     assert len(needed[1]) == len(needed[0])
