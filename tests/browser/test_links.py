@@ -31,7 +31,7 @@ def mailed(url: str) -> Iterator[tuple[str, Any, Any]]:
         runtime = perdure.Runtime(url, mail=mail, public_url="https://agents.example.com")
         runtime.register(agent, name="mailer")
         runtime.journal.run(runtime.services.tokens.create("op", ["admin"]))
-        with served(runtime, ui=True) as pages:
+        with runtime, served(runtime, ui=True) as pages:
             run = runtime.blocking.start("mailer", {"messages": [("human", "Go")]})
             until(lambda: server.got, "a letter")
             link = urlsplit(server.got[0].url)

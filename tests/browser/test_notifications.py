@@ -71,7 +71,7 @@ async def desk(people: People, url: str, **options: Any) -> AsyncIterator[Desk]:
     words = iter(["May I send it?", "And this?", "One", "Two", "Three", "Four", "Five"])
     runtime.register(asking(lambda: perdure.ask(next(words))), name="mailer")
     path = runtime.blocking.run(sign_in_path(runtime))
-    with served(runtime, ui=True) as server:
+    with runtime, served(runtime, ui=True) as server:
         people.may_ask(server.url)
         context = await people.person(**{"permissions": ["notifications"], **options})
         found = Desk(context, server.url, runtime)

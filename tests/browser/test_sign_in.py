@@ -25,7 +25,7 @@ def pages(url: str, *scopes: str, **options: Any) -> Iterator[tuple[str, str]]:
     if scopes:
         create = runtime.services.tokens.create("ana", scopes)
         token = runtime.journal.run(create)
-    with served(runtime, ui=True, **options) as server:
+    with runtime, served(runtime, ui=True, **options) as server:
         yield f"{server.url}/ui", token
 
 
@@ -58,7 +58,7 @@ async def test_the_printed_address_signs_in_and_its_key_is_gone_from_the_history
 ) -> None:
     runtime = perdure.Runtime(sqlite_url)
     path = runtime.blocking.run(sign_in_path(runtime))
-    with served(runtime, ui=True) as server:
+    with runtime, served(runtime, ui=True) as server:
         page = await people.visit(f"{server.url}{path}")
         await signed_in(page)
         assert "key" not in page.url

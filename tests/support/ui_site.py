@@ -50,7 +50,7 @@ class Site:
         for row in journal.run(services.tokens.rows()):
             self._cookies[row.name] = signer.session(Session(row.hash))
         self._cookie = session_cookie(signer)
-        with served(self.runtime, ui=True, **self._options) as server:
+        with self.runtime, served(self.runtime, ui=True, **self._options) as server:
             self.address = f"{server.url}/ui"
             yield self
 
