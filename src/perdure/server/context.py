@@ -50,9 +50,13 @@ class Api:
     address: str | None = None
     """The network address of the caller."""
 
+    def may(self, scope: Scope) -> bool:
+        """Whether the caller has this scope."""
+        return scope in self.caller.scopes
+
     def require(self, scope: Scope) -> None:
         """Raise 403 unless the caller has this scope."""
-        if scope not in self.caller.scopes:
+        if not self.may(scope):
             message = f"This token does not have the scope {scope.value!r}."
             if not self.caller.is_token:
                 message = f"This needs the permission 'perdure:{scope.value}'."

@@ -193,6 +193,7 @@ class RespondParams(BaseModel):
 
 async def _respond(api: Api, thread_id: str, params: Any, request: Request) -> tuple[Json, int]:
     """`input.respond`."""
+    api.require(Scope.ANSWER)
     asked = RespondParams.model_validate(params)
     command = {"resume": asked.answers(), "update": asked.update, "goto": asked.goto}
     head = await api.runtime.journal.ado(runs.head(thread_id))

@@ -104,12 +104,14 @@ class CronSearch(CronQuery, Page):
 @router.post("/runs/crons")
 async def create(body: CronBody, api: ApiDep) -> Any:
     """Create a cron whose runs each get their own thread."""
+    api.require(Scope.START)
     return await _create(api, None, body)
 
 
 @router.post("/threads/{thread_id}/runs/crons")
 async def create_for_thread(thread_id: str, body: CronBody, api: ApiDep) -> Any:
     """Create a cron whose runs share one thread."""
+    api.require(Scope.START)
     runtime, on = api.runtime, await known_thread(api, thread_id)
     if await runtime.journal.arun(runtime.services.threads.find(on)) is None:
         raise NotFound("thread", on)
@@ -124,7 +126,6 @@ async def create_for_thread(thread_id: str, body: CronBody, api: ApiDep) -> Any:
 
 
 async def _create(api: Api, thread_id: str | None, body: CronBody) -> Json:
-    api.require(Scope.START)
     cron_id = new_id()
     payload = body.model_dump(mode="json", exclude_unset=True)
     if thread_id is None and body.on_run_completed is None:

@@ -9,6 +9,9 @@
 
 What is accepted is on disk, in one batch: the thread's record and the run, or the answers and the
 rest of their command.
+
+A caller with the scope `answer`, but not `start`, only answers the question that is open now:
+nothing else in the request may change the run, and no run is started.
 """
 
 from __future__ import annotations
@@ -44,8 +47,10 @@ STATELESS_TTL = 1.0
 
 
 async def accept_run(api: Api, thread_id: str | None, body: RunBody) -> Accepted:
-    """Accept a run on a thread; without a `thread_id`, on a new one. Raises 404, 409, 422."""
+    """Accept a run on a thread; without a `thread_id`, on a new one. Raises 403, 404, 409, 422."""
     api.require(Scope.ANSWER if body.resumes else Scope.START)
+    if not api.may(Scope.START) and (field := body.beyond_answer()):
+        raise _only_answers(field)
     api.require_worker()
     if thread_id is not None:
         thread_id = await known_thread(api, thread_id)
@@ -73,12 +78,23 @@ async def _accept(api: Api, request: RunRequest) -> Accepted:
     elif body.resumes or body.run_input is None:
         accepted = await journal.arun(continue_run(api, request))
     if accepted is None:
+        if not api.may(Scope.START):
+            raise _only_answers("checkpoint")
         row = await journal.arun(_start(api, request))
         accepted = Accepted(row, request.is_stateless)
     stops = body.multitask_strategy in ("interrupt", "rollback")
     if stops or not body.after_seconds:
         api.runtime.engine.wake(stopped=stops)
     return accepted
+
+
+def _only_answers(field: str) -> ApiError:
+    """The refusal of a request that does more than answer, by a caller who may only answer."""
+    if field == "checkpoint":
+        what = "an answer at an earlier checkpoint starts a new run"
+    else:
+        what = "a request with the scope 'answer' alone contains only the answer, command.resume"
+    return ApiError(403, f"{field}: {what}. Leave it out, or use a token with the scope 'start'.")
 
 
 def _start(api: Api, request: RunRequest) -> Plan[RunRow]:

@@ -46,6 +46,12 @@ LONGEST_DELAY = timedelta(days=366 * 10).total_seconds()
 END = "__end__"
 """LangGraph's name for the end of a graph."""
 PLACE = ("checkpoint_id", "checkpoint_ns", "checkpoint_map")
+BESIDE_ANSWER = {
+    *("assistant_id", "thread_id", "command", "config", "checkpoint", "checkpoint_id"),
+    *("stream_mode", "stream_subgraphs", "stream_resumable", "if_not_exists", "strict_resume"),
+}
+"""Fields that a request may have that only answers: `RunBody.beyond_answer` looks into `command`
+and `config`, and a checkpoint must be the latest. Streams only add to the output that is kept."""
 
 
 class WireBody(BaseModel):
@@ -183,6 +189,18 @@ class RunBody(PayloadBody):
     def resumes(self) -> bool:
         """Whether it answers a question of a run on the thread."""
         return self.command is not None and self.command.resume is not None
+
+    def beyond_answer(self) -> str | None:
+        """The first field that does more than answer a question. None: there is no such field."""
+        command, config = self.command or CommandBody(), self.config or NO_CONFIG
+        fields = {f"command.{name}": getattr(command, name) for name in ("update", "goto")}
+        for name in ConfigBody.model_fields:
+            fields[f"config.{name}"] = getattr(config, name)
+        fields["config.configurable"] = passed_on(config.configurable)
+        for name, field in type(self).model_fields.items():
+            if name not in BESIDE_ANSWER and getattr(self, name) != field.default:
+                fields[name] = getattr(self, name)
+        return next((name for name, value in fields.items() if value), None)
 
     @property
     def begins_anew(self) -> bool:

@@ -20,6 +20,7 @@ from perdure.server.agent_api.run_answers import translated
 from perdure.server.agent_api.run_bodies import END
 from perdure.server.agent_api.run_request import Accepted, RunRequest
 from perdure.server.agent_api.statuses import asks_person
+from perdure.server.caller import Scope
 from perdure.server.context import Api
 from perdure.server.json_errors import ApiError
 from perdure.types import Kind, WaitState
@@ -59,7 +60,7 @@ def continue_run(api: Api, request: RunRequest) -> Plan[Accepted | None]:
             goto=command.goto,
         )
     after = yield streams.last(row)
-    changes = _changes(load_setup(engine.serializer, row), request, api.caller.configurable)
+    changes = _changes(load_setup(engine.serializer, row), request, api)
     by = api.actor()
     yield from answer_with_command(engine, row, found, open, command, by=by, changes=changes)
     row = (yield runs.find(row.id)) or row
@@ -111,26 +112,34 @@ def _check_named(resume: Any, found: list[WaitRow]) -> None:
             raise AlreadyAnswered(one.id, f"{one.answered_by or 'someone'} answered it.")
 
 
-def _changes(
-    before: Mapping[str, Any], request: RunRequest, caller: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The changes to a run's setup when a request continues it. `caller` is what its nodes can read
-    about the caller."""
-    body, setup = request.body, request.setup
+def _changes(before: Mapping[str, Any], request: RunRequest, api: Api) -> dict[str, Any]:
+    """The changes to a run's setup when a request continues it. A caller who may only answer
+    changes nothing but the output that is kept, and that only grows."""
+    body, setup, caller = request.body, request.setup, api.caller.configurable
     sent = body.model_fields_set
     changes: dict[str, Any] = {}
-    for name in ("durability", "webhook", "interrupt_before", "interrupt_after"):
-        if setup.get(name) is not None:
-            changes[name] = setup[name]
     if "stream_mode" in sent:
-        changes["stream"] = setup["stream"]
-    if sent & {"context", "config"} and setup.get("context") is not None:
-        changes["context"] = setup["context"]
-    if body.config is not None or caller:
-        old, new = before.get("config") or {}, {"configurable": caller}
-        new = setup["config"] if body.config is not None else new
-        configurable = {**(old.get("configurable") or {}), **new["configurable"]}
-        changes["config"] = {**old, **new, "configurable": configurable}
-    if "metadata" in sent and body.metadata:
-        changes["metadata"] = {**(before.get("metadata") or {}), **body.metadata}
+        changes["stream"] = _both(before.get("stream") or {}, setup["stream"])
+    if api.may(Scope.START):
+        for name in ("durability", "webhook", "interrupt_before", "interrupt_after"):
+            if setup.get(name) is not None:
+                changes[name] = setup[name]
+        if sent & {"context", "config"} and setup.get("context") is not None:
+            changes["context"] = setup["context"]
+        if body.config is not None or caller:
+            old, new = before.get("config") or {}, {"configurable": caller}
+            new = setup["config"] if body.config is not None else new
+            configurable = {**(old.get("configurable") or {}), **new["configurable"]}
+            changes["config"] = {**old, **new, "configurable": configurable}
+        if "metadata" in sent and body.metadata:
+            changes["metadata"] = {**(before.get("metadata") or {}), **body.metadata}
     return {name: value for name, value in changes.items() if value != before.get(name)}
+
+
+def _both(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The output to keep for the readers of a run and for the client that continues it."""
+    found: dict[str, Any] = {**old, **new}
+    for name in ("modes", "wire"):
+        found[name] = [*dict.fromkeys([*(old.get(name) or ()), *(new.get(name) or ())])]
+    found["subgraphs"] = bool(old.get("subgraphs") or new.get("subgraphs"))
+    return found

@@ -137,7 +137,7 @@ class Ui:
             return ZoneInfo("UTC")
 
     def may(self, scope: Scope) -> bool:
-        return scope in self.caller.scopes
+        return self.api.may(scope)
 
     def require(self, scope: Scope) -> None:
         """Raise 403 unless the viewer has this scope."""
