@@ -18,6 +18,7 @@ from perdure.operations.assistants import Assistant, AssistantContent
 from perdure.operations.threads import ThreadFilter
 from perdure.server.agent_api import graph_shapes
 from perdure.server.agent_api.run_bodies import CheckedConfig
+from perdure.server.agent_api.run_request import allow_assistant, find_assistant
 from perdure.server.agent_api.search_pages import (
     Page,
     has_metadata,
@@ -92,24 +93,12 @@ class ChosenVersion(BaseModel):
     version: int = Field(ge=1, le=2**31 - 1)
 
 
-async def resolve_assistant(api: Api, name: str) -> Assistant:
-    """The assistant of a new run, by its id or by a graph's name. Raises 404 for an unknown id and
-    422 for an unknown name. `create_run` checks whether the caller may start the run."""
-    found: Assistant = await api.runtime.journal.arun(api.runtime.services.assistants.find(name))
-    return found
-
-
-async def find_assistant(
+async def allowed_assistant(
     api: Api, name: str, action: str, value: dict[str, Any] | None = None
 ) -> Assistant:
     """An assistant on which the caller may do `action`. Raises 404 if it is missing."""
-    found = await resolve_assistant(api, name)
-    asked = {"assistant_id": uuid.UUID(found.assistant_id), "metadata": None, **(value or {})}
-    filters = await api.authorize("assistants", action, asked)
-    if value is not None:
-        value.update({key: asked.get(key, one) for key, one in value.items()})
-    if not passes(filters, found.metadata):
-        raise ApiError(404, f"There is no assistant {name[:100]!r}.")
+    found = await find_assistant(api, name)
+    await allow_assistant(api, found, name, action, {} if value is None else value)
     return found
 
 
@@ -195,15 +184,15 @@ def _matches(one: Assistant, body: AssistantFilter, wanted: Any, filters: Filter
 async def get(assistant_id: str, api: ApiDep) -> Json:
     """Get an assistant."""
     api.require(Scope.READ)
-    return wire(await find_assistant(api, assistant_id, "read"))
+    return wire(await allowed_assistant(api, assistant_id, "read"))
 
 
 @router.patch("/assistants/{assistant_id}")
 async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
     """Make the next version of an assistant. Metadata is merged."""
     api.require(Scope.START)
-    value: dict[str, Any] = body.model_dump()
-    found = await find_assistant(api, assistant_id, "update", value)
+    value: dict[str, Any] = {**body.model_dump(), "metadata": body.metadata or {}}
+    found = await allowed_assistant(api, assistant_id, "update", value)
     changes = {name: one for name, one in value.items() if one is not None}
     if "graph_id" in changes:
         _check_graph(api, changes["graph_id"])
@@ -221,7 +210,7 @@ async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -
     """Delete an assistant, and with `delete_threads` the threads that were started with it and that
     the caller may delete."""
     api.require(Scope.START)
-    found = await find_assistant(api, assistant_id, "delete")
+    found = await allowed_assistant(api, assistant_id, "delete")
     services, journal = api.runtime.services, api.runtime.journal
     if found.assistant_id in services.assistants.by_default_id():
         raise ApiError(
@@ -247,7 +236,7 @@ async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -
 async def get_graph(assistant_id: str, api: ApiDep, xray: bool | int = False) -> Json:
     """Get the nodes and edges of an assistant's graph."""
     api.require(Scope.READ)
-    graph = compiled(api, await find_assistant(api, assistant_id, "read"))
+    graph = compiled(api, await allowed_assistant(api, assistant_id, "read"))
     return graph_shapes.drawing(graph, xray)
 
 
@@ -255,7 +244,7 @@ async def get_graph(assistant_id: str, api: ApiDep, xray: bool | int = False) ->
 async def get_schemas(assistant_id: str, api: ApiDep) -> Json:
     """Get the JSON schemas of an assistant's graph."""
     api.require(Scope.READ)
-    found = await find_assistant(api, assistant_id, "read")
+    found = await allowed_assistant(api, assistant_id, "read")
     return graph_shapes.schemas(compiled(api, found), found.graph_id)
 
 
@@ -275,7 +264,7 @@ async def get_subgraph(
 
 async def _subgraphs(api: Api, name: str, namespace: str | None, *, recurse: bool) -> Json:
     api.require(Scope.READ)
-    found = await find_assistant(api, name, "read")
+    found = await allowed_assistant(api, name, "read")
     graph = compiled(api, found)
     return graph_shapes.subgraph_schemas(graph, found.graph_id, namespace, recurse=recurse)
 
@@ -284,7 +273,7 @@ async def _subgraphs(api: Api, name: str, namespace: str | None, *, recurse: boo
 async def get_versions(assistant_id: str, body: VersionSearch, api: ApiDep) -> Any:
     """List the versions of an assistant, newest first."""
     api.require(Scope.READ)
-    found = await find_assistant(api, assistant_id, "read")
+    found = await allowed_assistant(api, assistant_id, "read")
     every = await api.runtime.journal.arun(
         api.runtime.services.assistants.versions(found.assistant_id)
     )
@@ -300,7 +289,7 @@ async def get_versions(assistant_id: str, body: VersionSearch, api: ApiDep) -> A
 async def set_latest(assistant_id: str, body: ChosenVersion, api: ApiDep) -> Json:
     """Set the version that an assistant's runs use."""
     api.require(Scope.START)
-    found = await find_assistant(api, assistant_id, "update", {"version": body.version})
+    found = await allowed_assistant(api, assistant_id, "update", {"version": body.version})
     return wire(
         await api.runtime.journal.arun(
             api.runtime.services.assistants.use_version(found.assistant_id, body.version)

@@ -24,6 +24,7 @@ from perdure.operations.schedules import CRON, ScheduleRow
 from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_bodies import Json, PayloadBody, WireBody
 from perdure.server.agent_api.run_request import (
+    allow_run,
     check_filters,
     find_assistant,
     known_thread,
@@ -153,6 +154,7 @@ async def _store(
     """Store a cron under its id. Raises 422 for an invalid cron line, time zone or end."""
     runtime = api.runtime
     assistant = await find_assistant(api, body.assistant_id)
+    await allow_run(api, assistant, body.assistant_id)
     if body.webhook is not None:
         runtime.engine.webhook_topic(body.webhook)  # check the URL now, not when a run starts
     setup = make_setup(api, assistant, body)

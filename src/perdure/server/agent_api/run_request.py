@@ -11,7 +11,7 @@ from uuid import UUID
 from perdure.engine.graphs import Graph
 from perdure.errors import NotFound
 from perdure.journal.ids import new_id
-from perdure.operations.assistants import Assistant
+from perdure.operations.assistants import Assistant, default_id
 from perdure.operations.runs import RunRow
 from perdure.server.agent_api.run_bodies import (
     PayloadBody,
@@ -21,6 +21,7 @@ from perdure.server.agent_api.run_bodies import (
     passed_on,
 )
 from perdure.server.agent_api.run_shapes import WIRE
+from perdure.server.agent_api.search_pages import passes
 from perdure.server.agent_api.threads import canonical
 from perdure.server.auth_handlers import Filters
 from perdure.server.context import Api
@@ -67,7 +68,9 @@ class Accepted:
 async def authorized_request(
     api: Api, thread_id: str | None, body: RunBody, assistant: Assistant, *, is_read: bool = True
 ) -> RunRequest:
-    """The request as the handlers of `langgraph_sdk.Auth` leave it."""
+    """The request as the handlers of `langgraph_sdk.Auth` leave it. Raises 404 for an assistant or
+    a thread that they hide."""
+    await allow_run(api, assistant, body.assistant_id)
     graph, run_id, on = resolve_graph(api, assistant), new_id(), thread_id or new_id()
     given = body.metadata
     setup = make_setup(api, assistant, body) | _of_run(body)
@@ -133,9 +136,29 @@ async def check_filters(
 
 
 async def find_assistant(api: Api, name: str) -> Assistant:
-    """The assistant with an id, or the default one of the graph with that name."""
+    """The assistant with an id, or the default one of the graph with that name. Raises 404 for an
+    unknown id and 422 for an unknown name. Ask `allow_run` or `allow_assistant` before using it."""
     runtime = api.runtime
     return await runtime.journal.arun(runtime.services.assistants.find(name), flush=False)
+
+
+async def allow_run(api: Api, assistant: Assistant, name: str) -> None:
+    """Raise 404 unless the caller may run this assistant: the default ones, which belong to no
+    user, and those that they may read."""
+    if assistant.assistant_id != default_id(assistant.graph_id):
+        await allow_assistant(api, assistant, name, "read", {})
+
+
+async def allow_assistant(
+    api: Api, assistant: Assistant, name: str, action: str, value: dict[str, Any]
+) -> None:
+    """Raise 404, as for an unknown `name`, unless the caller may do `action`. The authorization
+    handlers may change `value`."""
+    asked = {"assistant_id": UUID(assistant.assistant_id), "metadata": {}, **value}
+    filters = await api.authorize("assistants", action, asked)
+    value.update({key: asked.get(key, one) for key, one in value.items()})
+    if not passes(filters, assistant.metadata):
+        raise NotFound("assistant", name)
 
 
 def resolve_graph(api: Api, assistant: Assistant) -> tuple[str, str]:
