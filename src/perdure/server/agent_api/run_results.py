@@ -17,6 +17,7 @@ from perdure.server.agent_api.run_continuation import BREAKPOINT
 from perdure.server.agent_api.run_request import check_filters, known_thread
 from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.agent_api.statuses import RunStatus
+from perdure.server.agent_api.thread_views import place, read_state
 from perdure.server.context import Api
 from perdure.types import ENDED, Kind, State, WaitState
 
@@ -129,7 +130,7 @@ async def result_of(api: Api, run_id: str, found: SeenRun | None) -> Any:
     if row.state == State.DONE and (graph is None or _returns_state(graph)):
         plan = load_output(serializer, row, api.runtime.engine.state_at)
         return await api.runtime.journal.arun(plan, flush=False)
-    values = await state_values(graph, row.thread_id)
+    values = await state_values(api, graph, row.thread_id)
     if not found.asks or not isinstance(values, dict):
         return values
     asked = [as_interrupt(api, one) for one in found.questions]
@@ -151,11 +152,12 @@ def as_interrupt(api: Api, wait: WaitRow) -> dict[str, Any]:
     }
 
 
-async def state_values(graph: Graph | None, thread_id: str) -> Any:
+async def state_values(api: Api, graph: Graph | None, thread_id: str) -> Any:
     """The state of a thread, as its graph returns it."""
     if graph is None:
         return {}
-    state = await graph.pregel.aget_state({"configurable": {"thread_id": thread_id}})
+    runtime, config = api.runtime, place(thread_id)
+    state = await runtime.journal.in_thread(lambda: read_state(runtime, graph, config))
     return state.values
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphBubbleUp
 from langgraph.types import StateSnapshot
 from pydantic import BaseModel
 
@@ -168,12 +169,18 @@ async def _history(api: Api, thread_id: str, body: HistoryQuery) -> list[Json]:
     before = _before(thread.thread_id, config, body.before)
     graph = graph_of(api, thread)
     limits: Any = {"limit": body.limit, "filter": body.metadata}
-    found: list[StateSnapshot]
+    found: list[StateSnapshot] | None = None
     if graph is not None:
         history = graph.pregel.aget_state_history(config, before=before, **limits)
         with finding_subgraph(config):
-            found = [one async for one in history]
-    else:
+            try:
+                found = [one async for one in history]
+            except (Error, GraphBubbleUp):
+                raise
+            except Exception:  # raised by the graph's own code at one of them
+                if config["configurable"]["checkpoint_ns"]:
+                    raise
+    if found is None:
         every = api.runtime.saver.alist(config, before=before, **limits)
         found = [stored_state(one, config) async for one in every]
     return [selected(thread_state(one), body.select) for one in found]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.errors import InvalidUpdateError
+from langgraph.errors import GraphBubbleUp, InvalidUpdateError
 from langgraph.types import Command, StateSnapshot, StateUpdate
 
 from perdure.checkpoint.config import Found, already_read
 from perdure.engine.bound_graph import BoundGraph
 from perdure.engine.graphs import Graph
-from perdure.errors import UNREADABLE, Error
+from perdure.errors import UNREADABLE, Error, NotFound
 from perdure.langgraph_port.call_config import OWN_KEYS
 from perdure.operations import threads
 from perdure.server.agent_api.run_shapes import wire_error
@@ -23,6 +23,9 @@ from perdure.server.context import Api
 from perdure.server.json_errors import ApiError
 from perdure.service.threads import Thread
 from perdure.types import State
+
+if TYPE_CHECKING:
+    from perdure.runtime import Runtime
 
 FIELDS = (
     *("thread_id", "created_at", "updated_at", "state_updated_at", "metadata", "status", "config"),
@@ -90,7 +93,10 @@ async def _error(api: Api, thread: Thread) -> dict[str, Any] | None:
     """Why a thread failed, or was interrupted other than by a question."""
     if thread.run_id is None or thread.status not in ("error", "interrupted"):
         return None
-    run = await api.runtime.get(thread.run_id)
+    try:
+        run = await api.runtime.get(thread.run_id, output=False)
+    except NotFound:  # it was pruned since
+        return None
     if run.state is State.CANCELLED:
         return {"error": "UserInterrupt", "message": run.reason or "The run was cancelled."}
     if run.error is not None and run.state in (State.FAILED, State.HELD):
@@ -136,11 +142,31 @@ def snapshot_at(
 ) -> StateSnapshot:
     """The state of a thread at a place. Blocks. Without a graph, it has only what is stored. Raises
     404 if the graph has no such subgraph."""
-    graph = graph_of(api, thread)
-    if graph is not None:
-        with finding_subgraph(config):
+    return read_state(api.runtime, graph_of(api, thread), config, subgraphs=subgraphs)
+
+
+def read_state(
+    runtime: Runtime, graph: Graph | None, config: RunnableConfig, *, subgraphs: bool = False
+) -> StateSnapshot:
+    """The state at a place; see `snapshot_at`. The graph computes it with its reducers and edges,
+    which raise again what they raised in the run: then it is the state before their last step, or
+    only what is stored."""
+    if graph is None:
+        return stored_state(runtime.saver.get_tuple(config), config)
+    with finding_subgraph(config):
+        try:
             return graph.pregel.get_state(config, subgraphs=subgraphs)
-    return stored_state(api.runtime.saver.get_tuple(config), config)
+        except (Error, GraphBubbleUp):
+            raise
+        except Exception:
+            if (found := runtime.saver.get_tuple(config)) is None:
+                raise
+        try:  # at a checkpoint that is named, LangGraph applies no writes
+            return graph.pregel.get_state(found.config, subgraphs=subgraphs)
+        except (Error, GraphBubbleUp):
+            raise
+        except Exception:
+            return stored_state(found, config)
 
 
 @contextmanager
@@ -196,8 +222,9 @@ def update_error(error: Exception) -> ApiError:
 async def _note_next(api: Api, graph: Graph, config: RunnableConfig) -> None:
     """Store whether nodes are left to run. If so, the thread is `interrupted`."""
     thread_id = config["configurable"]["thread_id"]
-    state = await graph.pregel.aget_state(place(thread_id))
-    await api.runtime.journal.ado(threads.note_next(thread_id, has_next=bool(state.next)))
+    runtime = api.runtime
+    state = await runtime.journal.in_thread(lambda: read_state(runtime, graph, place(thread_id)))
+    await runtime.journal.ado(threads.note_next(thread_id, has_next=bool(state.next)))
 
 
 def _state_update(update: dict[str, Any]) -> StateUpdate:

@@ -12,7 +12,7 @@ from perdure.engine.graphs import Graph
 from perdure.engine.segment_drive import latest_checkpoint
 from perdure.errors import UNREADABLE
 from perdure.server.agent_api.graph_shapes import drawing
-from perdure.server.agent_api.thread_views import place, stored_state
+from perdure.server.agent_api.thread_views import place, read_state, stored_state
 from perdure.service.views.graph_layout import GraphShape
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def graph_of(runtime: Runtime, name: str, version: str) -> Graph | None:
 async def next_nodes(runtime: Runtime, graph: Graph, thread_id: str) -> tuple[str, ...]:
     """The nodes that run next on a thread."""
     try:
-        state = await runtime.journal.in_thread(lambda: graph.pregel.get_state(place(thread_id)))
+        state = await runtime.journal.in_thread(
+            lambda: read_state(runtime, graph, place(thread_id))
+        )
     except UNREADABLE:
         return ()
     return tuple(dict.fromkeys(state.next))
