@@ -1,0 +1,1 @@
+"""Promises, tested through public names only: what is inside may be rebuilt."""

@@ -11,6 +11,7 @@ from perdure.journal.clock import Clock
 from perdure.journal.names import check_text
 from perdure.observe.observers import Observers
 from perdure.serde.serializer import Serializer
+from perdure.service.public_addresses import EVERYWHERE
 from perdure.service.public_url import PublicUrl
 from perdure.service.webhooks import topic_of_url
 from perdure.types import Control
@@ -74,7 +75,7 @@ class LocalEngine:
     def webhook_topic(self, url: str) -> str:
         """The topic of the messages for a run's own webhook. Raises `BadArgument`. Workers decide
         whether its address is allowed; a runtime knows that now."""
-        return topic_of_url(url, allow_private=True)
+        return topic_of_url(url, allow_private=EVERYWHERE)
 
     @property
     def graph_names(self) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from perdure.errors import BadArgument
-from perdure.service.webhooks import as_address
+from perdure.service.public_addresses import as_address
 
 EXAMPLE = "smtp://user:password@mail.example.com:587?starttls"
 

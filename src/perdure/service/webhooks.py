@@ -1,8 +1,8 @@
 """Webhooks: the endpoints of a runtime, and which URLs a webhook may have.
 
 Anyone who may start a run chooses the URL, and the request is sent from inside the network. So only
-public addresses are allowed: `check_url` checks the URL itself, and when the connection is made,
-`is_public` checks the address that the host name resolves to.
+public addresses are allowed (`public_addresses.py`): `check_url` checks the URL itself, and
+`server/webhooks/posting.py`, when it connects, the address that the host name resolves to.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import ipaddress
 import re
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +18,7 @@ from urllib.parse import urlsplit
 
 from perdure.errors import BadArgument
 from perdure.operations.messages import Endpoint, topic_of_endpoint, topic_of_host
+from perdure.service.public_addresses import Private, as_address, check_networks, is_allowed
 from perdure.types import State
 
 QUESTION_WAITING = "question.waiting"
@@ -31,8 +30,9 @@ EVENTS = {
 """The events for endpoints besides `question.waiting`, by the state of the run."""
 LONGEST_URL = 2048
 SECRET_PREFIX = "whsec_"  # noqa: S105 (how secrets begin)
-_NAT64 = [ipaddress.IPv6Network(one) for one in ("64:ff9b::/96", "64:ff9b:1::/48")]
 _PRIVATE = "A receiver in your own network needs allow_private=True, or PERDURE_WEBHOOK_PRIVATE=1."
+_METADATA = "The metadata services of clouds are called only if allow_private names them."
+_SWITCHES = {"": False, "0": False, "false": False, "1": True, "true": True, "yes": True}
 _LOCAL_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 
 
@@ -44,7 +44,7 @@ class Webhook:
     repeated for days.
 
     Raises:
-        BadArgument: The URL, a secret, an event or the name is invalid.
+        BadArgument: The URL, a secret, an event, a network or the name is invalid.
     """
 
     url: str
@@ -57,10 +57,12 @@ class Webhook:
     name: str = ""
     """Name of the endpoint, at most 64 characters. Default: derived from the URL. Set it if you
     want to change the URL while messages are waiting."""
-    allow_private: bool = False
-    """Allow `http`, and addresses that are not public."""
+    allow_private: bool | Sequence[str] = False
+    """Allow `http`, and addresses that are not public: True, or a list of networks, such as
+    `["10.0.0.0/8"]`. The metadata services of clouds are refused unless a list names them."""
 
     def __post_init__(self) -> None:
+        check_networks(self.allow_private)
         check_url(self.url, allow_private=self.allow_private)
         secrets_of(self.secret)
         check_events(self.events)
@@ -79,15 +81,17 @@ class RunWebhooks:
     """How the webhooks of single runs are sent: `start(webhook=url)`.
 
     Raises:
-        BadArgument: A secret is invalid.
+        BadArgument: A secret or a network is invalid.
     """
 
     secret: str | Sequence[str] = ()
     """Signs each request, as in `Webhook`. Without one, requests are not signed."""
-    allow_private: bool = False
-    """Allow `http`, and addresses that are not public."""
+    allow_private: bool | Sequence[str] = False
+    """Allow `http`, and addresses that are not public: True, or a list of networks, such as
+    `["10.0.0.0/8"]`. The metadata services of clouds are refused unless a list names them."""
 
     def __post_init__(self) -> None:
+        check_networks(self.allow_private)
         secrets_of(self.secret)
 
 
@@ -96,10 +100,14 @@ def from_environment(environ: Mapping[str, str]) -> tuple[list[Webhook], RunWebh
 
     `PERDURE_WEBHOOK_URL` is notified of questions, and of held and failed runs.
     `PERDURE_WEBHOOK_SECRET` signs these and runs' own webhooks; separate several with spaces.
-    `PERDURE_WEBHOOK_PRIVATE=1` allows private addresses.
+    `PERDURE_WEBHOOK_PRIVATE=1` allows private addresses; networks, separated by commas or spaces,
+    allow only theirs.
     """
     secrets = environ.get("PERDURE_WEBHOOK_SECRET", "").split()
-    private = environ.get("PERDURE_WEBHOOK_PRIVATE", "") not in ("", "0", "false")
+    named = environ.get("PERDURE_WEBHOOK_PRIVATE", "").replace(",", " ").split()
+    private: Private = named
+    if len(named) < 2 and (word := "".join(named).lower()) in _SWITCHES:
+        private = _SWITCHES[word]
     url = environ.get("PERDURE_WEBHOOK_URL")
     told = [Webhook(url, secrets, name="environment", allow_private=private)] if url else []
     return told, RunWebhooks(secrets, allow_private=private)
@@ -142,12 +150,12 @@ def secrets_of(given: str | Sequence[str]) -> list[bytes]:
     return found
 
 
-def topic_of_url(url: str, *, allow_private: bool) -> str:
+def topic_of_url(url: str, *, allow_private: Private) -> str:
     """The topic of the messages for a run's own webhook. Raises `BadArgument`."""
     return topic_of_host(check_url(url, allow_private=allow_private))
 
 
-def check_url(url: Any, *, allow_private: bool) -> str:
+def check_url(url: Any, *, allow_private: Private) -> str:
     """The host of a webhook's URL. Raises `BadArgument` if it must not be called."""
     if not isinstance(url, str) or len(url) > LONGEST_URL:
         raise BadArgument(f"A webhook must be a URL of at most {LONGEST_URL} characters.")
@@ -167,40 +175,12 @@ def check_url(url: Any, *, allow_private: bool) -> str:
         raise BadArgument("Each part of a webhook's host name must have 1 to 63 characters.")
     if parts.username is not None or parts.password is not None:
         raise BadArgument("A webhook's URL must not have a user or a password.")
-    if allow_private:
-        return host
-    if parts.scheme == "http":
+    if parts.scheme == "http" and not allow_private:
         raise BadArgument(f"A webhook's URL must use https. {_PRIVATE}")
     name = host.rstrip(".")
     address = as_address(name)
-    if name in _LOCAL_NAMES or name.endswith(".localhost") or (address and not is_public(address)):
-        raise BadArgument(f"The webhook's host {host} is not public. {_PRIVATE}")
+    is_local = name in _LOCAL_NAMES or name.endswith(".localhost")
+    if (is_local and not allow_private) or (address and not is_allowed(address, allow_private)):
+        hint = _METADATA if allow_private is True else _PRIVATE
+        raise BadArgument(f"The webhook's host {host} is not public. {hint}")
     return host
-
-
-def as_address(host: str) -> str | None:
-    """The IP address that a host is, in any notation: `127.1`, `2130706433`, `0x7f.0.0.1`."""
-    try:
-        return str(ipaddress.IPv4Address(socket.inet_aton(host)))
-    except OSError:
-        pass
-    try:
-        return str(ipaddress.IPv6Address(host))
-    except ValueError:
-        return None
-
-
-def is_public(address: str) -> bool:
-    """Whether an IP address is on the public internet, even if it is embedded in IPv6."""
-    found = ipaddress.ip_address(address)
-    if isinstance(found, ipaddress.IPv6Address):
-        wrapped = found.ipv4_mapped or found.sixtofour or (found.teredo or (None, None))[1]
-        if wrapped is None and any(found in network for network in _NAT64):
-            wrapped = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-        if wrapped is not None:
-            return is_public(str(wrapped))
-        if int(found) < 1 << 32 or found.is_site_local:  # ::127.0.0.1, deprecated
-            return False
-    return found.is_global and not (
-        found.is_multicast or found.is_reserved or found.is_unspecified or found.is_link_local
-    )

@@ -18,7 +18,7 @@ import httpcore
 import httpx
 
 from perdure.engine.outbox_delivery import Undelivered
-from perdure.service.webhooks import is_public
+from perdure.service.public_addresses import Private, is_allowed
 
 TIMEOUT = 20.0
 """Seconds that a delivery may take in total."""
@@ -29,7 +29,7 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
 class Forbidden(Exception):
-    """A host whose address is not public."""
+    """A host whose address is not allowed."""
 
 
 async def resolve(host: str, port: int) -> list[str]:
@@ -41,7 +41,7 @@ async def resolve(host: str, port: int) -> list[str]:
 class CheckedConnections(httpcore.AnyIOBackend):
     """Connects only to addresses that were checked."""
 
-    def __init__(self, resolve: Resolve, *, allow_private: bool) -> None:
+    def __init__(self, resolve: Resolve, *, allow_private: Private) -> None:
         self._resolve, self._allow_private = resolve, allow_private
 
     async def connect_tcp(
@@ -53,7 +53,7 @@ class CheckedConnections(httpcore.AnyIOBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         addresses = await self._resolve(host, port)
-        if not self._allow_private and not all(map(is_public, addresses)):
+        if not all(is_allowed(address, self._allow_private) for address in addresses):
             raise Forbidden
         failed: Exception = httpcore.ConnectError("the host has no address")
         for address in addresses:
@@ -79,7 +79,7 @@ async def post(
     headers: Mapping[str, str],
     body: bytes,
     *,
-    allow_private: bool = False,
+    allow_private: Private = False,
     resolve: Resolve = resolve,
 ) -> None:
     """Send a request. Raises `Undelivered` unless the response is 2xx.
