@@ -233,9 +233,9 @@ class Client(ContextManaged):
 
         Raises:
             BadURL: The URL is not valid, or the database cannot be used: a missing folder, a file
-                that is not writable, a network file system, a read replica.
+                that is not writable, a network file system, a wrong password.
             SchemaTooNew: A newer perdure has upgraded the journal.
-            Unavailable: The database does not answer within 30 seconds.
+            Unavailable: The database does not answer within 30 seconds, or is a standby.
         """
         self.engine.setup()
 

@@ -68,8 +68,8 @@ class BadURL(Error):
 
     Raised when a journal is opened: no URL is given and `PERDURE_URL` is not set, the scheme is
     unknown, the folder is missing or on a network file system, the file is not writable or not a
-    database, SQLite or PostgreSQL is too old, the server is a read replica, the secret is wrong, or
-    a driver is not installed.
+    database, SQLite or PostgreSQL is too old, the server is set to read-only, the password or the
+    secret is wrong, or a driver is not installed.
 
     What to do: Fix the problem that the message describes. Nothing was written.
     """
@@ -99,8 +99,9 @@ class SchemaTooNew(Error):
 class Unavailable(Error):
     """The database could not be reached, or did not answer before its deadline.
 
-    Raised when a call needs the database and gets no answer. Workers handle it themselves: they
-    wait and continue.
+    Raised when a call needs the database and gets no answer, or one that a later call may not get:
+    the server is a standby, out of connections or disk, or its tables or a permission are gone.
+    Workers handle it themselves: they wait and continue, also when they start.
 
     What to do: Call again; that is safe. No part of the operation is in the journal, unless the
     message says that the outcome of a commit is unknown.

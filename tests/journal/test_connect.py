@@ -270,14 +270,28 @@ def test_without_psycopg_the_extra_is_named() -> None:
     [
         ("postgresql://postgres:secret@127.0.0.1:1/agents", "refused"),
         ("postgresql://postgres:secret@no-such-host.invalid/agents", "no-such-host.invalid"),
+    ],
+)
+def test_a_server_that_is_not_there_is_an_error_at_the_deadline(
+    url: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Unavailable, match=reason) as error:
+        connect(url, deadline=0.5)
+    assert caplog.text.count("Trying again") == 1
+    assert "secret" not in str(error.value) + caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
         ("postgresql://postgres:secret@127.0.0.1:{port}/nowhere", '"nowhere" does not exist'),
         ("postgresql://stranger:secret@127.0.0.1:{port}/postgres", '"stranger" does not exist'),
     ],
 )
-def test_a_server_or_database_that_is_not_there_is_an_error_at_once(
+def test_a_database_or_role_that_is_not_there_is_an_error_at_once(
     postgres_server: Server, url: str, reason: str
 ) -> None:
-    with pytest.raises(Unavailable, match=reason) as error:
+    with pytest.raises(BadURL, match=reason) as error:
         connect(url.format(port=postgres_server.port))
     assert "secret" not in str(error.value)
 
@@ -296,8 +310,8 @@ def test_a_standby_is_refused(open_folder: Path) -> None:
         name = server.database().rsplit("/", 1)[-1]
         connect(f"{server.url.rsplit('/', 1)[0]}/{name}").close()
     (open_folder / "data" / "standby.signal").touch()
-    with local_postgres(open_folder) as server, pytest.raises(BadURL, match="read replica"):
-        connect(f"{server.url.rsplit('/', 1)[0]}/{name}")
+    with local_postgres(open_folder) as server, pytest.raises(Unavailable, match="read replica"):
+        connect(f"{server.url.rsplit('/', 1)[0]}/{name}", deadline=0.5)
 
 
 def test_a_role_that_may_not_create_tables_can_use_those_that_are_there(

@@ -79,6 +79,24 @@ def measured(rt: Runtime) -> Metrics:
     return found
 
 
+async def wait_until_open(rt: Runtime) -> None:
+    """Open the journal of a runtime, however long it is not available. What does not pass by itself
+    is raised, such as a wrong password."""
+    import asyncio
+
+    from perdure.errors import Unavailable
+
+    while True:
+        try:
+            return await asyncio.to_thread(rt.setup)
+        except Unavailable as error:
+            logging.getLogger("perdure").warning("%s The worker waits for the journal.", error)
+        except asyncio.CancelledError:
+            rt.close()  # ends the attempt, which is in another thread
+            raise
+        await asyncio.sleep(1.0)
+
+
 def load_runtime(place: str) -> Runtime:
     """The runtime named by `module:name`, or made of a folder with a langgraph.json."""
     from perdure.runtime import Runtime

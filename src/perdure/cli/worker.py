@@ -8,7 +8,7 @@ from typer import Option
 
 from perdure.cli.options import Concurrency, LogJson, Place, RuntimeAt
 from perdure.cli.output import print_json
-from perdure.cli.target import measured, observed, one_place, runtime_at
+from perdure.cli.target import measured, observed, one_place, runtime_at, wait_until_open
 
 Quiet = Annotated[bool, Option("--quiet", help="Log warnings only, not a line for each segment.")]
 
@@ -52,6 +52,8 @@ def worker(
         log.info("metrics at %s", measured(rt).serve(metrics))
 
     async def work() -> None:
+        if not until_idle:
+            await wait_until_open(rt)
         async with rt:
             log.info("working on %s at %s", ", ".join(rt.graphs) or "nothing", rt.url)
             counts = await rt.work(

@@ -183,8 +183,8 @@ class Worker:
                 self._deliver(found)
                 self._housekeeping.begin(self._sweeps, found.oldest)
             except (Unavailable, WriteLost) as error:
-                if not self._has_looked:
-                    raise  # it has not begun
+                if self._until_idle and not self._has_looked:
+                    raise  # it has not begun, and is not to stay
                 log.warning("The journal cannot be used now: %s", error)
                 await asyncio.sleep(1.0)
             if self._is_over(claimed):

@@ -23,7 +23,8 @@ queued before it.
     change_feed         wakes those who wait for a run, in any process; hints of the databases,
                         file_hints, notify_hints
     capabilities        what a database can do
-    sqlite, postgres    the databases; sqlite_connections, sqlite_file, postgres_pool under them
+    sqlite, postgres    the databases; sqlite_connections, sqlite_file, postgres_pool under them;
+                        postgres_errors: what an error means
     d1                  Cloudflare D1; d1_client, d1_transports, d1_binding and d1_large_values
     sql, queries.sql    every statement, by name, rendered for a dialect
     migrate             the schema's numbered migrations
@@ -94,7 +95,8 @@ def connect(url: str | None = None, *, deadline: float = 30.0) -> Journal:
     Use it to share one journal between savers, or to set another deadline:
     `Saver(journal=connect(url, deadline=5))`. What would make the database unusable later is
     refused now, by name: a missing folder, a file that is not writable or not a database, a network
-    file system, SQLite older than 3.39, a read replica, a wrong secret, a newer schema.
+    file system, SQLite older than 3.39, a wrong password or secret, a newer schema. What may pass
+    by itself is tried again until the deadline.
 
         journal = connect("postgresql://localhost/agents", deadline=5)
 
@@ -108,7 +110,7 @@ def connect(url: str | None = None, *, deadline: float = 30.0) -> Journal:
     Raises:
         BadURL: The URL is not valid, or the database cannot be used.
         SchemaTooNew: A newer perdure has upgraded the journal.
-        Unavailable: The database does not answer within the deadline.
+        Unavailable: The database does not answer within the deadline, or is a standby.
     """
     journal = connect_later(url, deadline=deadline)
     journal.open()
@@ -128,23 +130,27 @@ def connect_later(url: str | None = None, *, deadline: float = 30.0, told: bool 
             "A database is named by a URL such as sqlite:///agents.db, not by a "
             f"{type(url).__name__}."
         )
+    opening: Callable[[], Backend]
     scheme = _scheme(url)
     if scheme == "sqlite":
         from perdure.journal.sqlite import SQLite
 
         path, options = _sqlite_path(url)
-        sqlite = functools.partial(SQLite, path, deadline=deadline, told=told, **options)
-        return Journal(OpenedLater(SQLite.capabilities, functools.partial(_open, url, sqlite)))
-    if scheme in ("postgresql", "postgres"):
+        capabilities = SQLite.capabilities
+        opening = functools.partial(SQLite, path, deadline=deadline, told=told, **options)
+    elif scheme in ("postgresql", "postgres"):
         postgres = _postgres().Postgres
+        capabilities = postgres.capabilities
         opening = functools.partial(postgres, url, deadline=deadline, told=told)
-        return Journal(OpenedLater(postgres.capabilities, functools.partial(_open, url, opening)))
-    if scheme == "d1":
+    elif scheme == "d1":
         from perdure.journal.d1 import D1
 
+        capabilities = D1.capabilities
         opening = functools.partial(D1, url, deadline=deadline, told=told)
-        return Journal(OpenedLater(D1.capabilities, functools.partial(_open, url, opening)))
-    raise _unknown(url)
+    else:
+        raise _unknown(url)
+    open = functools.partial(_open, url, opening)
+    return Journal(OpenedLater(capabilities, open, deadline=deadline))
 
 
 def _open(url: str, open: Callable[[], Backend]) -> Backend:

@@ -92,6 +92,12 @@ class Journal:
         """Whether the database was opened and is not closed. Asking does not open it."""
         return self.opened_at is not None and not self._group.closed
 
+    @property
+    def opening_problem(self) -> Exception | None:
+        """Why the database could not be opened so far, while that is tried again."""
+        found: Exception | None = getattr(self._backend, "problem", None)
+        return found
+
     def setup(self) -> None:
         """Open the database now, and again if it was closed."""
         if self._group.closed:

@@ -1,32 +1,45 @@
 """A database that is opened when it is first used, by the thread that uses it.
 
 So making a saver or a client, and asking it for its journal, never blocks an event loop: the first
-read opens it in a thread of `reader_threads`, the first write in the one that commits.
+read opens it in a thread of `reader_threads`, the first write in the one that commits. A database
+that is not available then, such as during a failover, is tried again until the deadline of a call.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
-from perdure.errors import Closed
+from perdure.errors import Closed, Unavailable
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.change_feed import Hints
 from perdure.journal.operation import Backend, InteractiveBackend, Row, Statement, Transaction
 
 T = TypeVar("T")
 
+PAUSE = 0.2
+"""Seconds between two attempts to open."""
+
+log = logging.getLogger("perdure")
+
 
 class OpenedLater:
     """A `Backend` that is opened by a function. What that raises is raised by each use."""
 
-    def __init__(self, capabilities: Capabilities, open: Callable[[], Backend]) -> None:
+    def __init__(
+        self, capabilities: Capabilities, open: Callable[[], Backend], *, deadline: float
+    ) -> None:
         self.capabilities = capabilities
-        self._open = open
+        self._open, self._deadline = open, deadline
         self._opening = threading.Lock()
         self._opened: Backend | None = None
-        self._closed = False
+        self._closed = threading.Event()
+        self.problem: Unavailable | None = None
+        """Why the last attempt to open it failed, if so."""
+        self._failed = float("-inf")
 
     @property
     def is_open(self) -> bool:
@@ -35,12 +48,33 @@ class OpenedLater:
     def open(self) -> Backend:
         if (opened := self._opened) is not None:
             return opened
+        asked = time.monotonic()
         with self._opening:
-            if self._closed:
-                raise Closed("This journal is closed.")
             if self._opened is None:
-                self._opened = self._open()
+                if self.problem is not None and self._failed >= asked:
+                    # Another caller tried until its deadline while this one waited.
+                    raise Unavailable(str(self.problem)) from self.problem
+                self._opened = self._try_to_open(asked + self._deadline)
+            if self._closed.is_set():
+                raise Closed("This journal is closed.")
             return self._opened
+
+    def _try_to_open(self, give_up: float) -> Backend:
+        while not self._closed.is_set():
+            try:
+                opened = self._open()
+            except Unavailable as error:
+                is_first, self.problem = self.problem is None, error
+                self._failed = time.monotonic()
+                if self._failed + PAUSE > give_up:
+                    raise
+                if is_first:
+                    log.warning("%s Trying again.", error)
+                self._closed.wait(PAUSE)
+            else:
+                self.problem = None
+                return opened
+        raise Closed("This journal is closed.")
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
         return self.open().commit(statements)
@@ -57,13 +91,14 @@ class OpenedLater:
 
     def reopen(self) -> None:
         self._opening = threading.Lock()  # a thread of the parent may have held it
-        if self._closed:
-            self._opened, self._closed = None, False
+        was_closed, self._closed = self._closed.is_set(), threading.Event()
+        if was_closed:
+            self._opened = None
         elif self._opened is not None:
             self._opened.reopen()
 
     def close(self) -> None:
+        self._closed.set()  # first: a caller that tries to open it gives up
         with self._opening:
-            self._closed = True
             if self._opened is not None:
                 self._opened.close()

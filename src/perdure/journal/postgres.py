@@ -34,8 +34,9 @@ from perdure.journal.operation import (
     Statement,
     Transaction,
 )
+from perdure.journal.postgres_errors import Meaning, may_pass, meaning, reason
 from perdure.journal.postgres_pipeline import Query
-from perdure.journal.postgres_pool import Connection, Pool, ReadOnly
+from perdure.journal.postgres_pool import PAUSE, Connection, Pool
 from perdure.journal.sql import render
 
 T = TypeVar("T")
@@ -67,7 +68,6 @@ FRAGMENTS = {
 }
 CONNECTIONS = 8
 MIGRATION_LOCK = 0x7065726475726500  # "perdure"
-_UNAVAILABLE = ("40", "53", "55", "57", "58")  # the server failed, and not the statement
 _WRITE = b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
 _NOTIFY = f"SELECT pg_notify('{CHANNEL}', $1)".encode()
 _READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
@@ -88,15 +88,10 @@ def _opening(place: str) -> Iterator[None]:
     """Turn psycopg's errors at opening into ours, with the place of the database."""
     try:
         yield
-    except ReadOnly as error:
-        raise BadURL(
-            f"{place} is read-only ({error}), and a journal needs a server it can write to. Use "
-            "the primary's address."
-        ) from error
-    except psycopg.OperationalError as error:
-        raise Unavailable(f"{place} cannot be reached: {str(error).strip()}") from error
     except psycopg.Error as error:
-        raise BadURL(f"{place} cannot be used as a journal: {error}") from error
+        if may_pass(error):
+            raise Unavailable(f"{place} cannot be reached: {reason(error)}.") from error
+        raise BadURL(f"{place} cannot be used as a journal: {reason(error)}.") from error
 
 
 class Postgres:
@@ -141,10 +136,14 @@ class Postgres:
             migrate(execute, FRAGMENTS)
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        return self._commit(lambda connection: self._pipeline(connection, _WRITE, statements))
+        return self._with_connection(
+            lambda connection: self._pipeline(connection, _WRITE, statements), writes=True
+        )
 
     def transact(self, work: Callable[[Transaction], T]) -> T:
-        return self._commit(lambda connection: self._work(connection, work))
+        return self._with_connection(
+            lambda connection: self._work(connection, work), writes=True, of_function=True
+        )
 
     def _work(self, connection: Connection, work: Callable[[Transaction], T]) -> T:
         # Autocommit as always: psycopg's own block begins and commits, and forbids others to.
@@ -179,40 +178,47 @@ class Postgres:
                 failpoints.at(query.after)
         return found
 
-    def _commit(self, run: Callable[[Connection], T]) -> T:
+    def _with_connection(
+        self, run: Callable[[Connection], T], *, writes: bool, of_function: bool = False
+    ) -> T:
+        """Run something until it succeeds, on a new connection if one may help, or the deadline.
+        The function of an effect is run again only after a conflict with another transaction."""
         give_up = time.monotonic() + self._deadline
         while True:
             with self._pool.connection(give_up) as connection:
                 try:
                     return run(connection)
-                except errors.NotNullViolation as error:
-                    raise Refused(str(error)) from error
-                except psycopg.OperationalError as error:
-                    if _is_ambiguous(error):
-                        raise Ambiguous(f"{self._place}: {str(error).strip()}") from error
-                    if (error.sqlstate or "")[:2] not in _UNAVAILABLE:
+                except psycopg.Error as error:
+                    found = meaning(error, of_function=of_function)
+                    if found is Meaning.MISTAKE:
                         raise
-                    if not _is_transient(error) or time.monotonic() > give_up:
+                    if found is Meaning.REFUSED:
+                        raise Refused(reason(error)) from error
+                    if found is Meaning.LOST and writes:
+                        raise Ambiguous(f"{self._place}: {reason(error)}") from error
+                    if found in (Meaning.AWAY, Meaning.DENIED):
+                        connection.close()
+                    is_final = (
+                        found is Meaning.DENIED
+                        or isinstance(error, errors.QueryCanceled)  # it took its whole time
+                        or (of_function and found is not Meaning.UNDONE)
+                    )
+                    if is_final or time.monotonic() + PAUSE > give_up:
+                        what = "refused the batch" if writes else "did not answer"
+                        nothing = " Nothing was written." if writes else ""
                         raise Unavailable(
-                            f"{self._place} refused the batch: {error}. Nothing was written."
+                            f"{self._place} {what}: {reason(error)}.{nothing}"
                         ) from error
-                except errors.ReadOnlySqlTransaction as error:
-                    connection.close()  # the next one may reach the new primary
-                    raise Unavailable(f"{self._place} accepts no writes: {error}") from error
+            if found is not Meaning.UNDONE:
+                time.sleep(PAUSE)
 
     def hints(self) -> NotifyHints:
         return NotifyHints(self._url, self._sender)
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        give_up = time.monotonic() + self._deadline
-        while True:
-            with self._pool.connection(give_up) as connection:
-                try:
-                    return self._pipeline(connection, _READ, statements)
-                except psycopg.OperationalError as error:
-                    again = _is_ambiguous(error) or _is_transient(error)
-                    if not again or time.monotonic() > give_up:
-                        raise Unavailable(f"{self._place} did not answer: {error}") from error
+        return self._with_connection(
+            lambda connection: self._pipeline(connection, _READ, statements), writes=False
+        )
 
     def _pipeline(
         self, connection: Connection, begin: bytes, statements: Sequence[Statement]
@@ -251,16 +257,6 @@ _ABANDONED: list[Any] = []
 def _sender() -> str:
     """Who sends a notification: these connections, in this process."""
     return os.urandom(8).hex()
-
-
-def _is_ambiguous(error: psycopg.Error) -> bool:
-    """Whether the outcome is unknown: no reply, or the server was shutting down."""
-    return error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
-
-
-def _is_transient(error: psycopg.Error) -> bool:
-    """Whether the server undid the batch for a reason that may be gone the next time."""
-    return isinstance(error, (errors.SerializationFailure, errors.DeadlockDetected))
 
 
 def _numbered(sql: str) -> tuple[bytes, list[str]]:

@@ -19,6 +19,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from perdure.errors import Closed, Unavailable
+from perdure.journal.postgres_errors import Standby, Unfit, reason
 
 T = TypeVar("T")
 
@@ -29,16 +30,12 @@ PAUSE = 0.1
 # What a new connection is set to, and asked. A batch whose client is gone must not keep its
 # locks, and a server set to acknowledge before it has written is overruled.
 _GREETING = """
-SELECT pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on',
+SELECT pg_is_in_recovery(), current_setting('transaction_read_only'),
        set_config('statement_timeout', %(patience)s, false),
        set_config('idle_in_transaction_session_timeout', %(patience)s, false),
        set_config('synchronous_commit', CASE current_setting('synchronous_commit')
          WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)
 """
-
-
-class ReadOnly(psycopg.OperationalError):
-    """The server accepts no writes: a standby, or set so."""
 
 
 class Connection(psycopg.Connection[Any]):
@@ -76,7 +73,7 @@ class Pool:
         self._idle: list[Connection] = []
 
     def connect(self) -> Connection:
-        """A new connection. Raises what psycopg raises, and `ReadOnly`."""
+        """A new connection. Raises what psycopg raises, `Standby` and `Unfit`."""
         give_up = time.monotonic() + self._deadline
         connection = Connection.connect(
             self._url,
@@ -92,9 +89,17 @@ class Pool:
             connection.give_up = give_up
             # In ms, and shorter than ours: a server that gives up first says so, and all is known.
             patience = {"patience": str(int(self._deadline * 800))}
-            row = connection.execute(_GREETING, patience).fetchone()
-            if row is None or row[0]:
-                raise ReadOnly("the server is a read replica or set to read-only")
+            [(is_standby, read_only, *_)] = connection.execute(_GREETING, patience).fetchall()
+            if is_standby:
+                raise Standby(
+                    "the server is a standby (a read replica) and accepts no writes until it is "
+                    "promoted; a journal needs the primary's address"
+                )
+            if read_only == "on":
+                raise Unfit(
+                    "it is read-only: default_transaction_read_only is on. Set it to off for the "
+                    "role, or use the primary's address"
+                )
         except BaseException:
             connection.close()
             raise
@@ -128,9 +133,9 @@ class Pool:
         while not self._closed:
             try:
                 return self.connect()
-            except psycopg.OperationalError as error:
+            except psycopg.Error as error:
                 if time.monotonic() + PAUSE > give_up:
-                    raise Unavailable(f"No connection: {str(error).strip()}") from error
+                    raise Unavailable(f"No connection: {reason(error)}") from error
             time.sleep(PAUSE)  # a server that restarts is back in a moment
         raise Closed("This journal is closed; open it again with perdure.connect(url).")
 

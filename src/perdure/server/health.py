@@ -48,7 +48,8 @@ class Health:
             async with asyncio.timeout(PING_TIMEOUT):
                 await asyncio.shield(self._shared_ping())
         except TimeoutError:
-            return f"The journal gave no answer within {PING_TIMEOUT:g} s."
+            why = self._client.journal.opening_problem or "it gave no answer"
+            return self._client.redact(f"The journal is not there after {PING_TIMEOUT:g} s: {why}")
         except Exception as error:
             return self._client.redact(str(error) if isinstance(error, Error) else repr(error))
         return None

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from perdure.client import Client
+from perdure.errors import Unavailable
 from perdure.server.json_errors import log_failure
+
+log = logging.getLogger("perdure")
 
 RESTART_AFTER = 1.0
 """Seconds until a worker that failed is started again."""
@@ -69,7 +73,10 @@ class SharedLifespan:
     def _begin(self) -> None:
         with self._changing:
             if not self._running and not self._client.is_open:
-                self._client.setup()
+                try:
+                    self._client.setup()
+                except Unavailable as error:  # its first use opens it
+                    log.warning("%s Serving without it until it is there.", error)
                 self._opened_here = True
             self._running += 1
 
