@@ -33,6 +33,7 @@ from perdure.checkpoint.config import configurable
 from perdure.errors import BadArgument, Error, TypeNotAllowed
 from perdure.journal.clock import JournalClock
 from perdure.journal.ids import random_number
+from perdure.journal.sqlite_wal import Wal
 from perdure.operations import threads as thread_records
 from perdure.saver import Saver
 from perdure.serde.redaction import hide_in_url
@@ -357,6 +358,7 @@ def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
     with contextlib.closing(connection):
         saver = SqliteSaver(connection, serde=serde)
         try:
+            Wal.keep(connection)
             tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
             if ("checkpoints",) not in tables:
                 raise BadArgument(f"{path} holds no checkpoints of LangGraph's SqliteSaver.")

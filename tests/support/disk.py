@@ -78,7 +78,7 @@ class _Vfs(ctypes.Structure):
 
 
 class _Methods(ctypes.Structure):
-    """sqlite3_io_methods, version 3. `locks`: xLock to xSectorSize, `memory`: the last six."""
+    """sqlite3_io_methods, version 3. `locks`: xLock to xSectorSize, `memory`: xShmMap to xFetch."""
 
     _fields_ = (
         ("iVersion", c_int),
@@ -90,7 +90,8 @@ class _Methods(ctypes.Structure):
         ("xFileSize", c_void_p),
         ("locks", c_void_p * 5),
         ("xDeviceCharacteristics", c_void_p),
-        ("memory", c_void_p * 6),
+        ("memory", c_void_p * 5),
+        ("xUnfetch", c_void_p),
     )
 
 
@@ -105,6 +106,7 @@ _SIGNATURES = {
     "xSync": ctypes.CFUNCTYPE(c_int, c_void_p, c_int),
     "xFileSize": ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p),
     "xDeviceCharacteristics": ctypes.CFUNCTYPE(c_int, c_void_p),
+    "xUnfetch": ctypes.CFUNCTYPE(c_int, c_void_p, c_int64, c_void_p),
 }
 
 
@@ -123,6 +125,9 @@ class Disk:
     writes: int = 0
     """How many writes reached the operating system, recording or not. See also `syncs`."""
     syncs: int = 0
+    before: Callable[[str, str], None] | None = None
+    """Called before a write or, by a checkpoint, between its two reads of how long the WAL is:
+    with "write" or "unfetch", and the path of the file."""
 
     @classmethod
     def install(cls, default: bool = True) -> Disk:
@@ -240,6 +245,8 @@ class Disk:
             return close(file)
 
         def x_write(file: int, data: int, amount: int, offset: int) -> int:
+            if self.before is not None:
+                self.before("write", self._open[file][0])
             with self._turn():
                 self.writes += 1
                 rc = write(file, data, amount, offset)
@@ -263,6 +270,11 @@ class Disk:
                     self.log.append(Event("sync", self._open[file][0]))
             return rc
 
+        def x_unfetch(file: int, offset: int, memory: int | None) -> int:
+            if self.before is not None and memory is None:
+                self.before("unfetch", self._open[file][0])
+            return unfetch(file, offset, memory)
+
         def x_device_characteristics(file: int) -> int:
             return traits(file) & _POWERSAFE_OVERWRITE
 
@@ -271,6 +283,9 @@ class Disk:
         self._hook(table, "xTruncate", x_truncate)
         self._hook(table, "xSync", x_sync)
         self._hook(table, "xDeviceCharacteristics", x_device_characteristics)
+        if methods.iVersion >= 3:
+            unfetch = _function(methods, "xUnfetch")
+            self._hook(table, "xUnfetch", x_unfetch)
         return table
 
     def _hook(self, table: ctypes.Structure, name: str, function: Callable[..., int]) -> None:

@@ -20,6 +20,7 @@ from urllib.parse import unquote
 from langgraph.store.base import BaseStore, Op, Result, TTLConfig
 
 from perdure.errors import BadArgument, Error, needs_extra
+from perdure.journal.sqlite_wal import Wal
 
 CONNECTIONS = 4
 """Maximum number of connections to PostgreSQL."""
@@ -102,9 +103,24 @@ def _sqlite(path: str, options: dict[str, Any]) -> Iterator[Any]:
             "Use a journal on PostgreSQL, another Python, or a store without an index."
         )
     with SqliteStore.from_conn_string(path, **options) as store:
+        Wal.keep(store.conn)
         store.conn.execute("PRAGMA journal_mode = WAL")  # readers do not block the writer
-        with _swept(store):
-            yield store
+        mover = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        with contextlib.closing(mover), _swept(store):
+            yield _SqliteBatches(store, Wal(path), mover)
+
+
+class _SqliteBatches:
+    """A `SqliteStore` whose connection leaves the WAL to `Wal`."""
+
+    def __init__(self, store: Any, wal: Wal, mover: sqlite3.Connection) -> None:
+        self._store, self._wal, self._mover = store, wal, mover
+
+    def batch(self, ops: list[Op]) -> list[Result]:
+        found: list[Result] = self._store.batch(ops)
+        with self._store.lock:
+            self._wal.move_if_long(self._store.conn, self._mover)
+        return found
 
 
 @contextlib.contextmanager

@@ -74,25 +74,6 @@ def schema_version(path: str) -> int | None:
         raise BadURL(f"{path} cannot be used as a journal: {error}.") from error
 
 
-def scrub(path: str, deadline: float) -> None:
-    """Rewrite a file without what was deleted from it, and empty its WAL. Others can read it
-    meanwhile, and wait to write. Raises `Unavailable` if they keep it from that until the deadline.
-    """
-    if path == ":memory:" or not os.path.exists(path):
-        return
-    with contextlib.closing(sqlite3.connect(path, timeout=deadline, isolation_level=None)) as file:
-        try:
-            file.execute("VACUUM")
-            busy = file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-        except sqlite3.OperationalError as error:
-            raise Unavailable(f"{path} could not be rewritten: {error}. Scrub it again.") from error
-    if busy:
-        raise Unavailable(
-            f"{path} is rewritten, but another process kept reading it for {deadline:g} s: deleted "
-            "bytes may still be in its -wal file. Scrub it again."
-        )
-
-
 class SQLite:
     """A `Backend` on one file, or in memory."""
 
@@ -144,7 +125,7 @@ class SQLite:
             writer = self._connections.writer()
             _roll_back(writer)  # what Ctrl-C may have left
             try:
-                writer.execute("BEGIN IMMEDIATE")
+                self._connections.begin(writer)
             except sqlite3.OperationalError as error:
                 raise Unavailable(
                     f"{self._path} stayed locked by another process: {error}. Nothing was written."

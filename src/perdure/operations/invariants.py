@@ -6,6 +6,7 @@ import sqlite3
 from typing import NamedTuple
 
 from perdure.journal import Op, Statement
+from perdure.journal.sqlite_wal import loses_commits
 
 INVARIANTS = {
     "doctor_two_running": "two runs of one thread are driven at once",
@@ -22,8 +23,6 @@ INVARIANTS = {
     "doctor_signal_unused": "a signal is stored, but the run that waits for it is not woken",
     "doctor_join_unused": "a run has ended, but the run that waits for it is not woken",
 }
-WAL_RESET = (3, 51, 3)
-"""The first SQLite without a race between two connections that checkpoint a WAL."""
 
 
 class Violation(NamedTuple):
@@ -55,13 +54,12 @@ def examine() -> Op[list[Violation]]:
 
 def remarks(url: str) -> list[str]:
     """Warnings about the database itself."""
-    if url.startswith("sqlite:") and sqlite3.sqlite_version_info < WAL_RESET:
-        fixed = ".".join(map(str, WAL_RESET))
-        race = "a race between two processes that checkpoint a WAL at the same moment"
-        advice = (
-            "Only such processes are affected, and nothing is wrong with this journal. Upgrade "
-            "SQLite, or Python's copy of it, when you can."
+    if url.startswith("sqlite:") and loses_commits(sqlite3.sqlite_version_info):
+        note = (
+            f"SQLite {sqlite3.sqlite_version} has the WAL-reset bug: processes that write and "
+            "checkpoint one file can lose commits. perdure works around it, so its own processes "
+            "are safe. Another program that writes this file is not: give it SQLite 3.51.3, "
+            "3.50.7 or 3.44.6, or let its connections run PRAGMA wal_autocheckpoint = 0."
         )
-        older = f"SQLite {sqlite3.sqlite_version} is older than {fixed}, which fixed {race}."
-        return [f"{older} {advice}"]
+        return [note]
     return []
