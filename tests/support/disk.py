@@ -32,6 +32,7 @@ from __future__ import annotations
 import _sqlite3
 import atexit
 import ctypes
+import errno
 import os
 import sqlite3
 import threading
@@ -47,7 +48,7 @@ __all__ = ["VFS", "Disk", "Event", "SqliteOutOfReach", "surviving"]
 
 VFS = "perdure-disk"
 
-_OK, _IOERR = 0, 10
+_OK, _IOERR, _FULL = 0, 10, 13
 _POWERSAFE_OVERWRITE = 0x1000
 _DATABASE_OR_JOURNAL = 0x100 | 0x800 | 0x4000 | 0x80000  # MAIN_DB, MAIN_JOURNAL, SUPER_JOURNAL, WAL
 
@@ -127,7 +128,7 @@ class Disk:
     syncs: int = 0
     before: Callable[[str, str], None] | None = None
     """Called before a write or, by a checkpoint, between its two reads of how long the WAL is:
-    with "write" or "unfetch", and the path of the file."""
+    with "write" or "unfetch", and the path of the file. If it raises OSError, the disk fails so."""
 
     @classmethod
     def install(cls, default: bool = True) -> Disk:
@@ -292,6 +293,8 @@ class Disk:
         def guarded(*args: int) -> int:
             try:
                 return function(*args)
+            except OSError as error:  # a disk that a test makes fail
+                return _FULL if error.errno == errno.ENOSPC else _IOERR
             except BaseException:  # ctypes would print it and tell SQLite that all went well
                 traceback.print_exc()
                 return _IOERR

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from perdure.errors import BadArgument, BadURL, Unavailable
+from perdure.errors import BadArgument, BadURL, Error, Unavailable
 from perdure.journal import failpoints
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.file_hints import FileHints, file_hints
@@ -28,8 +28,13 @@ from perdure.journal.operation import (
     Transaction,
 )
 from perdure.journal.sql import has_rows, positional, render
-from perdure.journal.sqlite_connections import Connections, transaction
-from perdure.journal.sqlite_file import check_file, create_private
+from perdure.journal.sqlite_connections import (
+    Connections,
+    is_unavailable,
+    not_opened,
+    transaction,
+)
+from perdure.journal.sqlite_file import prepare_file
 
 T = TypeVar("T")
 
@@ -53,11 +58,6 @@ FRAGMENTS = {
 }
 GUARD = "NOT NULL constraint failed: perdure_"
 """In the message of a guard that refuses; a table of the user's may have such columns, too."""
-# The database failed, and not the statement.
-_UNAVAILABLE = {
-    getattr(sqlite3, f"SQLITE_{name}")
-    for name in ("BUSY", "LOCKED", "IOERR", "FULL", "CANTOPEN", "READONLY", "NOMEM", "PROTOCOL")
-}
 
 
 def schema_version(path: str) -> int | None:
@@ -71,7 +71,7 @@ def schema_version(path: str) -> int | None:
     except sqlite3.DatabaseError as error:
         if "no such table" in str(error):
             return None
-        raise BadURL(f"{path} cannot be used as a journal: {error}.") from error
+        raise not_opened(path, error) from error
 
 
 class SQLite:
@@ -93,8 +93,7 @@ class SQLite:
                 f"{'.'.join(map(str, OLDEST))} or newer. Use a newer Python build."
             )
         if path != ":memory:":
-            check_file(path)
-            create_private(path)
+            prepare_file(path)
         self._path = path
         self._sql = {name: _compiled(sql) for name, sql in render(FRAGMENTS, told=told).items()}
         self._connections = Connections(path, deadline, synchronous.upper(), FRAGMENTS)
@@ -137,8 +136,7 @@ class SQLite:
                 _roll_back(writer)
                 if isinstance(error, sqlite3.IntegrityError) and GUARD in str(error):
                     raise Refused(str(error)) from error
-                code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-                if isinstance(error, sqlite3.OperationalError) and code in _UNAVAILABLE:
+                if is_unavailable(error):
                     raise Unavailable(f"{self._path}: {error}. Nothing was written.") from error
                 raise
             try:
@@ -178,8 +176,10 @@ class SQLite:
                     return self._run(connection, statements)
                 with transaction(connection, "BEGIN"):
                     return self._run(connection, statements)
-        except sqlite3.OperationalError as error:
-            raise Unavailable(f"{self._path} cannot be read: {error}.") from error
+        except (sqlite3.OperationalError, MemoryError) as error:
+            if is_unavailable(error):
+                raise Unavailable(f"{self._path} cannot be read: {error}.") from error
+            raise Error(f"{self._path} cannot be read: {error}.") from error
 
     def reopen(self) -> None:
         self._connections.reopen()

@@ -16,11 +16,40 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 
-from perdure.errors import BadURL, Closed, Unavailable
+from perdure.errors import BadURL, Closed, Error, Unavailable
 from perdure.journal.migrate import migrate
 from perdure.journal.sqlite_wal import Wal
 
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_UNAVAILABLE = {
+    *LOCKED,
+    sqlite3.SQLITE_CANTOPEN,  # no descriptor left, or no room for a file beside it
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_READONLY,  # the system mounted the disk read-only after an I/O error
+}
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Whether the database failed, and not the statement: the same call may succeed later."""
+    if isinstance(error, MemoryError):  # what Python makes of SQLITE_NOMEM
+        return True
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return isinstance(error, sqlite3.Error) and code & 0xFF in _UNAVAILABLE
+
+
+def not_opened(path: str, error: Exception) -> Error:
+    """The error of a file that cannot be opened."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    if isinstance(error, sqlite3.Error) and code in LOCKED:
+        return Unavailable(f"{path} stayed locked by another process.")
+    # What is read-only from the beginning needs a person.
+    if is_unavailable(error) and code & 0xFF != sqlite3.SQLITE_READONLY:
+        reason = "out of memory" if isinstance(error, MemoryError) else error
+        return Unavailable(f"{path} cannot be opened now: {reason}. Nothing was written.")
+    return BadURL(f"{path} cannot be used as a journal: {error}.")
 
 
 class Connections:
@@ -123,8 +152,8 @@ class Connections:
                 check_same_thread=False,
                 cached_statements=256,
             )
-        except sqlite3.OperationalError as error:
-            raise BadURL(f"{self.path} cannot be opened: {error}.") from error
+        except (sqlite3.DatabaseError, MemoryError) as error:
+            raise not_opened(self.path, error) from error
 
     def _new_reader(self) -> sqlite3.Connection:
         connection = self._connect()
@@ -160,10 +189,8 @@ class Connections:
                     from perdure.journal import d1_large_values
 
                     d1_large_values.put_back(writer)
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in LOCKED:
-                raise Unavailable(f"{self.path} stayed locked by another process.") from error
-            raise BadURL(f"{self.path} cannot be used as a journal: {error}.") from error
+        except (sqlite3.DatabaseError, MemoryError) as error:
+            raise not_opened(self.path, error) from error
 
     def _use_wal(self, writer: sqlite3.Connection) -> None:
         """Switch to WAL. SQLite itself does not wait for others that open a new file with us."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from perdure.errors import BadURL
+from perdure.errors import BadURL, Unavailable
 
 # WAL needs memory shared by all users of the file, which these do not provide.
 # fmt: off
@@ -20,12 +21,28 @@ NETWORK_FILE_SYSTEMS = frozenset((
 # fmt: on
 
 
-def check_file(path: str) -> None:
-    """Raise `BadURL` for a path that cannot be a journal."""
+# The system failed, and not the path: the same call may succeed later.
+PASSING = {
+    errno.EDQUOT,
+    errno.EINTR,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ENOSPC,
+}
+
+
+def prepare_file(path: str) -> None:
+    """Create the file if it is not there. Raises `BadURL` for a path that cannot be a journal."""
     try:
         _check_writable(path)
         kind = file_system(str(Path(path).absolute().parent.resolve()), _mounts())
+        if kind not in NETWORK_FILE_SYSTEMS:
+            create_private(path)
     except OSError as error:
+        if error.errno in PASSING:
+            raise Unavailable(f"{path} cannot be opened now: {error}.") from error
         raise BadURL(f"{path} cannot be used: {error}.") from error
     if kind in NETWORK_FILE_SYSTEMS:
         raise BadURL(
@@ -40,8 +57,9 @@ def _check_writable(path: str) -> None:
         raise BadURL(f"The folder {folder} does not exist; create it, or name another file.")
     if Path(path).is_dir():
         raise BadURL(f"{path} is a folder; name a file in it.")
-    if Path(path).exists() and not os.access(path, os.W_OK):
-        raise BadURL(f"{path} is not writable by this process.")
+    for file in (path, f"{path}-wal", f"{path}-shm"):
+        if Path(file).exists() and not os.access(file, os.W_OK):
+            raise BadURL(f"{file} is not writable by this process.")
     if not os.access(folder, os.W_OK):
         raise BadURL(f"The folder {folder} is not writable; SQLite needs to create files beside.")
 
