@@ -41,7 +41,7 @@ def test_a_disk_that_fails_at_any_write_of_the_first_opening_is_unavailable(
 
         disk.before = fail
         with contextlib.suppress(Unavailable):
-            perdure.connect(url).close()
+            perdure.connect(url, deadline=0.01).close()
             break
         disk.before = None
         perdure.connect(url).close()  # once the disk is well
@@ -59,7 +59,7 @@ def test_a_process_without_a_free_descriptor_gets_unavailable(tmp_path: Path) ->
             held = [os.open(os.devnull, os.O_RDONLY) for _ in _free(highest)][free:]
             try:
                 with pytest.raises(Unavailable):
-                    perdure.connect(url)
+                    perdure.connect(url, deadline=0.01)
             finally:
                 for one in held:
                     os.close(one)
