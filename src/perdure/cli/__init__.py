@@ -55,8 +55,10 @@ from perdure.cli import (
     workers,
 )
 from perdure.cli.command_group import Command, CommandGroup
+from perdure.cli.log_output import guard_stderr
 from perdure.errors import Error
 from perdure.serde.redaction import hide_in_url
+from perdure.service.views.terminal_text import printable
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a problem was found; 2 wrong use, or not found; 130 interrupted."
@@ -141,6 +143,7 @@ def _only(names: list[str]) -> typer.Typer:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
+    guard_stderr()
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = typer.main.get_command(_only(arguments[:1]))
     try:
@@ -160,6 +163,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = getattr(getattr(error, "ctx", None), "command_path", "perdure")
         message = " ".join(hide_in_url(format_message()).split())  # of an argument, perhaps
         message += "" if message.endswith((".", "?", "!")) else "."
-        print(f"perdure: {message} See `{path} --help`.", file=sys.stderr)
+        print(f"perdure: {printable(message)} See `{path} --help`.", file=sys.stderr)
         return 2
     return code if isinstance(code, int) else 0

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Exit, Option
 
 from perdure.cli.options import Json, Place, RuntimeAt
-from perdure.cli.output import paint, paint_state, print_json, printable
+from perdure.cli.output import paint, paint_state, print_json
 from perdure.cli.target import one_place, runtime_at
 from perdure.errors import BadArgument
 from perdure.service.views.formatting import graph_title
+from perdure.service.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.engine.graph_check import MissingGraph
@@ -67,7 +68,7 @@ def check(
         changes = code_changes(result.checked, result.lost, missing, rt.graphs, others)
         _print_held(changes.held)
         _print_unregistered(changes.unregistered)
-        print(changes.summary)
+        print(printable(changes.summary))
     if result.lost or missing:
         raise Exit(1)
 

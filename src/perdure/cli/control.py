@@ -29,13 +29,13 @@ from perdure.cli.output import (
     paint_state,
     print_error,
     print_json,
-    printable,
 )
 from perdure.cli.parsing import parse_json
 from perdure.cli.runs import parse_filters
 from perdure.cli.target import client_at, runtime_at
 from perdure.errors import BadArgument, Error
 from perdure.service.views.formatting import count, graph_title
+from perdure.service.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.client import BlockingClient

@@ -19,9 +19,10 @@ from urllib.parse import urlsplit
 from typer import Argument, Exit, Option
 
 from perdure.cli.options import Json
-from perdure.cli.output import paint, print_json, printable
+from perdure.cli.output import paint, print_json
 from perdure.cli.target import one_place
 from perdure.errors import BadArgument
+from perdure.service.views.terminal_text import printable
 
 CONFIG = "wrangler.jsonc"
 SETTINGS = {

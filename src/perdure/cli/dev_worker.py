@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.cli.dev_options import DevOptions
 from perdure.cli.langgraph_json import Project, find_project
-from perdure.cli.log_output import EVENTS, log_json
+from perdure.cli.log_output import EVENTS, SafeLines, log_json
 from perdure.cli.output import at_option, paint, print_error, print_status
 from perdure.cli.target import measured, observed
 from perdure.errors import BadArgument, Error
+from perdure.service.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.cli.event_feed import EventFeed
@@ -127,7 +128,7 @@ def _log_warnings(*, as_json: bool) -> None:
     handler = logging.StreamHandler(sys.stdout)
     handler.setLevel(logging.WARNING)
     handler.addFilter(lambda record: not hasattr(record, "run_id") and record.name != EVENTS)
-    handler.setFormatter(logging.Formatter("          %(message)s"))
+    handler.setFormatter(SafeLines("          %(message)s"))
     log = logging.getLogger("perdure")
     log.addHandler(handler)
     log.propagate = as_json
@@ -136,7 +137,11 @@ def _log_warnings(*, as_json: bool) -> None:
 def _report_end(showing: asyncio.Task[None]) -> None:
     """Report a feed that failed. The worker goes on."""
     if not showing.cancelled() and (error := showing.exception()) is not None:
-        print(f"perdure dev: the event feed failed: {error!r}", file=sys.stderr, flush=True)
+        print(
+            f"perdure dev: the event feed failed: {printable(repr(error))}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _introduce(

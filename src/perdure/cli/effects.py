@@ -17,12 +17,12 @@ from perdure.cli.output import (
     paint,
     paint_state,
     print_json,
-    printable,
 )
 from perdure.cli.parsing import parse_json
 from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
 from perdure.service.views.formatting import call_arguments, count, utc_time
+from perdure.service.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -73,7 +73,7 @@ def _print(record: EffectRecord, at: str | None) -> None:
     from perdure.service.views.event_wording import NextStep, Verb
 
     shown = one_line(call_arguments(record.name, record.arguments))
-    call = f"{record.key}  {record.name}"
+    call = printable(f"{record.key}  {record.name}")
     fits = line_width(9) >= display_width(f"{call}({shown})")
     print(f"{paint_state(record.state, 8)} {call}{f'({shown})' if fits else ''}")
     if not fits:

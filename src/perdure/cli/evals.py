@@ -30,6 +30,7 @@ from perdure.cli.runs import parse_filters
 from perdure.cli.target import client_at, import_object, runtime_at
 from perdure.errors import BadArgument
 from perdure.service.views.formatting import count, utc_time
+from perdure.service.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -242,7 +243,7 @@ def run(
         for score, least in wanted.items():
             made.check(score, at_least=least)
     except AssertionError as error:
-        print(f"perdure: {str(error).splitlines()[0]}", file=sys.stderr)
+        print(f"perdure: {printable(str(error).splitlines()[0])}", file=sys.stderr)
         raise Exit(1) from None
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from datetime import datetime
 
-from perdure.cli.output import command_for, display_width, one_line, paint, printable, truncate
+from perdure.cli.output import command_for, display_width, one_line, paint, truncate
 from perdure.client import Client
 from perdure.errors import Error
 from perdure.journal import Poll
@@ -15,6 +15,7 @@ from perdure.service import event_feed
 from perdure.service.views.attention import answer_action
 from perdure.service.views.event_wording import EventView, Verb, view_event
 from perdure.service.views.formatting import duration
+from perdure.service.views.terminal_text import printable
 from perdure.types import Event, EventKind, Run
 
 INTERVAL = 0.25

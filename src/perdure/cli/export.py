@@ -19,6 +19,7 @@ from perdure.errors import BadArgument
 from perdure.service.views.formatting import count
 from perdure.service.views.json_text import json_default, json_text
 from perdure.service.views.tables import Column, Row, Table, columns
+from perdure.service.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -154,12 +155,17 @@ def _csv(file: BinaryIO, shown: Sequence[Column]) -> Iterator[Write]:
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(one.name for one in shown)
-    yield lambda rows: writer.writerows(map(_cell, row.values()) for row in rows)
+    shown_to_person = file.isatty()
+    yield lambda rows: writer.writerows(
+        [_cell(value, shown_to_person) for value in row.values()] for row in rows
+    )
     text.detach()
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: Any, shown_to_person: bool) -> Any:
     """A value as in JSON, without quotes."""
+    if shown_to_person and isinstance(value, str):
+        return printable(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     return json_default(value) if isinstance(value, datetime) else value

@@ -13,7 +13,6 @@ from perdure.cli.output import (
     one_line,
     paint,
     print_json,
-    printable,
     value_lines,
 )
 from perdure.cli.parsing import parse_json
@@ -21,6 +20,7 @@ from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
 from perdure.service.views.formatting import count
 from perdure.service.views.json_text import json_default
+from perdure.service.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.service.views.attention import InboxItem
@@ -86,7 +86,7 @@ def _print_section(items: list[InboxItem], limit: int, at: str | None) -> None:
 
 
 def _print_item(item: InboxItem, at: str | None) -> None:
-    print(f"  {paint(printable(item.title), 'cyan')}  {item.note}")
+    print(f"  {paint(printable(item.title), 'cyan')}  {printable(item.note)}")
     for line in value_lines(item.shown, MOST_LINES):
         print(f"    {line}")
     if item.accepts:

@@ -7,10 +7,11 @@ from typing import Annotated
 from typer import Argument, Exit, Option
 
 from perdure.cli.options import At, Place, Yes
-from perdure.cli.output import confirm_or_abort, print_json, printable
+from perdure.cli.output import confirm_or_abort, print_json
 from perdure.cli.parsing import parse_duration
 from perdure.cli.target import client_at, one_place
 from perdure.service.views.formatting import count
+from perdure.service.views.terminal_text import printable, printable_lines
 
 
 def prune(
@@ -123,11 +124,11 @@ def doctor(
             print_json(finding._asdict())
         else:
             thread, detail = printable(finding.thread_id), printable(finding.detail)
-            print(f"{finding.problem}: thread {thread!r}, {finding.id} ({detail})")
+            print(f"{finding.problem}: thread {thread!r}, {printable(finding.id)} ({detail})")
     found = len(diagnosis.findings)
     if not json:
         for remark in diagnosis.remarks:
-            print(f"note: {remark}")
+            print(f"note: {printable_lines(remark)}")
         if found:
             print(f"{found} found. Each is a bug in perdure: please report it.")
         else:

@@ -1,8 +1,8 @@
 """How commands print: tables and sentences for people, lines of JSON for programs.
 
 A table fits the terminal; into a file or a pipe it is printed whole. Colour is used on a terminal
-only, and never with NO_COLOR. Control characters in a user's text are escaped, so that it cannot
-imitate ours. Rich takes as long to import as the rest of a listing, so tables are made here.
+only, and never with NO_COLOR. A user's text cannot imitate ours (`terminal_text`). Rich takes as
+long to import as the rest of a listing, so tables are made here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import BadArgument, Error, NotFound, Unavailable
 from perdure.serde.redaction import hide_in_url
 from perdure.service.views.json_text import json_default, json_text
+from perdure.service.views.terminal_text import printable, printable_lines
 
 if TYPE_CHECKING:
     from perdure.service.views.event_wording import NextStep
@@ -76,7 +77,7 @@ def print_error(error: Error) -> None:
     hint = ""
     if isinstance(error, NotFound) and not error.service and error.what in LISTING_COMMANDS:
         hint = f" `perdure {LISTING_COMMANDS[error.what]}` lists what is there."
-    print(f"perdure: {message}{hint}", file=sys.stderr)
+    print(f"perdure: {printable_lines(message)}{hint}", file=sys.stderr)
 
 
 def print_status(command: str, sentence: str) -> None:
@@ -106,13 +107,14 @@ def command_for(action: NextStep, at: str | None) -> str:
     ids = " ".join(map(shlex.quote, action.ids))
     if action.verb == "fork":  # needs the graphs
         runtime = "MODULE:RUNTIME" if at is not None and "://" in at else at
-        return f"perdure fork {' --checkpoint '.join(action.ids)}{at_option(runtime)}"
+        return printable(f"perdure fork {' --checkpoint '.join(action.ids)}{at_option(runtime)}")
     value = action.example if action.example == "JSON" else shlex.quote(action.example)
     values = {"answer": f" {value}", "signal": f" {value}", "settle": f" {value}"}
     choice = ""
     if action.verb == "settle" and value == "JSON":
         values["settle"], choice = " done --result JSON", "  (or retry, or fail)"
-    return f"perdure {action.verb} {ids}{values.get(action.verb, '')}{at_option(at)}{choice}"
+    values_of_verb = values.get(action.verb, "")
+    return printable(f"perdure {action.verb} {ids}{values_of_verb}{at_option(at)}{choice}")
 
 
 def is_terminal() -> bool:
@@ -137,15 +139,6 @@ def paint(text: str, style: str | None) -> str:
 
 def paint_state(state: str, columns: int = 0) -> str:
     return paint(str(state), STATE_STYLES.get(state)) + " " * (columns - len(state))
-
-
-def printable(text: str) -> str:
-    """A text with its control characters escaped."""
-    if text.isprintable():
-        return text
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
-    )
 
 
 def display_width(text: str) -> int:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from perdure.cli.options import At, Json
-from perdure.cli.output import format_table, one_line, paint, print_json, printable
+from perdure.cli.output import format_table, one_line, paint, print_json
 from perdure.cli.target import client_at
 from perdure.errors import BadArgument, NotFound
 from perdure.service.views.formatting import count, difference, estimate, utc_time
+from perdure.service.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.service.prompts import OutcomeChange

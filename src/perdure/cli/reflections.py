@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from typer import Option
 
 from perdure.cli.options import At, Json, Limit, Place, actor
-from perdure.cli.output import at_option, one_line, paint_state, print_json, printable
+from perdure.cli.output import at_option, one_line, paint_state, print_json
 from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
 from perdure.service.views.formatting import count, utc_time
+from perdure.service.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.service.reflections import Pending
@@ -74,7 +75,7 @@ def _print(one: Pending, at: str | None) -> None:
 
     namespace = "/".join(map(printable, one.namespace)) or "no namespace"
     thread = "" if one.thread_id is None else f", thread {printable(one.thread_id)}"
-    print(f"{paint_state(one.state, 8)} {one.id}  {one.executor}: {namespace}{thread}")
+    print(f"{paint_state(one.state, 8)} {one.id}  {printable(one.executor)}: {namespace}{thread}")
     pending = one.state is State.PENDING
     due = f", due {utc_time(one.due_at)}" if pending and one.due_at else ""
     tries = f", {count(one.attempts, 'attempt')}" if one.attempts else ""

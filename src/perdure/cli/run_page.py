@@ -13,7 +13,6 @@ from perdure.cli.output import (
     paint,
     paint_state,
     print_json,
-    printable,
     terminal_width,
     value_lines,
 )
@@ -32,6 +31,7 @@ from perdure.service.views.formatting import (
 from perdure.service.views.run_life import Timeline
 from perdure.service.views.run_tree import tree_lines
 from perdure.service.views.saved_work import recoveries
+from perdure.service.views.terminal_text import printable
 from perdure.service.views.timeline import Period, PeriodKind
 from perdure.service.views.waiting_for import RunLine, line_note
 from perdure.types import Event, EventKind, Kind, Run, Score, State

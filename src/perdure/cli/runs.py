@@ -25,6 +25,7 @@ from perdure.cli.parsing import parse_pairs, parse_past
 from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
 from perdure.service.views.formatting import age, graph_title
+from perdure.service.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -167,7 +168,7 @@ def _table(client: Client, found: list[Run]) -> str:
         for run, line in zip(found, lines, strict=True)
     ]
     if output.is_terminal() and output.terminal_width() < NARROW:
-        return "\n".join(line for row in rows for line in _two_lines(*map(output.printable, row)))
+        return "\n".join(line for row in rows for line in _two_lines(*map(printable, row)))
     return output.format_table(HEADERS, rows, shrinks=(3, 2, 5), styles={1: output.STATE_STYLES})
 
 

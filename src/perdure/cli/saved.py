@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument
 
 from perdure.cli.options import ID_HELP, At, Graph, Json, Since, Until
-from perdure.cli.output import format_table, print_json, printable
+from perdure.cli.output import format_table, print_json
 from perdure.cli.parsing import parse_past
 from perdure.cli.target import client_at
 from perdure.service.views.formatting import count, duration, utc_time
+from perdure.service.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.service.views.saved_work import Recovery, SavedWork, Work

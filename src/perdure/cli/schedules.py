@@ -12,6 +12,7 @@ from perdure.cli.parsing import parse_json
 from perdure.cli.target import check_graph, client_at, one_place
 from perdure.errors import BadArgument
 from perdure.service.views.formatting import utc_time
+from perdure.service.views.terminal_text import printable
 
 HEADERS = ("NAME", "GRAPH", "CRON", "ZONE", "NEXT")
 
@@ -71,7 +72,7 @@ def schedules(
             return
         if enable:
             made = client.blocking.enable_schedule(enable)
-            print(f"{enable} starts {made.graph} next at {utc_time(made.next_at)}.")
+            print(f"{enable} starts {printable(made.graph)} next at {utc_time(made.next_at)}.")
             return
         if add:
             if not graph or not cron:

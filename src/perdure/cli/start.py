@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Argument, Exit, Option
 
 from perdure.cli.options import At
-from perdure.cli.output import command_for, print_json, printable
+from perdure.cli.output import command_for, print_json
 from perdure.cli.parsing import parse_delay, parse_json, parse_pairs
 from perdure.cli.target import check_graph, client_at, project_of
 from perdure.errors import BadArgument
+from perdure.service.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.client import Client

@@ -8,8 +8,9 @@ from typing import Annotated
 from typer import Argument, Option
 
 from perdure.cli.options import At, Json
-from perdure.cli.output import format_table, print_json, printable
+from perdure.cli.output import format_table, print_json
 from perdure.cli.target import client_at
+from perdure.service.views.terminal_text import printable
 
 HEADERS = ("NAME", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "REVOKED")
 

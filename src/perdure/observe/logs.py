@@ -18,6 +18,7 @@ from typing import Any
 
 from perdure.operations.events import SEGMENT_ENDS
 from perdure.service.views.event_fields import safe_fields
+from perdure.service.views.terminal_text import printable_json
 from perdure.types import EventKind
 
 LOGGER = "perdure.events"
@@ -26,7 +27,7 @@ MOST_RUNS = 10_000
 CLAIMS = (EventKind.CLAIMED, EventKind.RECOVERED)
 WARNINGS = frozenset({EventKind.RECOVERED, EventKind.FAILED, EventKind.HELD, EventKind.EXPIRED})
 """Events that are logged as warnings."""
-PLAIN = re.compile(r"[^\s\"'=\x00-\x20\x7f-\x9f\u2028\u2029]+")
+PLAIN = re.compile(r"[^\s\"'=]+")
 
 
 @dataclass
@@ -84,7 +85,7 @@ class Logs:
         level = logging.WARNING if kind in WARNINGS else logging.INFO
         if self._logger.isEnabledFor(level):
             shown = {name: _shown(value) for name, value in line.items() if value is not None}
-            self._logger.log(level, "%s", json.dumps(shown) if self._json else _as_text(shown))
+            self._logger.log(level, "%s", _as_json(shown) if self._json else _as_text(shown))
 
     def _remember(self, kind: str, run_id: str, fields: Mapping[str, Any], at: datetime) -> _Driven:
         """What is known of the run, with what this event says of it."""
@@ -132,4 +133,8 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value)
-    return text if PLAIN.fullmatch(text) else json.dumps(text)
+    return text if PLAIN.fullmatch(text) and text.isprintable() else _as_json(text)
+
+
+def _as_json(value: Any) -> str:
+    return printable_json(json.dumps(value))

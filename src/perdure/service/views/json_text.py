@@ -8,6 +8,8 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from perdure.service.views.terminal_text import printable_json
+
 
 def json_default(value: Any) -> Any:
     """A value that JSON has no form for, as one that it has."""
@@ -62,4 +64,4 @@ KEYS = (str, int, float, bool, type(None))
 
 def json_text(value: Any) -> str:
     """A value as one line of JSON; a dataclass as its fields."""
-    return json.dumps(value, default=json_default, skipkeys=True)
+    return printable_json(json.dumps(value, default=json_default, skipkeys=True))

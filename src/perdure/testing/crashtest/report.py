@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from perdure.service.views.terminal_text import printable, printable_lines
 from perdure.testing.crashtest import html
 from perdure.testing.crashtest.model import SEVERITY, Outcome, Trial
 from perdure.testing.crashtest.results import FindingGroup, Results, counts, source_line
@@ -148,11 +149,11 @@ def _print_finding(
 ) -> None:
     one = group.finding
     where = f"  [bold]{escape(one.where)}[/]" if one.where else ""
-    console.print(f"\n[red]{number}. {one.problem}[/]: {escape(one.what)}{where}")
+    console.print(f"\n[red]{number}. {one.problem}[/]: {escape(printable(one.what))}{where}")
     if code := source_line(one.where):
         console.print(f"     [dim]{escape(code)}[/]")
     if one.detail:
-        console.print(f"   {escape(one.detail)}")
+        console.print(f"   {escape(printable_lines(one.detail))}")
     if kills := len(group.trials):
         points = [str(point) if verbose else point.words for point in group.points]
         points = list(dict.fromkeys(points))
@@ -165,4 +166,4 @@ def _print_finding(
     if lines:
         console.print("   the agent printed:")
     for text in lines:
-        console.print(f"   [dim]│ {escape(text)}[/]")
+        console.print(f"   [dim]│ {escape(printable(text))}[/]")
