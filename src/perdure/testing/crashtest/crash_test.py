@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import astuple
 from typing import Any, Literal
 
 from perdure.errors import BadArgument
@@ -25,7 +26,14 @@ from perdure.testing.crashtest.judge import (
     repeated,
     result_findings,
 )
-from perdure.testing.crashtest.model import KEEPER, Finding, Point, Problem, Trial
+from perdure.testing.crashtest.model import (
+    KEEPER,
+    Finding,
+    Point,
+    Problem,
+    Trial,
+    follows_action,
+)
 from perdure.testing.crashtest.processes import ForkServer, ProcessLost, ProcessResult
 from perdure.testing.crashtest.report import Report
 from perdure.testing.crashtest.values import differences
@@ -241,7 +249,7 @@ class CrashTest:
             clock = self._begin
             for kill in (*kills, None):
                 order = {**self._order, "role": "live", "url": url, "clock": clock}
-                order["kill"] = None if kill is None else [kill.name, kill.n]
+                order["kill"] = None if kill is None else [*astuple(kill)]
                 order["again"] = bool(processes)
                 processes.append(server.run(order))
                 [clock] = processes[-1].last("clock") or [clock]
@@ -258,10 +266,13 @@ def _reached(process: ProcessResult) -> list[Reached]:
 
 def _points(reached: Iterable[Reached]) -> Iterator[Point]:
     counts: Counter[str] = Counter()
+    actions = 0
     for name, phase, near in reached:
         counts[name] += 1
+        is_after = follows_action(name, near)
+        actions += is_after
         if counts[name] == 1 or not name.startswith(KEEPER):
-            yield Point(name, counts[name], phase, near)
+            yield Point(name, counts[name], phase, near, actions if is_after else 0)
 
 
 def choose(points: Sequence[Point], limit: int | None) -> list[Point]:

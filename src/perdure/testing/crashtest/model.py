@@ -23,6 +23,10 @@ class Point:
     """Where the run is then, in words: `in node mail, after effect send`."""
     near: int = field(default=0, compare=False)
     """How near to something that leaves the process: 2 right after it, 1 around it, 0 elsewhere."""
+    action: int = field(default=0, compare=False)
+    """Right after which outward action outside of effects it is, from 1; 0 elsewhere. A process is
+    killed there after that action, whatever the name: how many commits come before it, and which
+    thread makes them, is a question of timing."""
 
     def __str__(self) -> str:
         return self.name if self.n == 1 else f"{self.name} (time {self.n})"
@@ -36,6 +40,11 @@ class Point:
     def words(self) -> str:
         """Its phase, or its name if that is not known."""
         return self.phase or str(self)
+
+
+def follows_action(name: str, near: int) -> bool:
+    """Whether a point is the first after an outward action outside of effects."""
+    return near == 2 and not name.startswith("effect ")
 
 
 class Problem(StrEnum):

@@ -28,7 +28,7 @@ from perdure.journal import failpoints
 from perdure.langgraph_port import task_config
 from perdure.testing.crashtest import witness
 from perdure.testing.crashtest.messages import JudgeConnection
-from perdure.testing.crashtest.model import KEEPER, Point
+from perdure.testing.crashtest.model import KEEPER, Point, follows_action
 from perdure.testing.crashtest.phases import Phases
 
 _OWN = (__file__, witness.__file__)
@@ -59,6 +59,7 @@ class ProcessObserver:
         self._counts: Counter[str] = Counter()
         self._armed = False
         self._phases = Phases()
+        self._actions = 0
         self._acted = self._returned = False
         """Whether something left the process, or an effect returned, since the last point; and
         since the last commit."""
@@ -115,8 +116,13 @@ class ProcessObserver:
             phase = "while its lease was renewed" if kept else self._phases.at(name, node)
             # A read may be a look of the worker, beside the run: it follows nothing that left.
             is_beside = kept or thread == "perdure-read"
-            self.points.append((name, phase, 0 if is_beside else self._nearness(name)))
+            near = 0 if is_beside else self._nearness(name)
+            self.points.append((name, phase, near))
+            is_after = follows_action(name, near)
+            self._actions += is_after
             here = self._kill == Point(name, self._counts[name])
+            if self._kill is not None and self._kill.action:
+                here = is_after and self._actions == self._kill.action
         if here:
             self._connection.send("killed")
             os.kill(os.getpid(), signal.SIGKILL)
