@@ -54,6 +54,10 @@ class Counting:
         self._note(False, statements)
         return self._backend.read(statements)
 
+    def settle(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        self._note(False, statements)
+        return self._backend.settle(statements)
+
     def hints(self) -> object:
         return self._backend.hints()
 

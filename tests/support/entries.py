@@ -143,6 +143,10 @@ class Faulty:
         _raise_next(self.unreadable)
         return self._backend.read(statements)
 
+    def settle(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        _raise_next(self.unreadable)
+        return self._backend.settle(statements)
+
     def hints(self) -> None: ...
 
     def reopen(self) -> None:

@@ -47,6 +47,7 @@ from perdure.journal.capabilities import Capabilities
 from perdure.journal.journal import Journal
 from perdure.journal.opened_later import OpenedLater
 from perdure.journal.operation import (
+    CONFIRM,
     NO_PROOF,
     Action,
     Backend,
@@ -66,6 +67,7 @@ from perdure.journal.operation import (
 from perdure.serde.redaction import hide_in_url
 
 __all__ = [
+    "CONFIRM",
     "NO_PROOF",
     "Action",
     "Blocking",

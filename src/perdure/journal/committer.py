@@ -124,15 +124,10 @@ class Committer:
     def _send_and_settle(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
         """Commit a batch. An operation of an earlier batch whose reply was lost is not sent again
         if that was committed."""
-        stored = [self._is_stored(queued) for queued in batch]
-        if not any(stored):
-            return self._send_until_known(batch)
-        left = [queued for queued, there in zip(batch, stored, strict=True) if not there]
+        stored = self._stored(batch)
+        left = [queued for queued in batch if queued not in stored]
         sent = iter(self._send_until_known(left) if left else [])
-        return [
-            self._results_again(queued) if there else next(sent)
-            for queued, there in zip(batch, stored, strict=True)
-        ]
+        return [stored[queued] if queued in stored else next(sent) for queued in batch]
 
     def _send_until_known(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
         """Commit a batch; when the reply is lost, read our own key, or send it again."""
@@ -144,14 +139,14 @@ class Committer:
                 lost = error
             except Refused:
                 # What refused it may be its own first copy, which arrived late.
-                if len(batch) > 1 or not self._is_stored(batch[0]):
+                if len(batch) > 1 or not (stored := self._stored(batch)):
                     raise
-                return [self._results_again(batch[0])]
+                return [*stored.values()]
             for queued in batch:
                 queued.resent = True
             try:
                 if self._is_committed(batch):
-                    return [self._results_again(queued) for queued in batch]
+                    return self._results_again(batch)
             except (Ambiguous, Unavailable) as error:
                 lost = error
                 break
@@ -186,10 +181,10 @@ class Committer:
             except Ambiguous as error:
                 lost = error
             except Refused:
-                if lost is None or not self.backend.read([proof])[0]:
+                if lost is None or not self.backend.settle([proof])[0]:
                     raise
                 break
-            if self.backend.read([proof])[0]:
+            if self.backend.settle([proof])[0]:
                 break
         else:
             raise _unknown_outcome(lost) from lost
@@ -219,27 +214,33 @@ class Committer:
         """Whether a batch was committed, by the trace of an operation that is in no other."""
         traces = [queued.op.proof or queued.op.key for queued in batch if not queued.doubtful]
         wanted = [trace for trace in traces if trace is not None]
-        return any(self.backend.read(wanted)) if wanted else False
+        return any(self.backend.settle(wanted)) if wanted else False
 
     def _check_results(
         self, batch: list[QueuedOperation[Any]], sent: list[Results]
     ) -> list[Results]:
         """The results of a batch; of what was sent twice, the trace decides where there is one."""
+        stored = self._stored(batch)
+        return [stored.get(queued, rows) for queued, rows in zip(batch, sent, strict=True)]
+
+    def _stored(self, batch: list[QueuedOperation[Any]]) -> dict[QueuedOperation[Any], Results]:
+        """The operations that were sent twice and have left their trace, with their results."""
+        traces = {queued: queued.op.proof or queued.op.key for queued in batch if queued.resent}
+        wanted = {queued: trace for queued, trace in traces.items() if trace is not None}
+        if not wanted:
+            return {}
+        found = zip(wanted, self.backend.settle([*wanted.values()]), strict=True)
+        stored = [queued for queued, rows in found if rows]
+        return dict(zip(stored, self._results_again(stored), strict=True)) if stored else {}
+
+    def _results_again(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
+        """The rows of operations that are committed but whose reply was lost."""
+        keys = [queued.op.key for queued in batch if queued.op.key is not None]
+        found = iter(self.backend.settle(keys) if keys else [])
         return [
-            self._results_again(queued) if self._is_stored(queued) else rows
-            for queued, rows in zip(batch, sent, strict=True)
+            [[] for _ in queued.op.render()] if queued.op.key is None else [next(found)]
+            for queued in batch
         ]
-
-    def _is_stored(self, queued: QueuedOperation[Any]) -> bool:
-        """Whether an operation that was sent twice has left its trace."""
-        trace = (queued.op.proof or queued.op.key) if queued.resent else None
-        return trace is not None and bool(self.backend.read([trace])[0])
-
-    def _results_again(self, queued: QueuedOperation[Any]) -> Results:
-        """The rows of an operation that is committed but whose reply was lost."""
-        if queued.op.key is not None:
-            return self.backend.read([queued.op.key])
-        return [[] for _ in queued.op.render()]
 
     def _fail(self, queued: QueuedOperation[Any], error: BaseException) -> None:
         queued.fail(error)

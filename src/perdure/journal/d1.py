@@ -195,6 +195,8 @@ class D1:
     def hints(self) -> None:
         """D1 gives none: watched runs are looked at every poll."""
 
+    settle = read  # what can be read is as durable as what was acknowledged
+
     def reopen(self) -> None:
         self._client.reopen()
 

@@ -85,6 +85,9 @@ class OpenedLater:
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         return self.open().read(statements)
 
+    def settle(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        return self.open().settle(statements)
+
     def hints(self) -> Hints | None:
         found: Hints | None = self.open().hints()
         return found

@@ -85,6 +85,10 @@ class Op(NamedTuple, Generic[T]):
 NO_PROOF = Statement("nothing", {})
 """The `proof` of an operation whose `key` only finds its result."""
 
+CONFIRM = Op("confirm", [NO_PROOF], lambda rows: None, write=True)
+"""Changes nothing. Once it is committed, what was read before is as durable as a commit: a read
+does not wait for synchronous standbys, and what it acknowledges must be on them."""
+
 
 def with_params(params: Mapping[str, Any], *names: str) -> list[Statement]:
     """Statements that share their parameters, in order."""
@@ -188,6 +192,10 @@ class Backend(Protocol):
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         """Run all statements on one snapshot."""
+
+    def settle(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        """The same, for reads that acknowledge what they find: they return once that is as durable
+        as what `commit` acknowledges, on a synchronous standby if there is one."""
 
     def hints(self) -> Any:
         """The source of hints that something was committed, see `change_feed.Hints`; or None."""

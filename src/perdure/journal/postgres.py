@@ -69,7 +69,10 @@ FRAGMENTS = {
 CONNECTIONS = 8
 MIGRATION_LOCK = 0x7065726475726500  # "perdure"
 _WRITE = b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
-_NOTIFY = f"SELECT pg_notify('{CHANNEL}', $1)".encode()
+# So that each batch, also one that changed nothing, writes to the WAL and its COMMIT waits for the
+# synchronous standby: what it read, and acknowledges, is replicated then, too.
+_MARK = "SELECT pg_logical_emit_message(true, 'perdure', '')"
+_NOTIFY = f"pg_notify('{CHANNEL}', $1)"
 _READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
@@ -154,6 +157,7 @@ class Postgres:
 
         try:
             with connection.transaction():
+                connection.execute(_MARK.encode())
                 result = work(Transaction(connection, run))
                 run([])
                 failpoints.at("commit.before")
@@ -164,6 +168,7 @@ class Postgres:
             raise
         finally:
             connection.row_factory = tuple_row  # the user's code may have set another
+        connection.check_replicated()
         failpoints.at("commit.after")
         return result
 
@@ -220,6 +225,11 @@ class Postgres:
             lambda connection: self._pipeline(connection, _READ, statements), writes=False
         )
 
+    def settle(self, statements: Sequence[Statement]) -> list[list[Row]]:
+        return self._with_connection(
+            lambda connection: self._pipeline(connection, _WRITE, statements), writes=False
+        )
+
     def _pipeline(
         self, connection: Connection, begin: bytes, statements: Sequence[Statement]
     ) -> list[list[Row]]:
@@ -228,14 +238,16 @@ class Postgres:
             return postgres_pipeline.run(connection, queries)
         if begin is _READ:
             queries.append(Query(b"COMMIT"))
-        else:
-            if names := changed_names(statements) | streamed_names(statements):
-                queries.append(Query(_NOTIFY, (payload(self._sender, names),)))
-            queries.append(Query(b"COMMIT", before="commit.before"))
-        rows = postgres_pipeline.run(connection, [Query(begin), *queries])
-        if begin is _WRITE:
-            failpoints.at("commit.after")
-        return rows[1 : len(statements) + 1]
+            return postgres_pipeline.run(connection, [Query(begin), *queries])[1:-1]
+        names = changed_names(statements) | streamed_names(statements)
+        mark = Query(_MARK.encode())
+        if names:
+            mark = Query(f"{_MARK}, {_NOTIFY}".encode(), (payload(self._sender, names),))
+        queries.append(Query(b"COMMIT", before="commit.before"))
+        rows = postgres_pipeline.run(connection, [Query(begin), mark, *queries])
+        connection.check_replicated()
+        failpoints.at("commit.after")
+        return rows[2:-1]
 
     def _query(self, name: str, params: Mapping[str, Any]) -> Query:
         sql, names = self._sql[name]

@@ -38,16 +38,35 @@ SELECT pg_is_in_recovery(), current_setting('transaction_read_only'),
 """
 
 
+class Unreplicated(psycopg.OperationalError):
+    """A COMMIT whose wait for a synchronous standby was cancelled: its outcome is unknown."""
+
+
 class Connection(psycopg.Connection[Any]):
     """A connection that waits for the server until `give_up`, and not longer."""
 
     give_up: float = float("inf")
     prepared: dict[tuple[bytes, tuple[int, ...]], bytes]
     """Statements that were used on it, by their types: the names of those that are prepared."""
+    unreplicated: bool = False
+    """Whether a COMMIT returned without its wait for a synchronous standby."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.prepared = {}
+        self.add_notice_handler(self._note_unreplicated)
+
+    def _note_unreplicated(self, notice: psycopg.errors.Diagnostic) -> None:
+        # By the name of the function: messages may be in any language.
+        if notice.source_function == "SyncRepWaitForLSN":
+            self.unreplicated = True
+
+    def check_replicated(self) -> None:
+        """After a COMMIT. An administrator may have ended its wait; then it returns all the same,
+        with a warning."""
+        if self.unreplicated:
+            self.close()
+            raise Unreplicated("the wait for the synchronous standby was cancelled")
 
     def wait(
         self, gen: Generator[Any, Any, T], interval: float = POLL, timeout: float | None = None

@@ -181,6 +181,8 @@ class SQLite:
                 raise Unavailable(f"{self._path} cannot be read: {error}.") from error
             raise Error(f"{self._path} cannot be read: {error}.") from error
 
+    settle = read  # what can be read is as durable as what was acknowledged
+
     def reopen(self) -> None:
         self._connections.reopen()
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perdure.errors import UNREADABLE, Damaged
-from perdure.journal import EventStatement, Op, Plan, Row, Statement, read_op
+from perdure.journal import CONFIRM, EventStatement, Op, Plan, Row, Statement, read_op
 from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
 from perdure.serde import places
@@ -116,7 +116,10 @@ def was_made(thread_id: str, run_id: str, number: int | None) -> Plan[bool]:
     if number is None:
         return False
     params = {"thread_id": thread_id, "id": run_id, "change": number}
-    return bool((yield read_op("find_event", params, lambda rows: rows[0])))
+    found: bool = yield read_op("find_event", params, lambda rows: bool(rows[0]))
+    if found:
+        yield CONFIRM
+    return found
 
 
 def events(

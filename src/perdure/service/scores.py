@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from perdure.errors import BadArgument, NotFound
-from perdure.journal import Plan
+from perdure.journal import CONFIRM, Plan
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_id, check_text
 from perdure.operations import effects, events, prompts, runs, scores
@@ -97,6 +97,7 @@ class ScoreService:
             )
             before, seen = found or (None, scores.UNSEEN)
             if before is not None and replace(before, at=made.at, prompts=made.prompts) == plain:
+                yield CONFIRM
                 return
             if (yield scores.put(self._serializer, row.thread_id, made, seen, attempt)):
                 return

@@ -21,7 +21,7 @@ from perdure.errors import (
     WrongState,
     WrongWait,
 )
-from perdure.journal import Plan
+from perdure.journal import CONFIRM, Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
 from perdure.journal.names import check_id, check_text
@@ -253,6 +253,7 @@ class WaitService:
             why = "its run ended, or asks something else now; see Runtime.waits()."
             raise WaitClosed(row.id, why)
         if row.state != WaitState.OPEN:
+            yield CONFIRM
             if row.expires_at is not None and (row.answered_at or 0) >= row.expires_at:
                 raise WaitExpired(row.id, expired_at(row.expires_at))
             when = "" if row.answered_at is None else f" at {utc_time(moment(row.answered_at))}"

@@ -203,7 +203,11 @@ class Server:
             lines = (self._data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
-        return len(lines) >= 8 and lines[0].strip() == str(pid) and lines[7].strip() == "ready"
+        return (
+            len(lines) >= 8
+            and lines[0].strip() == str(pid)
+            and lines[7].strip() in ("ready", "standby")
+        )
 
     def _last_words(self) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
