@@ -249,7 +249,7 @@ def test_a_connection_without_request_headers_is_closed_and_others_are_served(
     sqlite_url: str,
 ) -> None:
     rt = perdure.Runtime(sqlite_url)
-    with listening(rt.asgi(worker=False), http=http_server.GUARDED) as address:
+    with listening(rt.asgi(worker=False), http=http_server.guarded_protocol(2000)) as address:
         silent = socket.create_connection(address)
         slow = socket.create_connection(address)
         again = socket.create_connection(address)
@@ -287,7 +287,7 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
 async def test_a_head_that_is_huge_is_not_read(sqlite_url: str, behind: str) -> None:
     async with opened(sqlite_url) as rt:
         app = app_with(rt, declared, worker=False)
-        with listening(app, http=http_server.GUARDED) as address:
+        with listening(app, http=http_server.guarded_protocol(2000)) as address:
             reader, writer = await asyncio.open_connection(*address)
             if behind:
                 writer.write(behind.encode())
@@ -308,7 +308,7 @@ async def test_a_head_that_is_huge_is_not_read(sqlite_url: str, behind: str) -> 
 async def test_a_long_response_is_not_cut_off(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
         app = app_with(rt, declared, worker=False)
-        with listening(app, http=http_server.GUARDED) as (host, port):
+        with listening(app, http=http_server.guarded_protocol(2000)) as (host, port):
             place = f"http://{host}:{port}/stream"
             async with httpx.AsyncClient(timeout=60) as http, http.stream("GET", place) as answer:
                 lines = answer.aiter_lines()

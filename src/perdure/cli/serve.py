@@ -59,6 +59,14 @@ def serve(
     max_streams: Annotated[
         int | None, Option(metavar="N", help="Streams open at once.", show_default="1000")
     ] = None,
+    max_connections: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            help="Connections open at once.",
+            show_default="1000 more than --max-streams",
+        ),
+    ] = None,
     ui: Ui = True,
     proxy: Annotated[
         list[str] | None,
@@ -120,15 +128,24 @@ def serve(
         settings["max_body"] = max_body
     if max_streams is not None:
         settings["max_streams"] = max_streams
-    import_server().run(_serve(rt, settings, host, port, where))
+    import_server().run(_serve(rt, settings, host, port, where, max_connections))
 
 
 async def _serve(
-    rt: Runtime, settings: ServerSettings, host: str, port: int, at: str | None
+    rt: Runtime,
+    settings: ServerSettings,
+    host: str,
+    port: int,
+    at: str | None,
+    max_connections: int | None,
 ) -> None:
     import logging
 
     app, http_server = make_app(rt, settings), import_server()
+    if max_connections is None:
+        max_connections = settings.get("max_streams", 1000) + 1000
+    if max_connections <= 0:
+        raise BadArgument(f"max_connections must be more than 0, not {max_connections}.")
     async with rt:
         await check_exposure(rt, settings, host, at)
         with http_server.listen(host, port) as listening:
@@ -138,7 +155,9 @@ async def _serve(
             log.info("serving %s at %s", graphs, address)
             if settings.get("ui"):
                 log.info("open %s", await pages_url(rt, settings, address))
-            server = http_server.HttpServer(app, grace=settings["grace"])
+            server = http_server.HttpServer(
+                app, grace=settings["grace"], most_connections=max_connections
+            )
             await server.serve(sockets=[listening])
             log.info("stopped")
 

@@ -4,7 +4,10 @@ Credentials are required once a token was ever created in the journal, if an `Au
 `authenticate` handler, or if the caller is on another machine. Otherwise the server is open, to
 this machine only: under a loopback name, an address or one of `hosts`, and not to web pages of
 other origins. `insecure` opens it to every address, but only under those names. If `hosts` is set,
-the name is always checked.
+the name is checked for every route and caller.
+
+A browser says when a page of another site made it send a request. Such a request is refused unless
+it has a token, or `cors` allows the page, or it is a link to a page of ours that a person follows.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from perdure.server.hosts import (
     is_local_client,
     is_same_origin,
 )
+from perdure.server.json_body import SharedMemory
 from perdure.server.json_errors import ApiError
 from perdure.server.lifespan import SharedLifespan
 from perdure.server.open_streams import OpenStreams
@@ -37,6 +41,8 @@ from perdure.server.tokens import Tokens, sent_token
 if TYPE_CHECKING:
     from perdure.runtime import Runtime
 
+SHARED_BODIES = 2
+"""Bodies of the largest size that may arrive at once from callers who are not yet known."""
 CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
@@ -47,12 +53,15 @@ class Gate:
         self.runtime, self.options, self.lifespan = runtime, options, lifespan
         self.streams = OpenStreams(options.max_streams)
         self._headers = PassedHeaders(options.configurable_headers)
+        self.shared_memory = SharedMemory(SHARED_BODIES * options.max_body)
         self.origins = Origins(options.cors)
         self.tokens = Tokens(runtime)
         self.handlers = None if options.auth is None else AuthHandlers(options.auth)
 
     async def admit(self, request: Request, *, public: bool) -> Api:
         """The `Api` for this request. Raises `ApiError`. `public`: it needs no credentials."""
+        if public:
+            self._check_public(request)
         caller = ANYONE if public else await self._identify(request)
         if self._headers and (passed := self._headers.of(request)):
             configurable = {**passed, **caller.configurable}
@@ -62,12 +71,21 @@ class Gate:
             client_address(request),
         )
 
+    def _check_public(self, request: Request) -> None:
+        """Raise 403 for a foreign name or site, on a route that needs no credentials."""
+        self.refuse_cross_site(request, links=True)
+        is_named = "host" in request.headers  # every browser names the host, some probes do not
+        if is_named and (self.options.hosts or self.options.insecure):
+            self.check_host(request)
+
     async def _identify(self, request: Request) -> Caller:
         if self.options.hosts:
             self.check_host(request)
         token = sent_token(request)
         if token is not None and token.startswith(PREFIX):
             return await self._check_token(token)
+        if token is None:  # no browser adds one by itself
+            self.refuse_cross_site(request)
         if self.handlers is not None and self.handlers.authenticates:
             return await self.handlers.authenticate(request)
         if self.options.insecure:
@@ -104,13 +122,33 @@ class Gate:
                 f"--allow-host {shown}, or asgi(hosts=[...]).",
             )
 
+    def refuse_cross_site(self, request: Request, *, links: bool = False) -> None:
+        """Raise 403 if a page of another site made the browser send this. `links`: the person may
+        have followed a link."""
+        headers = request.headers
+        if headers.get("sec-fetch-site") != "cross-site":
+            return
+        is_link = headers.get("sec-fetch-mode") == "navigate" and request.method in ("GET", "HEAD")
+        if links and is_link and headers.get("sec-fetch-dest", "document") == "document":
+            return
+        origin = headers.get("origin")
+        if origin is None or not self.origins.allow(origin):
+            raise _foreign_origin(origin or "another site")
+
     def _open(self, request: Request) -> Caller:
         """Admit without credentials. Refuses web pages of other origins or under other names, which
         could otherwise use a server that is open to this machine."""
         self.check_host(request)
-        origin, host = request.headers.get("origin"), request.headers.get("host", "")
-        if origin is None or self.origins.allow(origin) or is_same_origin(origin, host):
+        origin = request.headers.get("origin")
+        if origin is None or self.origins.allow(origin) or is_same_origin(origin, request):
             return ANYONE
-        shown = ascii(origin)[1:-1][:100]
-        message = f"Pages from {shown} may not call this server. To allow the origin, pass"
-        raise ApiError(403, f"{message} --cors {shown}, or asgi(cors=[...]).")
+        raise _foreign_origin(origin)
+
+
+def _foreign_origin(origin: str) -> ApiError:
+    shown = ascii(origin)[1:-1][:100]
+    return ApiError(
+        403,
+        f"Pages from {shown} may not call this server. To allow the origin, pass --cors "
+        f"{shown if '://' in shown else 'ORIGIN'}, or asgi(cors=[...]).",
+    )

@@ -21,6 +21,7 @@ FORWARDED = frozenset(
     }
 )
 """Headers that a proxy sets: the caller may be on any machine."""
+_PORTS = {"http": 80, "https": 443}
 
 
 @lru_cache(maxsize=64)  # most requests come from the same few
@@ -68,12 +69,24 @@ def _fits(name: str, allowed: str) -> bool:
     return wanted in ("*", name) or (wanted.startswith("*.") and name.endswith(wanted[1:]))
 
 
-def is_same_origin(origin: str, host: str) -> bool:
-    """Whether an `Origin` header names the same server as the `Host` header."""
+def is_same_origin(origin: str, request: Request) -> bool:
+    """Whether an `Origin` header names the server that was called: its scheme, host and port."""
     try:
-        return urlsplit(origin).netloc.lower() == host.lower()
-    except ValueError:
+        page, server = urlsplit(origin), urlsplit(f"//{request.headers.get('host', '')}")
+        usual = _PORTS[page.scheme]
+        same = bool(page.hostname) and page.hostname == server.hostname
+        same = same and (page.port or usual) == (server.port or usual)
+    except (KeyError, ValueError):
         return False
+    return same and page.scheme in _schemes(request)
+
+
+def _schemes(request: Request) -> tuple[str, ...]:
+    """The scheme that the browser uses; both, if a proxy does not say which."""
+    if is_encrypted(request):
+        return ("https",)
+    is_known = "x-forwarded-proto" in request.headers or not _is_proxied(request)
+    return ("http",) if is_known else ("http", "https")
 
 
 def client_address(request: Request) -> str | None:
@@ -94,13 +107,14 @@ def forwarded_for(request: Request) -> str | None:
 def is_encrypted(request: Request) -> bool:
     """Whether the browser uses TLS, to this server or to a proxy. Only decides whether cookies are
     `Secure`, so a false claim harms only its sender."""
-    return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", "").lower())
+    reported = request.headers.get("x-forwarded-proto", "").partition(",")[0]
+    return "https" in (request.url.scheme, reported.strip().lower())
 
 
 def is_local_client(request: Request) -> bool:
     """Whether a request comes from this machine, and not through a proxy on it. A client on a Unix
     socket has no address."""
-    if not FORWARDED.isdisjoint(name for name, _ in request.scope["headers"]):
+    if _is_proxied(request):
         return False
     return (
         request.client is None
@@ -109,3 +123,7 @@ def is_local_client(request: Request) -> bool:
             request.client.host  # of a test client
         )
     )
+
+
+def _is_proxied(request: Request) -> bool:
+    return not FORWARDED.isdisjoint(name for name, _ in request.scope["headers"])

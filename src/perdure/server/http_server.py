@@ -1,8 +1,9 @@
 """uvicorn with the limits of an exposed server, for `perdure serve` and `perdure dev`.
 
-A connection whose request headers are late or huge is closed; uvicorn alone would keep it.
-The access log has no query strings. The signals that stop the server are handled here, so that the
-runtime around it is closed before the process ends.
+A connection whose request headers are late or huge is closed; uvicorn alone would keep it. So is
+one connection too many, so that the journal has files left. The access log has no query strings.
+The signals that stop the server are handled here, so that the runtime around it is closed before
+the process ends.
 """
 
 from __future__ import annotations
@@ -32,6 +33,14 @@ LARGEST_HEAD = 64 * 1024
 SEARCHED = 100
 """Number of ports tried, one after the other, if the first is taken."""
 BACKLOG = 2048
+MOST_CONNECTIONS = 2000
+"""Connections open at once, by default: twice as many as streams."""
+OTHER_FILES = 200
+"""Open files that are left for the journal and everything else."""
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
+    b"Content-Length: 0\r\n\r\n"
+)
 
 
 class HeadLimits(asyncio.Protocol):
@@ -43,12 +52,18 @@ class HeadLimits(asyncio.Protocol):
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     cycle: Any
+    connections: set[Any]
+    most_connections: int
     _head: asyncio.TimerHandle | None = None
     _head_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._watch()
+        if len(self.connections) > self.most_connections:
+            transport.write(FULL)
+            transport.close()
+        else:
+            self._watch()
 
     def data_received(self, data: bytes) -> None:
         before = self.cycle
@@ -79,19 +94,30 @@ class HeadLimits(asyncio.Protocol):
             self.transport.close()
 
 
-GUARDED: Any = type("GuardedProtocol", (HeadLimits, AutoHTTPProtocol), {})
-"""uvicorn's protocol, on httptools if it is installed, else on h11."""
+def guarded_protocol(most_connections: int) -> Any:
+    """uvicorn's protocol, on httptools if it is installed, else on h11."""
+    bases, limits = (HeadLimits, AutoHTTPProtocol), {"most_connections": most_connections}
+    return type("GuardedProtocol", bases, limits)
 
 
 class HttpServer(uvicorn.Server):
     """A server that stops on SIGTERM or SIGINT, or when `stop` is called."""
 
-    def __init__(self, app: Any, *, grace: float, handle_signals: bool = True) -> None:
+    def __init__(
+        self,
+        app: Any,
+        *,
+        grace: float,
+        handle_signals: bool = True,
+        most_connections: int = MOST_CONNECTIONS,
+    ) -> None:
         logging.getLogger("uvicorn.access").addFilter(without_query)
-        raise_file_limit()
+        files = raise_file_limit()
+        if files is not None:
+            most_connections = min(most_connections, max(files - OTHER_FILES, files // 2))
         config = uvicorn.Config(
             app,
-            http=GUARDED,
+            http=guarded_protocol(most_connections),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -160,11 +186,14 @@ def address(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def raise_file_limit() -> None:
-    """Raise the limit of open files, and so of connections, to what the system allows."""
+def raise_file_limit() -> int | None:
+    """Raise the limit of open files, and so of connections, to what the system allows. The limit;
+    None if it is not known, or there is none."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft < hard:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return None if hard == resource.RLIM_INFINITY else hard
+    return None

@@ -1,4 +1,5 @@
-"""A request's body as JSON, read strictly: anything ambiguous is refused with a clear message.
+"""A request's body, read within limits, and as JSON, read strictly: anything ambiguous is refused
+with a clear message.
 
 Python's own parser accepts NaN, turns large numbers into infinity, accepts duplicate keys and text
 that no database can store, and raises three kinds of errors. A value returned here can be printed,
@@ -11,6 +12,7 @@ import asyncio
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -21,12 +23,36 @@ DEEPEST = 100
 """Maximum depth of nested lists and objects."""
 HALF = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair. The parser joins the halves of a whole one."""
+BUSY = "Too many large bodies of unknown senders arrive at once. Send it again later."
 CLOSE = {"Connection": "close"}
 """For errors after which the rest of the body is not read."""
 
 
-async def read_body(request: Request, *, largest: int, seconds: float) -> bytes:
-    """The bytes of a body. Raises `ApiError` if it is too large, cut off, or too slow."""
+class SharedMemory:
+    """Memory for bodies that are read before their senders are known to be allowed."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def take(self, size: int) -> None:
+        """Raise 503 if so much is not left."""
+        if size > self._left:
+            raise ApiError(503, BUSY, CLOSE | {"Retry-After": "5"})
+        self._left -= size
+
+    def give_back(self, size: int) -> None:
+        self._left += size
+
+
+async def read_body(
+    request: Request,
+    *,
+    largest: int,
+    seconds: float,
+    take: Callable[[int], None] | None = None,
+) -> bytes:
+    """The bytes of a body. Raises `ApiError` if it is too large, cut off, or too slow. `take` is
+    called with the size of what was received, and may raise, too."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > largest:
         raise ApiError(413, f"The body is larger than {largest} bytes.", CLOSE)
@@ -37,6 +63,8 @@ async def read_body(request: Request, *, largest: int, seconds: float) -> bytes:
                 body += part
                 if len(body) > largest:
                     raise ApiError(413, f"The body is larger than {largest} bytes.", CLOSE)
+                if take is not None:
+                    take(len(part))
     except ClientDisconnect:
         raise ApiError(400, "The body was cut off.") from None
     except TimeoutError:

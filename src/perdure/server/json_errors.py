@@ -62,6 +62,18 @@ class ApiError(HTTPException):
         return str(self.detail)
 
 
+HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+"""Of every response of the API that does not say otherwise: browsers neither guess what it is nor
+keep it."""
+
+
+def guarded(response: Response) -> Response:
+    """The response, with the headers that every response has."""
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
+
+
 def json_error(status: int, message: str, headers: Mapping[str, str] | None = None) -> WireResponse:
     return WireResponse({"detail": message}, status, dict(headers or {}))
 
@@ -125,9 +137,9 @@ async def on_http_error(request: Request, error: Any) -> Response:
         message = f"This route takes {allowed}, not {request.method[:20]}."
     else:
         message = error.detail
-    return json_error(error.status_code, message, error.headers)
+    return guarded(json_error(error.status_code, message, error.headers))
 
 
 async def on_failure(request: Request, error: Exception) -> Response:
     """The response for any other exception. Starlette raises it again, and the server logs it."""
-    return json_error(500, FAILED)
+    return guarded(json_error(500, FAILED))

@@ -3,7 +3,8 @@ they also apply in an application that includes `Runtime.router()`.
 
 The caller and the host are checked first (`gate.py`); then the body is read within its limits, if
 the endpoint needs it; every error becomes JSON. An endpoint returns a `Response`, or a plain value,
-which becomes a `WireResponse` without FastAPI's own encoder.
+which becomes a `WireResponse` without FastAPI's own encoder. Every response has the headers of
+`json_errors.HEADERS`.
 
 FastAPI describes the endpoints and, where its own features are used, calls them: in an application
 that includes the router, whose dependencies then count, and while its telemetry is on. Otherwise an
@@ -29,10 +30,12 @@ from perdure.server.context import KEY
 from perdure.server.cors import preflight_method
 from perdure.server.endpoint_arguments import EndpointArguments
 from perdure.server.gate import Gate
-from perdure.server.json_body import parse_json, read_body
-from perdure.server.json_errors import error_response
+from perdure.server.json_body import SharedMemory, parse_json, read_body
+from perdure.server.json_errors import error_response, guarded
 from perdure.server.json_values import WireResponse
 
+PUBLIC_BODY = 16 * 1024
+"""Bytes of a body that are read from anyone."""
 FILES = "fastapi_middleware_astack"
 """Where FastAPI's handler expects a stack for uploaded files. A Starlette application sets none."""
 TELEMETRY = "fastapi.telemetry"
@@ -45,17 +48,51 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class ApiRequest(Request):
-    """A request whose body is read within limits and parsed strictly."""
+    """A request whose body is read within limits and parsed strictly.
+
+    Until its sender is known to be allowed, only a few KiB of a body are its own. More of it is in
+    memory that all such requests share, until the request has ended.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, gate: Gate) -> None:
         super().__init__(scope, receive)
-        self._options = gate.options
+        self.largest, self.seconds = gate.options.max_body, gate.options.body_timeout
+        self._shared: SharedMemory | None = gate.shared_memory
+        self._received = self._taken = 0
+
+    def trust(self) -> None:
+        """Read bodies from now on within the limits of a caller who is allowed."""
+        self.release()
+        self._shared = None
+
+    def release(self) -> None:
+        """Give back the shared memory."""
+        if self._shared is not None:
+            self._shared.give_back(self._taken)
+        self._taken = 0
+
+    def refused(self, response: Response) -> Response:
+        """The response to a request that is not served. A large body that was not read is not read
+        any more: the connection is closed."""
+        length = self.headers.get("content-length", "")
+        is_large = length.isdecimal() and int(length[:20]) > PUBLIC_BODY
+        if not hasattr(self, "_body") and (is_large or "transfer-encoding" in self.headers):
+            response.headers["Connection"] = "close"
+        return response
 
     async def body(self) -> bytes:
         if not hasattr(self, "_body"):
-            limits: Any = {"largest": self._options.max_body, "seconds": self._options.body_timeout}
-            self._body = await read_body(self, **limits)
+            take = None if self._shared is None else self._take
+            self._body = await read_body(
+                self, largest=self.largest, seconds=self.seconds, take=take
+            )
         return self._body
+
+    def _take(self, size: int) -> None:
+        self._received += size
+        if self._shared is not None and self._received > PUBLIC_BODY:
+            self._shared.take(size)
+            self._taken += size
 
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
@@ -95,12 +132,16 @@ class ApiRoute(APIRoute):
         public = (self.openapi_extra or {}).get("security") == []
 
         async def handle_safely(request: Request) -> Response:
+            asked = ApiRequest(request.scope, request.receive, gate)
             try:
-                asked = ApiRequest(request.scope, request.receive, gate)
                 asked.scope[KEY] = await gate.admit(asked, public=public)
-                return await handle(asked)
+                if not public:
+                    asked.trust()
+                return guarded(await handle(asked))
             except Exception as error:
-                return error_response(error, gate.runtime.redact)
+                return asked.refused(guarded(error_response(error, gate.runtime.redact)))
+            finally:
+                asked.release()
 
         return handle_safely
 

@@ -26,7 +26,7 @@ from perdure.server.json_body import parse_json
 from perdure.server.json_errors import ApiError
 from perdure.server.own_api.access import allow_thread
 from perdure.server.own_api.requests import Body, Id, Name, Text, errors
-from perdure.server.webhooks.signatures import BadSignature, verify
+from perdure.server.webhooks.signatures import BadSignature, check_headers, verify
 from perdure.service.webhooks import secrets_of
 
 router = APIRouter(prefix="/perdure", tags=["signals"])
@@ -95,8 +95,9 @@ async def receive_webhook(api: ApiDep, thread_id: Id, name: Name, request: Reque
     secret = api.options.hook_secrets.get(name)
     if secret is None:
         raise ApiError(404, "No secret is set for this name. Pass asgi(hook_secrets={name: ...}).")
-    body = await request.body()
     try:
+        check_headers(request.headers, time.time())
+        body = await request.body()
         id = verify(secrets_of(secret), request.headers, body, time.time())
     except BadSignature as error:
         raise ApiError(401, str(error)) from None

@@ -25,17 +25,19 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
 from starlette.routing import compile_path
 
-from perdure.errors import Error, Unavailable
+from perdure.errors import Error, LinkRefused, NotFound, Unavailable
 from perdure.server.caller import ANYONE, Caller
 from perdure.server.context import Api
 from perdure.server.hosts import is_same_origin
 from perdure.server.json_errors import AWAY, FAILED, ApiError, log_failure, status_of
-from perdure.server.route import FILES, ApiRequest
+from perdure.server.route import FILES, PUBLIC_BODY, ApiRequest
 from perdure.server.ui.page import KEY, PREFIX, Form, Ui, finished
 from perdure.server.ui.signing import Session, Signer
 from perdure.server.ui.site import Site
 
 BROWSER_AGE = timedelta(days=30)
+PUBLIC_SECONDS = 10.0
+"""Seconds in which a form must arrive that anyone may send."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -97,16 +99,19 @@ class PageRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_page(request: Request) -> Response:
-            request = PageRequest(request.scope, request.receive, self.site.gate)
+            asked = PageRequest(request.scope, request.receive, self.site.gate)
             try:
-                await self._admit(request)
+                await self._admit(asked)
                 async with AsyncExitStack() as files:
-                    request.scope.setdefault(FILES, files)
-                    response = await finished(await handle(request))
+                    asked.scope.setdefault(FILES, files)
+                    response = await finished(await handle(asked))
             except SignInFirst:
-                response = self._to_sign_in(request)
+                response = asked.refused(self._to_sign_in(asked))
             except Exception as error:
-                response = await self._error_page(request.scope.get(KEY), error)
+                page = await self._error_page(asked.scope.get(KEY), error)
+                response = asked.refused(page)
+            finally:
+                asked.release()
             ui: Ui | None = request.scope.get(KEY)
             if ui is not None and ui.new_browser and response.media_type == "text/html":
                 signer = await self.site.signer()
@@ -127,15 +132,22 @@ class PageRoute(APIRoute):
         removed = "" if path.startswith(root) else root  # by a proxy
         return f"{removed}{inside}", path.removeprefix(inside)
 
-    async def _admit(self, request: Request) -> None:
+    async def _admit(self, request: PageRequest) -> None:
         """Make the `Ui` of a request, and check a posted form. Raises `SignInFirst`."""
         site, signer = self.site, await self.site.signer()
         gate = site.gate
         is_public = (self.openapi_extra or {}).get("security") == []
         if gate.options.hosts or gate.options.insecure:
             gate.check_host(request)
+        if request.method in SAFE:
+            gate.refuse_cross_site(request, links=True)
         session = signer.read_session(request.cookies.get(session_cookie(signer), ""))
         caller = ANYONE if is_public else await self._viewer(request, session)
+        if not is_public or (request.method not in SAFE and await self._has_link(request)):
+            request.trust()
+        else:
+            request.largest = PUBLIC_BODY
+            request.seconds = min(request.seconds, PUBLIC_SECONDS)
         api = Api(
             site.runtime,
             gate.options,
@@ -166,13 +178,22 @@ class PageRoute(APIRoute):
             raise SignInFirst
         return found
 
+    async def _has_link(self, request: Request) -> bool:
+        """Whether the address has a signed link that opens its question."""
+        runtime, token = self.site.runtime, request.query_params.get("t", "")
+        try:
+            await runtime.journal.arun(runtime.services.links.look(token))
+        except (LinkRefused, NotFound):
+            return False
+        return True
+
     async def _checked_form(
         self, request: Request, signer: Signer, browser: str, identity: str
     ) -> Form:
         """The posted form, if it is one of ours. Raises 403."""
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
         if site not in (None, "same-origin", "none") or (
-            origin is not None and not is_same_origin(origin, request.headers.get("host", ""))
+            origin is not None and not is_same_origin(origin, request)
         ):
             raise ApiError(403, FORGED)
         form = Form.parse(await request.body())

@@ -25,8 +25,8 @@ def sign(keys: Iterable[bytes], id: str, at: int, body: bytes) -> dict[str, str]
     return headers
 
 
-def verify(keys: Iterable[bytes], headers: Mapping[str, str], body: bytes, now: float) -> str:
-    """The id of a request that one of these keys signed. Raises `BadSignature`."""
+def check_headers(headers: Mapping[str, str], now: float) -> None:
+    """Raise `BadSignature` for what needs no body to be refused: no signature, or an old one."""
     id, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     sent = headers.get("webhook-signature", "")
     if not id or not at or not sent:
@@ -37,6 +37,12 @@ def verify(keys: Iterable[bytes], headers: Mapping[str, str], body: bytes, now: 
         raise BadSignature("webhook-timestamp is not a number of seconds.")
     if abs(now - int(at)) > TOLERANCE:
         raise BadSignature(f"webhook-timestamp is more than {TOLERANCE} seconds from now.")
+
+
+def verify(keys: Iterable[bytes], headers: Mapping[str, str], body: bytes, now: float) -> str:
+    """The id of a request that one of these keys signed. Raises `BadSignature`."""
+    check_headers(headers, now)
+    id, at, sent = (headers[f"webhook-{name}"] for name in ("id", "timestamp", "signature"))
     expected = [_signature(key, id, at, body).encode() for key in keys]
     given = [one.encode("utf-8", "replace") for one in sent.split(" ")]
     if not any(hmac.compare_digest(one, other) for one in expected for other in given):
