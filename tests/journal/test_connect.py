@@ -322,10 +322,9 @@ def test_a_role_that_may_not_create_tables_can_use_those_that_are_there(
         connection.execute("DROP ROLE IF EXISTS clerk")
         connection.execute("CREATE ROLE clerk LOGIN")
         connection.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-        for table in ("checkpoints", "values", "writes", "schema"):
-            connection.execute(
-                f"GRANT SELECT, INSERT, UPDATE, DELETE ON perdure_{table} TO clerk".encode()
-            )
+        connection.execute(
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO clerk"
+        )
     journal = connect(postgres_url.replace("postgres@", "clerk@"))
     assert journal.do(add(1)) == [1]
     journal.close()

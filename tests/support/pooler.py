@@ -14,7 +14,7 @@ import struct
 import threading
 from urllib.parse import urlsplit
 
-_CONNECTIONS = 2
+_CONNECTIONS = 3
 """Connections to the server that all clients take turns on."""
 
 

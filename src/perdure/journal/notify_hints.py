@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable
 
 import psycopg
 
+from perdure.journal.postgres_pool import parameters_of
+
 CHANNEL = "perdure"
 LONGEST = 7_900
 """Maximum bytes of a payload; PostgreSQL allows fewer than 8,000."""
@@ -28,7 +30,9 @@ class NotifyHints:
     def __init__(self, url: str, sender: str) -> None:
         self._sender = sender
         self._connection = psycopg.connect(
-            url, autocommit=True, connect_timeout=5, application_name="perdure changes"
+            url,
+            autocommit=True,
+            **parameters_of(url, connect_timeout=5, name="perdure changes"),
         )
         try:
             self._connection.execute(f"LISTEN {CHANNEL}")

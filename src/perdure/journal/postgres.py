@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import psycopg
@@ -34,7 +34,7 @@ from perdure.journal.operation import (
     Statement,
     Transaction,
 )
-from perdure.journal.postgres_errors import Meaning, may_pass, meaning, reason
+from perdure.journal.postgres_errors import GUARD, Meaning, Unfit, may_pass, meaning, reason
 from perdure.journal.postgres_pipeline import Query
 from perdure.journal.postgres_pool import PAUSE, Connection, Pool
 from perdure.journal.sql import render
@@ -51,6 +51,9 @@ FRAGMENTS = {
         "CREATE TRIGGER perdure_events_stay BEFORE UPDATE ON perdure_events "
         "FOR EACH ROW EXECUTE FUNCTION perdure_events_stay()"
     ),
+    # A cast that fails when it is evaluated, and not before, as `concat` is not immutable. A NOT
+    # NULL column would refuse it too, but quote the whole row in the server's log.
+    "refuse": f"CAST(concat('{GUARD}') AS BIGINT)",
     "keep": "FOR KEY SHARE",
     "share": "FOR SHARE",
     "lock": "FOR UPDATE",
@@ -80,10 +83,15 @@ def schema_version(url: str, deadline: float = 30.0) -> int | None:
     """The version of the schema in a database; None: there is none. Creates nothing."""
     pool = Pool(url, size=1, deadline=deadline)
     with _opening(without_password(url)), pool.connect() as connection:
-        try:
-            return version(lambda sql: connection.execute(sql.encode()).fetchall())
-        except errors.UndefinedTable:
-            return None
+        return _version(connection)
+
+
+def _version(connection: Connection) -> int | None:
+    """The version of the schema; None: there is none. An error would be in the server's log."""
+    [[has_schema]] = connection.execute("SELECT to_regclass('perdure_schema') IS NOT NULL")
+    if not has_schema:
+        return None
+    return version(lambda sql: connection.execute(sql.encode()).fetchall())
 
 
 @contextlib.contextmanager
@@ -127,16 +135,30 @@ class Postgres:
             cursor = connection.execute(sql.encode())
             return cursor.fetchall() if cursor.description else []
 
+        if _version(connection) == max(migrations()):  # a role that may not create is enough
+            self._check_privileges(connection)
+            return
         try:
-            if version(execute) == max(
-                migrations()
-            ):  # and a role that may not create tables is enough
-                return
-        except errors.UndefinedTable:
-            pass
-        with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
-            migrate(execute, FRAGMENTS)
+            with connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", [MIGRATION_LOCK])
+                migrate(execute, FRAGMENTS)
+        except errors.InsufficientPrivilege as error:
+            raise Unfit(
+                f"its tables have to be made or changed, and the role may not: {reason(error)}. "
+                "Run `perdure migrate` as the role that owns them"
+            ) from error
+
+    def _check_privileges(self, connection: Connection) -> None:
+        """Raise `Unfit` unless the role may do what the statements do."""
+        needed = sorted(_privileges(sql.decode() for sql, _ in self._sql.values()))
+        missing = connection.execute(
+            "SELECT t, p FROM unnest(%s::text[], %s::text[]) AS n (t, p) "
+            "WHERE NOT COALESCE(has_table_privilege(to_regclass(t), p), false) ORDER BY t, p",
+            [[table for table, _ in needed], [privilege for _, privilege in needed]],
+        ).fetchall()
+        if missing:
+            what = ", ".join(f"{privilege} on {table}" for table, privilege in missing)
+            raise Unfit(f"the role {connection.info.user} lacks {what}. GRANT it")
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
         return self._with_connection(
@@ -269,6 +291,19 @@ _ABANDONED: list[Any] = []
 def _sender() -> str:
     """Who sends a notification: these connections, in this process."""
     return os.urandom(8).hex()
+
+
+def _privileges(statements: Iterable[str]) -> set[tuple[str, str]]:
+    """The tables of statements, each with a privilege that they need on it."""
+    found: set[tuple[str, str]] = set()
+    for sql in statements:
+        for verb, table in re.findall(r"\b(INSERT INTO|UPDATE|DELETE FROM) (perdure_\w+)", sql):
+            found.add((table, verb.split()[0]))
+            if "DO UPDATE" in sql and verb == "INSERT INTO":
+                found.add((table, "UPDATE"))
+        for table in re.findall(r"\b(?<!DELETE )(?:FROM|JOIN) (perdure_\w+)", sql):
+            found.add((table, "SELECT"))
+    return found
 
 
 def _numbered(sql: str) -> tuple[bytes, list[str]]:

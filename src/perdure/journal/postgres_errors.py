@@ -13,6 +13,9 @@ from enum import StrEnum
 
 import psycopg
 
+GUARD = "perdure refuses this batch"
+"""In the message of a guard, in any language: the text that it casts to a number."""
+
 
 class Meaning(StrEnum):
     """What to do about an error."""
@@ -84,17 +87,13 @@ def meaning(error: psycopg.Error, *, of_function: bool = False) -> Meaning:
     if code is None:
         # Without a code it is the connection's end, or psycopg refuses what it is given.
         return Meaning.LOST if isinstance(error, psycopg.OperationalError) else Meaning.MISTAKE
-    if is_guard(error):
+    if code == "22P02" and GUARD in str(error):
         return Meaning.REFUSED
     for length in (5, 3, 2):
         if (found := _BY_CODE.get(code[:length])) is not None:
             at_fault = of_function and not _OF_A_FUNCTION.isdisjoint((code, code[:2]))
             return Meaning.MISTAKE if at_fault else found
     return Meaning.MISTAKE
-
-
-def is_guard(error: psycopg.Error) -> bool:
-    return isinstance(error, psycopg.errors.NotNullViolation)
 
 
 def may_pass(error: psycopg.Error) -> bool:

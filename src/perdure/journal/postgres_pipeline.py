@@ -82,11 +82,11 @@ def _send(
 ) -> Sequence[bool]:
     """Send a statement. For each result that it will have: whether it only prepares."""
     pgconn, prepared, key = connection.pgconn, connection.prepared, (sql, types)
-    name = prepared.get(key)
+    name = prepared.get(key) if connection.prepares else b""
     if name:
         pgconn.send_query_prepared(name, values, formats, _BINARY)
         return (False,)
-    if name is None or len(prepared) > _PREPARED:
+    if name is None or len(prepared) > _PREPARED or not connection.prepares:
         prepared[key] = b""  # the second use prepares it
         pgconn.send_query_params(sql, values, types, formats, _BINARY)
         return (False,)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import threading
 import time
@@ -16,9 +17,11 @@ from collections.abc import Generator, Iterator
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg import IsolationLevel, sql
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
-from perdure.errors import Closed, Unavailable
+from perdure.errors import BadURL, Closed, Unavailable
 from perdure.journal.postgres_errors import Standby, Unfit, reason
 
 T = TypeVar("T")
@@ -30,12 +33,54 @@ PAUSE = 0.1
 # What a new connection is set to, and asked. A batch whose client is gone must not keep its
 # locks, and a server set to acknowledge before it has written is overruled.
 _GREETING = """
-SELECT pg_is_in_recovery(), current_setting('transaction_read_only'),
-       set_config('statement_timeout', %(patience)s, false),
-       set_config('idle_in_transaction_session_timeout', %(patience)s, false),
+SELECT pg_is_in_recovery(), current_setting('transaction_read_only'), pg_backend_pid(),
+       current_setting('server_encoding'), current_setting('client_encoding'),
+       current_setting('search_path'), current_schema(),
+       set_config('statement_timeout',
+         COALESCE(%(statement_timeout)s, current_setting('statement_timeout')), false),
+       set_config('idle_in_transaction_session_timeout',
+         COALESCE(%(idle_in_transaction_session_timeout)s,
+                  current_setting('idle_in_transaction_session_timeout')), false),
        set_config('synchronous_commit', CASE current_setting('synchronous_commit')
          WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)
 """
+
+
+# Run as a prepared statement, it finds itself under psycopg's name, unless a pooler that follows
+# prepared statements gave it another.
+_PROBE = """
+SELECT name /* whether a pooler follows prepared statements */ FROM pg_prepared_statements
+WHERE statement LIKE '%whether a pooler follows prepared statements%'
+"""
+_OURS = "_pg3_"
+_OPTION = re.compile(r"(?:-c\s*|--)([\w.-]+)=((?:\\.|\S)*)")
+OLDEST = 130000
+
+
+def settings_of(url: str) -> dict[str, str]:
+    """The settings that `options` of a URL, or of the environment, asks for."""
+    options = conninfo_to_dict(url).get("options") or os.environ.get("PGOPTIONS", "")
+    found = _OPTION.findall(str(options))
+    return {name.replace("-", "_"): re.sub(r"\\(.)", r"\1", value) for name, value in found}
+
+
+def parameters_of(url: str, *, connect_timeout: int, name: str) -> dict[str, Any]:
+    """What a connection is made with beside its URL. Ours are defaults: what the URL, libpq's
+    environment or a service file says goes first. Only the encoding is ours."""
+    given = conninfo_to_dict(url)
+    encoding = str(given.get("client_encoding") or "UTF8")
+    if encoding.lower().replace("-", "") not in ("utf8", "unicode"):
+        raise BadURL(
+            f"client_encoding={encoding} in the PostgreSQL URL: perdure sends and reads UTF8. "
+            "Leave it out."
+        )
+    ours = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+    if "PGCONNECT_TIMEOUT" not in os.environ:
+        ours["connect_timeout"] = connect_timeout
+    if "service" in given or "PGSERVICE" in os.environ:
+        ours = {}
+    defaults = {key: value for key, value in ours.items() if key not in given}
+    return {**defaults, "fallback_application_name": name, "client_encoding": "UTF8"}
 
 
 class Unreplicated(psycopg.OperationalError):
@@ -50,6 +95,8 @@ class Connection(psycopg.Connection[Any]):
     """Statements that were used on it, by their types: the names of those that are prepared."""
     unreplicated: bool = False
     """Whether a COMMIT returned without its wait for a synchronous standby."""
+    prepares: bool = True
+    """Whether a statement that was prepared on it is there later: not behind some poolers."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -86,6 +133,9 @@ class Pool:
 
     def __init__(self, url: str, *, size: int, deadline: float) -> None:
         self._url, self._size, self._deadline = url, size, deadline
+        timeout = max(2, int(min(deadline, 10)))
+        self._parameters = parameters_of(url, connect_timeout=timeout, name="perdure")
+        self._asked = settings_of(url)
         self._pid = os.getpid()
         self._closed = False
         self._free = threading.BoundedSemaphore(size)
@@ -98,17 +148,16 @@ class Pool:
             self._url,
             autocommit=True,
             prepare_threshold=2,
-            connect_timeout=max(2, int(min(self._deadline, 10))),
-            application_name="perdure",
-            keepalives_idle=10,
-            keepalives_interval=5,
-            keepalives_count=3,
+            **self._parameters,
         )
         try:
             connection.give_up = give_up
             # In ms, and shorter than ours: a server that gives up first says so, and all is known.
-            patience = {"patience": str(int(self._deadline * 800))}
-            [(is_standby, read_only, *_)] = connection.execute(_GREETING, patience).fetchall()
+            patience = str(int(self._deadline * 800))
+            timeouts = ("statement_timeout", "idle_in_transaction_session_timeout")
+            values = {one: None if one in self._asked else patience for one in timeouts}
+            [row] = connection.execute(_GREETING, values).fetchall()
+            is_standby, read_only, pid, server_encoding, encoding, path, schema, *_ = row
             if is_standby:
                 raise Standby(
                     "the server is a standby (a read replica) and accepts no writes until it is "
@@ -119,10 +168,34 @@ class Pool:
                     "it is read-only: default_transaction_read_only is on. Set it to off for the "
                     "role, or use the primary's address"
                 )
+            _check_encoding(server_encoding, encoding)
+            self._check_schema(path, schema)
+            if (version := connection.info.server_version) < OLDEST:
+                raise Unfit(f"PostgreSQL {version // 10000} is too old; perdure needs 13 or newer")
+            connection.isolation_level = IsolationLevel.READ_COMMITTED  # of a psycopg transaction
+            if pid != connection.info.backend_pid and not _follows_prepared(connection):
+                connection.prepares, connection.prepare_threshold = False, None
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _check_schema(self, path: str, schema: str | None) -> None:
+        """Raise `Unfit` unless tables are found, and made, in the schema that was asked for."""
+        asked = self._asked.get("search_path")
+        if asked is not None and _schemas(asked) != _schemas(path):
+            raise Unfit(
+                f"the URL asks for search_path={asked}, and the connection has {path}: a pooler "
+                "leaves `options` out (PgBouncer's ignore_startup_parameters). Set it on the "
+                "server instead, with ALTER ROLE ... IN DATABASE ... SET search_path, and leave it "
+                "out of the URL"
+            )
+        first = _schemas(asked or "$user")[:1]
+        if schema is None or (first not in ([], ["$user"]) and first != [schema]):
+            raise Unfit(
+                f"search_path is {path or 'empty'}, and its first schema does not exist, or the "
+                "role may not use it: CREATE SCHEMA, GRANT USAGE ON SCHEMA, or set another path"
+            )
 
     @contextlib.contextmanager
     def connection(self, give_up: float) -> Iterator[Connection]:
@@ -180,3 +253,36 @@ class Pool:
         self._closed = True
         if self._pid == os.getpid():  # else they are another process's
             self._close_idle()
+
+
+def _check_encoding(server: str, client: str) -> None:
+    if server != "UTF8":
+        raise Unfit(
+            f"its encoding is {server}, and a journal needs UTF8. Make a database for it: CREATE "
+            "DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
+        )
+    if client != "UTF8":
+        raise Unfit(
+            f"client_encoding is {client} though perdure asks for UTF8: a pooler leaves it out. "
+            "Set it there, or with ALTER ROLE ... SET client_encoding"
+        )
+
+
+def _schemas(path: str) -> list[str]:
+    """The names of a search_path."""
+    names = re.findall(r'"((?:[^"]|"")*)"|([^\s,"]+)', path)
+    return [quoted.replace('""', '"') or plain.lower() for quoted, plain in names]
+
+
+def _follows_prepared(connection: Connection) -> bool:
+    """Whether the pooler that this connection goes through gives prepared statements names of its
+    own: only then they are there in the next transaction, which may be on another connection."""
+    try:
+        with connection.transaction():
+            names = [row[0] for row in connection.execute(_PROBE, prepare=True).fetchall()]
+            ours = [name for name in names if name.startswith(_OURS)]
+            for name in ours:  # it would be there for another client of the pooler
+                connection.execute(sql.SQL("DEALLOCATE {}").format(sql.Identifier(name)))
+    except psycopg.errors.DuplicatePreparedStatement:
+        return False
+    return bool(names) and not ours

@@ -6,15 +6,16 @@
 -- that is to use a partial index repeats its condition, such as run_id <> '' of perdure_effects_run.
 --
 -- Fragments, where they differ: {keep} keeps a row from being deleted until commit, {share} from
--- being changed; {lock} locks it, {skip} too, but passes over rows that others locked;
+-- being changed; {lock} locks it, {skip} too, but passes over rows that others locked; {refuse} is a number
+-- that cannot be stored, so a guard that gives it refuses the batch;
 -- {names} is the list in the JSON parameter :names; {clock} is the time; {bytes} is the size of the
 -- database; {identity} says which one it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
 -- in which it ended, {event} the columns of an event that observers get.
 
 -- name: insert_checkpoint
 -- Stores a checkpoint. When it builds on the rows of another one (:base), that one must still
--- be there, and so must the run (:lease_of) whose driver stores it: otherwise the key is NULL and
--- the whole batch is refused.
+-- be there, and so must the run (:lease_of) whose driver stores it: otherwise the whole
+-- batch is refused.
 INSERT INTO perdure_checkpoints
   (thread_id, ns, id, parent_id, run_id, step, created_at, refs, state)
 SELECT CASE WHEN (CAST(:base AS TEXT) IS NULL OR EXISTS (
@@ -22,7 +23,7 @@ SELECT CASE WHEN (CAST(:base AS TEXT) IS NULL OR EXISTS (
          WHERE thread_id = :thread_id AND ns = :ns AND id = :base AND step = :base_step {keep}))
        AND (CAST(:lease_of AS TEXT) IS NULL OR EXISTS (
          SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :lease_of))
-       THEN CAST(:thread_id AS TEXT) END,
+       THEN CAST(:thread_id AS TEXT) ELSE CAST({refuse} AS TEXT) END,
        CAST(:ns AS TEXT), CAST(:id AS TEXT), CAST(:parent_id AS TEXT), CAST(:run_id AS TEXT),
        CAST(:step AS BIGINT), CAST(:created_at AS BIGINT), CAST(:refs AS TEXT), CAST(:state AS {blob})
 WHERE TRUE
@@ -45,7 +46,7 @@ SELECT CASE WHEN CAST(:run_id AS TEXT) IS NULL OR EXISTS (
          SELECT 1 FROM perdure_runs
          WHERE thread_id = :thread_id AND id = :run_id AND token = CAST(:token AS BIGINT)
            AND state = 'running' {share})
-       THEN CAST(:thread_id AS TEXT) END,
+       THEN CAST(:thread_id AS TEXT) ELSE CAST({refuse} AS TEXT) END,
        CAST(:ns AS TEXT), CAST(:checkpoint_id AS TEXT), CAST(:task_id AS TEXT),
        CAST(:stamp AS BIGINT), CAST(:refs AS TEXT), CAST(:body AS {blob})
 WHERE TRUE
@@ -445,7 +446,7 @@ WHERE thread_id = :thread_id AND state NOT IN {ended}
 -- name: refuse_waiting
 -- Refuses the batch if the run that is first on the thread waits: the new one may have to end it.
 INSERT INTO perdure_fence (refused)
-SELECT NULL WHERE 'waiting' = (SELECT state FROM perdure_runs
+SELECT {refuse} WHERE 'waiting' = (SELECT state FROM perdure_runs
                                WHERE thread_id = :thread_id AND state NOT IN {ended}
                                ORDER BY n LIMIT 1);
 
@@ -748,14 +749,14 @@ WHERE worker = :worker AND state = 'running'
 -- name: fence
 -- Refuses the batch unless the lease is still ours.
 INSERT INTO perdure_fence (refused)
-SELECT NULL WHERE NOT EXISTS (
+SELECT {refuse} WHERE NOT EXISTS (
   SELECT 1 FROM perdure_runs
   WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running' {share});
 
 -- name: progress
 -- Counts a step, and refuses the batch unless the lease is still ours.
 UPDATE perdure_runs
-SET token = CASE WHEN token = :token AND state = 'running' THEN token END,
+SET token = CASE WHEN token = :token AND state = 'running' THEN token ELSE {refuse} END,
     attempts = 1, begun = 1, events = events + 1, change = :change, updated_at = :now,
     fingerprint = COALESCE(CAST(:fingerprint AS TEXT), fingerprint),
     labels = COALESCE(CAST(:labels AS {blob}), labels),
@@ -1023,7 +1024,7 @@ RETURNING id;
 -- Refuses the batch unless it answered the question and, if it replaces the setup of the run (:seen), the
 -- run rests and still has that setup.
 INSERT INTO perdure_fence (refused)
-SELECT NULL WHERE NOT EXISTS (
+SELECT {refuse} WHERE NOT EXISTS (
   SELECT 1 FROM perdure_waits AS w JOIN perdure_runs AS r ON r.thread_id = w.thread_id AND r.id = w.run_id
   WHERE w.thread_id = :thread_id AND w.id = :wait_id AND w.change = :change
     AND (CAST(:seen AS {blob}) IS NULL
@@ -1347,9 +1348,9 @@ INSERT INTO perdure_effects
   (scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, digest,
    undo, mark, settled, created_at, updated_at, arguments, unconfirmed)
 VALUES (:scope, :task, :name, :n, :key, :thread_id, :run_id, :checkpoint_id,
-        CASE WHEN :run_id = '' THEN 'open' ELSE (
+        CASE WHEN :run_id = '' THEN 'open' ELSE COALESCE((
           SELECT 'open' FROM perdure_runs AS r WHERE r.thread_id = :thread_id AND r.id = :run_id
-            AND r.token = :token AND r.state = 'running' {share}) END,
+            AND r.token = :token AND r.state = 'running' {share}), CAST({refuse} AS TEXT)) END,
         :intent, 1, :digest, :undo, :mark, 0, :created_at, :created_at, :arguments, :unconfirmed)
 ON CONFLICT DO NOTHING
 RETURNING intent;
@@ -1358,7 +1359,7 @@ RETURNING intent;
 -- Refuses the batch unless this intent is stored, and its call has no outcome: another process may have
 -- stored its own first, or our own batch may have arrived before.
 INSERT INTO perdure_fence (refused)
-SELECT NULL WHERE NOT EXISTS (
+SELECT {refuse} WHERE NOT EXISTS (
   SELECT 1 FROM perdure_effects
   WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent
     AND state = 'open' {lock});
@@ -1424,7 +1425,7 @@ WHERE run_id = :id AND run_id <> '' AND state = 'open' AND mark <> 1;
 -- Counts an event of an effect, and an outcome as progress. Refuses the batch unless the lease is
 -- still ours.
 UPDATE perdure_runs
-SET token = CASE WHEN token = :token AND state = 'running' THEN token END,
+SET token = CASE WHEN token = :token AND state = 'running' THEN token ELSE {refuse} END,
     attempts = CASE WHEN :progress = 1 THEN 1 ELSE attempts END,
     events = events + 1, change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND id = :id;
@@ -2138,7 +2139,7 @@ WHERE assistant_id = :id AND version = :version AND change = :change;
 -- name: same_assistant
 -- Refuses the batch if the version that an assistant's runs use is not the one that was read. 0: it had no row.
 INSERT INTO perdure_fence (refused)
-SELECT NULL WHERE :seen <> COALESCE((SELECT v.change FROM perdure_assistants AS a
+SELECT {refuse} WHERE :seen <> COALESCE((SELECT v.change FROM perdure_assistants AS a
   JOIN perdure_assistant_versions AS v ON v.assistant_id = a.id AND v.version = a.version
   WHERE a.id = :id), 0);
 
@@ -2175,7 +2176,7 @@ SET graph = COALESCE(perdure_thread_records.graph, excluded.graph), updated_at =
 -- name: require_thread
 -- Refuses the batch unless the thread has a record.
 INSERT INTO perdure_fence (refused)
-SELECT NULL WHERE NOT EXISTS (SELECT 1 FROM perdure_thread_records WHERE thread_id = :thread_id);
+SELECT {refuse} WHERE NOT EXISTS (SELECT 1 FROM perdure_thread_records WHERE thread_id = :thread_id);
 
 -- name: insert_thread
 -- Creates the record of a thread, unless it has one.

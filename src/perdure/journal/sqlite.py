@@ -47,6 +47,7 @@ FRAGMENTS = {
         "CREATE TRIGGER perdure_events_stay BEFORE UPDATE ON perdure_events "
         "BEGIN SELECT RAISE(ABORT, 'perdure: an event is never changed'); END"
     ),
+    "refuse": "NULL",
     "keep": "",
     "share": "",
     "lock": "",
