@@ -167,6 +167,7 @@ class Client(ContextManaged):
         self._url, self._given_clock = url, clock
         self.engine = engine
         engine.given_url = None if public_url is None else check_public_url(public_url)
+        engine.failures.redact = self.redact
         engine.observers.attach(engine)
         self._opening = threading.RLock()
         self._services: Services | None = None
@@ -1714,7 +1715,7 @@ class Client(ContextManaged):
 
         `perdure doctor` prints the same.
         """
-        return await self.journal.arun(diagnose(self.url))
+        return await self.journal.arun(diagnose(self.url, self.services.clock.now()))
 
     def redact(self, text: str) -> str:
         """Return the text without the password of the journal's URL.

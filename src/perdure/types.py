@@ -689,6 +689,12 @@ class Schedule:
     """Why the row cannot be read. The other fields are then as stored, or empty."""
     enabled: bool = True
     """Whether it starts runs."""
+    missed: int = 0
+    """How many of its times started no run, because they were too late or their run was refused."""
+    missed_at: datetime | None = None
+    """When it last missed one."""
+    problem: str | None = None
+    """Why it started no run when it was last due. `None` if it did, or was not due yet."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import pytest
 
 from perdure.engine import retention
 from perdure.errors import BadArgument, NotFound
+from perdure.service.failures import Failures
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retention, Run, State
 from tests.support.agents import NOON, chain, checkpoints, driving, opened
@@ -106,7 +107,7 @@ async def test_two_processes_that_sweep_at_once_delete_each_run_once(url: str) -
         await ended(rt, "done", 30)
         clock.advance(31 * DAY)
         now = rt.services.clock.now()
-        sweeps = [retention.RetentionSweep(POLICY) for _ in range(2)]
+        sweeps = [retention.RetentionSweep(POLICY, Failures()) for _ in range(2)]
         journals = rt.journal, other.journal
         while await left(rt):
             await asyncio.gather(

@@ -44,6 +44,9 @@ SCANS = DOCTOR | {
     "datasets": "a list of all datasets",
     "experiments": "a list of all experiments",
     "due_schedules": "schedules are a few rows",
+    "erase_schedules": "as due_schedules",
+    "count_schedules": "as due_schedules",
+    "failing_schedules": "as due_schedules",
     "assistants": "a list of all assistants",
     "threads_by_created": "a page of a list, in the order of its index",
     "threads_by_updated": "a page of a list, in the order of its index",
@@ -60,6 +63,8 @@ SCANS = DOCTOR | {
 """Statements that read a whole table, or a whole partial index."""
 RANGES = {
     "claim": "what is due",
+    "claimable": "what is due",
+    "due_messages": "what is due",
     "next_claimable": "what is due, and what is soon",
     "strangers_due": "what is due",
     "late_graphs": "what is due",

@@ -28,6 +28,7 @@ from perdure.errors import BadArgument, NotFound, UnknownGraph
 from perdure.journal import Op
 from perdure.operations import schedules
 from perdure.operations.schedules import slots
+from perdure.service.failures import Failures
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.times import milliseconds, moment
 from perdure.types import State
@@ -356,7 +357,10 @@ async def test_a_line_changed_while_its_slot_is_started_keeps_its_new_slot(url: 
         await rt.schedule("mine", "agent", cron="0 * * * *", input={"log": []})
         rt.clock.advance(timedelta(minutes=30))
         due = await rt.journal.ado(schedules.due(rt.clock.now()))
-        plan, answer = fire_schedules(rt.services, rt.saver.serializer, ["agent"], due), None
+        plan, answer = (
+            fire_schedules(rt.services, rt.saver.serializer, ["agent"], due, Failures()),
+            None,
+        )
         changed = None
         with contextlib.suppress(StopIteration):
             while isinstance(op := plan.send(answer), Op):

@@ -14,7 +14,7 @@ from perdure.errors import BadArgument
 from perdure.service.views.formatting import utc_time
 from perdure.service.views.terminal_text import printable
 
-HEADERS = ("NAME", "GRAPH", "CRON", "ZONE", "NEXT")
+HEADERS = ("NAME", "GRAPH", "CRON", "ZONE", "NEXT", "MISSED")
 
 
 def schedules(
@@ -99,12 +99,13 @@ def schedules(
                 one.cron,
                 one.timezone,
                 utc_time(one.next_at) if one.enabled else "disabled",
+                str(one.missed),
             )
             for one in found
         ]
         print(format_table(HEADERS, rows, shrinks=(0, 1)))
         for one in found:
-            if one.damaged:
-                print(paint(one_line(one.damaged, 1000), "red"))
+            if one.problem:
+                print(paint(one_line(f"{one.name}: {one.problem}", 1000), "red"))
     else:
         print("There is no schedule.")

@@ -18,8 +18,8 @@ from perdure.effects.invocation import Bound, Caller
 from perdure.effects.record_matching import CallPosition
 from perdure.effects.settlement import Settlement
 from perdure.effects.spec import EffectSpec
-from perdure.errors import EffectHeld, Postponed
-from perdure.journal import Plan
+from perdure.errors import Closed, EffectHeld, Postponed, Unavailable, WriteLost
+from perdure.journal import Plan, Refused
 from perdure.journal.clock import Clock
 from perdure.operations import effects
 from perdure.operations.claims import SegmentEnd
@@ -48,6 +48,8 @@ class Compensations:
                 return _held(str(held), row)
             except Postponed as later:
                 return SegmentEnd(State.PENDING, EventKind.RELEASED, {}, due_at=later.until)
+            except (Unavailable, WriteLost, Closed, Refused):  # the journal's, not the effect's
+                raise
             except Exception as error:
                 why = redact(f"{type(error).__name__}: {error}")
                 return _held(f"effect {row.name!r} could not be undone: {why}", row)

@@ -60,12 +60,12 @@ class Engine(LocalEngine):
         self.run_webhooks = RunWebhooks()
         self.retention = retention
         self._sweeps: list[Sweep] = [
-            ThreadExpiry(lambda thread_id: services().runs.erase(thread_id)),
-            StreamSweep(stream_ttl),
+            ThreadExpiry(lambda thread_id: services().runs.erase(thread_id), self.failures),
+            StreamSweep(stream_ttl, self.failures),
             SizeSampling(lambda: self.journal.capabilities.tells_size),
         ]
         if retention is not None:
-            self._sweeps.append(RetentionSweep(retention))
+            self._sweeps.append(RetentionSweep(retention, self.failures))
         self.store: Any = None
         """The store of graphs that have none of their own: a LangGraph `BaseStore`, or None."""
         self._expected: set[str] = set()
@@ -100,7 +100,7 @@ class Engine(LocalEngine):
     def keeper(self) -> LeaseKeeper:
         with self._opening:
             if self._keeper is None or self._keeper.pid != os.getpid():
-                self._keeper = LeaseKeeper(self.driver, lease=self._lease)
+                self._keeper = LeaseKeeper(self.driver, self.failures, lease=self._lease)
             return self._keeper
 
     @property
@@ -108,7 +108,8 @@ class Engine(LocalEngine):
         with self._opening:
             worker = self.keeper.worker
             if self._presence is None or self._presence.worker != worker:
-                self._presence = Presence(self.journal, self.driver.clock, worker)
+                clock = self.driver.clock
+                self._presence = Presence(self.journal, clock, worker, self.failures)
             return self._presence
 
     def is_dead(self, worker: str) -> bool:
@@ -200,7 +201,7 @@ class Engine(LocalEngine):
         else:
             chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
         self.observers.nudge()  # other processes may have left something to export
-        worker = Worker(driver, keeper, presence, chosen, **limits)
+        worker = Worker(driver, keeper, presence, chosen, self.failures, **limits)
         self._workers.add(worker)
         try:
             self._check_open()  # again: from here on `close` waits for it
@@ -213,9 +214,11 @@ class Engine(LocalEngine):
         if self._closed:
             raise Closed("This runtime is closed. Open it again with setup() or a `with` block.")
 
-    async def _fire_schedules(self, due: Iterable[ScheduleRow]) -> int:
+    async def _fire_schedules(self, due: Sequence[ScheduleRow]) -> int:
         services, graphs = self._get_services(), self.graphs.names
-        return await self.journal.arun(fire_schedules(services, self.serializer, graphs, due))
+        return await self.journal.arun(
+            fire_schedules(services, self.serializer, graphs, due, self.failures)
+        )
 
     def wake(self, *, stopped: bool = False) -> None:
         if stopped and self._keeper is not None:

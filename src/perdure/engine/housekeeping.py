@@ -7,17 +7,16 @@ when idle does one piece of each.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from perdure.journal import Journal
 from perdure.journal.clock import Clock
 from perdure.operations.look import Oldest
+from perdure.service.failures import Failures
 
-log = logging.getLogger("perdure")
-
+DUTY = "Housekeeping"
 AGAIN = 10.0
 """Seconds until a worker asks again whether there is something to delete."""
 
@@ -50,11 +49,13 @@ class Housekeeping:
         sweeps: Iterable[Sweep],
         journal: Journal,
         clock: Clock,
+        failures: Failures,
         swept: Callable[[int], None],
         *,
         once: bool,
     ) -> None:
         self._journal, self._clock, self._swept, self._once = journal, clock, swept, once
+        self._failures = failures
         self._left = list(sweeps)
         self._asked: dict[int, float] = {}
         self.tasks: dict[asyncio.Task[int], Sweep] = {}
@@ -67,7 +68,7 @@ class Housekeeping:
             sweep
             for sweep in self._left
             if id(sweep) not in under_way
-            and (self._once or sweep.is_due)
+            and (self._once or (sweep.is_due and not self._failures.is_resting(DUTY, sweep.what)))
             and time.monotonic() - self._asked.get(id(sweep), float("-inf")) >= AGAIN
         ]
 
@@ -82,15 +83,20 @@ class Housekeeping:
                 self._asked[id(sweep)] = time.monotonic()
             else:
                 work = sweep.tick if self._once else sweep.piece
-                task = asyncio.create_task(work(self._journal, now))
+                task = asyncio.create_task(self._guarded(sweep, work(self._journal, now)))
                 self.tasks[task] = sweep
                 task.add_done_callback(self._done)
 
+    async def _guarded(self, sweep: Sweep, work: Awaitable[int]) -> int:
+        """Do a piece. One that fails keeps no other sweep back."""
+        try:
+            deleted = await work
+        except Exception as error:
+            self._failures.note(error, DUTY, sweep.what)
+            return 0
+        self._failures.clear(DUTY, sweep.what)
+        return deleted
+
     def _done(self, task: asyncio.Task[int]) -> None:
-        sweep, deleted = self.tasks.pop(task), 0
-        if not task.cancelled():
-            if (error := task.exception()) is not None:
-                log.warning("%s failed, and will be tried again: %s", sweep.what, error)
-            else:
-                deleted = task.result()
-        self._swept(deleted)
+        del self.tasks[task]
+        self._swept(0 if task.cancelled() or task.exception() else task.result())

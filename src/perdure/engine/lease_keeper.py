@@ -8,7 +8,6 @@ worker. A driver that does not return in time loses its lease here, and its late
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -19,13 +18,14 @@ from perdure.engine.liveness import ProcessLock
 from perdure.engine.segment_drive import Drive, Ended, StopReason
 from perdure.engine.segment_end import released
 from perdure.engine.segment_start import stopped
-from perdure.errors import Closed, Error, StepTimeout
+from perdure.errors import Closed, StepTimeout
 from perdure.journal.clock import JournalClock, host_time
 from perdure.operations import claims, effects, workers
 from perdure.operations.claims import LeaseRow, LeaseTimes, SegmentEnd, WorkerLeases
 from perdure.operations.effects import report
 from perdure.operations.runs import RunRow
 from perdure.segments.segment import LoopPulse
+from perdure.service.failures import Failures
 from perdure.types import Control
 
 BEAT = 0.25
@@ -33,14 +33,13 @@ BEAT = 0.25
 AGREE = 5.0
 """Seconds after which the keeper asks for the time, if nothing else has."""
 
-log = logging.getLogger("perdure")
-
 
 class LeaseKeeper:
     """The keeper thread of one runtime in one process."""
 
-    def __init__(self, driver: Driver, *, lease: float) -> None:
+    def __init__(self, driver: Driver, failures: Failures, *, lease: float) -> None:
         self._driver, self._clock, self._lease = driver, driver.clock, lease
+        self._failures = failures
         self.beat = min(BEAT, lease / 8)
         self.pause = lease / 4
         """Seconds between two renewals."""
@@ -145,13 +144,10 @@ class LeaseKeeper:
     def _loop(self) -> None:
         while not self._closed:
             try:
-                self._round()
+                with self._failures.guard("Renewing leases"):
+                    self._round()
             except Closed:
                 return
-            except Error as error:
-                log.warning("The journal cannot be reached: %s", error)
-            except Exception:
-                log.exception("Renewing leases failed; it is tried again.")
             with self._changed:
                 if not self._closed:
                     self._changed.wait(self.beat)
@@ -245,16 +241,19 @@ class LeaseKeeper:
         are over by the host's clock, even if the journal's was set back since. `every` is each
         worker that has a lease. Returns whether any worker's runs were made due."""
         journal, host = self._driver.journal, host_time(self._clock)
-        dead = [one.worker for one in every if self._lock.is_dead(one.worker)]
-        for worker in dead:
-            journal.do(claims.expire(worker, self._clock.now()))
-            journal.do(workers.leave(worker))
-            self._lock.remove(worker)
-        late = [one for one in every if host.clock and 0 < one.lease_until <= host.tick]
         now, until, _ = self.times()
-        # Beyond any lease that begins now: the clock was set back. Otherwise it ends by itself.
-        stopped = [one.worker for one in late if one.due_at > until]
-        stopped = [worker for worker in stopped if self._lock.is_alive(worker)]
-        for worker in stopped:
-            journal.do(claims.expire(worker, now, before=host.tick))
-        return bool(dead or stopped)
+        is_changed = False
+        for one in every:
+            with self._failures.guard("Expiring dead workers", one.worker):
+                if self._lock.is_dead(one.worker):
+                    journal.do(claims.expire(one.worker, self._clock.now()))
+                    journal.do(workers.leave(one.worker))
+                    self._lock.remove(one.worker)
+                    is_changed = True
+                # Beyond any lease that begins now: the clock was set back. Otherwise it ends by
+                # itself.
+                is_late = host.clock and 0 < one.lease_until <= host.tick and one.due_at > until
+                if is_late and self._lock.is_alive(one.worker):
+                    journal.do(claims.expire(one.worker, now, before=host.tick))
+                    is_changed = True
+        return is_changed

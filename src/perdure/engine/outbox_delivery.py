@@ -7,22 +7,29 @@ a topic without a free slot are not taken, so a slow receiver holds back only it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from perdure.engine.driver import Driver
+from perdure.errors import Closed, Unavailable, WriteLost
 from perdure.operations import messages
 from perdure.operations.messages import MessageRow
 from perdure.serde.redaction import redact
+from perdure.service.failures import Failures
 from perdure.types import Message
 
 log = logging.getLogger("perdure")
 
+DUTY = "Delivering messages"
+REST = 1.0
+"""Seconds until messages are taken again, if all that are due raise."""
 HANDLER_TIME = 60_000
 """Milliseconds a handler may take before another worker may deliver the same message."""
 
@@ -53,11 +60,17 @@ class Deliveries:
     """The deliveries of one worker. Created in its event loop."""
 
     def __init__(
-        self, driver: Driver, receivers: Mapping[str, Receiver], on_end: Callable[[bool], None]
+        self,
+        driver: Driver,
+        receivers: Mapping[str, Receiver],
+        failures: Failures,
+        on_end: Callable[[bool], None],
     ) -> None:
         """`on_end` is called after each delivery, with whether the message arrived."""
         self._driver, self._receivers, self._on_end = driver, receivers, on_end
+        self._failures = failures
         self._busy: Counter[str] = Counter()
+        self._rests_until = float("-inf")
         self._taking: asyncio.Task[None] | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
         """Deliveries under way, and the task that takes more messages."""
@@ -71,7 +84,8 @@ class Deliveries:
 
     def begin(self) -> None:
         """Take due messages and deliver them in the background."""
-        if self._taking is None:
+        is_resting = self._failures.is_resting(DUTY) or time.monotonic() < self._rests_until
+        if self._taking is None and not is_resting:
             self._taking = self._start(self._take_all())
 
     def _start(self, work: Any) -> asyncio.Task[Any]:
@@ -84,29 +98,59 @@ class Deliveries:
         self.tasks.discard(task)
         if task is self._taking:
             self._taking = None
-        arrived = False
-        if not task.cancelled():
-            if (error := task.exception()) is not None:
-                log.error("Delivering messages failed", exc_info=error)
-            else:
-                arrived = task.result() is True
-        self._on_end(arrived)
+        self._on_end(not (task.cancelled() or task.exception()) and task.result() is True)
 
     async def _take_all(self) -> None:
+        with self._failures.guard(DUTY):
+            await self._take()
+
+    async def _take(self) -> None:
         while free := self.free:
             # At most as many as the fewest free slots, so that no topic can get too many.
             count, now = min(free.values()), self._driver.clock.now()
-            change, op = messages.take(free, now, now + HANDLER_TIME, count)
-            taken = await self._driver.journal.ado(op)
-            for row in taken:
-                self._busy[row.topic] += 1
-                self._start(self._one(change, row))
-            if len(taken) < count:
+            try:
+                taken = await self._take_and_start(free, now, count)
+            except (Unavailable, WriteLost, Closed):
+                raise
+            except Exception:
+                taken = await self._take_each(free, now, count)
+            if taken < count:
                 return
+
+    async def _take_and_start(
+        self, topics: Iterable[str], now: int, count: int, only: str | None = None
+    ) -> int:
+        change, op = messages.take(topics, now, now + HANDLER_TIME, count, only)
+        taken = await self._driver.journal.ado(op)
+        for row in taken:
+            self._busy[row.topic] += 1
+            self._start(self._one(change, row))
+        return len(taken)
+
+    async def _take_each(self, topics: Iterable[str], now: int, count: int) -> int:
+        """Take messages one by one: what one of them raises, it raises alone."""
+        journal, taken = self._driver.journal, 0
+        for thread_id, id in await journal.ado(messages.due(topics, now, count)):
+            if not self._failures.is_resting(DUTY, id):
+                try:
+                    taken += await self._take_and_start(topics, now, 1, id)
+                except (Unavailable, WriteLost, Closed):
+                    raise
+                except Exception as error:
+                    until = now + round(1000 * self._failures.note(error, DUTY, id))
+                    said = type(error).__name__
+                    with contextlib.suppress(Exception):  # then it is due at once
+                        await journal.ado(messages.postpone(thread_id, id, until, said))
+        if not taken:  # what is due cannot even be postponed
+            self._rests_until = time.monotonic() + REST
+        return taken
 
     async def _one(self, change: int, row: MessageRow) -> bool:
         try:
             return await self._deliver(change, row, self._receivers[row.topic])
+        except Exception as error:  # it is delivered again when its reservation is over
+            self._failures.note(error, DUTY, row.id)
+            return False
         finally:
             self._busy[row.topic] -= 1
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 from collections.abc import Iterable
@@ -21,9 +20,8 @@ from perdure.journal import Journal
 from perdure.journal.clock import Clock
 from perdure.operations import workers
 from perdure.operations.workers import WorkerRow
+from perdure.service.failures import Failures
 from perdure.service.workers import beat_of
-
-log = logging.getLogger("perdure")
 
 SOON = 1.0
 """Seconds after which a worker that does not stop when idle announces itself."""
@@ -43,8 +41,9 @@ class Member:
 class Presence:
     """What this process announces: the workers in it share one row, as they share their leases."""
 
-    def __init__(self, journal: Journal, clock: Clock, worker: str) -> None:
+    def __init__(self, journal: Journal, clock: Clock, worker: str, failures: Failures) -> None:
         self._journal, self._clock, self.worker = journal, clock, worker
+        self._failures = failures
         self._members: list[Member] = []
         self._started_at: int | None = None
         """When it was first announced; its row may exist since then."""
@@ -74,11 +73,8 @@ class Presence:
             self._started_at,
             now,
         )
-        try:
+        with self._failures.guard("Announcing this worker"):
             await self._journal.ado(workers.announce(row, is_new=not self.is_announced))
-        except Error as error:
-            log.debug("This worker could not be announced: %s", error)
-        else:
             self.is_announced = True
 
     async def leave(self, member: Member) -> None:

@@ -15,6 +15,7 @@ from perdure.journal import Journal, in_pieces
 from perdure.journal.ids import random_number
 from perdure.operations import runs
 from perdure.operations.look import Oldest
+from perdure.service.failures import Failures
 from perdure.times import FIRST_MS
 from perdure.types import Retention
 
@@ -35,7 +36,8 @@ class RetentionSweep:
 
     what = "Deleting old runs"
 
-    def __init__(self, retention: Retention) -> None:
+    def __init__(self, retention: Retention, failures: Failures) -> None:
+        self._failures = failures
         self._ages = {
             state.value: round(age.total_seconds() * 1000) for state, age in retention.ages.items()
         }
@@ -69,12 +71,13 @@ class RetentionSweep:
         page = await journal.ado(runs.oldest(self._after, before, PAGE))
         deleted, rows = 0, journal.capabilities.delete_count
         for row in page:
-            if self._is_too_old(row, now):
-                if deleted == DELETIONS:
-                    self._rest(PAUSE)
-                    return deleted
-                await journal.arun(in_pieces(runs.delete(row.thread_id, row.id, rows)))
-                deleted += 1
+            with self._failures.guard(self.what, row.id):
+                if self._is_too_old(row, now):
+                    if deleted == DELETIONS:
+                        self._rest(PAUSE)
+                        return deleted
+                    await journal.arun(in_pieces(runs.delete(row.thread_id, row.id, rows)))
+                    deleted += 1
             self._after = (row.created_at, row.id)
         if len(page) < PAGE:
             self._after = (FIRST_MS, "")

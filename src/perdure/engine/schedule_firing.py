@@ -12,49 +12,88 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
-from perdure.errors import UNREADABLE, BadArgument, NotFound, ThreadBusy
+from perdure.errors import BadArgument, Closed, Error, NotFound, ThreadBusy, Unavailable, WriteLost
 from perdure.journal import Plan
 from perdure.operations import schedules, threads
 from perdure.operations.runs import Beside, RunRow
 from perdure.operations.schedules import CRON, ScheduleRow
 from perdure.operations.threads import ThreadContent
 from perdure.serde.serializer import Serializer
+from perdure.service.failures import Failures
 from perdure.service.services import Services
 
 log = logging.getLogger("perdure")
 
+DUTY = "Firing schedules"
 KEPT_FOR = 1.0
 """Minutes from its start after which the thread of a cron's run is erased, once it has ended."""
+
+
+class ThreadGone(NotFound):
+    """The thread of a cron was erased."""
 
 
 def fire_schedules(
     services: Services,
     serializer: Serializer,
     graphs: Collection[str],
-    found: Iterable[ScheduleRow],
+    found: Sequence[ScheduleRow],
+    failures: Failures,
 ) -> Plan[int]:
     """Start a run for each due slot of these schedules, if their graphs are among `graphs`. Returns
-    how many were started."""
+    how many were started. What one of them raises keeps no other back: it is stored in its row, and
+    its slot stays due."""
     now, started = services.clock.now(), 0
+    failures.keep_only(DUTY, {row.name for row in found})
     for row in found:
-        if row.graph not in graphs:
-            continue  # another application's, with other types and keys
+        if row.graph not in graphs:  # another application's, with other types and keys
+            if row.is_overdue(now) and failures.is_news(f"schedule {row.name}"):
+                log.warning("the schedule %r starts no run: %s", row.name, schedules.unstarted(row))
+        elif not failures.is_resting(DUTY, row.name):
+            with failures.guard(DUTY, row.name):
+                started += yield from _fire_or_explain(services, serializer, row)
+    return started
+
+
+def _fire_or_explain(services: Services, serializer: Serializer, row: ScheduleRow) -> Plan[int]:
+    """Fire a schedule. What it raises is stored in its row first."""
+    try:
+        return (yield from _fire(services, serializer, row))
+    except (Closed, Unavailable, WriteLost):
+        raise
+    except Exception as error:
+        said = str(error) if isinstance(error, Error) else type(error).__qualname__
+        problem = serializer.redacted_text(said)
+        if problem != row.problem:
+            yield schedules.move(row, row.next_at, services.clock.now(), problem=problem)
+        raise
+
+
+def _fire(services: Services, serializer: Serializer, row: ScheduleRow) -> Plan[int]:
+    """Start a run for each due slot of one schedule."""
+    setup, started, problem, now = row.load(serializer), 0, None, services.clock.now()
+    due, following, missed = schedules.due_slots(row, now)
+    if missed:
+        problem = (
+            f"{missed} slots from {schedules.key_time(row.next_at)} on were skipped, because they "
+            "were too late: no worker with its graph was running, or catch_up= is too short."
+        )
+        log.warning("the schedule %r: %s", row.name, problem)
+    for slot in due:
         try:
-            setup = row.load(serializer)
-        except UNREADABLE as error:
-            log.warning("the schedule %r cannot be read, so it starts no run: %s", row.name, error)
-            continue
-        due, following = schedules.due_slots(row, now)
-        for slot in due:
-            try:
-                yield from _start(services, serializer, row, setup, schedules.key(row.name, slot))
-                started += 1
-            except (BadArgument, NotFound, ThreadBusy) as error:
-                log.warning("the schedule %r starts no run: %s", row.name, error)
-        yield schedules.move(row, following)
+            yield from _start(services, serializer, row, setup, schedules.key(row.name, slot))
+            started, problem = started + 1, None
+        except ThreadGone as error:  # erased while this cron was made, or by an older version
+            log.warning("the cron %r is deleted: %s", row.name, error)
+            yield schedules.delete(row.name)
+            return started
+        except (BadArgument, NotFound, ThreadBusy) as error:
+            log.warning("the schedule %r starts no run: %s", row.name, error)
+            missed, problem = missed + 1, serializer.redacted_text(str(error))
+    yield schedules.move(row, following, now, missed=missed, problem=problem)
     return started
 
 
@@ -95,7 +134,7 @@ def _start(
         record = threads.require(thread_id, now, **owner)
 
     def refuse() -> NoReturn:
-        raise NotFound("thread", thread_id)
+        raise ThreadGone("thread", thread_id)
 
     strategy = cron["strategy"]
     return (

@@ -13,6 +13,7 @@ from datetime import timedelta
 from perdure.journal import Journal
 from perdure.operations import streams
 from perdure.operations.look import Oldest
+from perdure.service.failures import Failures
 from perdure.times import FIRST_MS
 
 PAGE = 200
@@ -30,7 +31,8 @@ class StreamSweep:
 
     what = "Deleting stream chunks of ended runs"
 
-    def __init__(self, ttl: timedelta) -> None:
+    def __init__(self, ttl: timedelta, failures: Failures) -> None:
+        self._failures = failures
         self._ttl = round(ttl.total_seconds() * 1000)
         self._after: tuple[int, str] = (FIRST_MS, "")
         self._next_at = float("-inf")
@@ -54,13 +56,14 @@ class StreamSweep:
         deletions = 0
         count = min(ROWS, journal.capabilities.delete_count)
         for run in page:
-            while streams.is_over(run) and run.updated_at <= now - self._ttl:
-                if deletions == DELETIONS:
-                    self._rest(PAUSE)
-                    return 0
-                deletions += 1
-                if not await journal.ado(streams.forget(run, count)):
-                    break
+            with self._failures.guard(self.what, run.id):
+                while streams.is_over(run) and run.updated_at <= now - self._ttl:
+                    if deletions == DELETIONS:
+                        self._rest(PAUSE)
+                        return 0
+                    deletions += 1
+                    if not await journal.ado(streams.forget(run, count)):
+                        break
             self._after = (run.created_at, run.id)
         if len(page) < PAGE:
             self._after = (FIRST_MS, "")

@@ -15,6 +15,7 @@ from perdure.errors import WrongState
 from perdure.journal import Journal, Plan
 from perdure.operations import threads
 from perdure.operations.look import Oldest
+from perdure.service.failures import Failures
 
 REST = 30.0
 """Seconds between two searches for expired threads."""
@@ -27,8 +28,8 @@ class ThreadExpiry:
 
     what = "Erasing expired threads"
 
-    def __init__(self, erase: Callable[[str], Plan[object]]) -> None:
-        self._erase = erase
+    def __init__(self, erase: Callable[[str], Plan[object]], failures: Failures) -> None:
+        self._erase, self._failures = erase, failures
         self._next_at = float("-inf")
 
     @property
@@ -41,11 +42,18 @@ class ThreadExpiry:
 
     async def piece(self, journal: Journal, now: int) -> int:
         """Erase some expired threads."""
-        found = await journal.ado(threads.expired(now))
+        failing = self._failures.failing.get(self.what, 0)  # they come first: behind them go on
+        count = threads.EXPIRED + failing
+        found = await journal.ado(threads.expired(now, count))
         for thread_id in found:
-            with contextlib.suppress(WrongState):  # a run has just been started
-                await journal.arun(self._erase(thread_id))
-        self._next_at = time.monotonic() + (PAUSE if len(found) == threads.EXPIRED else REST)
+            if not self._failures.is_resting(self.what, thread_id):
+                with self._failures.guard(self.what, thread_id):
+                    await self._erase_if_idle(journal, thread_id)
+        self._next_at = time.monotonic() + (PAUSE if len(found) == count else REST)
         return 0
+
+    async def _erase_if_idle(self, journal: Journal, thread_id: str) -> None:
+        with contextlib.suppress(WrongState):  # a run has just been started
+            await journal.arun(self._erase(thread_id))
 
     tick = piece

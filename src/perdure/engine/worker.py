@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure.engine.driver import Driver
 from perdure.engine.graphs import Graph
@@ -36,10 +36,12 @@ from perdure.operations.look import Found, look
 from perdure.operations.runs import RunRow
 from perdure.operations.schedules import ScheduleRow
 from perdure.segments.segment import LoopPulse, driving
+from perdure.service.failures import WORKER, Failures
 from perdure.service.views.event_wording import by_words
 from perdure.types import Counts, DrivenBy
 
 log = logging.getLogger("perdure")
+T = TypeVar("T")
 
 SUSPECT_PATIENCE = 10_000
 """Milliseconds a suspect waits for an idle worker before one makes room for it."""
@@ -51,6 +53,8 @@ ALONE = 5.0
 """Seconds a suspect is driven alone, unless it makes progress sooner."""
 END_PATIENCE = 5.0
 """Seconds that closing waits for a worker, beyond its grace."""
+DRIVING = "Driving runs"
+"""The duty whose items are runs."""
 NAMES = {field.name for field in dataclasses.fields(Counts)}
 
 
@@ -75,6 +79,7 @@ class Worker:
         keeper: LeaseKeeper,
         presence: Presence,
         graphs: Mapping[str, Graph],
+        failures: Failures,
         *,
         concurrency: int,
         limit: int | None = None,
@@ -94,14 +99,14 @@ class Worker:
         self._driver, self._keeper, self._clock, self._graphs = driver, keeper, driver.clock, graphs
         self._concurrency, self._limit, self._grace = concurrency, limit, grace
         self._until_idle, self.driven_by = until_idle, driven_by
-        self._presence = presence
+        self._presence, self._failures = presence, failures
         self._member = Member(tuple(graphs), concurrency, until_idle)
         self._schedules = schedules
-        self._deliveries = Deliveries(driver, receivers or {}, self._delivered)
+        self._deliveries = Deliveries(driver, receivers or {}, failures, self._delivered)
         self._sweeps: list[Sweep] = []
         """Of which a piece is done if the last look found something to delete."""
         self._housekeeping = Housekeeping(
-            sweeps, driver.journal, driver.clock, self._pruned, once=until_idle
+            sweeps, driver.journal, driver.clock, failures, self._pruned, once=until_idle
         )
         self._end = None if budget is None else time.monotonic() + budget
         self._counts: Counter[str] = Counter()
@@ -176,20 +181,41 @@ class Worker:
         while not self._draining:
             self._woken.clear()
             claimed, soon_at = 0, None
-            try:
-                found = await self._look_and_prepare()
+            found = await self._do("Looking for work", self._look)
+            if found is not None:
+                if not self._has_looked:
+                    self._has_looked = True
+                    self._failures.clear(WORKER)
+                expired = await self._do("Expiring dead workers", self._expire_dead, found)
+                fired = await self._do("Firing schedules", self._fire, found)
+                if expired or fired:
+                    found = await self._do("Looking for work", self._look) or found
+                claimed = await self._do("Claiming runs", self._claim, found) or 0
                 soon_at = found.soon_at
-                claimed = await self._claim(found)
                 self._deliver(found)
                 self._housekeeping.begin(self._sweeps, found.oldest)
-            except (Unavailable, WriteLost) as error:
-                if self._until_idle and not self._has_looked:
-                    raise  # it has not begun, and is not to stay
-                log.warning("The journal cannot be used now: %s", error)
-                await asyncio.sleep(1.0)
             if self._is_over(claimed):
                 return
             await self._rest(soon_at)
+
+    async def _do(self, duty: str, work: Callable[..., Awaitable[T]], *arguments: Any) -> T | None:
+        """Do a duty of the loop, unless it failed just now. None: it was not done; that ends
+        neither the loop nor the other duties. A worker that stops when idle does not wait: it ends,
+        and raises unless it has worked and the journal became unavailable."""
+        if self._failures.is_resting(duty) and not self._until_idle:
+            return None
+        try:
+            done = await work(*arguments)
+        except Closed:
+            raise
+        except Exception as error:
+            self._failures.note(error, duty)
+            passes = isinstance(error, (Unavailable, WriteLost)) and self._has_looked
+            if self._until_idle and not passes:
+                raise
+            return None
+        self._failures.clear(duty)
+        return done
 
     def _is_over(self, claimed: int) -> bool:
         if self._end is not None and time.monotonic() >= self._end:
@@ -200,17 +226,6 @@ class Worker:
         busy = self._tasks or self._deliveries.tasks or self._housekeeping.tasks
         idle = not claimed and not busy and not self._woken.is_set()
         return self._until_idle and idle
-
-    async def _look_and_prepare(self) -> Found:
-        """What is due, once the runs of dead workers and the slots of schedules are."""
-        found = await self._look()
-        self._has_looked = True
-        changed = await self._expire_dead(found)
-        if found.schedules and self._schedules is not None:
-            started = await self._schedules(found.schedules)
-            self._counts["scheduled"] += started
-            changed = changed or bool(started)
-        return await self._look() if changed else found
 
     async def _look(self) -> Found:
         """One request, whatever is looked for: it is all that an idle worker asks."""
@@ -250,6 +265,14 @@ class Worker:
         others = [one for one in found.workers if one.worker != self._keeper.worker]
         return bool(others) and await asyncio.to_thread(self._keeper.expire_dead, others)
 
+    async def _fire(self, found: Found) -> int:
+        """Start the runs of schedules whose slots are due."""
+        if found.schedules is None or self._schedules is None:
+            return 0
+        started = await self._schedules(found.schedules)
+        self._counts["scheduled"] += started
+        return started
+
     async def _claim(self, found: Found) -> int:
         free = self._concurrency - len(self._tasks)
         if self._limit is not None:
@@ -281,6 +304,41 @@ class Worker:
                 log.warning("runs of %r are due, which is not registered in this worker", name)
 
     async def _claim_up_to(self, count: int, since: int | None, *, suspect: bool = False) -> int:
+        try:
+            return await self._claim_these(count, since, suspect=suspect)
+        except (Unavailable, WriteLost, Closed):
+            raise
+        except Exception:
+            times = self._keeper.times()
+            due = claims.claimable(times, self._graphs, count, suspect=suspect)
+            found = await self._driver.journal.ado(due)
+            if not found:
+                raise
+        claimed = 0
+        for thread_id, run_id in found:  # one by one: what one of them raises, it raises alone
+            if self._failures.is_resting(DRIVING, run_id):
+                continue
+            try:
+                claimed += await self._claim_these(1, since, suspect=suspect, only=run_id)
+            except (Unavailable, WriteLost, Closed):
+                raise
+            except Exception as error:
+                await self._postpone(thread_id, run_id, error)
+        return claimed
+
+    async def _postpone(self, thread_id: str, run_id: str, error: Exception) -> None:
+        """A run that raises at its claim, or at the end of its segment, keeps no other back: it is
+        tried again later, and says why."""
+        pause = self._failures.note(error, DRIVING, run_id)
+        said = str(error) if isinstance(error, Error) else type(error).__qualname__
+        reason = self._driver.serializer.redacted_text(f"it cannot be driven: {said}")
+        until = self._keeper.times().until + round(pause * 1000)
+        with contextlib.suppress(Exception):  # then it is due when its lease ends, or at once
+            await self._driver.journal.ado(claims.postpone(thread_id, run_id, until, reason))
+
+    async def _claim_these(
+        self, count: int, since: int | None, *, suspect: bool, only: str | None = None
+    ) -> int:
         op = claims.claim(
             self._driver.serializer,
             self._keeper.worker,
@@ -290,6 +348,7 @@ class Worker:
             driven=self.driven_by,
             suspect=suspect,
             since=since,
+            only=only,
         )
         claiming = asyncio.create_task(self._driver.journal.ado(op))
         try:
@@ -373,6 +432,10 @@ class Worker:
             pass
         except Unavailable as error:
             log.warning("Run %s is left until its lease ends: %s", row.id, error)
+        except Exception as error:
+            await self._postpone(row.thread_id, row.id, error)
+        else:
+            self._failures.clear(DRIVING, row.id)
         finally:
             self._counts[ended.value] += 1
             extra = {"run_id": row.id}

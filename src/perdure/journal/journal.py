@@ -142,47 +142,58 @@ class Journal:
         return await self.aread_committed(op)
 
     def run(self, plan: Plan[T], *, flush: bool = True) -> T:
-        """Follow a plan, blocking. Without `flush` its reads do not wait for what is queued."""
+        """Follow a plan, blocking. Without `flush` its reads do not wait for what is queued. What a
+        step raises is raised in the plan, at its `yield`."""
         answer: Any = None
+        error: Exception | None = None
         try:
             while True:
-                step = plan.send(answer)
-                answer = None
-                if isinstance(step, float):
-                    time.sleep(step)
-                elif isinstance(step, Poll):
-                    self.pause(step)
-                elif not isinstance(step, Op):
-                    answer = step.run()
-                else:
-                    answer = self.do(step) if flush or step.write else self.read_committed(step)
+                step = plan.send(answer) if error is None else plan.throw(error)
+                answer = error = None
+                try:
+                    if isinstance(step, float):
+                        time.sleep(step)
+                    elif isinstance(step, Poll):
+                        self.pause(step)
+                    elif not isinstance(step, Op):
+                        answer = step.run()
+                    else:
+                        answer = self.do(step) if flush or step.write else self.read_committed(step)
+                except Exception as raised:
+                    error = raised
         except StopIteration as done:
             return cast(T, done.value)
         finally:
+            error = None  # its traceback refers to this frame
             plan.close()  # now, and not when the exception is let go
 
     async def arun(self, plan: Plan[T], *, flush: bool = True) -> T:
-        """Follow a plan without blocking the event loop."""
+        """Like `run`, without blocking the event loop."""
         if self.opened_at is None:
             await self.aopen()  # also because a plan may ask for the time
         answer: Any = None
+        error: Exception | None = None
         try:
             while True:
-                step = plan.send(answer)
-                answer = None
-                if isinstance(step, float):
-                    await asyncio.sleep(step)
-                elif isinstance(step, Poll):
-                    await self.apause(step)
-                elif not isinstance(step, Op):
-                    answer = await step.arun()
-                elif flush or step.write:
-                    answer = await self.ado(step)
-                else:
-                    answer = await self.aread_committed(step)
+                step = plan.send(answer) if error is None else plan.throw(error)
+                answer = error = None
+                try:
+                    if isinstance(step, float):
+                        await asyncio.sleep(step)
+                    elif isinstance(step, Poll):
+                        await self.apause(step)
+                    elif not isinstance(step, Op):
+                        answer = await step.arun()
+                    elif flush or step.write:
+                        answer = await self.ado(step)
+                    else:
+                        answer = await self.aread_committed(step)
+                except Exception as raised:
+                    error = raised
         except StopIteration as done:
             return cast(T, done.value)
         finally:
+            error = None  # its traceback refers to this frame
             plan.close()  # now, and not when the exception is let go
 
     def pause(self, poll: Poll) -> None:

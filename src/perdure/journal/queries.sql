@@ -630,11 +630,12 @@ ORDER BY e.at DESC, e.thread_id DESC, e.run_id DESC, e.n DESC LIMIT :count;
 -- Takes the runs that are due, those whose lease ran out among them. The token is the fence. The
 -- database's clock may have been set: a lease of this host that holds by the host's own clock is not over.
 -- A suspect is one that was left behind twice at the same step: it may have killed its workers,
--- and those it was driven with. It is only taken when asked for.
+-- and those it was driven with. It is only taken when asked for. With :only, that run alone.
 WITH due AS (
   SELECT id FROM perdure_runs
   WHERE due_at <= :now AND graph || '@' || version IN ({names}) AND NOT {held}
     AND :suspect = CASE WHEN state = 'running' AND attempts >= 2 THEN 1 ELSE 0 END
+    AND (CAST(:only AS TEXT) IS NULL OR id = :only)
   ORDER BY due_at LIMIT :count {skip})
 UPDATE perdure_runs
 SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0, {recovered},
@@ -666,6 +667,18 @@ SELECT due_at FROM perdure_runs
 WHERE due_at > :after AND due_at <= :before AND graph || '@' || version IN ({names}) AND NOT {held}
   AND :suspect = CASE WHEN state = 'running' AND attempts >= 2 THEN 1 ELSE 0 END
 ORDER BY due_at LIMIT 1;
+
+-- name: claimable
+-- The runs that `claim` would take.
+SELECT thread_id, id FROM perdure_runs
+WHERE due_at <= :now AND graph || '@' || version IN ({names}) AND NOT {held}
+  AND :suspect = CASE WHEN state = 'running' AND attempts >= 2 THEN 1 ELSE 0 END
+ORDER BY due_at LIMIT :count;
+
+-- name: postpone_run
+-- A run that cannot be claimed, or whose segment cannot be ended: it keeps no other back.
+UPDATE perdure_runs SET due_at = :until, reason = :reason
+WHERE thread_id = :thread_id AND id = :id AND due_at <= :until;
 
 -- name: next_due
 -- When the first run is due, of any graph.
@@ -1596,13 +1609,24 @@ ON CONFLICT DO NOTHING;
 SELECT due_at FROM perdure_outbox WHERE topic IN ({names}) ORDER BY due_at LIMIT 1;
 
 -- name: take_messages
--- Takes messages that are due; no other worker takes them until :until.
+-- Takes messages that are due, or :only one; no other worker takes them until :until.
 WITH due AS (
   SELECT thread_id, id FROM perdure_outbox
-  WHERE due_at <= :now AND topic IN ({names}) ORDER BY due_at, id LIMIT :count {skip})
+  WHERE due_at <= :now AND topic IN ({names}) AND (CAST(:only AS TEXT) IS NULL OR id = :only)
+  ORDER BY due_at, id LIMIT :count {skip})
 UPDATE perdure_outbox SET due_at = :until, attempts = attempts + 1, change = :change
 WHERE (thread_id, id) IN (SELECT thread_id, id FROM due)
 RETURNING thread_id, id, run_id, topic, attempts, sent_at, body;
+
+-- name: due_messages
+-- The messages that `take_messages` would take.
+SELECT thread_id, id FROM perdure_outbox
+WHERE due_at <= :now AND topic IN ({names}) ORDER BY due_at, id LIMIT :count;
+
+-- name: postpone_message
+-- A message that cannot be taken keeps no other back.
+UPDATE perdure_outbox SET due_at = :until, error = :error
+WHERE thread_id = :thread_id AND id = :id AND due_at <= :until;
 
 -- name: taken_messages
 -- Our own key: the messages of one such call.
@@ -1684,9 +1708,9 @@ WHERE thread_id = :thread_id AND run_id = :run_id AND sink = :sink AND ABS(chang
 -- name: put_schedule
 -- Stores a schedule. An unchanged cron line keeps its next slot.
 INSERT INTO perdure_schedules
-  (name, graph, cron, timezone, catch_up, next_at, body, enabled, end_at, created_at, updated_at)
+  (name, graph, cron, timezone, catch_up, next_at, body, enabled, end_at, created_at, updated_at, thread_id)
 VALUES (:name, :graph, :cron, :timezone, :catch_up, :next_at, :body,
-        COALESCE(CAST(:enabled AS INTEGER), 1), :end_at, :created_at, :updated_at)
+        COALESCE(CAST(:enabled AS INTEGER), 1), :end_at, :created_at, :updated_at, :thread_id)
 ON CONFLICT (name) DO UPDATE
 SET next_at = CASE WHEN perdure_schedules.cron = excluded.cron
                     AND perdure_schedules.timezone = excluded.timezone
@@ -1694,7 +1718,8 @@ SET next_at = CASE WHEN perdure_schedules.cron = excluded.cron
     graph = excluded.graph, cron = excluded.cron, timezone = excluded.timezone,
     catch_up = excluded.catch_up, body = excluded.body,
     enabled = COALESCE(CAST(:enabled AS INTEGER), perdure_schedules.enabled),
-    end_at = excluded.end_at, updated_at = excluded.updated_at;
+    end_at = excluded.end_at, updated_at = excluded.updated_at, thread_id = excluded.thread_id,
+    problem = NULL;
 
 -- name: schedule
 SELECT {schedule} FROM perdure_schedules WHERE name = :name;
@@ -1710,8 +1735,11 @@ SELECT {schedule} FROM perdure_schedules
 WHERE next_at <= :now AND enabled = 1 AND (end_at IS NULL OR next_at <= end_at) ORDER BY next_at;
 
 -- name: move_schedule
--- A slot was started, or passed over.
-UPDATE perdure_schedules SET next_at = :next_at WHERE name = :name AND next_at = :slot;
+-- Slots were started or, :missed of them, passed over, or tried without success.
+UPDATE perdure_schedules
+SET next_at = :next_at, missed = missed + :missed, problem = :problem,
+    missed_at = CASE WHEN :missed > 0 THEN CAST(:now AS BIGINT) ELSE missed_at END
+WHERE name = :name AND next_at = :slot;
 
 -- name: enable_schedule
 -- Slots that passed while it was disabled are not started, however late it catches up. Not if it has another
@@ -1891,7 +1919,8 @@ SELECT (SELECT COUNT(*) FROM perdure_runs WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_traces WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_stream WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_threads WHERE thread_id = :thread_id),
-       (SELECT COUNT(*) FROM perdure_thread_records WHERE thread_id = :thread_id);
+       (SELECT COUNT(*) FROM perdure_thread_records WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_schedules WHERE thread_id = :thread_id);
 
 -- name: newest_of_thread
 -- A run of a thread; first one that has not ended.
@@ -1933,6 +1962,9 @@ WHERE thread_id = :thread_id AND id IN (
     SELECT id FROM perdure_outbox WHERE thread_id = :thread_id LIMIT :count)
   AND {no_runs};
 
+-- name: erase_schedules
+DELETE FROM perdure_schedules WHERE thread_id = :thread_id AND {no_runs};
+
 -- name: erase_thread
 -- The last of its rows.
 DELETE FROM perdure_threads
@@ -1950,6 +1982,14 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM perdure_threads WHERE thread_id = :thread
 -- name: count_runs
 -- Unfinished runs by graph and state, for metrics, as the next ones.
 SELECT graph, state, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended} GROUP BY graph, state;
+
+-- name: count_schedules
+-- Missed slots of each graph's schedules, and how many of these fail.
+SELECT graph, SUM(missed), SUM(CASE WHEN {schedule_fails} THEN 1 ELSE 0 END)
+FROM perdure_schedules GROUP BY graph;
+
+-- name: failing_schedules
+SELECT name FROM perdure_schedules WHERE {schedule_fails} ORDER BY name LIMIT :count;
 
 -- name: count_in_state
 -- Runs in a state other than pending, running and done, up to :most; this and the next are for pages.

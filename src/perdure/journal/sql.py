@@ -36,7 +36,12 @@ COMMON = {
     ),
     "schedule": (
         "name, graph, cron, timezone, catch_up, next_at, body, enabled, end_at, created_at, "
-        "updated_at"
+        "updated_at, thread_id, missed, missed_at, problem"
+    ),
+    # A schedule that is to start runs, and has not: its last slots were missed, or nobody fires it.
+    "schedule_fails": (
+        "enabled = 1 AND (problem IS NOT NULL OR next_at <= :late "
+        "AND (end_at IS NULL OR next_at <= end_at))"
     ),
     "event": EVENT,
     "ended": "('done', 'failed', 'cancelled')",

@@ -51,14 +51,19 @@ class JournalGauges:
         """The gauges. None of the journal's before the first use has opened it."""
         families: list[Family] = [_gauge(_INFO, {(perdure.__version__,): 1})]
         engine = self._engine
-        if engine is None or not engine.is_open:
+        if engine is None:
+            return families
+        failing = engine.failures.failing
+        families.append(_gauge(_FAILING, {(duty,): float(n) for duty, n in failing.items()}))
+        if not engine.is_open:
             return families
         families.append(_gauge(_QUEUE, {(): engine.journal.queue_depth}))
         with self._counting:
             try:
                 rest = self._count(engine)
-            except Error as error:
-                log.warning("Metrics of the journal cannot be counted now: %s", error)
+            except Exception as error:  # the other metrics say what is wrong
+                said = error if isinstance(error, Error) else type(error).__qualname__
+                log.warning("Metrics of the journal cannot be counted now: %s", said)
                 return families
             return [*families, *self._families(rest)]
 
@@ -99,6 +104,8 @@ class JournalGauges:
             _gauge(_UNKNOWN, {(name,): float(n) for name, n in rest.unknown.items()}),
             _gauge(_OUTBOX, {(): float(rest.messages)}),
             _gauge(_OUTBOX_AGE, {(): rest.message_age_ms / 1000}),
+            _gauge(_MISSED, {(graph,): float(n) for graph, n in rest.missed.items()}),
+            _gauge(_SCHEDULES, {(graph,): float(n) for graph, n in rest.failing.items()}),
             _gauge(_COUNTING, {(): self._took}),
         ]
         if rest.database_bytes is not None:
@@ -113,6 +120,11 @@ def _gauge(description: Description, series: Mapping[Any, float]) -> Gauge:
 
 
 _INFO = Description("perdure_info", "1, with the version of perdure.", ("version",))
+_FAILING = Description(
+    "perdure_worker_failing",
+    "What a duty of the workers in this process failed at, and tries again.",
+    ("duty",),
+)
 _QUEUE = Description("perdure_journal_queue_depth", "Operations queued, and not committed yet.")
 _RUNS = Description("perdure_runs", "Unfinished runs.", ("graph", "state"))
 _DUE = Description("perdure_runs_due", "Runs that are due, and not claimed.", ("graph",))
@@ -130,6 +142,12 @@ _UNKNOWN = Description(
 )
 _OUTBOX = Description("perdure_outbox_messages", "Messages that are not delivered.")
 _OUTBOX_AGE = Description("perdure_outbox_oldest_seconds", "Age of the oldest of them.", (), "s")
+_MISSED = Description(
+    "perdure_schedule_slots_missed", "Times of schedules that started no run.", ("graph",)
+)
+_SCHEDULES = Description(
+    "perdure_schedules_failing", "Schedules that start no runs although they should.", ("graph",)
+)
 _COUNTING = Description(
     "perdure_journal_counting_seconds", "Time that counting the journal took.", (), "s"
 )
@@ -137,6 +155,7 @@ _BYTES = Description("perdure_database_bytes", "Size of the journal's database."
 
 DESCRIPTIONS = (
     _INFO,
+    _FAILING,
     _QUEUE,
     _RUNS,
     _DUE,
@@ -148,6 +167,8 @@ DESCRIPTIONS = (
     _UNKNOWN,
     _OUTBOX,
     _OUTBOX_AGE,
+    _MISSED,
+    _SCHEDULES,
     _COUNTING,
     _BYTES,
 )

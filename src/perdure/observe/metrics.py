@@ -137,6 +137,9 @@ class Metrics:
                 ("tokens", "Tokens of model calls"),
             )
         }
+        self._failures = counter(
+            "perdure_worker_failures_total", "Failures of workers, by what they did.", ("duty",)
+        )
         self._commit_seconds = histogram(
             "perdure_journal_commit_seconds", "Time of one commit of the journal.", (), "s"
         ).series[()]
@@ -207,6 +210,9 @@ class Metrics:
 
     def collect(self) -> list[Family]:
         """Every metric as it is now. Reads the journal, unless it was counted just now."""
+        if self._engine is not None:
+            totals = self._engine.failures.totals.copy()
+            self._failures.series = {(duty,): float(count) for duty, count in totals.items()}
         return [*self._families, *self._gauges.collect()]
 
     # -- commits: in the thread that commits

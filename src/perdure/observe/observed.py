@@ -9,12 +9,15 @@ from perdure.errors import BadArgument
 from perdure.journal import Journal, Plan
 from perdure.journal.clock import Clock
 from perdure.serde.serializer import Serializer
+from perdure.service.failures import Failures
 
 
 class Observed(Protocol):
     """The engine of a runtime or client: `service.local_engine`."""
 
     serializer: Serializer
+
+    failures: Failures
 
     @property
     def journal(self) -> Journal:

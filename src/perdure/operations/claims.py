@@ -100,8 +100,9 @@ def claim(
     driven: DrivenBy = DrivenBy.WORKER,
     suspect: bool = False,
     since: int | None = None,
+    only: str | None = None,
 ) -> Op[list[RunRow]]:
-    """Claim up to `count` due runs of these graphs.
+    """Claim up to `count` due runs of these graphs, or `only` the run with this id.
 
     With `suspect` only runs whose last workers died, otherwise only the others. `since` is when the
     first of them was due, as far as the caller knows: no statement uses it, but metrics do.
@@ -114,8 +115,25 @@ def claim(
         "suspect": int(suspect),
         "driven": driven.value,
         "since": since,
+        "only": only,
     }
     return _claim("claim", serializer, params, partial(stored_rows.every, RunRow))
+
+
+def claimable(
+    times: LeaseTimes, graphs: Iterable[str], count: int, *, suspect: bool
+) -> Op[list[tuple[str, str]]]:
+    """Thread and id of each run that `claim` would take."""
+    params = {**times.params, "names": json.dumps(sorted(graphs)), "count": count}
+    params["suspect"] = int(suspect)
+    return read_op("claimable", params, lambda rows: [(row[0], row[1]) for row in rows[0]])
+
+
+def postpone(thread_id: str, run_id: str, until: int, reason: str) -> Op[None]:
+    """Try a due run again at `until`, and say why."""
+    params = {"thread_id": thread_id, "id": run_id, "until": until, "reason": reason}
+    statement = Statement("postpone_run", params)
+    return Op(f"postpone {run_id}", [statement], lambda rows: None, write=True)
 
 
 def claim_run(

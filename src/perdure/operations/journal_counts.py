@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from perdure.journal import Op, Row, Statement, with_params
-from perdure.operations import messages
+from perdure.operations import messages, schedules
 from perdure.types import Kind, State
 
 MOST = 1000
@@ -51,6 +51,10 @@ class Rest(NamedTuple):
     message_age_ms: int
     database_bytes: int | None
     """None if the database does not report it."""
+    missed: dict[str, int]
+    """Slots of schedules that started no run, by graph."""
+    failing: dict[str, int]
+    """Schedules that start no runs although they should, by graph."""
 
     @property
     def rows(self) -> int:
@@ -72,9 +76,10 @@ def due(now: int) -> Op[list[GraphDue]]:
 def rest(now: int) -> Op[Rest]:
     """Unfinished runs, open waits, unknown effects, messages, and the size of the database."""
     names = ("count_runs", "count_waits", "count_unknown", "count_messages", "database_bytes")
+    late = {"late": now - schedules.LATE}
 
     def result(rows: Sequence[Sequence[Row]]) -> Rest:
-        runs, waits, unknown, [(messages, oldest)], size = rows
+        runs, waits, unknown, [(messages, oldest)], size, found = rows
         return Rest(
             {(str(graph), str(state)): count for graph, state, count in runs},
             [OpenWaits(str(kind), count, _since(first, now)) for kind, count, first in waits],
@@ -82,9 +87,12 @@ def rest(now: int) -> Op[Rest]:
             messages,
             _since(oldest, now),
             int(size[0][0]) if size and size[0][0] is not None else None,
+            {str(graph): int(missed) for graph, missed, _ in found},
+            {str(graph): int(failing) for graph, _, failing in found},
         )
 
-    return Op("count_rest", [Statement(name, {}) for name in names], result)
+    statements = [*(Statement(name, {}) for name in names), Statement("count_schedules", late)]
+    return Op("count_rest", statements, result)
 
 
 def runs_by_state(most: int) -> Op[dict[State, int]]:
@@ -124,15 +132,20 @@ class Signs(NamedTuple):
     """Messages that are not tried again."""
     database_bytes: int | None
     """None if the database does not report it."""
+    schedules: Sequence[str] = ()
+    """Schedules that start no runs although they should."""
 
 
 def first_signs(now: int) -> Op[Signs]:
     """What needs attention, counted up to `MOST` of each."""
-    params = {"now": now, "never": messages.NEVER, "count": MOST}
-    names = ("count_due_first", "count_unknown_first", "count_late_messages", "count_given_up")
+    params = {"now": now, "never": messages.NEVER, "count": MOST, "late": now - schedules.LATE}
+    names = (
+        *("count_due_first", "count_unknown_first", "count_late_messages", "count_given_up"),
+        "failing_schedules",
+    )
 
     def result(rows: Sequence[Sequence[Row]]) -> Signs:
-        due, [(unknown, since)], [(waiting, late)], [(given_up,)], size = rows
+        due, [(unknown, since)], [(waiting, late)], [(given_up,)], failing, size = rows
         return Signs(
             [GraphDue(str(graph), runs, _since(first, now)) for graph, runs, first in due],
             unknown,
@@ -141,6 +154,7 @@ def first_signs(now: int) -> Op[Signs]:
             _since(late, now),
             given_up,
             int(size[0][0]) if size and size[0][0] is not None else None,
+            [str(name) for (name,) in failing],
         )
 
     statements = [*with_params(params, *names), Statement("database_bytes", {})]

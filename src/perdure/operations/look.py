@@ -44,8 +44,8 @@ class Found(NamedTuple):
     """When the next one is, if that is before the worker looks again."""
     suspect_at: int | None = None
     """Since when a suspect has been due."""
-    schedules: Sequence[ScheduleRow] = ()
-    """Schedules with a slot to start."""
+    schedules: Sequence[ScheduleRow] | None = None
+    """Schedules with a slot to start, if they were asked for."""
     message_at: int | None = None
     """When the first message is due that the worker can deliver."""
     oldest: Oldest = Oldest(None, None)
@@ -86,7 +86,9 @@ def look(
     if topics:
         asked["message_at"] = messages.next_due(topics)
     if oldest:
-        asked["oldest"] = read_op("oldest_kept", {}, lambda rows: Oldest(*rows[0][0]))
+        asked["oldest"] = read_op(
+            "oldest_kept", {}, lambda rows: Oldest(*(as_time([[(at,)]]) for at in rows[0][0]))
+        )
     if worker is not None:
         asked["drain"] = workers.drain_request(worker)
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from perdure.errors import UNREADABLE
-from perdure.journal import NO_PROOF, Op, Row, Statement
+from perdure.journal import NO_PROOF, Op, Row, Statement, read_op
 from perdure.journal.ids import random_number
 from perdure.operations.events import Change
 from perdure.operations.stored_rows import as_time, stored
@@ -126,15 +126,28 @@ def next_due(topics: Iterable[str]) -> Op[int | None]:
 
 
 def take(
-    topics: Iterable[str], now: int, until: int, count: int
+    topics: Iterable[str], now: int, until: int, count: int, only: str | None = None
 ) -> tuple[int, Op[list[MessageRow]]]:
-    """Take messages that are due. The number identifies this taker in `delay`."""
+    """Take messages that are due, or `only` one. The number identifies this taker in `delay`."""
     change = random_number()
-    params = {"names": json.dumps(sorted(topics)), "now": now, "until": until, "count": count}
-    params["change"] = change
+    params: dict[str, Any] = {"names": json.dumps(sorted(topics)), "now": now, "until": until}
+    params |= {"count": count, "change": change, "only": only}
     key = Statement("taken_messages", params)
     op = Op("take_messages", [Statement("take_messages", params)], _messages, write=True, key=key)
     return change, op
+
+
+def due(topics: Iterable[str], now: int, count: int) -> Op[list[tuple[str, str]]]:
+    """Thread and id of each message that `take` would take."""
+    params = {"names": json.dumps(sorted(topics)), "now": now, "count": count}
+    return read_op("due_messages", params, lambda rows: [(row[0], row[1]) for row in rows[0]])
+
+
+def postpone(thread_id: str, message_id: str, until: int, error: str) -> Op[None]:
+    """Try a message that cannot be taken again at `until`, and say why."""
+    params = {"thread_id": thread_id, "id": message_id, "until": until, "error": error}
+    statement = Statement("postpone_message", params)
+    return Op("postpone_message", [statement], lambda _: None, write=True)
 
 
 def delete(row: MessageRow) -> Op[None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
-from itertools import chain
+from itertools import chain, islice, takewhile
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -21,7 +21,7 @@ from perdure.operations import stored_rows
 from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
-from perdure.times import milliseconds, moment
+from perdure.times import maybe_moment, milliseconds, moment
 from perdure.types import Schedule
 
 CRON = "cron"
@@ -29,7 +29,9 @@ CRON = "cron"
 LATE = 60_000
 """Milliseconds a slot may be late before it counts as missed."""
 MAX_CATCH_UP = 1000
-"""Maximum number of slots caught up at once."""
+"""Maximum number of slots caught up, or counted as missed, at once."""
+MOST_OF_PROBLEM = 1000
+"""Characters of a problem that are stored."""
 
 
 class ScheduleRow(NamedTuple):
@@ -47,6 +49,11 @@ class ScheduleRow(NamedTuple):
     """The last time at which it starts a run."""
     created_at: int = 0
     updated_at: int = 0
+    thread_id: str | None = None
+    """The thread of its runs, if they share one."""
+    missed: int = 0
+    missed_at: int | None = None
+    problem: str | None = None
 
     @property
     def place(self) -> Place:
@@ -58,7 +65,7 @@ class ScheduleRow(NamedTuple):
         setup: dict[str, Any] = serializer.loads(self.body, self.place, dict)
         return setup
 
-    def to_schedule(self, serializer: Serializer) -> Schedule:
+    def to_schedule(self, serializer: Serializer, now: int) -> Schedule:
         """A schedule as its users see it. One that cannot be read has `damaged`."""
         damaged = None
         try:
@@ -67,8 +74,41 @@ class ScheduleRow(NamedTuple):
             damaged = str(error)
         next_at = moment(self.next_at)
         return Schedule(
-            self.name, self.graph, self.cron, self.timezone, next_at, damaged, bool(self.enabled)
+            self.name,
+            self.graph,
+            self.cron,
+            self.timezone,
+            next_at,
+            damaged,
+            bool(self.enabled),
+            self.missed,
+            maybe_moment(self.missed_at),
+            damaged or self.problem or (unstarted(self) if self.is_overdue(now) else None),
         )
+
+    def is_overdue(self, now: int) -> bool:
+        """Whether its slot has been due for longer than a worker needs to start it."""
+        is_over = self.end_at is not None and self.next_at > self.end_at
+        return bool(self.enabled) and not is_over and self.next_at <= now - LATE
+
+
+class DueSlots(NamedTuple):
+    """What to do about a schedule now."""
+
+    due: list[int]
+    """The slots to start."""
+    following: int
+    """The slot after them."""
+    missed: int
+    """How many slots are too late to be started, counted up to `MAX_CATCH_UP`."""
+
+
+def unstarted(row: ScheduleRow) -> str:
+    """Why an overdue schedule starts nothing, as far as its row tells."""
+    return (
+        f"It was due at {key_time(row.next_at)}, and no worker has started it: none is running "
+        f"that has registered the graph {row.graph!r}."
+    )
 
 
 def slots(cron: str, timezone: str, after: int) -> Iterator[int]:
@@ -94,11 +134,16 @@ def next_slot(cron: str, timezone: str, after: int) -> int:
     raise BadArgument(f"The cron line {cron!r} has no next time.")
 
 
-def due_slots(row: ScheduleRow, now: int) -> tuple[list[int], int]:
-    """The slots of a schedule to start now, and the slot after them."""
+def due_slots(row: ScheduleRow, now: int) -> DueSlots:
+    """The slots of a schedule to start now, the slot after them, and how many are too late."""
     due, following = [], row.next_at
     late = LATE if row.catch_up is None else row.catch_up
-    # Slots too old to be caught up need not be enumerated.
+    until = now - late if row.end_at is None else min(now - late, row.end_at + 1)
+    missed = 0
+    if row.next_at < until:
+        passed = takewhile(lambda slot: slot < until, slots(row.cron, row.timezone, row.next_at))
+        missed = 1 + sum(1 for _ in islice(passed, MAX_CATCH_UP - 1))
+    # Slots too old to be caught up are not all enumerated.
     later = slots(row.cron, row.timezone, max(row.next_at, now - late - 1))
     for slot in chain([row.next_at], (slot for slot in later if slot > row.next_at)):
         if slot > now:
@@ -106,12 +151,18 @@ def due_slots(row: ScheduleRow, now: int) -> tuple[list[int], int]:
             break
         if slot >= now - late and (row.end_at is None or slot <= row.end_at):
             due.append(slot)
-    return due[-MAX_CATCH_UP:], following
+    missed = min(MAX_CATCH_UP, missed + len(due[:-MAX_CATCH_UP]))
+    return DueSlots(due[-MAX_CATCH_UP:], following, missed)
 
 
 def key(name: str, slot: int) -> str:
     """The key of a slot's run."""
-    return f"{name}@{moment(slot):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{name}@{key_time(slot)}"
+
+
+def key_time(slot: int) -> str:
+    """The time of a slot in the key of its run."""
+    return f"{moment(slot):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def lateness(catch_up: bool | timedelta) -> int | None:
@@ -149,9 +200,19 @@ def due(now: int) -> Op[list[ScheduleRow]]:
     return read_op("due_schedules", {"now": now}, _rows)
 
 
-def move(row: ScheduleRow, following: int) -> Op[None]:
-    """Note that the slots before `following` were started or skipped."""
-    params = {"name": row.name, "slot": row.next_at, "next_at": following}
+def failing(now: int, count: int) -> Op[list[str]]:
+    """The names of schedules that start no runs although they should."""
+    params = {"late": now - LATE, "count": count}
+    return read_op("failing_schedules", params, lambda rows: [str(name) for (name,) in rows[0]])
+
+
+def move(
+    row: ScheduleRow, following: int, now: int, *, missed: int = 0, problem: str | None = None
+) -> Op[None]:
+    """Note that the slots before `following` were started or, as many as `missed`, were not, and
+    why: `problem`. If `following` is the slot itself, it stays due."""
+    params: dict[str, Any] = {"name": row.name, "slot": row.next_at, "next_at": following}
+    params |= {"now": now, "missed": missed, "problem": problem and problem[:MOST_OF_PROBLEM]}
     return Op("move_schedule", [Statement("move_schedule", params)], lambda rows: None, write=True)
 
 

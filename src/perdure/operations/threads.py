@@ -279,8 +279,8 @@ def questions(thread_ids: Iterable[str]) -> Op[set[tuple[str, str]]]:
     )
 
 
-def expired(now: int) -> Op[list[str]]:
+def expired(now: int, count: int) -> Op[list[str]]:
     """Some expired threads without an unfinished run, oldest expiry first. A thread whose run has
     just ended is kept a little longer, because its callers may come back."""
-    params = {"now": now, "recent": now - JUST_ENDED, "count": EXPIRED}
+    params = {"now": now, "recent": now - JUST_ENDED, "count": count}
     return read_op("expired_threads", params, lambda rows: [row[0] for row in rows[0]])

@@ -1,4 +1,4 @@
-"""`GET /ok`: whether the journal answers.
+"""`GET /ok`: whether the journal answers, and the worker in this process does its work.
 
 Anyone may ask, so the response says nothing else. The reason for a failure names hosts, databases
 and roles: it is logged, and sent only to a request with the secret of `/cron/tick`.
@@ -21,10 +21,11 @@ log = logging.getLogger("perdure")
 PING_TIMEOUT = 5.0
 """Seconds the journal has to answer."""
 NO_ANSWER = "The journal does not answer."
+NO_WORK = "The worker in this process keeps failing; its log says why."
 
 
 class Health:
-    """Whether the journal answers. Concurrent requests share one ping."""
+    """Whether the process is healthy. Concurrent requests share one ping."""
 
     def __init__(self, client: Client, secret: CronSecret) -> None:
         self._client, self._secret = client, secret
@@ -32,15 +33,17 @@ class Health:
         self._logged: str | None = None
 
     async def get(self, request: Request) -> Response:
-        """Whether the journal answers."""
-        why = await self._find_fault()
+        """Whether the journal answers, and the worker works."""
+        why, said = await self._find_fault(), NO_ANSWER
+        if why is None and (why := self._client.engine.failures.alarm) is not None:
+            said = NO_WORK
         if why != self._logged:  # log each change once
-            log.warning("GET /ok: %s", why or "the journal answers again.")
+            log.warning("GET /ok: %s", why or "all is well again.")
             self._logged = why
         if why is None:
             return WireResponse({"ok": True})
         known = self._secret.is_sent_by(request)
-        return WireResponse({"ok": False, "detail": why if known else NO_ANSWER}, 503)
+        return WireResponse({"ok": False, "detail": why if known else said}, 503)
 
     async def _find_fault(self) -> str | None:
         """Why the journal does not answer, without its password. None if it does."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from perdure.client import Client
 from perdure.errors import Unavailable
-from perdure.server.json_errors import log_failure
+from perdure.service.failures import WORKER
 
 log = logging.getLogger("perdure")
 
@@ -65,7 +65,7 @@ class SharedLifespan:
                 await self._work(stop)
                 return
             except Exception as error:
-                log_failure("The worker", error, self._client.redact)
+                self._client.engine.failures.note(error, WORKER)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RESTART_AFTER):
                     await stop.wait()

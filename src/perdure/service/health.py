@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perdure.journal import Plan
+from perdure.operations import schedules
 from perdure.operations.invariants import INVARIANTS, Violation, examine, remarks
 from perdure.serde import redaction
 from perdure.serde.redaction import secrets_in
+
+MOST_SCHEDULES = 100
+"""Maximum number of failing schedules that a diagnosis names."""
 
 
 @dataclass(frozen=True)
@@ -19,13 +23,15 @@ class Diagnosis:
     checked: int
     """Number of invariants that were checked."""
     remarks: tuple[str, ...]
-    """Advice about the database itself."""
+    """Advice about the database itself, and schedules that start no runs."""
 
 
-def diagnose(url: str) -> Plan[Diagnosis]:
+def diagnose(url: str, now: int) -> Plan[Diagnosis]:
     """Check every invariant of the journal at `url`, from one snapshot."""
     findings: list[Violation] = yield examine()
-    return Diagnosis(tuple(findings), len(INVARIANTS), tuple(remarks(url)))
+    failing: list[str] = yield schedules.failing(now, MOST_SCHEDULES)
+    said = [f"The schedule {name!r} starts no runs: see `perdure schedules`." for name in failing]
+    return Diagnosis(tuple(findings), len(INVARIANTS), (*remarks(url), *said))
 
 
 def redact(text: str, url: str) -> str:

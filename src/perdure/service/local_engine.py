@@ -11,6 +11,7 @@ from perdure.journal.clock import Clock
 from perdure.journal.names import check_text
 from perdure.observe.observers import Observers
 from perdure.serde.serializer import Serializer
+from perdure.service.failures import Failures
 from perdure.service.public_addresses import EVERYWHERE
 from perdure.service.public_url import PublicUrl
 from perdure.service.webhooks import topic_of_url
@@ -33,6 +34,8 @@ class LocalEngine:
         self.serializer, self.observers = serializer, observers
         self._url, self._get_clock = url, clock
         self._opening = threading.RLock()
+        self.failures = Failures()
+        """What keeps failing in this process."""
         self._journal: Journal | None = None
         self._closed = False
         self.given_url: str | None = None

@@ -35,7 +35,7 @@ class ScheduleService:
         row = yield from self.store(
             graph, setup, name=name, cron=cron, timezone=timezone, catch_up=catch_up
         )
-        return row.to_schedule(self._serializer)
+        return row.to_schedule(self._serializer, self._clock.now())
 
     def store(
         self,
@@ -48,14 +48,17 @@ class ScheduleService:
         catch_up: bool | timedelta = False,
         enabled: bool | None = None,
         end_at: int | None = None,
+        thread_id: str | None = None,
     ) -> Plan[ScheduleRow]:
         """The same, as it is stored. One that is not `enabled` starts nothing; None leaves that as
         it is, so that an application that stores its schedules when it starts enables none that a
-        person disabled. After `end_at`, in milliseconds, none starts anything."""
+        person disabled. After `end_at`, in milliseconds, none starts anything. With a `thread_id`
+        it is deleted when that thread is erased."""
         setup, now = {**setup, "version": graph[1]}, self._clock.now()
         next_at = schedules.next_slot(cron, timezone, now)
         late = schedules.lateness(catch_up)
-        row = ScheduleRow(name, graph[0], cron, timezone, late, next_at, b"", 1, end_at, now, now)
+        at = (end_at, now, now, thread_id)
+        row = ScheduleRow(name, graph[0], cron, timezone, late, next_at, b"", 1, *at)
         redacted = redacted_setup(self._serializer, setup)
         body = self._serializer.dumps(redacted, row.place, "schedule", own=True)
         yield schedules.put(row._replace(body=body), enabled)
@@ -75,7 +78,7 @@ class ScheduleService:
     def all(self) -> Plan[list[Schedule]]:
         """Every schedule, by name."""
         rows: list[ScheduleRow] = yield schedules.every()
-        return [row.to_schedule(self._serializer) for row in rows]
+        return [row.to_schedule(self._serializer, self._clock.now()) for row in rows]
 
     def page(self, after: str, count: int) -> Plan[list[ScheduleRow]]:
         """The schedules after a name, by name, as stored."""
@@ -89,7 +92,7 @@ class ScheduleService:
             yield schedules.enable(row, enabled, self._clock.now())
             before, row = row, (yield from self.find(name))
             if row is None or (row.cron, row.timezone) == (before.cron, before.timezone):
-                return (row or before).to_schedule(self._serializer)
+                return (row or before).to_schedule(self._serializer, self._clock.now())
         raise NotFound("schedule", name)
 
     def delete(self, name: str) -> Plan[None]:

@@ -182,6 +182,7 @@ async def _store(
             timezone=body.timezone or "UTC",
             enabled=body.enabled,
             end_at=end,
+            thread_id=thread_id,
         )
     )
     return _shown(runtime.engine.serializer, row)

@@ -62,6 +62,7 @@ async def _facts(ui: Ui) -> HealthFacts:
         _count(await rt.workers()),
         [(one.at, one.bytes) for one in sizes],
         rt.retention,
+        rt.engine.failures.failing,
     )
 
 

@@ -18,7 +18,7 @@ from perdure.server.ui.change_log import note_change
 from perdure.server.ui.lists import PAGE, require_every_thread
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.service.views.upcoming import cron_words, upcoming
-from perdure.times import moment
+from perdure.times import milliseconds, moment
 
 router = ui_router()
 
@@ -103,7 +103,7 @@ async def _find(ui: Ui, name: str) -> ScheduleRow:
 
 def _shown(ui: Ui, row: ScheduleRow, count: int = 10) -> dict[str, Any]:
     """The template variables of a schedule."""
-    schedule = row.to_schedule(ui.runtime.engine.serializer)
+    schedule = row.to_schedule(ui.runtime.engine.serializer, milliseconds(ui.now))
     times = upcoming(row, ui.now, ui.zone, count)
     return {
         "name": row.name,
@@ -117,6 +117,9 @@ def _shown(ui: Ui, row: ScheduleRow, count: int = 10) -> dict[str, Any]:
         "ended": not times and not schedule.damaged,
         "end_at": None if row.end_at is None else moment(row.end_at),
         "damaged": schedule.damaged,
+        "problem": None if schedule.damaged else schedule.problem,
+        "missed": schedule.missed,
+        "missed_at": schedule.missed_at,
         "times": times,
     }
 

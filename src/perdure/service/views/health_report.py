@@ -54,6 +54,8 @@ class HealthFacts:
     sizes: Sequence[tuple[datetime, int]] = ()
     """Samples of the size of the database, oldest first."""
     retention: Retention | None = None
+    failing: Mapping[str, int] = field(default_factory=dict)
+    """What the worker in this process fails at, and at how many items."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ def health_report(facts: HealthFacts) -> HealthReport:
         sign
         for sign in (
             _workers(facts),
+            _failing(facts),
             _due(facts),
+            _schedules(facts),
             _questions(facts),
             _held(facts),
             _unknown(facts),
@@ -117,6 +121,24 @@ def _workers(facts: HealthFacts) -> Sign | None:
     if not workers.alive:
         tone, note = "bad", "no worker is alive: runs continue when one starts, or with ticks"
     return Sign("Workers", str(workers.alive), note, tone, "/workers")
+
+
+def _failing(facts: HealthFacts) -> Sign | None:
+    """The worker in this process; None if it works."""
+    if not facts.failing:
+        return None
+    note = f"failed in this process, and tried again: {', '.join(facts.failing).lower()}"
+    return Sign("Worker loop", counted(sum(facts.failing.values())), note, "bad", "/workers")
+
+
+def _schedules(facts: HealthFacts) -> Sign | None:
+    """Schedules that start no runs; None if all do."""
+    names = facts.signs.schedules
+    if not names:
+        return None
+    more = f" and {counted(len(names) - 3)} more" if len(names) > 3 else ""
+    note = f"started no run when last due: {', '.join(names[:3])}{more}"
+    return Sign("Schedules", counted(len(names)), note, "warn", "/schedules")
 
 
 def _due(facts: HealthFacts) -> Sign:
