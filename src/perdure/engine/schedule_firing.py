@@ -11,6 +11,7 @@ A schedule that was made over HTTP has more to say about its runs, in the part `
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
@@ -28,6 +29,8 @@ from perdure.service.services import Services
 log = logging.getLogger("perdure")
 
 DUTY = "Firing schedules"
+PIECE = 1.0
+"""Seconds for which a worker fires schedules before it goes on with its other duties."""
 KEPT_FOR = 1.0
 """Minutes from its start after which the thread of a cron's run is erased, once it has ended."""
 
@@ -46,12 +49,14 @@ def fire_schedules(
     """Start a run for each due slot of these schedules, if their graphs are among `graphs`. Returns
     how many were started. What one of them raises keeps no other back: it is stored in its row, and
     its slot stays due."""
-    now, started = services.clock.now(), 0
+    now, started, until = services.clock.now(), 0, time.monotonic() + PIECE
     failures.keep_only(DUTY, {row.name for row in found})
     for row in found:
         if row.graph not in graphs:  # another application's, with other types and keys
             if row.is_overdue(now) and failures.is_news(f"schedule {row.name}"):
                 log.warning("the schedule %r starts no run: %s", row.name, schedules.unstarted(row))
+        elif time.monotonic() > until:
+            break  # they are still due, and first in the next look: claims go on meanwhile
         elif not failures.is_resting(DUTY, row.name):
             with failures.guard(DUTY, row.name):
                 started += yield from _fire_or_explain(services, serializer, row)

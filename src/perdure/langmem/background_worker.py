@@ -19,10 +19,12 @@ from perdure.journal import Poll
 from perdure.langmem.reflection_future import Reflection
 from perdure.operations import runs
 from perdure.runtime import Runtime
+from perdure.service.failures import WORKER
 from perdure.types import ENDED, State
 
 log = logging.getLogger("perdure")
 
+SETTLING = "Settling reflections"
 POLL_FUTURES = 0.05
 """Seconds between two looks at reflections whose futures are held, if this process commits."""
 GRACE = timedelta(seconds=0.2)
@@ -38,6 +40,7 @@ class BackgroundWorker:
 
     def __init__(self, runtime: Runtime, graph: str, concurrency: int) -> None:
         self._runtime, self._graph, self._concurrency = runtime, graph, concurrency
+        self._failures = runtime.engine.failures
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         # Without the context of a node that submits: its callbacks and tags are not a reflection's.
@@ -126,7 +129,7 @@ class BackgroundWorker:
                 except Exception as error:
                     if _is_exit(error):
                         return
-                    log.exception("The worker of %r failed; it starts again in 1 s.", self._graph)
+                    self._failures.note(error, WORKER)
                     await asyncio.sleep(1.0)
         finally:
             self._stopping = True
@@ -143,11 +146,11 @@ class BackgroundWorker:
         while True:
             await self._runtime.journal.apause(poll)
             try:
-                await self._settle_due()
+                with self._failures.guard(SETTLING):
+                    await self._settle_due()
             except Closed:
                 return
-            except Error as error:
-                log.warning("Cannot read how reflections ended; tried again in 1 s: %s", error)
+            if self._failures.is_resting(SETTLING):
                 await asyncio.sleep(1.0)
 
     async def _settle_due(self) -> None:
@@ -163,13 +166,14 @@ class BackgroundWorker:
         ids = [future.id for future in futures]
         rows = {row.id: row for row in await self._runtime.journal.ado(runs.find_all(ids))}
         for future in futures:
-            try:
-                if future.id not in rows:
-                    raise NotFound("reflection", future.id)
-                if rows[future.id].state in (*ENDED, State.HELD):
-                    future.settle(await self._runtime.get(future.id))
-            except NotFound as error:  # pruned
-                future.abandon(error)
+            with self._failures.guard(SETTLING, future.id):
+                try:
+                    if future.id not in rows:
+                        raise NotFound("reflection", future.id)
+                    if rows[future.id].state in (*ENDED, State.HELD):
+                        future.settle(await self._runtime.get(future.id))
+                except NotFound as error:  # pruned
+                    future.abandon(error)
 
 
 def _is_exit(error: Exception) -> bool:

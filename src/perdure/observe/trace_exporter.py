@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
-from perdure.errors import Closed, Error, Unavailable, WriteLost
+from perdure.errors import Closed, Unavailable, WriteLost
 from perdure.journal import Op
 from perdure.observe.observed import Observed, check_is_new
 from perdure.observe.trace_fold import ScoredSpans, Span, TraceFold, is_about_a_part
@@ -24,6 +24,7 @@ from perdure.types import Event
 
 log = logging.getLogger("perdure")
 
+EXPORTING = "Exporting traces"
 RUNS = 25
 """Runs taken at once."""
 EVENTS = 1000
@@ -151,10 +152,12 @@ class TraceExporter:
                 while self.export_due():
                     pass
                 self._sink.give([])
-            except Error as error:
-                log.debug("Traces cannot be exported now: %s", error)
-            except Exception:
-                log.exception("Exporting traces failed.")
+            except Closed:
+                pass
+            except Exception as error:
+                self._engine.failures.note(error, EXPORTING, self._sink.name)
+            else:
+                self._engine.failures.clear(EXPORTING, self._sink.name)
             if closing:
                 return
 

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from perdure.errors import Error
 from perdure.journal import Journal
 from perdure.operations.live import Glance, glance, new_ids
 
@@ -146,7 +145,7 @@ class LiveFeed:
     async def _look(self, has_looked: asyncio.Event) -> None:
         before: Glance | None = None
         while True:
-            with contextlib.suppress(Error):  # an unavailable journal ends no tab
+            with contextlib.suppress(Exception):  # its next request says what is wrong
                 now: Glance = await self._journal.ado(glance(self._followed))
                 if before is not None:
                     self._give(_difference(before, now))
