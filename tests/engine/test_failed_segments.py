@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from langgraph.graph import START, StateGraph
+from langgraph.types import Command
 
 from perdure.errors import WrongState
 from perdure.runtime import Runtime
@@ -47,6 +48,23 @@ SOON = timedelta(seconds=0.5)
 AT_ONCE = Retry(attempts=3, first=timedelta(0))
 
 # -- retry
+
+
+async def test_a_step_that_was_made_but_not_stored_counts_as_an_attempt(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The door refuses this command. A journal of an earlier version may have it."""
+    monkeypatch.setattr("perdure.service.runs.check_command", lambda input: None)
+    clock = Clock()
+    async with Runtime(sqlite_url, clock=clock) as rt:
+        rt.register(chain(echo), name="odd", retry=AT_ONCE)
+        run = await rt.start("odd", Command(update={"__pregel_tasks": [1]}), thread_id="t")
+        for _ in range(6):
+            await rt.work(until_idle=True)
+            clock.advance(HOUR)
+        failures = [one for one in await rt.events(run.id) if one.kind == "failed"]
+        assert [one.data["attempts"] for one in failures] == [1, 2, 3]
+        assert (await rt.get(run.id)).state is State.FAILED
 
 
 @pytest.fixture

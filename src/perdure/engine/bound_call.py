@@ -14,6 +14,7 @@ from perdure.langgraph_port import call_config
 from perdure.operations.streams import MODES
 from perdure.serde.serializer import Serializer
 from perdure.service.streams import kept_modes
+from perdure.service.validation import check_command
 
 
 class BoundCall:
@@ -27,6 +28,7 @@ class BoundCall:
         kwargs: Mapping[str, Any],
     ) -> None:
         """`full` is the config with what the graph and the surroundings add to it."""
+        check_command(input)
         self.input = input
         self.follows = False
         """Whether the call continues a run that has begun."""

@@ -16,6 +16,7 @@ from perdure.langgraph_port import task_interrupts
 from perdure.operations.run_payload import dump_setup, load_setup
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import NewSetup, WaitRow, answer_time
+from perdure.service.validation import check_command
 from perdure.service.waits import WaitService
 
 
@@ -32,6 +33,7 @@ def answer_with_command(
     """Answer the `open` waits of a run, in one batch with the rest of the command and `changes` to
     its setup, which the next driver reads. `found` are its waits as read. Raises what
     `WaitService.answer_all` raises, and `AmbiguousAnswer`."""
+    check_command(command)
     answers = answers_of(row.id, command.resume, open)
     # If a send replaces the task that asked, LangGraph hands the answer to whichever task asks now,
     # unless the answer names its interrupt.

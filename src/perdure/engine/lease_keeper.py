@@ -214,7 +214,8 @@ class LeaseKeeper:
             f"Run {row.id} made no progress for {graph.timeout}, which is the timeout of graph "
             f"{graph.name!r}; register it with a longer one if a step may take that long."
         )
-        self._end(drive, self._driver.failed(drive, error))
+        attempts = drive.segment.progress.attempts
+        self._end(drive, self._driver.failed(drive, error, attempts))
 
     def give_back(self, drive: Drive) -> None:
         """Give a run back whose driver is not waited for any longer."""

@@ -46,7 +46,7 @@ from perdure.errors import (
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.observe.observers import Observers
-from perdure.operations import claims, effects
+from perdure.operations import claims, effects, runs
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.effects import EffectRow, Mark, Owner, report
 from perdure.operations.events import change, redacted_data
@@ -217,13 +217,23 @@ class SegmentFinish(SegmentPlans):
             return released(now, max(0, attempts - 1))
         if isinstance(error, UNREADABLE):
             return held_by_error(error)
+        attempts = yield from self._attempts(drive)
         if isinstance(error, asyncio.CancelledError) and attempts < drive.graph.deaths:
             return released(now, attempts)  # its event loop ended, perhaps because of another run
-        return self.failed(drive, error)
+        return self.failed(drive, error, attempts)
 
-    def failed(self, drive: Drive, error: BaseException) -> SegmentEnd:
-        """The end of a segment that raised: for good, or to be retried after a pause."""
-        attempts, retry = drive.segment.progress.attempts, drive.graph.retry
+    def _attempts(self, drive: Drive) -> Plan[int]:
+        """Attempt number at the current step, by what is on disk. A step that was made but could
+        not be stored is no progress, and its failure counts."""
+        if not drive.segment.progress.has_moved:
+            return drive.row.attempts
+        row: RunRow | None = yield runs.find(drive.row.id)
+        mine = row is not None and row.token == drive.row.token
+        return row.attempts if row is not None and mine else drive.row.attempts
+
+    def failed(self, drive: Drive, error: BaseException, attempts: int) -> SegmentEnd:
+        """The end of a segment that raised in this attempt: for good, or to be retried."""
+        retry = drive.graph.retry
         described = describe(self.serializer, error, drive.segment.secrets)
         blob = dump_error(self.serializer, drive.row, described)
         data: dict[str, Any] = described | {"attempts": attempts}

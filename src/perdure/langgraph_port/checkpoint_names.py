@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from perdure.langgraph_port.call_config import HIDDEN
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import Checkpoint
@@ -43,6 +46,29 @@ def sent_nodes(values: Mapping[str, Any]) -> list[str]:
 def is_trigger(channel: str) -> bool:
     """An edge to a node is a channel that begins with `branch:to:` or, from several, `join:`."""
     return channel.startswith(_TRIGGERS) or channel in (START, _TASKS)
+
+
+def reserved_name(command: Any) -> str | None:
+    """A command writes its `update` to any channel, also to one of LangGraph's own, such as that of
+    sends or answers; a name that begins with `branch:to:` is an edge. Its `goto` names nodes, which
+    cannot have a reserved name either. None: the command names nothing reserved, or is no command.
+    """
+    if "langgraph.types" not in sys.modules:
+        return None
+    from langgraph._internal import _constants
+    from langgraph.types import Command, Send
+
+    if not isinstance(command, Command):
+        return None
+    goto = command.goto if isinstance(command.goto, (list, tuple)) else [command.goto]
+    nodes = [to.node if isinstance(to, Send) else to for to in goto]
+    reserved = {*_constants.RESERVED, _TASKS, _constants.RETURN, _constants.PREVIOUS}
+    update = [key for key, _ in command._update_as_tuples()]
+    for name in [*update, *nodes]:
+        own = isinstance(name, str) and name.startswith((HIDDEN, *_TRIGGERS))
+        if own or name in reserved or (name in (START, END) and name in update):
+            return str(name)
+    return None
 
 
 def edge_channel(node: str) -> str:

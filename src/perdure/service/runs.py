@@ -50,7 +50,7 @@ from perdure.operations.runs import (
 )
 from perdure.serde import places
 from perdure.service.local_engine import LocalEngine
-from perdure.service.validation import check_config, check_dict, check_tags
+from perdure.service.validation import check_command, check_config, check_dict, check_tags
 from perdure.service.views.consequences import RunAction, why_not_stopped
 from perdure.service.views.run_tree import Descendant
 from perdure.times import deadline, maybe_moment, moment
@@ -121,6 +121,7 @@ class RunService:
                 "its runs start each other endlessly? Start it with detached=True to begin a tree "
                 "of its own."
             )
+        check_command(setup.get("input"))
         url = setup.get("webhook")
         now = self._clock.now()
         made = change(thread_id, run_id or new_id(), now)

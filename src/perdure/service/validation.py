@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from perdure.errors import BadArgument
 from perdure.journal.names import check_text
+from perdure.langgraph_port import checkpoint_names
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -19,6 +20,15 @@ def check_member(kind: type[E], what: str, given: str) -> E:
         return kind(given)
     except ValueError:
         raise BadArgument(f"{given!r} is not {what}; use one of {', '.join(kind)}.") from None
+
+
+def check_command(input: Any) -> None:
+    """Refuse a LangGraph `Command` that writes to a channel of LangGraph's own."""
+    if (name := checkpoint_names.reserved_name(input)) is not None:
+        raise BadArgument(
+            f"The command names {name!r}, which LangGraph reserves. Update only keys of the state, "
+            "and go only to nodes."
+        )
 
 
 def check_name(name: str, given: str) -> str:
