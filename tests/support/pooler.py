@@ -14,6 +14,8 @@ import struct
 import threading
 from urllib.parse import urlsplit
 
+from tests.support.polling import until
+
 _CONNECTIONS = 3
 """Connections to the server that all clients take turns on."""
 
@@ -93,9 +95,15 @@ class Pooler:
             return shared[next(self._next) % len(shared)]
 
     def _connected(self, startup: bytes) -> _ToServer:
-        to_server = socket.create_connection(self._target)
-        self._sockets.append(to_server)
-        return _ToServer(to_server, startup)
+        return until(lambda: self._maybe_connected(startup), "the server")
+
+    def _maybe_connected(self, startup: bytes) -> _ToServer | None:
+        """A connection to the server. None while it restarts: clients wait for it."""
+        with contextlib.suppress(OSError):
+            to_server = socket.create_connection(self._target)
+            self._sockets.append(to_server)
+            return _ToServer(to_server, startup)
+        return None
 
 
 class _ToServer:
@@ -117,7 +125,8 @@ class _ToServer:
     def is_gone(self) -> bool:
         self.socket.setblocking(False)
         try:
-            return self.socket.recv(1, socket.MSG_PEEK) == b""
+            self.socket.recv(1, socket.MSG_PEEK)
+            return True  # its end, or the message that it shuts down
         except BlockingIOError:
             return False
         except OSError:
