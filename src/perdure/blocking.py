@@ -6,11 +6,14 @@ One implementation, not a twin: `blocking_method(Client.get)` is `Client.get` on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from concurrent.futures import CancelledError
+from queue import SimpleQueue
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 from weakref import WeakSet
 
 from perdure.errors import Closed
@@ -59,6 +62,48 @@ async def _close(found: AsyncGenerator[Any]) -> None:
     await found.aclose()
 
 
+class _Call(Generic[T]):
+    """A coroutine on a loop in another thread, and its outcome.
+
+    The two threads share a queue made in C. A `concurrent.futures.Future` has a lock that a signal
+    can leave taken, and the loop would hang at it.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
+        self._work, self._loop = work, loop
+        self._task: asyncio.Task[T] | None = None
+        self._is_cancelled = False
+        self._outcome: SimpleQueue[asyncio.Task[T]] = SimpleQueue()
+        loop.call_soon_threadsafe(self._start)
+
+    def _start(self) -> None:
+        if self._is_cancelled:
+            self._work.close()
+            return
+        self._task = self._loop.create_task(self._work)
+        self._task.add_done_callback(self._outcome.put)
+
+    def wait(self) -> T:
+        """Its result, or its exception."""
+        task = self._outcome.get()
+        if task.cancelled():
+            raise CancelledError
+        try:
+            return task.result()
+        finally:
+            del task, self  # an exception refers to this frame
+
+    def cancel(self) -> None:
+        """Cancel it, if it is not over."""
+        self._is_cancelled = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
 class LoopThread:
     """A thread with an event loop that runs the coroutine methods of its owner."""
 
@@ -67,6 +112,7 @@ class LoopThread:
         self.pid = os.getpid()
         """A forked process has none of its parent's threads, so not this one."""
         self._calls: WeakSet[Coroutine[Any, Any, Any]] = WeakSet()
+        self._is_ended = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="perdure-blocking", daemon=True
@@ -89,26 +135,31 @@ class LoopThread:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         self._calls.add(work)
-        if self._loop.is_closed():
+        if self._is_ended or self._loop.is_closed():
             work.close()
             raise Closed("This runtime is closed; make a new one, or keep it open for longer.")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        call = _Call(work, self._loop)
         try:
-            return future.result()
+            return call.wait()
         except BaseException:
-            future.cancel()
+            call.cancel()
             raise
 
     def close(self) -> None:
-        """Cancel the calls in progress, wait for their end, and stop the loop."""
+        """Cancel the calls in progress, wait for their end, and stop the loop. A close that was
+        interrupted is finished by the next."""
+        if self._loop.is_closed():
+            return
+        here = self._thread is threading.current_thread()
         try:
-            if self._thread is not threading.current_thread():
-                asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+            if not here and not self._is_ended:
+                _Call(self._end(), self._loop).wait()
         finally:
+            self._is_ended = True
             self._loop.call_soon_threadsafe(self._loop.stop)
-            if self._thread is not threading.current_thread():
-                self._thread.join()
-                self._loop.close()
+        if not here:
+            self._thread.join()
+            self._loop.close()
 
     async def _end(self) -> None:
         found = [task for task in asyncio.all_tasks() if task.get_coro() in self._calls]

@@ -12,7 +12,8 @@ class CommitWatch:
 
     def __init__(self) -> None:
         self.count = 0
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._coroutines: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
         self._threads = 0
 
@@ -22,7 +23,7 @@ class CommitWatch:
 
     def note(self) -> None:
         """Something was committed."""
-        with self._changed:
+        with self._lock:
             self.count += 1
             self._changed.notify_all()
             for event, loop in self._coroutines.items():
@@ -31,7 +32,7 @@ class CommitWatch:
 
     def wait(self, seen: int, seconds: float) -> None:
         """Wait until the count is another than `seen`, or so long."""
-        with self._changed:
+        with self._lock:
             self._threads += 1
             try:
                 self._changed.wait_for(lambda: self.count != seen, seconds)
@@ -41,7 +42,7 @@ class CommitWatch:
     async def await_(self, seen: int, seconds: float) -> None:
         """Like `wait`, without blocking the event loop."""
         event = asyncio.Event()
-        with self._changed:
+        with self._lock:
             if self.count != seen:
                 return
             self._coroutines[event] = asyncio.get_running_loop()
@@ -50,5 +51,5 @@ class CommitWatch:
                 async with asyncio.timeout(seconds):
                     await event.wait()
         finally:
-            with self._changed:
+            with self._lock:
                 del self._coroutines[event]

@@ -9,6 +9,17 @@ Crash points and what each leaves behind:
     inside the transaction      gone: the database rolls back
     COMMIT sent, no reply       stored or not; settled by reading the operation's own key
     committed, caller not told  stored; the caller's retry finds its own key
+
+An exception may come at any instruction of the main thread: Ctrl-C, or a handler of SIGTERM that
+raises. Python runs handlers after a call, at the beginning of a function and in loops, so after
+`lock.acquire()` but not between `with lock` and its block. Hence these rules, here and in the
+connections of SQLite:
+
+    a lock made in C             `with lock:` only; a Condition is entered through its lock
+    one that is tried            an RLock, taken inside of `try`, and released by the first call of
+                                 `finally`: it knows if this thread has it
+    a count of users             a set of tokens: the last call of `finally` discards a token
+    what is taken from a queue   stays there or in `_batch` until it is settled
 """
 
 from __future__ import annotations
@@ -21,10 +32,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.util import Finalize, register_after_fork
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from perdure.errors import BadArgument, Closed, Unavailable
 from perdure.journal.capabilities import NOTHING
@@ -50,6 +61,10 @@ HOLD = 1.0
 """Seconds until an operation is committed that was deferred with `hold`."""
 RETRY = 1.0
 """Seconds until what could not be committed is tried again."""
+SLOW = 5.0
+"""Seconds after which a journal that cannot be closed says what it waits for."""
+CLOSE = 60.0
+"""Seconds after which closing gives up: longer than a commit may take."""
 
 
 class GroupCommit:
@@ -73,8 +88,12 @@ class GroupCommit:
         self._bounded = backend.capabilities.bounded
         self._queue: deque[QueuedOperation[Any]] = deque()
         self._append_lock = threading.Lock()
-        self._commit_lock = threading.Lock()
-        self._changed = threading.Condition()
+        self._commit_lock = threading.RLock()
+        self._committing = ""
+        """The name of the thread that commits."""
+        self._batch: list[QueuedOperation[Any]] = []
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._transaction_threads: set[int] = set()
         self._timer: threading.Thread | None = None
         self._due: float | None = None
@@ -116,16 +135,18 @@ class GroupCommit:
 
     def transact(self, work: Callable[[Transaction], T], proof: Statement) -> T:
         """Commit what `work` does, while nothing else is committed."""
-        with self._exclusive(), self.in_transaction():
-            return self.committer.transact(work, proof)
+        found = self._commit_alone(
+            self._commit_lock.acquire,
+            lambda: self.in_transaction(lambda: self.committer.transact(work, proof)),
+        )
+        return cast(T, found)
 
-    @contextmanager
-    def in_transaction(self) -> Iterator[None]:
-        """While this thread does the work of a transaction."""
+    def in_transaction(self, work: Callable[[], T]) -> T:
+        """Do the work of a transaction in this thread."""
         thread = threading.get_ident()
-        self._transaction_threads.add(thread)
         try:
-            yield
+            self._transaction_threads.add(thread)
+            return work()
         finally:
             self._transaction_threads.discard(thread)
 
@@ -143,7 +164,8 @@ class GroupCommit:
             raise lost
 
     def close(self) -> None:
-        """Commit what is queued and close the database."""
+        """Commit what is queued and close the database. Raises `Unavailable` if another thread
+        commits for longer than `CLOSE`."""
         if self.pid != os.getpid():
             self.closed = True  # the queue and the connections are the parent's
             return
@@ -151,19 +173,22 @@ class GroupCommit:
             if self.closed:
                 return
             self.closed = True  # from here on nothing more is queued
+        is_stuck = True
         try:
             if (newest := self.newest) is not None:
-                self.commit_through(newest)
+                self.commit_through(newest, give_up=time.monotonic() + CLOSE)
+            is_stuck = False
             self.raise_lost()
         finally:
             self.feed.close()
             if self.committer.listener is not None:
                 self.committer.listener.drain()
             _OPEN.discard(self)
-            with self._changed:
+            with self._lock:
                 _BUSY.discard(self)
                 self._changed.notify_all()
-            self.committer.backend.close()
+            if not (is_stuck and self._committing):
+                self.committer.backend.close()
 
     def leave_to_parent(self) -> None:
         """Forget, in a forked process, what the parent queued: the parent commits it."""
@@ -172,17 +197,46 @@ class GroupCommit:
 
     # -- waiting, and passing the commit on
 
-    def commit_through(self, queued: QueuedOperation[Any]) -> None:
+    def commit_through(self, queued: QueuedOperation[Any], give_up: float | None = None) -> None:
         """Wait until an operation is settled, or commit it with all others."""
         self.check_outside_transaction()
+        warned = time.monotonic() + SLOW
+
+        def commit() -> None:
+            if not queued.settled:
+                self._commit_queue()
+                self._raise_unavailable(queued)
+
         while not queued.settled:
-            if not self._commit_lock.acquire(blocking=False) and not self._is_next(queued):
-                continue
+            if give_up is not None and time.monotonic() > warned:
+                waits = f"Closing a journal waits for a commit of the thread {self._committing!r}"
+                if time.monotonic() > give_up:
+                    raise Unavailable(f"{waits}. {self.depth} operations are not stored.")
+                logging.getLogger("perdure").warning("%s.", waits)
+                warned = time.monotonic() + SLOW
+            self._commit_alone(lambda: self._is_next(queued), commit)
+
+    def _commit_alone(self, acquire: Callable[[], bool], work: Callable[[], T]) -> T | None:
+        """Do `work` while no other thread commits, if `acquire` gets the commit lock."""
+        try:
+            if not acquire():
+                return None
+            if self._committing:
+                raise BadArgument(
+                    "A signal handler used the journal while its thread was committing. Let the "
+                    "handler set a flag or raise, and use the journal afterwards."
+                )
+            self._committing = threading.current_thread().name
             try:
-                if not queued.settled:
-                    self._commit_queue()
-                    self._raise_unavailable(queued)
+                return work()
             finally:
+                self._committing = ""
+        finally:
+            try:
+                self._commit_lock.release()
+            except RuntimeError:  # it was not taken
+                pass
+            else:
                 self._pass_on()
 
     async def acommit_through(self, queued: QueuedOperation[Any]) -> None:
@@ -196,7 +250,7 @@ class GroupCommit:
         """A future that the next commit of an operation resolves. None: it is settled already."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        with self._changed:
+        with self._lock:
             if queued.settled:
                 return None
             queued.futures.append((loop, future))
@@ -207,10 +261,13 @@ class GroupCommit:
             raise Unavailable(str(error)) from error
 
     def _is_next(self, queued: QueuedOperation[Any]) -> bool:
-        """Sleep until `queued` is settled or this thread may commit. True: it may commit now."""
+        """Take the commit lock if it is free. Otherwise sleep until `queued` is settled or this
+        thread may commit. True: it has the lock."""
+        if self._commit_lock.acquire(blocking=False):
+            return True
         gate = threading.Lock()
         gate.acquire()
-        with self._changed:
+        with self._lock:
             if queued.settled:
                 return False
             self.waiting[gate] = queued
@@ -220,7 +277,7 @@ class GroupCommit:
             gate.acquire(timeout=RETRY)
             return False
         finally:
-            with self._changed:
+            with self._lock:
                 self.waiting.pop(gate, None)
 
     def _pass_on(self) -> None:
@@ -229,10 +286,9 @@ class GroupCommit:
         Each sleeps at a lock of its own: at the commit lock they would have to wait for the next
         commit to learn of theirs, and nothing would gather behind it.
         """
-        self._commit_lock.release()
         self.watch.note()
         if self.waiting:
-            with self._changed:
+            with self._lock:
                 woken = False
                 for gate, queued in list(self.waiting.items()):
                     if queued.settled or not woken:
@@ -242,33 +298,28 @@ class GroupCommit:
         if self.committer.listener is not None:
             self.committer.listener.tell()
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """While no other thread commits."""
-        self._commit_lock.acquire()
-        try:
-            yield
-        finally:
-            self._pass_on()
-
     # -- the commit: only with self._commit_lock
 
     def _commit_queue(self) -> None:
-        batch: list[QueuedOperation[Any]] = []
+        self._put_back(interrupted=True)  # what an exception at a bad moment left
+        batch = self._batch
+        taken: list[QueuedOperation[Any]] = []
         begun = time.monotonic()
-        emptied = False
+        emptied, interrupted = False, True
         try:
             emptied = self._take_batch(batch)
+            taken = list(batch)
             if batch:
-                self.committer.commit(batch)
+                self.committer.commit(taken)
+            interrupted = False
         finally:
-            left = [queued for queued in batch if not queued.settled]
-            if emptied and not left:
+            all_settled = all(queued.settled for queued in taken)
+            if emptied and all_settled:
                 self._emptied = begun  # whatever is queued now came after that
-            if self.meter is not None and batch and not left:
-                self.meter(batch, time.monotonic() - begun)
-            self._put_back(left)
-            self._wake_coroutines(batch)
+            if self.meter is not None and taken and all_settled:
+                self.meter(taken, time.monotonic() - begun)
+            self._put_back(interrupted=interrupted)
+            self._wake_coroutines(taken)
 
     def _take_batch(self, batch: list[QueuedOperation[Any]]) -> bool:
         """Take what one transaction can hold, whole operations only. True: that was all."""
@@ -278,25 +329,36 @@ class GroupCommit:
                 size = size.plus(self._queue[0].size)
                 if batch and not self._capabilities.holds(size):
                     return False
-            batch.append(self._queue.popleft())
+            batch.append(self._queue[0])
+            self._queue.popleft()
         return len(batch) < self._capacity
 
-    def _put_back(self, batch: list[QueuedOperation[Any]]) -> None:
-        """Not committed: callers that wait get the reason, the rest stays first in the queue.
+    def _put_back(self, *, interrupted: bool) -> None:
+        """Empty the batch. Not committed: callers that wait get the reason, the rest stays first in
+        the queue.
 
-        After an interrupt (Ctrl-C) in the middle everything stays: running it again does no harm.
+        After an interrupt (Ctrl-C) in the middle everything stays. It may be committed: its trace
+        is read before it is sent again.
         """
-        for queued in reversed(batch):
-            if queued.waited and self.committer.unavailable is not None:
-                queued.fail(self.committer.unavailable)
-            else:
-                self._queue.appendleft(queued)
-        if self._queue and batch:
+        batch = self._batch
+        left = False
+        while batch:
+            queued = batch[-1]
+            if not queued.settled:
+                left = True
+                if queued.waited and self.committer.unavailable is not None and not interrupted:
+                    queued.fail(self.committer.unavailable)
+                else:
+                    queued.resent = queued.resent or (interrupted and bool(queued.sent))
+                    if not self._queue or self._queue[0] is not queued:
+                        self._queue.appendleft(queued)
+            batch.pop()
+        if self._queue and left:
             self.schedule(RETRY)
 
     def _wake_coroutines(self, batch: list[QueuedOperation[Any]]) -> None:
         loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-        with self._changed:
+        with self._lock:
             for queued in batch:
                 for loop, future in queued.futures:
                     loops.setdefault(loop, []).append(future)
@@ -310,7 +372,7 @@ class GroupCommit:
     def schedule(self, after: float) -> None:
         """Have what is queued committed after so many seconds; 0: now, without waiting for it."""
         due = time.monotonic() + after
-        with self._changed:
+        with self._lock:
             self._immediately = self._immediately or not after
             if self._due is None or due < self._due:
                 self._due = due
@@ -325,7 +387,7 @@ class GroupCommit:
 
     def run_timer_once(self) -> bool:
         """Wait for the next due time and commit. False when it is time to stop."""
-        with self._changed:
+        with self._lock:
             if self.closed or self.pid != os.getpid():
                 return False
             now = time.monotonic()
@@ -338,9 +400,8 @@ class GroupCommit:
                 self._due = ripe  # a commit came before us, and the next may: wait for that
                 return True
             self._immediately = False
-        with self._exclusive():
-            self._commit_queue()
-        with self._changed:
+        self._commit_alone(self._commit_lock.acquire, self._commit_queue)
+        with self._lock:
             if not self._queue and self._due is None:
                 _BUSY.discard(self)
         if self._queue:

@@ -262,8 +262,7 @@ class Journal:
         group = self._check()
         group.check_outside_transaction()
         collected = CollectedTransaction(name, self.capabilities)
-        with group.in_transaction():
-            result = collected.collect(work)
+        result = group.in_transaction(lambda: collected.collect(work))
         queued = group.append(collected.commit(proof), waited=True)
         try:
             self.wait(queued)

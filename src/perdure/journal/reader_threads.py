@@ -27,7 +27,8 @@ class ReaderThreads:
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
+        self._idle: list[None] = []
+        """One entry for each thread that has nothing to do."""
         self._started = 0
         self._lock = threading.Lock()
 
@@ -50,7 +51,9 @@ class ReaderThreads:
     def start(self, job: Job) -> None:
         """Do something in a thread and wait for nothing. It must not raise."""
         with self._lock:
-            if not self._idle.acquire(blocking=False) and self._started < MOST:
+            if self._idle:
+                self._idle.pop()
+            elif self._started < MOST:
                 threading.Thread(
                     target=_work,
                     args=(self._jobs, self._idle),
@@ -64,7 +67,7 @@ class ReaderThreads:
         """End the threads, behind what they have to do. Who comes later gets new ones."""
         with self._lock:
             self._end_threads()
-            self._jobs, self._idle, self._started = SimpleQueue(), threading.Semaphore(0), 0
+            self._jobs, self._idle, self._started = SimpleQueue(), [], 0
 
     def _end_threads(self) -> None:
         for _ in range(self._started):
@@ -74,11 +77,11 @@ class ReaderThreads:
         self._end_threads()  # without the lock: in a forked process it may stay locked
 
 
-def _work(jobs: SimpleQueue[Job | None], idle: threading.Semaphore) -> None:
+def _work(jobs: SimpleQueue[Job | None], idle: list[None]) -> None:
     while (job := jobs.get()) is not None:
         job()
         del job
-        idle.release()
+        idle.append(None)
 
 
 def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -65,8 +65,9 @@ class Connections:
         self._wal = Wal(path)
         self._closed = False
         self._idle: list[sqlite3.Connection] = []
-        self._reading = 0
-        self._reads = threading.Condition()
+        self._reading: set[object] = set()
+        self._lock = threading.RLock()
+        self._read = threading.Condition(self._lock)
         self._open_writer()
         if not self.in_memory:
             _OPEN.add(self)
@@ -89,11 +90,12 @@ class Connections:
     @contextlib.contextmanager
     def reader(self) -> Iterator[sqlite3.Connection]:
         """A connection that only reads, for one caller at a time."""
-        with self._reads:
-            if self._closed:
-                raise Closed("This journal is closed.")
-            self._reading += 1
+        token = object()
         try:
+            with self._lock:
+                if self._closed:
+                    raise Closed("This journal is closed.")
+                self._reading.add(token)
             connection = self._idle.pop() if self._idle else self._new_reader()
             try:
                 yield connection
@@ -102,12 +104,12 @@ class Connections:
                 raise
             self._keep(connection)
         finally:
-            with self._reads:
-                self._reading -= 1
-                self._reads.notify_all()
+            self._reading.discard(token)
+            with self._lock:
+                self._read.notify_all()
 
     def _keep(self, connection: sqlite3.Connection) -> None:
-        with self._reads:
+        with self._lock:
             if not self._closed:
                 self._idle.append(connection)
                 return
@@ -119,7 +121,7 @@ class Connections:
             self._open_writer()
 
     def close(self) -> None:
-        with self.writing, self._reads:
+        with self.writing, self._lock:
             self._closed = True
             _OPEN.discard(self)
             self._close_all()
@@ -132,15 +134,15 @@ class Connections:
     def close_before_fork(self) -> None:
         """Wait for the connections in use, keep others from them, close them all."""
         self.writing.acquire()
-        self._reads.acquire()
+        self._lock.acquire()
         while self._reading:
-            self._reads.wait()
+            self._read.wait(0.1)  # a reader that was interrupted may not say that it ended
         if not self._closed:
             self._closed_for_fork = True
             self._close_all()
 
     def resume_after_fork(self) -> None:
-        self._reads.release()
+        self._lock.release()
         self.writing.release()
 
     def _connect(self) -> sqlite3.Connection:
