@@ -14,7 +14,7 @@ PATIENCE = 60.0
 """Seconds. Long enough for a busy machine; a test that passes does not wait for it."""
 
 
-def until(condition: Callable[[], T], what: str = "it", seconds: float = PATIENCE) -> T:
+def until(condition: Callable[[], T | None], what: str = "it", seconds: float = PATIENCE) -> T:
     """What `condition` returns, once that is true. `what` is waited for, for the message."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
