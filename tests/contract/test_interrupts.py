@@ -8,10 +8,11 @@ profile function is called: raising there is what a signal does, at a place that
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -22,9 +23,20 @@ from langgraph.checkpoint.base import empty_checkpoint
 import perdure
 from tests.support.sweep import examples, sample
 
-# A call that never began.
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+pytestmark = [
+    # A call that never began, and a connection that was just made.
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:Exception ignored in.*BaseConnection.__del__"),
+]
 PATIENCE = 20.0
+
+
+@pytest.fixture(autouse=True)
+def no_garbage() -> Iterator[None]:
+    """What an interrupt left open is not reported in a later test."""
+    yield
+    gc.collect()
 
 
 class Interrupted(BaseException):

@@ -29,7 +29,7 @@ def add(
     Without a thread a guard refuses it; a number over 64 bits is the operation's own fault.
     """
     row = {
-        "thread_id": thread,
+        "thread_id": thread or "t",
         "ns": "",
         "checkpoint_id": "",
         "task_id": "",
@@ -39,9 +39,10 @@ def add(
         "refs": None,
         "body": b"entry",
     }
+    guards = [] if thread else [Statement("require_thread", {"thread_id": "none"})]
     return Op(
         f"add {n}",
-        [Statement("insert_writes", row), Statement("all_writes", {"thread_id": thread})],
+        [*guards, Statement("insert_writes", row), Statement("all_writes", row)],
         lambda rows: _numbers(rows[-1]),
         write=True,
         key=Statement("find_writes", row) if keyed else None,
