@@ -5,10 +5,12 @@ Each has its facts as attributes; its message says what happened, to which id, a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -106,6 +108,59 @@ class Unavailable(Error):
     What to do: Call again; that is safe. No part of the operation is in the journal, unless the
     message says that the outcome of a commit is unknown.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """An acknowledged change that the database no longer has: it went back in time.
+
+    `Client.doctor` lists those of the last 30 days.
+    """
+
+    thread_id: str
+    """The thread. Empty if the change was of none."""
+    run_id: str | None
+    """The run, if it was a change of one."""
+    what: str
+    """`the run`, `its last changes`, or the name of the operation."""
+    acknowledged_at: datetime
+    """When it was acknowledged last."""
+    noticed_at: datetime | None = None
+    """When a process noticed that it is missing. None: just now."""
+
+    def __str__(self) -> str:
+        run = f"run {self.run_id} of " if self.run_id else ""
+        at = self.acknowledged_at.isoformat(timespec="milliseconds")
+        return f"{self.what} ({run}thread {self.thread_id!r}, acknowledged at {at})"
+
+
+class WentBack(Unavailable):
+    """The database went back in time: it lacks changes that were acknowledged to this process.
+
+    Raised by the calls that notice it: after an asynchronous standby was promoted, when an old
+    primary is reached, or a backup was restored. Everything that was queued in this process is
+    refused, and the runs that it drove are dropped; workers claim them again as the database has
+    them. Each loss is logged, and `perdure doctor` lists it.
+
+    What to do: Call again, if what you asked for is still wanted. Look at the losses: repeat what
+    was lost, and check the far side of effects that may have been called twice. Use synchronous
+    replication.
+
+    Attributes:
+        why (str): What gave reason to look.
+        losses (tuple[Loss, ...]): What is missing, oldest first.
+    """
+
+    def __init__(self, why: str, losses: tuple[Loss, ...]) -> None:
+        lacks = (
+            f"It lacks {len(losses)} acknowledged changes, which `perdure doctor` lists."
+            if losses
+            else "Nothing is missing that this process remembers."
+        )
+        super().__init__(
+            f"The database went back in time: {why}. {lacks} This call was not made; call again."
+        )
+        self.why, self.losses = why, losses
 
 
 class Unsupported(Error):
@@ -469,13 +524,16 @@ class NotFound(Error):
             `dataset`, `experiment`, `assistant`, `thread`, `token`, `worker`, `message` …
         id (str): The id.
         service (str): Where it was looked for, if not in the journal.
+        lost (Loss | None): What the database lost of it, if it went back in time.
     """
 
-    def __init__(self, what: str, id: str, service: str = "") -> None:
+    def __init__(self, what: str, id: str, service: str = "", *, lost: Loss | None = None) -> None:
         is_kept = what in ("prompt", "dataset", "experiment", "assistant", "token", "worker")
-        pruned = "" if is_kept else " It may have been pruned."
-        super().__init__(f"There is no {what} {id!r} in {service or 'this journal'}.{pruned}")
-        self.what, self.id, self.service = what, id, service
+        why = "" if is_kept else " It may have been pruned."
+        if lost is not None:
+            why = f" The database went back in time and lost it: {lost}."
+        super().__init__(f"There is no {what} {id!r} in {service or 'this journal'}.{why}")
+        self.what, self.id, self.service, self.lost = what, id, service, lost
 
 
 class AlreadyExists(Error):

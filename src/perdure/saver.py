@@ -11,6 +11,7 @@ import builtins
 import functools
 import os
 import threading
+import time
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -45,13 +46,14 @@ from perdure.checkpoint.row_format import RowFormat, checkpoint_location
 from perdure.checkpoint.task_writes import TaskWriter
 from perdure.checkpoint.writer import Put, Writer
 from perdure.context_managed import ContextManaged
-from perdure.errors import BadArgument, BadURL, Error
+from perdure.errors import BadArgument, BadURL, Error, WentBack
 from perdure.journal import Journal, Plan, connect_later
 from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.ids import random_number
 from perdure.journal.names import check_renamed
 from perdure.langgraph_port import compiled_graphs, task_config, task_interrupts
+from perdure.operations import losses
 from perdure.segments.segment import find
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
@@ -161,7 +163,14 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         limits = journal.capabilities
         self.serializer.keep_to(limits.largest_blob, limits.bytes_per_batch)
         self._journal = journal
+        journal.on_going_back(self._note_losses)
         return journal
+
+    def _note_losses(self, error: WentBack) -> None:
+        """The database went back in time: what this process knew of it is void."""
+        self._cache.clear()
+        for op in losses.store(self.serializer, error, round(time.time() * 1000)):
+            self.journal.defer(op)
 
     @property
     def is_open(self) -> bool:

@@ -145,6 +145,9 @@ class EventKind(StrEnum):
     is not in the event."""
     ASSIGNED = "assigned"
     """A question has a new assignee. Data: `wait`, `by`; `to`, absent if it was unassigned."""
+    REWOUND = "rewound"
+    """The database went back in time, and the last acknowledged changes of the run are gone. Data:
+    `reason`."""
     COMMENT = "comment"
     """A person commented. Data: `text`, `by`; `wait` if the comment is about a question."""
     DONE = "done"

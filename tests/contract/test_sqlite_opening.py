@@ -8,6 +8,7 @@ import itertools
 import os
 import resource
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,18 @@ def test_a_wal_of_another_user_is_a_bad_url_that_names_it(
     )
     with pytest.raises(BadURL, match=r"-wal is not writable"):
         perdure.connect(sqlite_url)
+
+
+def test_a_relative_path_leads_to_the_same_file_when_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with perdure.Client("sqlite:///journal.db") as client:
+        run = client.blocking.start("g", {})
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        with ThreadPoolExecutor(4) as threads:  # each may open a connection
+            found = [*threads.map(client.blocking.get, [run.id] * 8)]
+        assert {one.id for one in found} == {run.id}
+        client.blocking.start("g", {})
+    assert [*(tmp_path / "elsewhere").iterdir()] == []

@@ -50,7 +50,7 @@ def test_a_check_that_finds_nothing_finds_a_read_on_the_loop(sqlite_url: str) ->
         with nothing_blocks():
             journal.do(entries())
 
-    with pytest.raises(BlockingError, match=r"sqlite3.Cursor.execute"):
+    with pytest.raises(BlockingError, match=r"os.stat"):
         asyncio.run(read())
     journal.close()
 

@@ -29,6 +29,10 @@ SCANS = DOCTOR | {
     "rows_of_thread": "effects with a business key, whose runs may be pruned, have no other index",
     "erase_effects": "as rows_of_thread",
     "erase_thread": "as rows_of_thread",
+    **dict.fromkeys(
+        ("losses", "loss_of_run", "count_losses", "forget_losses"),
+        "there are none, unless the database went back in time",
+    ),
     "graphs_in_use": "`perdure check` looks at every unfinished run",
     "effects_after": "a list of all effects, in an order without an index",
     "messages": "a list of what is not delivered yet, in an order without an index",

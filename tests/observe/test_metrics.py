@@ -222,9 +222,9 @@ async def test_a_journal_that_is_down_leaves_its_gauges_out_of_the_scrape(sqlite
 
 def test_the_journal_is_counted_for_a_hundredth_of_the_time_and_on_d1_for_few_rows() -> None:
     gauges = JournalGauges(15.0)
-    few = Rest({("g", "waiting"): 10}, [], {}, 0, 0, None, {}, {})
+    few = Rest({("g", "waiting"): 10}, [], {}, 0, 0, None, {}, {}, 0)
     many = Rest(
-        {("g", "waiting"): 600_000}, [OpenWaits("clock", 400_000, 0)], {}, 0, 0, None, {}, {}
+        {("g", "waiting"): 600_000}, [OpenWaits("clock", 400_000, 0)], {}, 0, 0, None, {}, {}, 0
     )
     assert gauges._pause(few, 0.001, bills_rows=False) == 15.0
     assert gauges._pause(many, 2.0, bills_rows=False) == 200.0

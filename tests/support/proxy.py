@@ -30,6 +30,8 @@ class Proxy:
         self._sockets: list[socket.socket] = []
         self._cuts: list[Cut] = []
         self.cut_count = 0
+        self.connections = 0
+        """Connections that were accepted."""
         port = self._server.getsockname()[1]
         self.url = parts._replace(netloc=f"postgres@127.0.0.1:{port}").geturl()
         self._accepting = threading.Thread(target=self._accept, daemon=True)
@@ -50,6 +52,13 @@ class Proxy:
     def release(self) -> None:
         self._open.set()
 
+    def lead_to(self, url: str) -> None:
+        """Lead to another server from now on; connections are cut."""
+        parts = urlsplit(url)
+        self._target = (parts.hostname, parts.port)
+        self._hang_up(*self._sockets)
+        self._sockets.clear()
+
     def close(self) -> None:
         self.release()
         with contextlib.suppress(OSError):
@@ -65,6 +74,7 @@ class Proxy:
             except OSError:
                 return
             self._sockets.append(client)
+            self.connections += 1
             with contextlib.suppress(OSError):
                 server = socket.create_connection(self._target)
                 self._sockets.append(server)

@@ -204,6 +204,11 @@ class CheckpointCache:
             for key in [key for key in self._threads if key[0] == thread_id]:
                 self._drop(self._threads.pop(key))
 
+    def clear(self) -> None:
+        with self._lock:
+            while self._threads:
+                self._drop(self._threads.popitem()[1])
+
     def _shrink(self) -> None:
         while self._threads and (
             len(self._threads) > self._max_threads or self._total > self._max_bytes

@@ -191,6 +191,8 @@ class TransactionalCall:
         """Write in a transaction: the intent, what the function writes, the outcome. Nothing is
         read, since the statements may be collected first."""
         task, row, spec = self.record.task, self.record.row, self.record.spec
+        if task.segment is not None:
+            task.segment.check()  # the connection may lead to a database that went back
         transaction.run(effects.claim_intent(task.owner, row))
         try:
             context = EffectContext(row.key, task.owner, transaction, now, attempt=row.attempts)

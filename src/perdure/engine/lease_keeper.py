@@ -18,7 +18,7 @@ from perdure.engine.liveness import ProcessLock
 from perdure.engine.segment_drive import Drive, Ended, StopReason
 from perdure.engine.segment_end import released
 from perdure.engine.segment_start import stopped
-from perdure.errors import Closed, StepTimeout
+from perdure.errors import Closed, StepTimeout, WentBack
 from perdure.journal.clock import JournalClock, host_time
 from perdure.operations import claims, effects, workers
 from perdure.operations.claims import LeaseRow, LeaseTimes, SegmentEnd, WorkerLeases
@@ -50,6 +50,8 @@ class LeaseKeeper:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._renewed = 0.0
+        self._void_until = -1
+        """What was claimed until then was claimed in a history that is gone."""
         self.pid = os.getpid()
 
     @property
@@ -75,6 +77,7 @@ class LeaseKeeper:
         with self._changed:
             if self._thread is None and not self._closed:
                 self._lock.acquire()
+                self._driver.journal.on_going_back(self._drop_all)
                 self._thread = threading.Thread(
                     target=self._loop, name="perdure-keeper", daemon=True
                 )
@@ -97,7 +100,21 @@ class LeaseKeeper:
         left, is_first = self._left(drive.row), self._keeps_nothing
         drive.segment.keep(min(left, self._lease))
         self._driven[drive.segment.lease.name] = drive
+        if drive.row.updated_at <= self._void_until:
+            self._drop(drive)
         self._renew_in_time(left, is_first)
+
+    def _drop_all(self, error: WentBack) -> None:
+        """The database went back in time: drop what this process drives, before anyone uses the
+        older database, and leave the runs to whoever claims them there."""
+        self._void_until = now = self._clock.now()
+        for drive in self.driven:
+            self._drop(drive)
+        self._driver.journal.defer(claims.expire(self.worker, now))
+
+    def _drop(self, drive: Drive) -> None:
+        drive.segment.is_void = True
+        self._lose(drive, Ended.LOST)
 
     def _left(self, row: RunRow) -> float:
         """Seconds left of a lease as it was claimed."""
@@ -177,6 +194,7 @@ class LeaseKeeper:
         renewing = claims.renew(self.worker, self.times(), ids)
         if isinstance(self._clock, JournalClock):
             renewing = self._clock.agree_by(renewing)
+        last = {drive.row.id: journal.last_event(drive.row.id) for drive in every}
         # Past the queue: leases are renewed however long a commit takes.
         found = {lease.run_id: lease for lease in journal.do_unqueued(renewing)}
         for drive in every:
@@ -186,6 +204,9 @@ class LeaseKeeper:
             if lease is None or lease.token != drive.row.token:
                 self._lose(drive, Ended.LOST)
                 continue
+            if lease.events < last[lease.run_id]:
+                journal.look_back(f"the history of run {lease.run_id} is shorter", is_certain=True)
+                return
             if drive in alive:
                 drive.segment.keep(begun + self._lease - time.monotonic())
             if lease.control is not None:

@@ -3,13 +3,15 @@
 It serves lists of workers and requests to drain; leases alone decide who drives what. A worker that
 stops when idle announces itself only after a whole beat, any other after a second, so a tick writes
 nothing. Heartbeats go through the journal's queue, in the commits of other operations. A heartbeat
-that fails is repeated at the next beat.
+that fails is repeated at the next beat. One that is older in the database than it was written shows
+that the database went back in time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import socket
 from collections.abc import Iterable
@@ -47,8 +49,13 @@ class Presence:
         self._members: list[Member] = []
         self._started_at: int | None = None
         """When it was first announced; its row may exist since then."""
-        self.is_announced = False
+        self._announced_at: int | None = None
+        """Its last heartbeat. None: it has no row."""
+
+    @property
+    def is_announced(self) -> bool:
         """Whether its row exists, so that it may be asked to drain."""
+        return self._announced_at is not None
 
     async def keep(self, member: Member) -> None:
         """Announce a worker, and again at every beat, until it is cancelled."""
@@ -74,8 +81,15 @@ class Presence:
             now,
         )
         with self._failures.guard("Announcing this worker"):
-            await self._journal.ado(workers.announce(row, is_new=not self.is_announced))
-            self.is_announced = True
+            stored = await self._journal.ado(workers.announce(row, is_new=not self.is_announced))
+            last, self._announced_at = self._announced_at, now
+            # Nobody else writes its row. A stale one may have been deleted.
+            if last is not None and (
+                now - last < workers.KEPT if stored is None else stored < last
+            ):
+                why = "it has an earlier heartbeat of this process than the last one"
+                look_back = functools.partial(self._journal.look_back, why, is_certain=True)
+                await asyncio.to_thread(look_back)
 
     async def leave(self, member: Member) -> None:
         """Delete the row, if this was the last worker in the process."""
@@ -83,7 +97,7 @@ class Presence:
             self._members.remove(member)
         if self._members or self._started_at is None:
             return
-        self._started_at, self.is_announced = None, False
+        self._started_at = self._announced_at = None
         with contextlib.suppress(Error, TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await self._journal.ado(workers.leave(self.worker))

@@ -14,6 +14,7 @@ queued before it.
     journal             what can be asked of a journal
     group_commit        the ordered queue whose first waiter commits for all
     committer           one batch, and whether it was committed
+    acknowledged        what this process knows to be committed: did the database go back in time?
     collected_transaction
                         a transaction that is one batch, where none stays open
     reader_threads      where coroutines read
@@ -43,6 +44,7 @@ from urllib.parse import parse_qs, unquote
 
 from perdure.errors import BadURL, needs_extra
 from perdure.journal import failpoints
+from perdure.journal.acknowledged import Acknowledged
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.journal import Journal
 from perdure.journal.opened_later import OpenedLater
@@ -133,17 +135,22 @@ def connect_later(url: str | None = None, *, deadline: float = 30.0, told: bool 
             f"{type(url).__name__}."
         )
     opening: Callable[[], Backend]
+    acknowledged = Acknowledged()
     scheme = _scheme(url)
     if scheme == "sqlite":
         from perdure.journal.sqlite import SQLite
 
         path, options = _sqlite_path(url)
         capabilities = SQLite.capabilities
-        opening = functools.partial(SQLite, path, deadline=deadline, told=told, **options)
+        opening = functools.partial(
+            SQLite, path, deadline=deadline, told=told, acknowledged=acknowledged, **options
+        )
     elif scheme in ("postgresql", "postgres"):
         postgres = _postgres().Postgres
         capabilities = postgres.capabilities
-        opening = functools.partial(postgres, url, deadline=deadline, told=told)
+        opening = functools.partial(
+            postgres, url, deadline=deadline, told=told, acknowledged=acknowledged
+        )
     elif scheme == "d1":
         from perdure.journal.d1 import D1
 
@@ -152,7 +159,7 @@ def connect_later(url: str | None = None, *, deadline: float = 30.0, told: bool 
     else:
         raise _unknown(url)
     open = functools.partial(_open, url, opening)
-    return Journal(OpenedLater(capabilities, open, deadline=deadline))
+    return Journal(OpenedLater(capabilities, open, deadline=deadline), acknowledged)
 
 
 def _open(url: str, open: Callable[[], Backend]) -> Backend:

@@ -3,6 +3,7 @@
 the usual case                   one transaction for all
 one operation is at fault        each alone, in order; only its own caller gets the error
 a guard refused                  its `otherwise`, in its place
+the database went back in time   what was made before that fails: `acknowledged`
 COMMIT sent, no reply            read the operation's own key; if it is missing, send again
 the database is unavailable      nothing is settled: the queue decides who gets the error
 """
@@ -14,13 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
-from perdure.errors import Error, LeaseLost, Unavailable, WriteLost
+from perdure.errors import Error, LeaseLost, Unavailable, WentBack, WriteLost
+from perdure.journal.acknowledged import Acknowledged
 from perdure.journal.capabilities import NOTHING, Size
 from perdure.journal.change_feed import ChangeFeed, changed_names
 from perdure.journal.commit_listener import CommitListener
 from perdure.journal.operation import (
     Ambiguous,
     Backend,
+    EventStatement,
     InteractiveBackend,
     Op,
     Refused,
@@ -42,6 +45,7 @@ class QueuedOperation(Generic[T]):
 
     op: Op[T]
     waited: bool
+    epoch: int = 0  # of the history that it was made on
     size: Size = NOTHING  # if the database limits it
     doubtful: bool = False  # it was in a commit whose outcome is still unknown
     resent: bool = False  # its reply was lost: it may be committed when it is sent again
@@ -71,8 +75,8 @@ class QueuedOperation(Generic[T]):
 class Committer:
     """Commits batches on one database, one at a time."""
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
+    def __init__(self, backend: Backend, acknowledged: Acknowledged) -> None:
+        self.backend, self._acknowledged = backend, acknowledged
         self._bounded = backend.capabilities.bounded
         self.unavailable: Unavailable | None = None
         """Why the last batch could not be committed, if so."""
@@ -83,6 +87,7 @@ class Committer:
 
     def commit(self, batch: list[QueuedOperation[Any]]) -> None:
         """Settle the operations of a batch; not all of them when the database is unavailable."""
+        batch = self._of_this_history(batch)
         try:
             results = self._send_and_settle(batch)
         except Unavailable as error:
@@ -104,10 +109,20 @@ class Committer:
                 except Exception as error:
                     queued.error = error
                 queued.settled = True
+                self._acknowledged.note(queued.sent, rows, again=queued.resent)
+                if queued.waited and not any(isinstance(s, EventStatement) for s in queued.sent):
+                    self._acknowledged.note_key(queued.op)
                 if self.listener is not None:
                     self.listener.note(queued.sent, rows, again=queued.resent)
             if self.feed is not None and self.feed.is_watched:
                 self.feed.note({name for queued in batch for name in changed_names(queued.sent)})
+
+    def _of_this_history(self, batch: list[QueuedOperation[Any]]) -> list[QueuedOperation[Any]]:
+        """A batch without what was made before the database went back: that fails."""
+        for queued in batch:
+            if queued.epoch != self._acknowledged.epoch:
+                queued.fail(cast(WentBack, self._acknowledged.went_back))
+        return [queued for queued in batch if not queued.settled]
 
     def _try_otherwise(self, queued: QueuedOperation[Any], error: Exception) -> None:
         if not isinstance(error, Refused) or queued.op.otherwise is None:
@@ -147,6 +162,8 @@ class Committer:
             try:
                 if self._is_committed(batch):
                     return self._results_again(batch)
+            except WentBack:
+                raise
             except (Ambiguous, Unavailable) as error:
                 lost = error
                 break
@@ -188,8 +205,9 @@ class Committer:
                 break
         else:
             raise _unknown_outcome(lost) from lost
+        statements, rows = [one for one, _ in noted], [rows for _, rows in noted]
+        self._acknowledged.note(statements, rows)
         if self.listener is not None:
-            statements, rows = [one for one, _ in noted], [rows for _, rows in noted]
             self.listener.note(statements, rows, again=False)
         return done[0]
 

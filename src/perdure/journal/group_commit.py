@@ -38,6 +38,7 @@ from multiprocessing.util import Finalize, register_after_fork
 from typing import Any, TypeVar, cast
 
 from perdure.errors import BadArgument, Closed, Unavailable
+from perdure.journal.acknowledged import Acknowledged
 from perdure.journal.capabilities import NOTHING
 from perdure.journal.change_feed import ChangeFeed
 from perdure.journal.commit_watch import CommitWatch
@@ -70,10 +71,13 @@ CLOSE = 60.0
 class GroupCommit:
     """The queue of one journal in one process. A forked process makes its own."""
 
-    def __init__(self, backend: Backend, *, interval: float, capacity: int) -> None:
+    def __init__(
+        self, backend: Backend, acknowledged: Acknowledged, *, interval: float, capacity: int
+    ) -> None:
         self.pid = os.getpid()
         self.closed = False
-        self.committer = Committer(backend)
+        self._acknowledged = acknowledged
+        self.committer = Committer(backend, acknowledged)
         self.readers = ReaderThreads()
         self.reads = GroupRead(backend, self.readers)
         self.watch = CommitWatch()
@@ -115,7 +119,7 @@ class GroupCommit:
         """Queue an operation. Raises `Unsupported` for one that the database cannot take."""
         if waited and self._transaction_threads:
             self.check_outside_transaction()
-        queued = QueuedOperation(op, waited)
+        queued = QueuedOperation(op, waited, self._acknowledged.epoch)
         if self._bounded:
             queued.size = self._capabilities.check(op.name, op.render())
         with self._append_lock:

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from perdure.errors import Closed, Error, StatementFailed, Unavailable
+from perdure.errors import Closed, Error, StatementFailed, Unavailable, WentBack
+from perdure.journal.acknowledged import Acknowledged
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.change_feed import ChangeFeed
 from perdure.journal.collected_transaction import CollectedTransaction
@@ -34,9 +35,16 @@ class Journal:
     """An open journal. Use it from any thread, event loop or forked process."""
 
     def __init__(
-        self, backend: Backend, *, interval: float = INTERVAL, capacity: int = CAPACITY
+        self,
+        backend: Backend,
+        acknowledged: Acknowledged | None = None,
+        *,
+        interval: float = INTERVAL,
+        capacity: int = CAPACITY,
     ) -> None:
+        """`acknowledged` is the one with which the backend compares its database."""
         self._backend, self._interval, self._capacity = backend, interval, capacity
+        self._acknowledged = acknowledged or Acknowledged()
         self._listener: Listener | None = None
         self._meter: Meter | None = None
         self.opened_at: tuple[int, float] | None = None
@@ -48,7 +56,9 @@ class Journal:
         self._interval = self._group.interval = seconds
 
     def _new_group(self) -> GroupCommit:
-        group = GroupCommit(self._backend, interval=self._interval, capacity=self._capacity)
+        group = GroupCommit(
+            self._backend, self._acknowledged, interval=self._interval, capacity=self._capacity
+        )
         if self._listener is not None:
             group.committer.listener = CommitListener(self._listener, self._backend.read)
         group.meter = self._meter
@@ -58,6 +68,20 @@ class Journal:
         """Have `listener` called after each commit that stored events. What it raises is logged."""
         self._listener = listener
         self._group.committer.listener = CommitListener(listener, self._backend.read)
+
+    def on_going_back(self, listener: Callable[[WentBack], None]) -> None:
+        """Have `listener` called when the database was found to have gone back in time, before
+        anyone uses it. It may only defer operations."""
+        self._acknowledged.listeners.append(listener)
+
+    def last_event(self, run_id: str) -> int:
+        """The number of the last event of a run that was acknowledged to this process, or -1."""
+        return self._acknowledged.last_event(run_id)
+
+    def look_back(self, why: str, *, is_certain: bool) -> None:
+        """Compare the database with what was acknowledged; the listeners hear what it lacks."""
+        with contextlib.suppress(WentBack):
+            self._acknowledged.compare(self._backend.read, why, is_certain=is_certain)
 
     def measure(self, meter: Meter) -> None:
         """Have `meter` called after each commit of the queue."""
@@ -82,6 +106,7 @@ class Journal:
         if group.pid != os.getpid():
             # Forked: the parent keeps its queue and connections, this process gets its own.
             group.leave_to_parent()
+            self._acknowledged.reopen()
             group = self._group = self._new_group()
             self._backend.reopen()
         group.raise_lost()

@@ -8,6 +8,7 @@ the outcome open, and the journal settles it by reading its own key.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import time
@@ -22,6 +23,7 @@ from psycopg.rows import tuple_row
 
 from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal import failpoints, postgres_pipeline
+from perdure.journal.acknowledged import Acknowledged, unreplicated
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.change_feed import changed_names, streamed_names
 from perdure.journal.migrate import migrate, migrations, version
@@ -35,11 +37,14 @@ from perdure.journal.operation import (
     Transaction,
 )
 from perdure.journal.postgres_errors import GUARD, Meaning, Unfit, may_pass, meaning, reason
+from perdure.journal.postgres_history import History
 from perdure.journal.postgres_pipeline import Query
 from perdure.journal.postgres_pool import PAUSE, Connection, Pool
 from perdure.journal.sql import render
 
 T = TypeVar("T")
+
+log = logging.getLogger("perdure")
 
 FRAGMENTS = {
     "text": 'TEXT COLLATE "C"',
@@ -62,6 +67,10 @@ FRAGMENTS = {
         "SELECT current_database(), CAST(extract(epoch FROM pg_postmaster_start_time()) AS TEXT)"
         " || CAST(current_schemas(false) AS TEXT)"
     ),
+    "standbys": (
+        "SELECT current_setting('synchronous_standby_names'), "
+        "(SELECT COUNT(*) FROM pg_stat_replication)"
+    ),
     "bytes": (
         "CAST(SUM(pg_total_relation_size(c.oid)) AS BIGINT) FROM pg_class AS c "
         "WHERE c.relkind = 'r' AND c.relname LIKE 'perdure%' AND pg_table_is_visible(c.oid)"
@@ -72,17 +81,14 @@ FRAGMENTS = {
 CONNECTIONS = 8
 MIGRATION_LOCK = 0x7065726475726500  # "perdure"
 _WRITE = b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
-# So that each batch, also one that changed nothing, writes to the WAL and its COMMIT waits for the
-# synchronous standby: what it read, and acknowledges, is replicated then, too.
-_MARK = "SELECT pg_logical_emit_message(true, 'perdure', '')"
 _NOTIFY = f"pg_notify('{CHANNEL}', $1)"
 _READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 
 def schema_version(url: str, deadline: float = 30.0) -> int | None:
     """The version of the schema in a database; None: there is none. Creates nothing."""
-    pool = Pool(url, size=1, deadline=deadline)
-    with _opening(without_password(url)), pool.connect() as connection:
+    place = without_password(url)
+    with _opening(place), Pool(url, size=1, deadline=deadline).connect() as connection:
         return _version(connection)
 
 
@@ -110,23 +116,41 @@ class Postgres:
 
     capabilities = Capabilities()
 
-    def __init__(self, url: str, *, deadline: float = 30.0, told: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        deadline: float = 30.0,
+        told: bool = False,
+        acknowledged: Acknowledged | None = None,
+    ) -> None:
         self._url, self._deadline = url, deadline
+        self._history = History(acknowledged or Acknowledged())
         self._place = without_password(url)
         self._sender = _sender()
         self._sql = {name: _numbered(sql) for name, sql in render(FRAGMENTS, told=told).items()}
-        self._pool = Pool(url, size=CONNECTIONS, deadline=deadline)
+        self._pool = self._new_pool()
         try:
             self._prepare()
         except BaseException:
             self._pool.close()
             raise
 
+    def _new_pool(self) -> Pool:
+        size, deadline = CONNECTIONS, self._deadline
+        return Pool(self._url, self._history, self._read_on, size=size, deadline=deadline)
+
+    def _read_on(self, connection: Connection, statements: Sequence[Statement]) -> list[list[Row]]:
+        return self._pipeline(connection, _READ, statements)
+
     def _prepare(self) -> None:
         with _opening(self._place):
             connection = self._pool.connect()
             try:
                 self._migrate(connection)
+                [[names, standbys]] = connection.execute(FRAGMENTS["standbys"].encode())
+                if warning := unreplicated(names, standbys):
+                    log.warning("%s: %s", self._place, warning)
             finally:
                 self._pool.give_back(connection)
 
@@ -179,7 +203,7 @@ class Postgres:
 
         try:
             with connection.transaction():
-                connection.execute(_MARK.encode())
+                [[position, _]] = connection.execute(connection.place.mark.encode())
                 result = work(Transaction(connection, run))
                 run([])
                 failpoints.at("commit.before")
@@ -192,6 +216,7 @@ class Postgres:
             connection.row_factory = tuple_row  # the user's code may have set another
         connection.check_replicated()
         failpoints.at("commit.after")
+        self._history.acknowledge(connection.place, position)
         return result
 
     def _run(self, connection: Connection, statements: Sequence[Statement]) -> list[list[Row]]:
@@ -223,12 +248,12 @@ class Postgres:
                         raise Refused(reason(error)) from error
                     if found is Meaning.LOST and writes:
                         raise Ambiguous(f"{self._place}: {reason(error)}") from error
-                    if found in (Meaning.AWAY, Meaning.DENIED):
+                    if found in (Meaning.AWAY, Meaning.ELSEWHERE, Meaning.DENIED):
                         connection.close()
                     is_final = (
                         found is Meaning.DENIED
                         or isinstance(error, errors.QueryCanceled)  # it took its whole time
-                        or (of_function and found is not Meaning.UNDONE)
+                        or (of_function and found not in (Meaning.UNDONE, Meaning.ELSEWHERE))
                     )
                     if is_final or time.monotonic() + PAUSE > give_up:
                         what = "refused the batch" if writes else "did not answer"
@@ -236,7 +261,7 @@ class Postgres:
                         raise Unavailable(
                             f"{self._place} {what}: {reason(error)}.{nothing}"
                         ) from error
-            if found is not Meaning.UNDONE:
+            if found not in (Meaning.UNDONE, Meaning.ELSEWHERE):
                 time.sleep(PAUSE)
 
     def hints(self) -> NotifyHints:
@@ -244,7 +269,7 @@ class Postgres:
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         return self._with_connection(
-            lambda connection: self._pipeline(connection, _READ, statements), writes=False
+            lambda connection: self._read_on(connection, statements), writes=False
         )
 
     def settle(self, statements: Sequence[Statement]) -> list[list[Row]]:
@@ -262,13 +287,15 @@ class Postgres:
             queries.append(Query(b"COMMIT"))
             return postgres_pipeline.run(connection, [Query(begin), *queries])[1:-1]
         names = changed_names(statements) | streamed_names(statements)
-        mark = Query(_MARK.encode())
+        mark = Query(connection.place.mark.encode())
         if names:
-            mark = Query(f"{_MARK}, {_NOTIFY}".encode(), (payload(self._sender, names),))
+            sql = f"{connection.place.mark}, {_NOTIFY}".encode()
+            mark = Query(sql, (payload(self._sender, names),))
         queries.append(Query(b"COMMIT", before="commit.before"))
         rows = postgres_pipeline.run(connection, [Query(begin), mark, *queries])
         connection.check_replicated()
         failpoints.at("commit.after")
+        self._history.acknowledge(connection.place, rows[1][0][0])
         return rows[2:-1]
 
     def _query(self, name: str, params: Mapping[str, Any]) -> Query:
@@ -279,7 +306,7 @@ class Postgres:
         # The parent's sockets must neither be used nor closed here.
         _ABANDONED.append(self._pool)
         self._sender = _sender()
-        self._pool = Pool(self._url, size=CONNECTIONS, deadline=self._deadline)
+        self._pool = self._new_pool()
 
     def close(self) -> None:
         self._pool.close()

@@ -17,6 +17,10 @@ GUARD = "perdure refuses this batch"
 """In the message of a guard, in any language: the text that it casts to a number."""
 
 
+ELSEWHERE = "perdure began this batch on another server"
+"""The same for the first statement of each batch: a pooler went to another server."""
+
+
 class Meaning(StrEnum):
     """What to do about an error."""
 
@@ -27,6 +31,8 @@ class Meaning(StrEnum):
     AWAY = "away"
     """Nothing was written, and this server cannot do it now: a new connection may reach one that
     can."""
+    ELSEWHERE = "elsewhere"
+    """The first statement of the batch refused the server: a new connection is compared with it."""
     DENIED = "denied"
     """Nothing was written. The database, its tables or the role have to be changed first."""
     REFUSED = "refused"
@@ -37,6 +43,10 @@ class Meaning(StrEnum):
 
 class Standby(psycopg.OperationalError):
     """The server is a standby: it accepts no writes until it is promoted."""
+
+
+class Outdated(psycopg.OperationalError):
+    """The server is an old primary: another one has a newer timeline."""
 
 
 class Unfit(psycopg.OperationalError):
@@ -79,7 +89,7 @@ _NO_CONNECTION = re.compile(
 
 def meaning(error: psycopg.Error, *, of_function: bool = False) -> Meaning:
     """What an error of a statement means. `of_function`: it may be a statement of an effect's."""
-    if isinstance(error, Standby):
+    if isinstance(error, (Standby, Outdated)):
         return Meaning.AWAY
     if isinstance(error, Unfit):
         return Meaning.DENIED
@@ -89,6 +99,8 @@ def meaning(error: psycopg.Error, *, of_function: bool = False) -> Meaning:
         return Meaning.LOST if isinstance(error, psycopg.OperationalError) else Meaning.MISTAKE
     if code == "22P02" and GUARD in str(error):
         return Meaning.REFUSED
+    if code == "22P02" and ELSEWHERE in str(error):
+        return Meaning.ELSEWHERE
     for length in (5, 3, 2):
         if (found := _BY_CODE.get(code[:length])) is not None:
             at_fault = of_function and not _OF_A_FUNCTION.isdisjoint((code, code[:2]))
@@ -99,7 +111,7 @@ def meaning(error: psycopg.Error, *, of_function: bool = False) -> Meaning:
 def may_pass(error: psycopg.Error) -> bool:
     """Whether a connection that could not be made, or used to open the journal, may be made later,
     without a change by a person."""
-    if error.sqlstate is None and not isinstance(error, (Standby, Unfit)):
+    if error.sqlstate is None and not isinstance(error, (Standby, Outdated, Unfit)):
         is_answer = isinstance(error, psycopg.OperationalError)  # else libpq rejects the URL
         return is_answer and not _NO_CONNECTION.search(str(error))
     return meaning(error) in (Meaning.LOST, Meaning.UNDONE, Meaning.AWAY)

@@ -13,7 +13,7 @@ import re
 import select
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
 import psycopg
@@ -22,7 +22,10 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from perdure.errors import BadURL, Closed, Unavailable
+from perdure.journal.acknowledged import Acknowledged
+from perdure.journal.operation import Row, Statement
 from perdure.journal.postgres_errors import Standby, Unfit, reason
+from perdure.journal.postgres_history import PLACE, History, Hosts, Place, hang_up
 
 T = TypeVar("T")
 
@@ -32,8 +35,8 @@ PAUSE = 0.1
 """Seconds between two attempts to connect."""
 # What a new connection is set to, and asked. A batch whose client is gone must not keep its
 # locks, and a server set to acknowledge before it has written is overruled.
-_GREETING = """
-SELECT pg_is_in_recovery(), current_setting('transaction_read_only'), pg_backend_pid(),
+_GREETING = f"""
+SELECT here.*, pg_is_in_recovery(), current_setting('transaction_read_only'), pg_backend_pid(),
        current_setting('server_encoding'), current_setting('client_encoding'),
        current_setting('search_path'), current_schema(),
        set_config('statement_timeout',
@@ -43,7 +46,8 @@ SELECT pg_is_in_recovery(), current_setting('transaction_read_only'), pg_backend
                   current_setting('idle_in_transaction_session_timeout')), false),
        set_config('synchronous_commit', CASE current_setting('synchronous_commit')
          WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)
-"""
+FROM ({PLACE}) AS here
+"""  # noqa: S608 (our own text)
 
 
 # Run as a prepared statement, it finds itself under psycopg's name, unless a pooler that follows
@@ -95,6 +99,8 @@ class Connection(psycopg.Connection[Any]):
     """Statements that were used on it, by their types: the names of those that are prepared."""
     unreplicated: bool = False
     """Whether a COMMIT returned without its wait for a synchronous standby."""
+    place: Place
+    """Where its server was in the history of the database when it was made."""
     prepares: bool = True
     """Whether a statement that was prepared on it is there later: not behind some poolers."""
 
@@ -131,8 +137,19 @@ class Connection(psycopg.Connection[Any]):
 class Pool:
     """The connections of one process to one database."""
 
-    def __init__(self, url: str, *, size: int, deadline: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        history: History | None = None,
+        read: Callable[[Connection, Sequence[Statement]], list[list[Row]]] | None = None,
+        *,
+        size: int,
+        deadline: float,
+    ) -> None:
+        """`read` is how a new connection is compared with the `history` of the database."""
         self._url, self._size, self._deadline = url, size, deadline
+        self.history, self._read = history or History(Acknowledged()), read
+        self._hosts = Hosts(url, self.history, self._connect, self._cut)
         timeout = max(2, int(min(deadline, 10)))
         self._parameters = parameters_of(url, connect_timeout=timeout, name="perdure")
         self._asked = settings_of(url)
@@ -140,16 +157,22 @@ class Pool:
         self._closed = False
         self._free = threading.BoundedSemaphore(size)
         self._idle: list[Connection] = []
+        self._used: set[Connection] = set()
+
+    def _connect(self, **parameters: Any) -> Connection:
+        return Connection.connect(
+            self._url, autocommit=True, prepare_threshold=2, **{**self._parameters, **parameters}
+        )
 
     def connect(self) -> Connection:
-        """A new connection. Raises what psycopg raises, `Standby` and `Unfit`."""
-        give_up = time.monotonic() + self._deadline
-        connection = Connection.connect(
-            self._url,
-            autocommit=True,
-            prepare_threshold=2,
-            **self._parameters,
-        )
+        """A new connection. Raises what psycopg raises, `Standby`, `Outdated`, `Unfit` and
+        `WentBack`."""
+        give_up, position = time.monotonic() + self._deadline, self.history.position
+        try:
+            connection = self._connect(**self._hosts.primary())
+        except psycopg.Error:
+            self._hosts.forget_primary()
+            raise
         try:
             connection.give_up = give_up
             # In ms, and shorter than ours: a server that gives up first says so, and all is known.
@@ -157,7 +180,8 @@ class Pool:
             timeouts = ("statement_timeout", "idle_in_transaction_session_timeout")
             values = {one: None if one in self._asked else patience for one in timeouts}
             [row] = connection.execute(_GREETING, values).fetchall()
-            is_standby, read_only, pid, server_encoding, encoding, path, schema, *_ = row
+            connection.place = Place(*row[:3])
+            is_standby, read_only, pid, server_encoding, encoding, path, schema, *_ = row[3:]
             if is_standby:
                 raise Standby(
                     "the server is a standby (a read replica) and accepts no writes until it is "
@@ -175,6 +199,8 @@ class Pool:
             connection.isolation_level = IsolationLevel.READ_COMMITTED  # of a psycopg transaction
             if pid != connection.info.backend_pid and not _follows_prepared(connection):
                 connection.prepares, connection.prepare_threshold = False, None
+            if (read := self._read) is not None:
+                self.history.admit(connection.place, position, lambda some: read(connection, some))
         except BaseException:
             connection.close()
             raise
@@ -205,9 +231,12 @@ class Pool:
         try:
             connection = self._idle_one() or self._new_one(give_up)
             connection.give_up = give_up
+            self._hosts.watch()
+            self._used.add(connection)
             try:
                 yield connection
             finally:
+                self._used.discard(connection)
                 self.give_back(connection)
         finally:
             self._free.release()
@@ -216,7 +245,7 @@ class Pool:
         while self._idle:
             with contextlib.suppress(IndexError):  # another thread took the last one
                 connection = self._idle.pop()
-                if not connection.hung_up():
+                if not (connection.hung_up() or self.history.is_outdated(connection.place)):
                     return connection
                 connection.close()
         return None
@@ -248,9 +277,16 @@ class Pool:
             with contextlib.suppress(IndexError):
                 self._idle.pop().close()
 
+    def _cut(self) -> None:
+        """End the connections to old primaries, those in use, too: they may wait for ever there."""
+        for connection in [*self._used]:
+            if self.history.is_outdated(connection.place):
+                hang_up(connection)
+
     def close(self) -> None:
         """Close every connection, those in use when they come back."""
         self._closed = True
+        self._hosts.close()
         if self._pid == os.getpid():  # else they are another process's
             self._close_idle()
 

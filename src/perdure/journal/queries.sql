@@ -9,7 +9,7 @@
 -- being changed; {lock} locks it, {skip} too, but passes over rows that others locked; {refuse} is a number
 -- that cannot be stored, so a guard that gives it refuses the batch;
 -- {names} is the list in the JSON parameter :names; {clock} is the time; {bytes} is the size of the
--- database; {identity} says which one it is. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
+-- database; {identity} says which one it is, {standbys} which others follow it. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
 -- in which it ended, {event} the columns of an event that observers get.
 
 -- name: insert_checkpoint
@@ -596,7 +596,7 @@ WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
 SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND n < :events
   AND kind NOT IN ('step', 'wait', 'woke', 'expired', 'answer', 'withdrawn', 'signal', 'joined',
-                   'effect', 'differs', 'settled', 'scored', 'assigned', 'comment')
+                   'effect', 'differs', 'settled', 'scored', 'assigned', 'comment', 'rewound')
 ORDER BY n DESC LIMIT 1;
 
 -- name: has_begun
@@ -743,7 +743,7 @@ WHERE id IN (SELECT id FROM mine);
 
 -- name: leases
 -- Which leases are ours, and what was asked of them.
-SELECT id, token, control, control_at FROM perdure_runs
+SELECT id, token, control, control_at, events FROM perdure_runs
 WHERE worker = :worker AND state = 'running';
 
 -- name: workers
@@ -1016,7 +1016,7 @@ WHERE thread_id = :thread_id AND id = :id AND change <> :change AND EXISTS (
   WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
 
 -- name: count_comment
--- Counts the event of a comment, which changes nothing else of its run.
+-- Counts an event that changes nothing else of its run.
 UPDATE perdure_runs SET events = events + 1, change = :change
 WHERE thread_id = :thread_id AND id = :id AND change <> :change;
 
@@ -1920,7 +1920,8 @@ SELECT (SELECT COUNT(*) FROM perdure_runs WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_stream WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_threads WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_thread_records WHERE thread_id = :thread_id),
-       (SELECT COUNT(*) FROM perdure_schedules WHERE thread_id = :thread_id);
+       (SELECT COUNT(*) FROM perdure_schedules WHERE thread_id = :thread_id),
+       (SELECT COUNT(*) FROM perdure_losses WHERE thread_id = :thread_id);
 
 -- name: newest_of_thread
 -- A run of a thread; first one that has not ended.
@@ -1974,6 +1975,35 @@ WHERE thread_id = :thread_id AND {no_runs} AND NOT ({rows_left});
 -- 1: rows are left of a thread that is being erased, and no run was started meanwhile.
 SELECT CASE WHEN EXISTS (SELECT 1 FROM perdure_threads WHERE thread_id = :thread_id) AND {no_runs}
        THEN 1 ELSE 0 END;
+
+-- name: insert_loss
+-- An acknowledged change that is missing: several processes may notice it.
+INSERT INTO perdure_losses (thread_id, run_id, what, acknowledged_at, noticed_at, reason)
+VALUES (:thread_id, :run_id, :what, :acknowledged_at, :now, :reason)
+ON CONFLICT (thread_id, run_id, what) DO UPDATE
+SET acknowledged_at = excluded.acknowledged_at, noticed_at = excluded.noticed_at, reason = excluded.reason;
+
+-- name: forget_losses
+DELETE FROM perdure_losses WHERE noticed_at < :before;
+
+-- name: losses
+-- Acknowledged changes that are missing, the last ones first.
+SELECT thread_id, run_id, what, acknowledged_at, noticed_at FROM perdure_losses
+ORDER BY acknowledged_at DESC LIMIT :count;
+
+-- name: loss_of_run
+SELECT thread_id, run_id, what, acknowledged_at, noticed_at FROM perdure_losses
+WHERE run_id = :id AND run_id <> '' LIMIT 1;
+
+-- name: count_losses
+SELECT COUNT(*) FROM perdure_losses;
+
+-- name: erase_losses
+DELETE FROM perdure_losses WHERE thread_id = :thread_id AND {no_runs};
+
+-- name: standbys
+-- Which standbys a commit waits for, and how many replicate.
+{standbys};
 
 -- name: identity
 -- Which database this is: asked on two connections, it says whether they lead to one.
@@ -2457,6 +2487,10 @@ ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: newest_runs
 SELECT id, created_at FROM perdure_runs ORDER BY created_at DESC, id DESC LIMIT :count;
+
+-- name: last_heartbeat
+-- As it is in the database: an older one than was written means that the database went back in time.
+SELECT seen_at FROM perdure_workers WHERE id = :id;
 
 -- name: announce_worker
 -- Stores the heartbeat of a worker. A restart, with another :started_at, clears a request to drain.

@@ -216,9 +216,9 @@ def parameters() -> Mapping[str, tuple[str, ...]]:
 
 
 def render(fragments: Mapping[str, str], *, told: bool = False) -> dict[str, str]:
-    """Every statement by its name, with the dialect's fragments filled in. `told`: those that store
-    events return them, for a listener."""
-    returning = f"RETURNING {EVENT}" if told else ""
+    """Every statement by its name, with the dialect's fragments filled in. Those that store events
+    return the run and the number of each; `told`: all of it, for a listener."""
+    returning = f"RETURNING {EVENT if told else 'thread_id, run_id, n'}"
     every = {**COMMON, "returning_event": returning, **fragments}
     return {name: fill(text, every) for name, text in templates().items()}
 

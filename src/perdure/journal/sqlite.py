@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from perdure.errors import BadArgument, BadURL, Error, Unavailable
 from perdure.journal import failpoints
+from perdure.journal.acknowledged import Acknowledged
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.file_hints import FileHints, file_hints
 from perdure.journal.migrate import version
@@ -53,6 +54,7 @@ FRAGMENTS = {
     "lock": "",
     "skip": "",
     "identity": "SELECT file, '' FROM pragma_database_list WHERE name = 'main'",
+    "standbys": "SELECT '', 0",
     "bytes": "page_count * page_size FROM pragma_page_count(), pragma_page_size()",
     "names": "SELECT value FROM json_each(:names)",
     "clock": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
@@ -87,6 +89,7 @@ class SQLite:
         deadline: float = 30.0,
         synchronous: str = "full",
         told: bool = False,
+        acknowledged: Acknowledged | None = None,
     ) -> None:
         if sqlite3.sqlite_version_info < OLDEST:
             raise BadURL(
@@ -95,7 +98,7 @@ class SQLite:
             )
         if path != ":memory:":
             prepare_file(path)
-        self._path = path
+        self._path, self._acknowledged = path, acknowledged or Acknowledged()
         self._sql = {name: _compiled(sql) for name, sql in render(FRAGMENTS, told=told).items()}
         self._connections = Connections(path, deadline, synchronous.upper(), FRAGMENTS)
 
@@ -122,6 +125,7 @@ class SQLite:
 
     def _commit(self, run: Callable[[sqlite3.Connection], T]) -> T:
         with self._connections.writing:
+            self._check_file()
             writer = self._connections.writer()
             _roll_back(writer)  # what Ctrl-C may have left
             try:
@@ -149,6 +153,17 @@ class SQLite:
             failpoints.at("commit.after")
             return result
 
+    def _check_file(self) -> None:
+        """Use the file that is at the path. Raises `WentBack` if it is another one, once, when it
+        was compared. The caller holds `writing`."""
+        if self._connections.is_replaced:
+            writer = self._connections.use_new_file()
+            self._acknowledged.compare(
+                lambda statements: self._run(writer, statements),
+                f"another file is at {self._path}",
+                is_certain=True,
+            )
+
     def _run(
         self, connection: sqlite3.Connection, statements: Sequence[Statement]
     ) -> list[list[Row]]:
@@ -172,6 +187,9 @@ class SQLite:
             with connections.writing:
                 return self._run(connections.writer(), statements)
         try:
+            if connections.is_replaced:
+                with connections.writing:
+                    self._check_file()
             with connections.reader() as connection:
                 if len(statements) == 1:  # a snapshot of its own
                     return self._run(connection, statements)

@@ -59,6 +59,8 @@ class Connections:
         self, path: str, deadline: float, synchronous: str, fragments: Mapping[str, str]
     ) -> None:
         self.path, self.in_memory = path, path == ":memory:"
+        # The working directory may change between two connections.
+        self._absolute = path if self.in_memory else os.path.abspath(path)
         self.writing = threading.Lock()
         """Held while the writer is used."""
         self._deadline, self._synchronous, self._fragments = deadline, synchronous, fragments
@@ -69,8 +71,33 @@ class Connections:
         self._lock = threading.RLock()
         self._read = threading.Condition(self._lock)
         self._open_writer()
+        self._file = None if self.in_memory else self._file_now()
         if not self.in_memory:
             _OPEN.add(self)
+
+    def _file_now(self) -> tuple[int, int]:
+        try:
+            status = os.stat(self._absolute)
+        except OSError as error:
+            raise Unavailable(
+                f"{self.path} was moved or deleted while it was open: {error}. Nothing was "
+                "written; put it back."
+            ) from error
+        return status.st_dev, status.st_ino
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another file is at the path now, such as a backup: a commit to the one that we
+        have open would be lost."""
+        return self._file is not None and self._file_now() != self._file
+
+    def use_new_file(self) -> sqlite3.Connection:
+        """Open the file that is at the path now. The caller holds `writing`."""
+        self._file = self._file_now()
+        with self._lock:
+            self._close_all()
+        self._open_writer()
+        return self._writer
 
     def writer(self) -> sqlite3.Connection:
         """The writer, opened again after a fork. The caller holds `writing`."""
@@ -96,21 +123,22 @@ class Connections:
                 if self._closed:
                     raise Closed("This journal is closed.")
                 self._reading.add(token)
+            file = self._file
             connection = self._idle.pop() if self._idle else self._new_reader()
             try:
                 yield connection
             except BaseException:
                 connection.close()
                 raise
-            self._keep(connection)
+            self._keep(connection, file)
         finally:
             self._reading.discard(token)
             with self._lock:
                 self._read.notify_all()
 
-    def _keep(self, connection: sqlite3.Connection) -> None:
+    def _keep(self, connection: sqlite3.Connection, file: object) -> None:
         with self._lock:
-            if not self._closed:
+            if not self._closed and file == self._file:
                 self._idle.append(connection)
                 return
         connection.close()
@@ -148,7 +176,7 @@ class Connections:
     def _connect(self) -> sqlite3.Connection:
         try:
             return sqlite3.connect(
-                self.path,
+                self._absolute,
                 timeout=self._deadline,
                 isolation_level=None,
                 check_same_thread=False,

@@ -106,6 +106,7 @@ class JournalGauges:
             _gauge(_OUTBOX_AGE, {(): rest.message_age_ms / 1000}),
             _gauge(_MISSED, {(graph,): float(n) for graph, n in rest.missed.items()}),
             _gauge(_SCHEDULES, {(graph,): float(n) for graph, n in rest.failing.items()}),
+            _gauge(_LOSSES, {(): float(rest.losses)}),
             _gauge(_COUNTING, {(): self._took}),
         ]
         if rest.database_bytes is not None:
@@ -148,6 +149,9 @@ _MISSED = Description(
 _SCHEDULES = Description(
     "perdure_schedules_failing", "Schedules that start no runs although they should.", ("graph",)
 )
+_LOSSES = Description(
+    "perdure_lost_changes", "Acknowledged changes that the database lost in the last 30 days.", ()
+)
 _COUNTING = Description(
     "perdure_journal_counting_seconds", "Time that counting the journal took.", (), "s"
 )
@@ -169,6 +173,7 @@ DESCRIPTIONS = (
     _OUTBOX_AGE,
     _MISSED,
     _SCHEDULES,
+    _LOSSES,
     _COUNTING,
     _BYTES,
 )

@@ -44,6 +44,7 @@ class LeaseRow(NamedTuple):
     token: int
     control: str | None
     control_at: int | None
+    events: int
 
 
 class WorkerLeases(NamedTuple):

@@ -11,7 +11,7 @@ from perdure.journal import Op, is_left, read_op, with_params
 TABLES = (
     *("runs", "checkpoints", "values", "writes", "events", "effects", "waits", "joins", "signals"),
     *("reads", "outbox", "scores", "score_prompts", "prompt_uses", "traces", "stream", "threads"),
-    *("thread_records", "schedules"),
+    *("thread_records", "schedules", "losses"),
 )
 """The tables with rows of threads, in the order in which `rows_of_thread` counts them."""
 
@@ -45,6 +45,7 @@ def erase(thread_id: str, count: int) -> Op[bool]:
         "signals",
         "outbox",
         "schedules",
+        "losses",
         "thread_record",
         "thread",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import NamedTuple
 
-from perdure.journal import Op, Statement
+from perdure.journal import Op, Statement, acknowledged, read_op
 from perdure.journal.sqlite_wal import loses_commits
 
 INVARIANTS = {
@@ -50,6 +50,11 @@ def examine() -> Op[list[Violation]]:
             for row in some
         ],
     )
+
+
+def unreplicated() -> Op[str | None]:
+    """Advice if commits do not wait for the standbys that there are."""
+    return read_op("standbys", {}, lambda rows: acknowledged.unreplicated(*rows[0][0]))
 
 
 def remarks(url: str) -> list[str]:

@@ -55,6 +55,8 @@ class Rest(NamedTuple):
     """Slots of schedules that started no run, by graph."""
     failing: dict[str, int]
     """Schedules that start no runs although they should, by graph."""
+    losses: int
+    """Acknowledged changes that the database lost."""
 
     @property
     def rows(self) -> int:
@@ -75,11 +77,12 @@ def due(now: int) -> Op[list[GraphDue]]:
 
 def rest(now: int) -> Op[Rest]:
     """Unfinished runs, open waits, unknown effects, messages, and the size of the database."""
-    names = ("count_runs", "count_waits", "count_unknown", "count_messages", "database_bytes")
+    names = ["count_runs", "count_waits", "count_unknown", "count_messages", "database_bytes"]
+    names.append("count_losses")
     late = {"late": now - schedules.LATE}
 
     def result(rows: Sequence[Sequence[Row]]) -> Rest:
-        runs, waits, unknown, [(messages, oldest)], size, found = rows
+        runs, waits, unknown, [(messages, oldest)], size, [(losses,)], found = rows
         return Rest(
             {(str(graph), str(state)): count for graph, state, count in runs},
             [OpenWaits(str(kind), count, _since(first, now)) for kind, count, first in waits],
@@ -89,6 +92,7 @@ def rest(now: int) -> Op[Rest]:
             int(size[0][0]) if size and size[0][0] is not None else None,
             {str(graph): int(missed) for graph, missed, _ in found},
             {str(graph): int(failing) for graph, _, failing in found},
+            losses,
         )
 
     statements = [*(Statement(name, {}) for name in names), Statement("count_schedules", late)]

@@ -74,11 +74,19 @@ class DrainRequest(NamedTuple):
     by: dict[str, str]
 
 
-def announce(row: WorkerRow, *, is_new: bool) -> Op[None]:
-    """Store the heartbeat of a worker. The first one also deletes stale rows of others."""
+def announce(row: WorkerRow, *, is_new: bool) -> Op[int | None]:
+    """Store the heartbeat of a worker, and return the time of the one before. The first one also
+    deletes stale rows of others."""
     params = {**row._asdict(), "before": row.seen_at - KEPT}
-    names = ("announce_worker", "forget_workers") if is_new else ("announce_worker",)
-    return Op("announce_worker", with_params(params, *names), lambda rows: None, write=True)
+    names = ["last_heartbeat", "announce_worker", *(["forget_workers"] if is_new else [])]
+    return Op(
+        "announce_worker",
+        with_params(params, *names),
+        lambda rows: rows[0][0][0] if rows[0] else None,
+        write=True,
+        key=Statement("last_heartbeat", params),
+        proof=NO_PROOF,
+    )
 
 
 def leave(worker: str) -> Op[None]:

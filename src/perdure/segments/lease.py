@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from perdure.journal import Op, Statement
 from perdure.operations.runs import RunRow
+
+_numbers = count()
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,8 @@ class Lease:
 
     row: RunRow
     """The run as it was claimed."""
+    number: int = field(default_factory=lambda: next(_numbers))
+    """Of this lease in this process: a database that went back gives tokens again."""
 
     @property
     def thread_id(self) -> str:
@@ -31,8 +36,8 @@ class Lease:
 
     @property
     def name(self) -> str:
-        """Unique among all claims of all runs."""
-        return f"{self.run_id}/{self.token}"
+        """Unique among all claims of all runs in this process."""
+        return f"{self.run_id}/{self.token}/{self.number}"
 
     @property
     def params(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def find(configurable: Mapping[str, Any]) -> Segment | None:
     if name is None:
         return None
     segment = _SEGMENTS.get(name)
-    if segment is None:
+    if segment is None or segment.is_void:
         raise LeaseLost(str(name).partition("/")[0])
     return segment
 
@@ -139,6 +139,9 @@ class Segment:
         self._calls = 0
         self.is_lost = False
         """Whether another worker has the run: nothing more is written."""
+        self.is_void = False
+        """Whether the database went back in time since it was claimed: another history may give its
+        token again, so nothing of it is sent to the journal any more."""
         self.ending = False
         """Whether LangGraph has returned: no further effect begins."""
         self.closing = False

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from perdure.errors import WentBack
 from perdure.journal import Journal, Plan
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_text
 from perdure.observe.observers import Observers
+from perdure.operations import losses
 from perdure.serde.serializer import Serializer
 from perdure.service.failures import Failures
 from perdure.service.public_addresses import EVERYWHERE
@@ -54,7 +57,13 @@ class LocalEngine:
                 self._journal = self.observers.connect(self._url)
                 limits = self._journal.capabilities
                 self.serializer.keep_to(limits.largest_blob, limits.bytes_per_batch)
+                self._journal.on_going_back(self._note_losses)
             return self._journal
+
+    def _note_losses(self, error: WentBack) -> None:
+        """The database went back in time: store what it lacks."""
+        for op in losses.store(self.serializer, error, round(time.time() * 1000)):
+            self.journal.defer(op)
 
     @property
     def sinks(self) -> list[str]:

@@ -24,7 +24,7 @@ from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
 from perdure.journal.names import check_id, check_text
 from perdure.observe.caller import caller_span
-from perdure.operations import effects, erasure, events, prefixes, runs
+from perdure.operations import effects, erasure, events, losses, prefixes, runs
 from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
@@ -159,7 +159,7 @@ class RunService:
         """The row of a run. Raises `NotFound`."""
         row: RunRow | None = yield runs.find(check_id("run", run_id))
         if row is None:
-            raise NotFound("run", run_id)
+            raise NotFound("run", run_id, lost=(yield losses.of_run(run_id)))
         return row
 
     def get(self, run_id: str, *, output: bool = True) -> Plan[Run]:

@@ -88,6 +88,7 @@ FIELDS: Mapping[EventKind, tuple[str, ...]] = {
     EventKind.UPDATED: (),
     EventKind.DONE: ("source", *SAVED),
     EventKind.ASSIGNED: ("wait",),
+    EventKind.REWOUND: (),
     EventKind.COMMENT: ("wait",),
     EventKind.SCORED: ("name", "value", "about", "checkpoint", "effect", "wait", "action"),
 }

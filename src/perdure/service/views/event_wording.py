@@ -261,6 +261,9 @@ WORDING: Mapping[EventKind, Wording] = {
     EventKind.UPDATED: _text("state changed by update_state"),
     EventKind.SCORED: _scored,
     EventKind.ASSIGNED: _assigned,
+    EventKind.REWOUND: lambda facts: EventView(
+        f"acknowledged changes are gone: {facts.data.get('reason')}", Tone.BAD
+    ),
     EventKind.COMMENT: _comment,
     EventKind.DONE: _text("done", Tone.GOOD),
 }

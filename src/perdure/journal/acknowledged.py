@@ -1,0 +1,208 @@
+"""What this process knows to be committed, and what of it the database no longer has.
+
+A database can go back in time: an asynchronous standby is promoted, the old primary of a cluster is
+reached again, a backup is restored. What was acknowledged since then is gone, and a driver that
+continued would write on top of an older history. So each process remembers the last acknowledged
+change of each run, and other acknowledged writes by the key that finds them. They are compared with
+the database when there is a reason:
+
+    PostgreSQL   a new connection leads to another timeline, or to an earlier place
+                 (`postgres_history`)
+    SQLite       another file is at the path (`sqlite_connections`)
+    each         a lease has fewer events than when it was renewed before (`LeaseKeeper`), or the
+                 heartbeat of this process is older than it wrote it (`Presence`)
+
+Commits are ordered, so what is lost is the newest of it, and what is older than something that is
+there was deleted since, by retention or by a person. Only if it certainly went back, there may be
+newer commits, of before it was noticed. Everything that is missing is named, logged and
+stored in `perdure_losses`; what is queued is refused, because it was made on the history that is
+gone; listeners drop what they drive.
+
+A process that dies takes its memory with it: what it alone had acknowledged is not named then.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from perdure.errors import Loss, WentBack
+from perdure.journal.operation import EventStatement, Op, Row, Statement
+from perdure.journal.sql import parameters
+
+MOST_RUNS = 10_000
+"""Runs that are remembered: those that changed last."""
+MOST_OTHERS = 1_000
+"""Other writes that are remembered."""
+KEPT = 24 * 3600.0
+"""Seconds for which they are remembered: retention may have deleted older ones."""
+AT_ONCE = 200
+"""Rows that are looked up in one visit."""
+NAMED = 20
+"""Losses that one line of the log names."""
+
+Read = Callable[[Sequence[Statement]], list[list[Row]]]
+
+log = logging.getLogger("perdure")
+
+
+class _Run(NamedTuple):
+    """The last acknowledged change of a run."""
+
+    thread_id: str
+    id: str
+    change: int
+    n: int
+    """The number of its last event, if the reply was not lost."""
+    at: float
+
+    @property
+    def key(self) -> str:
+        return self.id
+
+    @property
+    def find(self) -> Statement:
+        return Statement("find_event", self._asdict())
+
+    def loss(self, read: Read) -> Loss:
+        [rows] = read([Statement("find_run", {**self._asdict(), "key": None})])
+        return Loss(
+            self.thread_id, self.id, "its last changes" if rows else "the run", _time(self.at)
+        )
+
+
+class _Other(NamedTuple):
+    """Another acknowledged write."""
+
+    key: tuple[Any, ...]
+    name: str
+    find: Statement
+    at: float
+
+    def loss(self, read: Read) -> Loss:
+        thread_id = self.find.params.get("thread_id")
+        return Loss(str(thread_id or ""), None, self.name, _time(self.at))
+
+
+class Acknowledged:
+    """The acknowledged writes of one journal in one process. It may be used from any thread."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        """How often the database was found to have gone back."""
+        self.went_back: WentBack | None = None
+        """The last time."""
+        self.listeners: list[Callable[[WentBack], None]] = []
+        """Called before anyone uses the older database. They may defer operations of the journal,
+        and must not use it in any other way."""
+        self._runs: OrderedDict[Any, _Run] = OrderedDict()
+        self._others: OrderedDict[Any, _Other] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def reopen(self) -> None:
+        """Continue in a forked process: a thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
+    def note(
+        self, sent: Sequence[Statement], rows: Sequence[Sequence[Row]], *, again: bool = False
+    ) -> None:
+        """Note the runs that committed statements changed or deleted. `again`: their reply was
+        lost, and the rows are those of the operation's key."""
+        now = time.monotonic()
+        with self._lock:
+            for n, statement in enumerate(sent):
+                params = statement.params
+                if statement.name == "delete_run":
+                    self._runs.pop(params["id"], None)
+                if not isinstance(statement, EventStatement):
+                    continue
+                own = [(params["thread_id"], params["id"], -1)] if "id" in params else []
+                for thread_id, run_id, number, *_ in own if again else rows[n]:
+                    self._runs[run_id] = _Run(thread_id, run_id, params["change"], number, now)
+                    self._runs.move_to_end(run_id)
+            while len(self._runs) > MOST_RUNS:
+                self._runs.popitem(last=False)
+
+    def note_key(self, op: Op[Any]) -> None:
+        """Note a committed operation that changed no run, by its key."""
+        if op.key is not None:
+            find = {name: op.key.params[name] for name in parameters()[op.key.name]}
+            key = (op.key.name, *find.values())
+            with self._lock:
+                found = Statement(op.key.name, find)
+                self._others[key] = _Other(key, op.name, found, time.monotonic())
+                self._others.move_to_end(key)
+                if len(self._others) > MOST_OTHERS:
+                    self._others.popitem(last=False)
+
+    def last_event(self, run_id: str) -> int:
+        """The number of the last event of a run that was acknowledged here; -1 if none was."""
+        run = self._runs.get(run_id)
+        return -1 if run is None else run.n
+
+    def compare(self, read: Read, why: str, *, is_certain: bool = False) -> None:
+        """Compare with a database that may have gone back, and `why`. `is_certain`: it has, even if
+        nothing is missing of what is remembered. Raises `WentBack`, after telling the listeners."""
+        since = time.monotonic() - KEPT
+        with self._lock:
+            every: list[_Run | _Other] = [*self._runs.values(), *self._others.values()]
+        newest = sorted((one for one in every if one.at >= since), key=lambda one: -one.at)
+        missing: list[_Run | _Other] = []
+        for one, is_there in self._looked_up(newest, read):
+            if not is_there:
+                missing.append(one)
+            elif not is_certain:
+                break
+        losses = tuple(one.loss(read) for one in reversed(missing))
+        with self._lock:  # another thread may have found the same
+            known = [
+                self._runs.pop(one.key, None) or self._others.pop(one.key, None) for one in missing
+            ]
+            if not (any(known) or is_certain):
+                return
+            self.epoch += 1
+        self.went_back = error = WentBack(why, losses)
+        _log(error)
+        for listener in self.listeners:
+            try:
+                listener(error)
+            except Exception:
+                log.exception("Dropping what was based on a lost history failed.")
+        raise error
+
+    def _looked_up(
+        self, some: Sequence[_Run | _Other], read: Read
+    ) -> Iterator[tuple[_Run | _Other, bool]]:
+        """Each with whether it is there. The first alone: usually it is."""
+        begin, end = 0, 1
+        while begin < len(some):
+            found = read([one.find for one in some[begin:end]])
+            yield from zip(some[begin:end], map(bool, found), strict=True)
+            begin, end = end, end + AT_ONCE
+
+
+def unreplicated(names: str, standbys: int) -> str | None:
+    """A warning if commits do not wait for the standbys that there are."""
+    if names or not standbys:
+        return None
+    return (
+        f"synchronous_standby_names is empty, and the server has standbys ({standbys}): commits do "
+        "not wait for them, so a failover loses what was acknowledged just before it."
+    )
+
+
+def _log(error: WentBack) -> None:
+    log.error("%s", error)
+    for begin in range(0, len(error.losses), NAMED):
+        named = "; ".join(str(loss) for loss in error.losses[begin : begin + NAMED])
+        log.error("Acknowledged, and no longer in the database: %s", named)
+
+
+def _time(at: float) -> datetime:
+    """The time of a reading of the monotonic clock."""
+    return datetime.now(UTC) - timedelta(seconds=time.monotonic() - at)
