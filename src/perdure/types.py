@@ -75,7 +75,7 @@ class EventKind(StrEnum):
     `cron` or `call`."""
     RECOVERED = "recovered"
     """A segment began after the previous worker died or was silent too long. Data: `worker`,
-    `driven`."""
+    `driven`; `silent`, workers on the same host that live, but let leases run out."""
     STEP = "step"
     """A checkpoint was stored. Data: `step`, `source`, `checkpoint`; `nodes`, the nodes whose
     results it holds, as far as this process knows; `ns`, the namespace of a subgraph; `labels`,
@@ -119,9 +119,9 @@ class EventKind(StrEnum):
     """The run needs a person. Data: `reason`; `lost`, `removed` and `added` nodes after a change to
     the graph; `effects`, the keys of effects with an unknown outcome; `saved`."""
     RELEASED = "released"
-    """The segment ended early, and the run is due again: a drain, a reader that left the stream, or
-    calls in a different order. Data: `forced`; `effect` and `key` of the call that was out of
-    order; `saved`."""
+    """The segment ended early, and the run is due again: a drain, a reader that left the stream,
+    calls in a different order, or an event loop that did not respond. Data: `forced`; `reason`, why
+    the loop did not; `effect` and `key` of the call that was out of order; `saved`."""
     CANCELLING = "cancelling"
     """The worker was asked to cancel the run, or effects are being undone. Data: `reason`, `by`."""
     PAUSING = "pausing"

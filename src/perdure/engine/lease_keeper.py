@@ -1,13 +1,22 @@
 """Renew the leases of this process, enforce its time limits, and expire leases of dead workers.
 
-The first two in one thread, so that it goes on when an event loop is blocked. A lease is renewed
-only while its driver can make progress: a blocked loop has no pulse, and its runs go to another
-worker. A driver that does not return in time loses its lease here, and its late writes are refused.
+The first two in one thread, so that it goes on when an event loop is blocked. A driver that does
+not return in time loses its lease here, and its late writes are refused. A lease is renewed only
+while its driver can make progress, which the pulse of its event loop shows:
+
+    loop late by half a lease   the lease is not renewed until the loop responds
+    loop late by a lease        a quarter of the lease is left. The run is given up, before another
+                                worker can take it: nothing of it begins or is written here any more
+    process suspended           this thread was, too, so its loops are not late. Leases may have run
+                                out: each is renewed, unless another worker has the run. Until then
+                                no effect is called, no step begins, and nothing is claimed here: a
+                                loop that is back first would take its own runs
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -28,8 +37,12 @@ from perdure.segments.segment import LoopPulse
 from perdure.service.failures import Failures
 from perdure.types import Control
 
+log = logging.getLogger("perdure")
+
 BEAT = 0.25
 """Seconds between two rounds; fewer if a lease is short."""
+SOON = 250
+"""Milliseconds: a lease that others are to renew is never so near to its end."""
 AGREE = 5.0
 """Seconds after which the keeper asks for the time, if nothing else has."""
 
@@ -52,6 +65,8 @@ class LeaseKeeper:
         self._renewed = 0.0
         self._void_until = -1
         """What was claimed until then was claimed in a history that is gone."""
+        self.silent: tuple[str, ...] = ()
+        """Workers on this host that live, and let their leases run out."""
         self.pid = os.getpid()
 
     @property
@@ -63,6 +78,11 @@ class LeaseKeeper:
     def driven(self) -> list[Drive]:
         """What this process drives now."""
         return list(self._driven.values())
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a lease of this process may have run out."""
+        return any(one.segment.is_overdue and not one.segment.closing for one in self.driven)
 
     def times(self) -> LeaseTimes:
         """Now, and when a lease that begins now runs out."""
@@ -159,23 +179,45 @@ class LeaseKeeper:
     # -- the thread
 
     def _loop(self) -> None:
+        late = took = used = 0.0
         while not self._closed:
+            begun = time.monotonic()
             try:
                 with self._failures.guard("Renewing leases"):
-                    self._round()
+                    self._round(late, took, used)
             except Closed:
                 return
             with self._changed:
+                waiting, cpu = time.monotonic(), time.process_time()
+                took = waiting - begun
                 if not self._closed:
                     self._changed.wait(self.beat)
+                late = time.monotonic() - waiting - self.beat
+                used = time.process_time() - cpu
 
-    def _round(self) -> None:
+    def _round(self, late: float, took: float, used: float) -> None:
+        """`took`: seconds of the last round; `late`: how late this thread woke up after it; `used`:
+        CPU that the process had meanwhile."""
         now = time.monotonic()
         every = self.driven
+        pulses = [*self._beginning.values(), *(one.segment.pulse for one in every)]
+        if max(late, took) > self.pause and pulses:
+            why = "this process was suspended, or the machine is starved"
+            if took > late:
+                why = f"the database is slow, or {why}"
+            elif used > late / 2:
+                why = "a call kept the interpreter's lock"
+            runs = ", ".join(one.row.id for one in every[:3]) + (", …" if len(every) > 3 else "")
+            log.warning("No lease was renewed for %.1f s: %s; runs %s", max(late, took), why, runs)
+            self._renewed = 0.0
+        for pulse in {one for one in pulses if one is not None}:
+            pulse.watch(late if late > self.pause else 0.0)
         for drive in every:
-            graph = drive.graph
-            if drive.segment.progress.idle_seconds > graph.timeout.total_seconds():
+            graph, segment = drive.graph, drive.segment
+            if segment.progress.idle_seconds > graph.timeout.total_seconds():
                 self._time_out(drive)
+            elif segment.left < self.pause and not segment.closing and self._is_late(segment.pulse):
+                self._leave(drive)
         if (every or self._beginning) and now - self._renewed >= self.pause:
             self._renewed = now
             self._renew_all(every)
@@ -186,10 +228,9 @@ class LeaseKeeper:
     def _renew_all(self, every: list[Drive]) -> None:
         journal = self._driver.journal
         begun = time.monotonic()
-        recent = begun - self._lease / 2
-        alive = [one for one in every if not (pulse := one.segment.pulse) or pulse.at > recent]
+        alive = [one for one in every if not self._is_late(one.segment.pulse)]
         beginning = list(self._beginning.items())
-        ids = [id for (id, _), pulse in beginning if pulse is None or pulse.at > recent]
+        ids = [id for (id, _), pulse in beginning if not self._is_late(pulse)]
         ids += [one.row.id for one in alive]
         renewing = claims.renew(self.worker, self.times(), ids)
         if isinstance(self._clock, JournalClock):
@@ -238,6 +279,24 @@ class LeaseKeeper:
         attempts = drive.segment.progress.attempts
         self._end(drive, self._driver.failed(drive, error, attempts))
 
+    def _is_late(self, pulse: LoopPulse | None) -> bool:
+        return pulse is not None and time.monotonic() - pulse.at >= self._lease / 2
+
+    def _leave(self, drive: Drive) -> None:
+        """Give a run up whose event loop does not respond, while its lease lasts."""
+        drive.segment.is_lost = True  # first: whatever becomes of the next lines
+        row, why = drive.row, drive.segment.pulse.why_late() if drive.segment.pulse else ""
+        log.warning(
+            "run %s of %r is given up: %s", row.id, row.graph, why, extra={"run_id": row.id}
+        )
+        ended = Ended.LOST
+        try:
+            op = claims.give_up(self._driver.serializer, row, self._clock.now(), why)
+            if self._driver.journal.do(op):
+                ended = Ended.RELEASED
+        finally:
+            self._lose(drive, ended)
+
     def give_back(self, drive: Drive) -> None:
         """Give a run back whose driver is not waited for any longer."""
         attempts = max(0, drive.segment.progress.attempts - 1)
@@ -264,7 +323,7 @@ class LeaseKeeper:
         worker that has a lease. Returns whether any worker's runs were made due."""
         journal, host = self._driver.journal, host_time(self._clock)
         now, until, _ = self.times()
-        is_changed = False
+        is_changed, silent = False, []
         for one in every:
             with self._failures.guard("Expiring dead workers", one.worker):
                 if self._lock.is_dead(one.worker):
@@ -272,10 +331,13 @@ class LeaseKeeper:
                     journal.do(workers.leave(one.worker))
                     self._lock.remove(one.worker)
                     is_changed = True
+                elif host.clock and 0 < one.lease_until <= host.tick + SOON:
+                    silent += [one.worker] if self._lock.is_alive(one.worker) else []
                 # Beyond any lease that begins now: the clock was set back. Otherwise it ends by
                 # itself.
                 is_late = host.clock and 0 < one.lease_until <= host.tick and one.due_at > until
                 if is_late and self._lock.is_alive(one.worker):
                     journal.do(claims.expire(one.worker, now, before=host.tick))
                     is_changed = True
+        self.silent = tuple(silent)
         return is_changed

@@ -173,7 +173,9 @@ class Worker:
     async def _beat(self) -> None:
         while True:
             self._pulse.beat()
+            due = time.monotonic() + self._keeper.beat
             await asyncio.sleep(self._keeper.beat)
+            self._driver.observers.note_lag(time.monotonic() - due)
 
     # -- the loop
 
@@ -262,6 +264,7 @@ class Worker:
         return found
 
     async def _expire_dead(self, found: Found) -> bool:
+        self._keeper.silent = ()
         others = [one for one in found.workers if one.worker != self._keeper.worker]
         return bool(others) and await asyncio.to_thread(self._keeper.expire_dead, others)
 
@@ -274,6 +277,11 @@ class Worker:
         return started
 
     async def _claim(self, found: Found) -> int:
+        if self._keeper.is_behind:  # what is due may be what this process drives
+            self._keeper.nudge()
+            await asyncio.sleep(self._keeper.beat)
+            self._woken.set()
+            return 0
         free = self._concurrency - len(self._tasks)
         if self._limit is not None:
             free = min(free, self._limit - self._counts["claimed"])
@@ -349,6 +357,7 @@ class Worker:
             suspect=suspect,
             since=since,
             only=only,
+            silent=self._keeper.silent,
         )
         claiming = asyncio.create_task(self._driver.journal.ado(op))
         try:
@@ -487,6 +496,8 @@ class Worker:
             self._driven.discard(drive)
 
     async def _through_langgraph(self, drive: Drive) -> Ended:
+        if drive.segment.is_overdue:  # it took long to begin: another worker may have begun, too
+            await self._driver.journal.ado(drive.segment.lease.fenced())
         try:
             outcome: Outcome = Returned()
             recorder = drive.segment.stream

@@ -759,6 +759,13 @@ SET due_at = CASE WHEN due_at > :now THEN CAST(:now AS BIGINT) ELSE due_at END, 
 WHERE worker = :worker AND state = 'running'
   AND (CAST(:tick AS BIGINT) IS NULL OR COALESCE(lease_until, 0) <= :tick);
 
+-- name: give_up
+-- Ends the lease of a driver that does not respond, and refuses what it writes from here on.
+UPDATE perdure_runs
+SET token = token + 1, due_at = :now, lease_until = 0, events = events + 1, change = :change, updated_at = :now
+WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running'
+RETURNING id;
+
 -- name: fence
 -- Refuses the batch unless the lease is still ours.
 INSERT INTO perdure_fence (refused)

@@ -140,6 +140,9 @@ class Metrics:
         self._failures = counter(
             "perdure_worker_failures_total", "Failures of workers, by what they did.", ("duty",)
         )
+        self._lag = histogram(
+            "perdure_event_loop_lag_seconds", "How late the event loop of a worker is.", (), "s"
+        ).series[()]
         self._commit_seconds = histogram(
             "perdure_journal_commit_seconds", "Time of one commit of the journal.", (), "s"
         ).series[()]
@@ -214,6 +217,14 @@ class Metrics:
             totals = self._engine.failures.totals.copy()
             self._failures.series = {(duty,): float(count) for duty, count in totals.items()}
         return [*self._families, *self._gauges.collect()]
+
+    def on_lag(self, seconds: float) -> None:
+        """Measure the event loop of a worker, which calls it.
+
+        Args:
+            seconds: How late the loop is.
+        """
+        self._lag.observe(max(0.0, seconds))
 
     # -- commits: in the thread that commits
 

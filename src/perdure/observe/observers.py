@@ -25,6 +25,7 @@ class Observers:
     on_commit(batch, s)   is called after each commit of the journal: `group_commit.Meter`
     attach(engine)        is called once, before the journal is opened
     nudge()               is called when a worker begins here, and when a segment it drove has ended
+    on_lag(seconds)       is called four times a second, with how late the event loop of a worker is
     around(drive)         gives the context manager in which a worker drives a segment
     close()               is called before the journal is closed
     reopen()              is called after that, before the journal is opened again
@@ -83,6 +84,13 @@ class Observers:
             if hasattr(one, "nudge"):
                 with _kept_from_runs("nudge"):
                     one.nudge()
+
+    def note_lag(self, seconds: float) -> None:
+        """The event loop of a worker was so late."""
+        for one in self._all:
+            if hasattr(one, "on_lag"):
+                with _kept_from_runs("on_lag"):
+                    one.on_lag(seconds)
 
     @contextlib.contextmanager
     def around(self, drive: Any) -> Iterator[None]:

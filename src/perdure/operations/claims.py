@@ -6,6 +6,7 @@ host, the host's monotonic clock as well (`{held}` in the SQL). Which of two dri
 by the statement named here:
 
     claim and claim              claim: it raises the token
+    a driver and its keeper      give_up: it raises the token
     a driver and its successor   progress, fence, let_go: they carry the token
     a driver and a stop request  let_go: it reads `control` in the row
     a driver and a decision      let_go: it looks whether effects are still unknown
@@ -23,7 +24,7 @@ from perdure.journal.clock import LONGEST_LEASE, HostTime
 from perdure.journal.ids import random_number
 from perdure.operations import messages, stored_rows, traces
 from perdure.operations.effects import NOTHING_SAVED, Owner, Saved, count_saved
-from perdure.operations.events import Change, dump_event, redacted_data
+from perdure.operations.events import Change, change, dump_event, redacted_data
 from perdure.operations.messages import Endpoint
 from perdure.operations.runs import RunRow, names_in_pieces, stop_children, wake_joiners
 from perdure.operations.stored_rows import as_time
@@ -102,8 +103,10 @@ def claim(
     suspect: bool = False,
     since: int | None = None,
     only: str | None = None,
+    silent: Sequence[str] = (),
 ) -> Op[list[RunRow]]:
-    """Claim up to `count` due runs of these graphs, or `only` the run with this id.
+    """Claim up to `count` due runs of these graphs, or `only` the run with this id. `silent` are
+    workers that live, and let leases run out.
 
     With `suspect` only runs whose last workers died, otherwise only the others. `since` is when the
     first of them was due, as far as the caller knows: no statement uses it, but metrics do.
@@ -117,6 +120,7 @@ def claim(
         "driven": driven.value,
         "since": since,
         "only": only,
+        "silent": silent,
     }
     return _claim("claim", serializer, params, partial(stored_rows.every, RunRow))
 
@@ -154,6 +158,8 @@ def _claim(
 ) -> Op[T]:
     number = random_number()
     data = {"worker": params["worker"], "driven": params["driven"]}
+    if silent := params.pop("silent", ()):
+        data["silent"] = [*silent]
     kinds = (EventKind.CLAIMED, EventKind.RECOVERED)
     body = dump_event(serializer, number, params["now"], kinds, data)
     params = {**params, "change": number, "body": body}
@@ -218,6 +224,20 @@ def expire(worker: str, now: int, *, before: int | None = None) -> Op[None]:
     by then by the clock of its host."""
     params = {"worker": worker, "now": now, "tick": before}
     return Op("expire", [Statement("expire", params)], lambda rows: None, write=True)
+
+
+def give_up(serializer: Serializer, row: RunRow, now: int, reason: str) -> Op[bool]:
+    """End the lease of a driver that does not respond, before it runs out: the run is due as if its
+    worker were dead. False if the lease was lost; then nothing is changed."""
+    made = change(row.thread_id, row.id, now)
+    event = made.event(serializer, EventKind.RELEASED, {"forced": True, "reason": reason})
+    return Op(
+        f"give_up {row.id}",
+        [Statement("give_up", {**made.params, "token": row.token}), event],
+        lambda rows: bool(rows[0]),
+        write=True,
+        key=made.key,
+    )
 
 
 def end_segment(

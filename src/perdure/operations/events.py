@@ -23,7 +23,7 @@ IDENTITY = frozenset(
     {"wait", "kind", "name", "runs", "step", "source", "checkpoint", "nodes", "ns", "by", "effects"}
     | {"key", "state", "how", "effect", "worker", "graph", "version", "run", "thread", "parent"}
     | {"lost", "removed", "added", "caught_in", "prompts", "about", "task", "signal", "schedule"}
-    | {"undone", "kept", "unknown", "call", "action", "via", "from", "to"}
+    | {"undone", "kept", "unknown", "call", "action", "via", "from", "to", "silent"}
 )
 """What an event says about ids, keys, names and people: never redacted."""
 SEGMENT_ENDS = frozenset(

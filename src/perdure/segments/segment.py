@@ -7,11 +7,13 @@ Each write carries the lease's token and is refused once another worker has clai
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
@@ -19,6 +21,7 @@ from perdure.errors import LeaseLost, NotDurable
 from perdure.journal import Journal
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import call_config, checkpoint_names
+from perdure.operations.error_text import is_user_code
 from perdure.operations.messages import Endpoint
 from perdure.segments.evaluation_policy import EvaluationPolicy
 from perdure.segments.lease import Lease
@@ -71,13 +74,19 @@ def is_evaluating() -> bool:
     return any(one.evaluation is not None and not one.closing for one in [*_SEGMENTS.values()])
 
 
-@dataclass
+@dataclass(eq=False)
 class LoopPulse:
-    """The sign of life of the event loop that a segment is driven in."""
+    """The sign of life of the event loop that a segment is driven in, in whose thread it is made.
+    The lease keeper's thread watches it."""
 
     beaten: float = field(default_factory=time.monotonic)
     excused: int = 0
     """Number of plain effects, called by coroutines, that block the loop now."""
+
+    _thread: int = field(default_factory=threading.get_ident)
+    _native: int = field(default_factory=threading.get_native_id)
+    _seen: tuple[float, float] = (0.0, 0.0)
+    """The last beat that was seen, and how long its thread had waited for CPUs by then."""
 
     @property
     def at(self) -> float:
@@ -85,6 +94,34 @@ class LoopPulse:
 
     def beat(self) -> None:
         self.beaten = time.monotonic()
+
+    def watch(self, excused: float) -> None:
+        """See whether it beats. For so many seconds the whole process stood still."""
+        if excused:
+            self.beaten = min(time.monotonic(), self.beaten + excused)
+        if self.beaten != self._seen[0]:
+            self._seen = (self.beaten, self._waited())
+
+    def why_late(self) -> str:
+        """Why it does not beat, as far as its thread shows that."""
+        late, waited = time.monotonic() - self.beaten, self._waited() - self._seen[1]
+        text = f"its event loop did not respond for {late:.1f} s"
+        if waited > late / 2:
+            return f"{text}: the machine is starved, its thread waited {waited:.1f} s for a CPU"
+        frame, place = sys._current_frames().get(self._thread), ""  # noqa: SLF001  no other way
+        while frame is not None and "/asyncio/" not in (file := frame.f_code.co_filename):
+            if not place or is_user_code(file):
+                place = f", blocked by {frame.f_code.co_name} ({file}:{frame.f_lineno})"
+            frame = None if is_user_code(file) else frame.f_back
+        return text + place
+
+    def _waited(self) -> float:
+        """Seconds that its thread could have run, but had no CPU. 0 where the system hides it."""
+        try:
+            scheduled = Path(f"/proc/self/task/{self._native}/schedstat").read_text()
+            return int(scheduled.split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            return 0.0
 
 
 class Segment:
@@ -160,9 +197,14 @@ class Segment:
         self._leased_until = time.monotonic() + seconds
 
     @property
+    def left(self) -> float:
+        """Seconds left of the lease."""
+        return self._leased_until - time.monotonic()
+
+    @property
     def is_overdue(self) -> bool:
         """Whether the lease may have run out. Then nothing is done before that is known."""
-        return time.monotonic() > self._leased_until
+        return self.left < 0
 
     def refuse(self) -> NoReturn:
         """The journal refused a write of this segment."""

@@ -51,7 +51,7 @@ TYPES: Mapping[str, FieldType] = {
     "value": FieldType.NUMBER,
     **dict.fromkeys(("early", "transactional", "final", "forced"), FieldType.BOOLEAN),
     **dict.fromkeys(("wake_at", "expires_at", "begun_at", "retry_at"), FieldType.TIME),
-    **dict.fromkeys(("nodes", "lost", "removed", "added"), FieldType.TEXTS),
+    **dict.fromkeys(("nodes", "lost", "removed", "added", "silent"), FieldType.TEXTS),
 }
 """Every field, and what it holds. A list of ids is shown as its length."""
 
@@ -59,7 +59,7 @@ SAVED = ("saved_effects", "saved_model_calls", "saved_tokens")
 FIELDS: Mapping[EventKind, tuple[str, ...]] = {
     EventKind.STARTED: ("graph", "version", "parent"),
     EventKind.CLAIMED: ("graph", "segment", "worker", "driven"),
-    EventKind.RECOVERED: ("graph", "segment", "worker", "driven"),
+    EventKind.RECOVERED: ("graph", "segment", "worker", "driven", "silent"),
     EventKind.STEP: ("step", "source", "checkpoint", "nodes", "ns", *SAVED),
     EventKind.WAIT: ("wait", "wait_kind", "name", "wake_at", "expires_at", "runs"),
     EventKind.WAITING: ("caught_in", *SAVED),

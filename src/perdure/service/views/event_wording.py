@@ -109,6 +109,13 @@ class _Facts:
         return worker_name(self.data)
 
     @property
+    def lost(self) -> str:
+        """How the worker before was lost, as far as the one that recovered the run knows."""
+        names = ", ".join(worker_name({"worker": one}) for one in self.data.get("silent") or ())
+        stopped = "suspended, starved of CPU, or cut off from the database"
+        return f" ({names} lives, but let leases run out: {stopped})" if names else ""
+
+    @property
     def retry(self) -> NextStep:
         return NextStep(Verb.RETRY, (self.run_id,))
 
@@ -235,7 +242,9 @@ def _text(wording: str, tone: Tone = Tone.PLAIN, *, routine: bool = False) -> Wo
 WORDING: Mapping[EventKind, Wording] = {
     EventKind.STARTED: _started,
     EventKind.CLAIMED: _text("claimed by {0.worker}", routine=True),
-    EventKind.RECOVERED: _text("recovered by {0.worker} after its worker was lost", Tone.NOTABLE),
+    EventKind.RECOVERED: _text(
+        "recovered by {0.worker} after its worker was lost{0.lost}", Tone.NOTABLE
+    ),
     EventKind.STEP: _step,
     EventKind.WAIT: _wait,
     EventKind.WAITING: _waiting,
@@ -251,7 +260,7 @@ WORDING: Mapping[EventKind, Wording] = {
     EventKind.POSTPONED: _text("waits to retry an effect", routine=True),
     EventKind.FAILED: _failed,
     EventKind.HELD: _held,
-    EventKind.RELEASED: _text("released unfinished"),
+    EventKind.RELEASED: _text("released unfinished{0.by}"),
     EventKind.CANCELLING: _text("asked to cancel{0.by}", Tone.NOTABLE),
     EventKind.PAUSING: _text("asked to pause{0.by}", Tone.NOTABLE),
     EventKind.CANCELLED: _cancelled,
