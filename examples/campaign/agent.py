@@ -159,6 +159,8 @@ class Agent:
             trouble.ask(self._runtime, found.campaign)
         if found.status != "active":
             return self._end(state, found.status)
+        if found.sent_elsewhere is not None:
+            return self._leave_out(state, step, found)
         gaps, touch = found.cadence.gaps, found.touch
         if touch is not None and touch["status"] == "draft_pending":
             # The draft exists and waits for a person, whatever the cadence is now.
@@ -199,20 +201,8 @@ class Agent:
         subject, body = writer.parse(self.write(prompt))
         if found.status != "active":  # not earlier: a call that was cut off is made again
             return {}
-        self.store_draft(
-            {
-                "campaign_id": state["campaign_id"],
-                "contact_id": state["contact_id"],
-                "step": step,
-                "status": "approved" if found.campaign.get("auto_approve") else "draft_pending",
-                "subject": subject,
-                "body": body,
-                "prompt_version": writer.PROMPT_VERSION,
-                "run_id": get_config()["configurable"]["run_id"],
-                "message_id": _message_id(found.campaign["sender"]),
-                "drafted_at": milliseconds(perdure.now()),
-            }
-        )
+        status = "approved" if found.campaign.get("auto_approve") else "draft_pending"
+        self.store_draft(_draft(_place(state), found, status, subject, body))
         return {"subject": subject, "body": body, "comment": ""}
 
     def approval(self, state: State) -> Command[Approved]:
@@ -220,10 +210,13 @@ class Agent:
         step = state["step"]
         found = self._look(state, step)
         touch = found.touch
-        if touch is None or touch["status"] == "stopped" or found.status != "active":
+        if touch is None or touch["status"] == "stopped" or not found.may_send:
             return Command(goto="check_reply")  # a stopped text is written again
         if touch["status"] == "approved":  # its text is what was approved, not what was written
             return self._release(found, touch, touch["subject"], touch["body"])
+        if why := records.suppressed(self._database, found.contact["person"]):
+            self.end_contact(state["contact_id"], why)  # an import did not see it
+            return Command(goto="check_reply")
         shown = {
             "kind": "approval",
             "campaign": found.campaign.get("name"),
@@ -333,6 +326,11 @@ class Agent:
             at, status = result.at or at, "duplicate"
         sent_at = milliseconds(at) if status == "sent" else None
         self.note_sent(place, status, sent_at)
+        if status == "sent":  # nobody is to be asked about a touch that would be left out
+            for campaign_id in records.asking_elsewhere(self._database, place):
+                thread_id = thread_of(campaign_id, place["contact_id"])
+                key = f"sent by {place['campaign_id']} {place['step']}"
+                self._runtime.blocking.signal(thread_id, "wake", key=key)
         return {"step": state["step"] + 1, "last_at": at}
 
     def _after_refusal(
@@ -363,7 +361,7 @@ class Agent:
     def refusal(self, state: State) -> State:
         """Ask a person about a mail that the server keeps refusing."""
         found = self._look(state, state["step"])
-        if found.touch is None or found.status != "active":
+        if found.touch is None or not found.may_send:
             return {}
         shown = {
             "kind": "refusal",
@@ -394,6 +392,16 @@ class Agent:
     def _look(self, state: State, step: int) -> Situation:
         return records.look(self._database, state["campaign_id"], state["contact_id"], step)
 
+    def _leave_out(self, state: State, step: int, found: Situation) -> Command[Next]:
+        """Note, without a draft or a question, that another campaign of the sequence has sent a
+        touch: a mail of this one would not go out."""
+        assert found.sent_elsewhere is not None
+        text = found.touch or {"subject": "", "body": ""}
+        place = _place({**state, "step": step})
+        self.leave_out(_draft(place, found, "duplicate", text["subject"], text["body"]))
+        update: State = {"step": step + 1, "last_at": moment(found.sent_elsewhere), "comment": ""}
+        return Command(update=update, goto="check_reply")
+
     def _end(self, state: State, status: str) -> Command[Next]:
         """Record how the thread ended, and score each touch on the effect that sent it."""
         run_id = get_config()["configurable"]["run_id"]
@@ -418,6 +426,14 @@ class Agent:
     @perdure.effect(transactional=True)
     def store_draft(self, touch: dict[str, Any]) -> None:
         self._database.inside(records.store_draft(touch))
+
+    @perdure.effect(transactional=True)
+    def leave_out(self, touch: dict[str, Any]) -> None:
+        self._database.inside(records.store_draft(touch), turns.release(_place(touch)))
+
+    @perdure.effect(transactional=True)
+    def end_contact(self, contact_id: int, status: str) -> None:
+        self._database.inside(*records.end_contact(contact_id, status))
 
     @perdure.effect(transactional=True)
     def change_touch(self, place: dict[str, int], columns: dict[str, Any]) -> None:
@@ -483,6 +499,22 @@ def thread_of(campaign_id: int, contact_id: int) -> str:
 def _message_id(sender: str) -> str:
     """The Message-ID of a touch: the same for every attempt, and known only to the recipient."""
     return f"<{perdure.uuid().hex}@{sender.rpartition('@')[2].rstrip('>')}>"
+
+
+def _draft(
+    place: dict[str, int], found: Situation, status: str, subject: str, body: str
+) -> dict[str, Any]:
+    """A row of `touches`."""
+    return {
+        **place,
+        "status": status,
+        "subject": subject,
+        "body": body,
+        "prompt_version": writer.PROMPT_VERSION,
+        "run_id": get_config()["configurable"]["run_id"],
+        "message_id": _message_id(found.campaign["sender"]),
+        "drafted_at": milliseconds(perdure.now()),
+    }
 
 
 def _place(state: Any) -> dict[str, int]:

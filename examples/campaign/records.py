@@ -16,10 +16,16 @@ from .sheet import hash_of, person_of
 
 ENDED_BY = {"reply": "replied", "bounce": "bounced", "unsubscribe": "unsubscribed"}
 """The status of a member that a message of this kind ends."""
+ENDED_AS = {"unsubscribed": "unsubscribed", "erased": "removed"}
+"""The status of a contact who is suppressed for this reason."""
 UNSENT = "('draft_pending', 'approved', 'refused')"
 """The status of a touch whose text may still go out."""
 UNREFUSED = "refused = 0, refused_at = NULL, hopeless = 0, problem = ''"
 """Sets the columns of a touch to those of one without a refusal; the server's words stay."""
+
+_ELSEWHERE = """FROM touches t JOIN campaigns k ON k.id = t.campaign_id
+  JOIN campaigns own ON own.sequence = k.sequence AND own.id <> k.id
+WHERE own.id = :campaign_id AND t.contact_id = :contact_id AND t.step = :step"""
 
 
 @dataclass(frozen=True)
@@ -35,12 +41,19 @@ class Situation:
     """The touch of the step that was asked for."""
     previous: str | None
     """The Message-ID of the last touch that was sent."""
+    sent_elsewhere: int | None
+    """When another campaign of the sequence sent this step, which this one has not, in
+    milliseconds."""
+
+    @property
+    def may_send(self) -> bool:
+        return self.status == "active" and self.sent_elsewhere is None
 
 
 def look(database: Database, campaign_id: int, contact_id: int, step: int) -> Situation:
     """Read the situation of a member at one step."""
     of = {"campaign_id": campaign_id, "contact_id": contact_id}
-    campaigns, contacts, members, touches = database.read(
+    campaigns, contacts, members, touches, elsewhere = database.read(
         sql("SELECT * FROM campaigns WHERE id = :id", id=campaign_id),
         sql("SELECT * FROM contacts WHERE id = :id", id=contact_id),
         sql(
@@ -53,23 +66,40 @@ def look(database: Database, campaign_id: int, contact_id: int, step: int) -> Si
                ORDER BY step""",
             **of,
         ),
+        sql(
+            f"SELECT t.sent_at {_ELSEWHERE} AND t.sent_at IS NOT NULL ORDER BY t.sent_at",
+            step=step,
+            **of,
+        ),
     )
     if not (campaigns and contacts and members):
         gone: Row = dict.fromkeys(("address", "person", "token", "name", "company"), "")
         gone |= {"id": contact_id, "zone": "UTC"}
         campaign, contact = next(iter(campaigns), {}), next(iter(contacts), gone)
-        return Situation("removed", campaign, contact, Cadence(), None, None)
+        return Situation("removed", campaign, contact, Cadence(), None, None, None)
     [campaign], [contact], [member] = campaigns, contacts, members
     sent = [touch["message_id"] for touch in touches if touch["sent_at"] is not None]
     status = member["status"] if contact["status"] == "active" else contact["status"]
+    touch = next((touch for touch in touches if touch["step"] == step), None)
+    is_sent = touch is not None and touch["sent_at"] is not None
     return Situation(
         status,
         campaign,
         contact,
         Cadence.of(campaign),
-        next((touch for touch in touches if touch["step"] == step), None),
+        touch,
         sent[-1] if sent else None,
+        None if is_sent else next((row["sent_at"] for row in elsewhere), None),
     )
+
+
+def asking_elsewhere(database: Database, place: dict[str, int]) -> list[int]:
+    """Other campaigns of the sequence that have a text for this touch."""
+    rows = database.rows(
+        f"SELECT t.campaign_id {_ELSEWHERE} AND t.status IN {UNSENT}",
+        **place,
+    )
+    return [row["campaign_id"] for row in rows]
 
 
 def permission(place: dict[str, int], recipient: str) -> Statement:
@@ -346,6 +376,13 @@ SUPPRESSED = {"unsubscribed": "has unsubscribed", "erased": "was erased"}
 NONE_SUPPRESSED = """INSERT INTO suppressions (hash, why, at) SELECT hash, why, at FROM suppressions
 WHERE hash IN (SELECT value->>'hash' FROM json_each(:rows))"""
 """Writes nothing, or is a `Conflict`: a person was suppressed after the caller checked."""
+
+
+def suppressed(database: Database, person: str) -> str | None:
+    """How a contact ends who must not be written to."""
+    query = "SELECT why FROM suppressions WHERE hash = :hash"
+    row = database.one(query, hash=hash_of(person))
+    return ENDED_AS[row["why"]] if row else None
 
 
 def suppress(person: str, why: str, at: int) -> Statement:

@@ -161,7 +161,7 @@ class Sending:
 
         def check(row: dict[str, Any] | None, *, begins: bool = False) -> None:
             if row is not None and row["suppressed"]:  # since an import that did not see it
-                ended = "removed" if row["suppressed"] == "erased" else "unsubscribed"
+                ended = records.ENDED_AS[row["suppressed"]]
                 self._database.write(*records.end_contact(place["contact_id"], ended))
             if row is None or row["suppressed"] or not row["member"] == row["contact"] == "active":
                 raise NotNow("the contact is not written to any more")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from examples.campaign.records import suppress
 from examples.campaign.writer import ANEW
-from perdure.errors import AlreadyAnswered, BadAnswer
+from perdure.errors import AlreadyAnswered, AnswerRefused, BadAnswer
 from tests.support.campaign_ends import (
     TWO,
     ends,
@@ -146,3 +147,64 @@ def test_a_reply_on_the_night_of_an_approval_is_honoured(office: World) -> None:
     office.receive(reply())
     ends(office, "replied")
     nothing_more(office, sent=0)
+
+
+# -- nobody is asked about a touch that can no longer go out
+
+
+def test_a_campaign_asks_about_no_touch_that_another_of_its_sequence_has_sent(
+    office: World,
+) -> None:
+    office.campaign(cadence=TWO)
+    office.drive()
+    office.advance(DAY)
+    office.campaign(HELD, name="again", cadence=TWO)
+    office.drive()
+    assert office.questions() == []
+    [left_out] = office.touches(2)
+    assert (left_out["status"], left_out["subject"]) == ("duplicate", "")  # no model was asked
+    office.advance(3 * DAY)  # both are due: the first one sends at once, or the second has asked
+    assert office.questions() == []
+    assert office.touch_states(1) == ["sent", "sent"]
+    office.sleep_through()
+    assert office.touch_states(2) == ["duplicate", "duplicate"]
+    assert len(office.sent()) == 2
+    ends(office, "finished", 2)
+
+
+def test_of_two_open_drafts_of_a_sequence_the_one_that_is_not_sent_is_withdrawn(
+    office: World,
+) -> None:
+    office.campaign(HELD, cadence=TWO)
+    office.campaign(HELD, name="again", cadence=TWO)
+    office.drive()
+    [first], [second] = office.questions(1), office.questions(2)
+    office.app.runtime.blocking.answer(first.id, {"action": "approve"})
+    office.drive()
+    assert office.questions() == []
+    with pytest.raises(AnswerRefused):
+        office.app.runtime.blocking.answer(second.id, {"action": "approve"})
+    assert (office.touch_states(1), office.touch_states(2)) == (["sent"], ["duplicate"])
+    assert len(office.sent()) == 1
+
+
+def test_a_campaign_asks_about_a_touch_that_another_of_its_sequence_has_skipped(
+    office: World,
+) -> None:
+    office.campaign(HELD, cadence=TWO)
+    office.drive()
+    office.answer("skip")
+    office.campaign(HELD, name="again", cadence=TWO)
+    office.drive()
+    office.answer("approve")
+    assert (office.touch_states(1), office.touch_states(2)) == (["skipped"], ["sent"])
+
+
+def test_a_person_who_unsubscribed_while_they_were_imported_is_not_asked_about(
+    office: World,
+) -> None:
+    office.campaign(HELD)
+    office.app.database.write(suppress(BO, "unsubscribed", 0))
+    office.drive()
+    assert office.questions() == []
+    ends(office, "unsubscribed")
