@@ -195,6 +195,22 @@ async def test_a_run_that_cannot_be_read_or_has_no_thread_keeps_no_other_back(ur
         assert (await rt.get(orphan.id)).state in ("done", "held")
 
 
+async def test_an_impossible_number_of_a_write_keeps_no_other_thread_back(url: str) -> None:
+    with serving(url) as (rt, _, _):
+        asking = [await rt.start("gate", {"said": []}, thread_id=f"t{n}") for n in range(2)]
+        await rt.tick()
+        raw.execute(url, "UPDATE perdure_writes SET stamp = ? WHERE thread_id = 't0'", 2**63 - 1)
+        for run in asking:
+            [wait] = await rt.waits(thread_id=run.thread_id)
+            await rt.answer(wait.id, "yes")
+        await rt.tick()
+        assert (await rt.get(asking[1].id)).state == "done"
+        assert (await rt.get((await rt.start("one", {"n": 1})).id)).state == "pending"
+        await rt.tick()
+        states = [run.state for run in await rt.runs() if run.thread_id != "t0"]
+        assert set(states) == {"done"}
+
+
 async def test_a_message_that_raises_or_cannot_be_read_keeps_no_other_back(url: str) -> None:
     with serving(url) as (rt, server, clock):
         got: list[Any] = []

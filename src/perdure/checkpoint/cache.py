@@ -18,6 +18,8 @@ from perdure.errors import WaitCaught
 
 NULL_TASK = "00000000-0000-0000-0000-000000000000"
 """LangGraph's id for writes that no task made."""
+LAST_STAMP = 2**52
+"""In microseconds since 1970: the year 2112."""
 
 
 @dataclass(slots=True)
@@ -168,9 +170,10 @@ class CheckpointCache:
             return self._stamp
 
     def observe_stamp(self, stamp: int) -> None:
-        """Continue after a stamp of another process, whose clock may be ahead."""
+        """Continue after a stamp of another process, whose clock may be ahead. One beyond
+        `LAST_STAMP` is no clock's: it would leave no stamps to any thread."""
         with self._lock:
-            self._stamp = max(self._stamp, stamp)
+            self._stamp = max(self._stamp, stamp if stamp <= LAST_STAMP else 0)
 
     def get(self, thread_id: str, ns: str) -> ThreadCache:
         key = (thread_id, ns)
