@@ -95,6 +95,12 @@ class Strange(Exception):
     def __repr__(self):
         return HOSTILE
 
+class Dying:
+    def __repr__(self):
+        return HOSTILE
+    def __del__(self):
+        raise Strange(HOSTILE)
+
 class State(TypedDict, total=False):
     x: int
 
@@ -109,6 +115,8 @@ def fail(state):
     thread = threading.Thread(target=crash, name=HOSTILE)
     thread.start()
     thread.join()
+    warnings.warn(HOSTILE)
+    Dying()
     raise Strange(HOSTILE)
 
 rt = perdure.Runtime()
@@ -145,7 +153,7 @@ def test_nothing_that_is_logged_forges_a_line(
         assert "bad" in running.text
         check(running.text, "tick")
     for line in running.text.splitlines() if options else ():
-        if not line.startswith(("    | ", "Exception in thread")):
+        if not line.startswith(("    | ", "Exception in thread", "Exception ignored")):
             assert line.startswith("{"), (line, running.text)
             assert isinstance(json.loads(line), dict), running.text
     for broken in (["tick", "broken:rt"], ["worker", "agents:rt", f"--{HOSTILE}"]):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.cli.dev_options import DevOptions
 from perdure.cli.langgraph_json import Project, find_project
-from perdure.cli.log_output import EVENTS, SafeLines, log_json
+from perdure.cli.log_output import EVENTS, SafeLines, guard_stderr, log_json
 from perdure.cli.output import at_option, paint, print_error, print_status
 from perdure.cli.target import measured, observed
 from perdure.errors import BadArgument, Error
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 def main(options: str, number: str, pipe: str) -> int:
     """Entry point of the child process. The supervisor handles interrupts from the terminal."""
+    guard_stderr()
     signal.signal(signal.SIGINT, lambda *_: None)
     _stop_with_parent(int(pipe))
     return drive_project(DevOptions.of_json(options), child=int(number))

@@ -33,13 +33,17 @@ def configure_logging(*, quiet: bool) -> None:
 
 
 def guard_stderr() -> None:
-    """Make safe what is printed without a configured log: warnings, and a traceback at the end."""
+    """Make safe what is printed without a configured log: warnings, and tracebacks of what no code
+    catches."""
+    logging.captureWarnings(True)  # Python's: many quote the values of a state
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(SafeLines())
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _print_failure
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _print_failure_of_thread
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _print_unraisable
 
 
 def _print_failure(kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -52,6 +56,12 @@ def _print_failure_of_thread(found: threading.ExceptHookArgs) -> None:
         text = "".join(traceback.format_exception(found.exc_value))
         name = printable("" if found.thread is None else found.thread.name)
         sys.stderr.write(printable_lines(f"Exception in thread {name}:\n{text}") + "\n")
+
+
+def _print_unraisable(found: sys.UnraisableHookArgs) -> None:
+    said = found.err_msg or "Exception ignored in"
+    trace = traceback.format_exception(found.exc_type, found.exc_value, found.exc_traceback)
+    sys.stderr.write(printable_lines(f"{said} {found.object!r}\n{''.join(trace)}") + "\n")
 
 
 def log_json(rt: Runtime, *, quiet: bool = False) -> Runtime:
