@@ -278,3 +278,19 @@ async def test_sweeps_go_on_past_rows_that_raise(url: str) -> None:
         assert http.get(f"/threads/{bad}").status_code == 200
         said = http.get("/metrics").text
         assert 'perdure_worker_failing{duty="Erasing expired threads"} 1' in said
+
+
+# -- lists
+
+
+def test_an_assistant_that_cannot_be_read_is_listed_beside_the_others(sqlite_url: str) -> None:
+    with serving(sqlite_url) as (_, server, _):
+        http = server.http()
+        for name in ("bad", "good"):
+            http.post("/assistants", json={"graph_id": "one", "name": name}).raise_for_status()
+        damage = "UPDATE perdure_assistant_versions SET body = ? WHERE name = 'bad'"
+        raw.execute(sqlite_url, damage, b"bad")
+        found = http.post("/assistants/search", json={"graph_id": "one"}).json()
+        said = {one["name"]: one["description"] for one in found}
+        assert said.keys() == {"one", "good", "bad"}
+        assert "damaged" in said["bad"]

@@ -14,6 +14,7 @@ from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
+from perdure.errors import UNREADABLE
 from perdure.journal import Op, Statement, read_op, with_params
 from perdure.journal.names import check_text
 from perdure.operations import stored_rows
@@ -68,12 +69,20 @@ class AssistantRow(NamedTuple):
     change: int
     body: bytes
 
-    def load(self, serializer: Serializer, *, as_version: bool = False) -> Assistant:
-        """The assistant. With `as_version`, `created_at` is that of the version."""
+    def load(
+        self, serializer: Serializer, *, as_version: bool = False, listed: bool = False
+    ) -> Assistant:
+        """The assistant. With `as_version`, `created_at` is that of the version. One that is
+        `listed` beside others may be unreadable: then its description says so."""
         place = places.of_assistant_version(
             self.id, self.version, self.graph, self.name, self.made_at
         )
-        content = serializer.loads(self.body, place, dict)
+        try:
+            content = serializer.loads(self.body, place, dict)
+        except UNREADABLE as error:
+            if not listed:
+                raise
+            content = {"description": str(error)}
         return Assistant(
             graph_id=self.graph,
             name=self.name,

@@ -75,7 +75,7 @@ class AssistantService:
         rows: list[AssistantRow] = yield assistants.every()
         known = {row.id for row in rows}
         own = [self._own(graph) for id, graph in self.by_default_id().items() if id not in known]
-        return own + [row.load(self._serializer) for row in rows]
+        return own + [row.load(self._serializer, listed=True) for row in rows]
 
     def create(
         self, assistant_id: str, content: AssistantContent, *, accept_existing: bool = False
@@ -124,7 +124,8 @@ class AssistantService:
         """Every version of an assistant, newest first."""
         found = yield from self.find(assistant_id)
         rows: list[AssistantRow] = yield assistants.versions(found.assistant_id)
-        return [row.load(self._serializer, as_version=True) for row in rows] or [found]
+        listed = [row.load(self._serializer, as_version=True, listed=True) for row in rows]
+        return listed or [found]
 
     def use_version(self, assistant_id: str, version: int) -> Plan[Assistant]:
         """Set the version that an assistant's runs use. Raises `NotFound` if it does not exist."""
