@@ -18,6 +18,7 @@ import perdure
 from perdure import Runtime
 from perdure.observe import Metrics
 from perdure.testing import Clock
+from perdure.types import Retry
 from tests.support import raw
 from tests.support.agent_server import AgentServer, refused, served
 from tests.support.polling import auntil, until
@@ -141,7 +142,7 @@ async def _is_done(rt: Runtime, run_id: str) -> bool:
 def raising(url: str, table: str, condition: str, change: str = "UPDATE") -> None:
     """Make the database refuse a change of some rows, until `mend`."""
     if url.startswith("postgres"):
-        given = "NEW" if change == "UPDATE" else "OLD"
+        given = "OLD" if change == "DELETE" else "NEW"
         body = f"BEGIN IF {condition} THEN RAISE EXCEPTION 'no'; END IF; RETURN {given}; END"
         made = "CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS"
         raw.execute(url, f"{made} $$ {body} $$")
@@ -193,6 +194,21 @@ async def test_a_run_that_cannot_be_read_or_has_no_thread_keeps_no_other_back(ur
         assert held.state == "held"
         assert "damaged" in str(held.reason)
         assert (await rt.get(orphan.id)).state in ("done", "held")
+
+
+async def test_a_step_that_the_database_refuses_is_no_progress_and_counts_as_an_attempt(
+    url: str,
+) -> None:
+    with serving(url) as (rt, _, clock):
+        rt.register(_telling(), name="telling", retry=Retry(attempts=3))
+        raising(url, "perdure_checkpoints", "NEW.thread_id = 'bad' AND NEW.step > 0", "INSERT")
+        bad = await rt.start("telling", {"n": 1}, thread_id="bad", durability="sync")
+        for _ in range(6):
+            await rt.tick()
+            clock.advance(HOUR)
+        assert (await rt.get(bad.id)).state == "failed"
+        failures = [one for one in await rt.events(bad.id) if one.kind == "failed"]
+        assert [one.data["attempts"] for one in failures] == [1, 2, 3]
 
 
 async def test_an_impossible_number_of_a_write_keeps_no_other_thread_back(url: str) -> None:
