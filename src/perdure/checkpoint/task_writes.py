@@ -78,7 +78,8 @@ class TaskWriter:
             written = self._encoded(task, writes)
             op = self._op(task, writes, written, segment)
             with thread.changed:
-                queued = journal.defer(op, hold=mode == "exit")
+                defer = journal.defer if segment is None else segment.defer
+                queued = defer(op, hold=mode == "exit")
                 thread.refused.get(checkpoint_id, {}).pop(task_id, None)
                 thread.note_caught(checkpoint_id, task_id, caught)
                 thread.add_writes(checkpoint_id, written, stops=stops)

@@ -137,7 +137,8 @@ class Writer:
                 thread.latest = None  # until this one is queued: its values move into the next
             latest, op = self._put_op(put, parent, written)
             with thread.changed:
-                queued = journal.defer(op, hold=hold)  # first: the database may refuse it
+                defer = journal.defer if put.segment is None else put.segment.defer
+                queued = defer(op, hold=hold)  # first: the database may refuse it
                 thread.advance(latest)
                 stopped = latest.id in thread.stopped
         self._cache.resize(thread, latest.size)

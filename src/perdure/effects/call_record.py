@@ -168,6 +168,8 @@ class CallRecord:
         if self.spec.transactional:
             return None
         intent = task.guarded(effects.store_intent(task.owner, row))
+        if task.segment is not None:  # nothing is done from a state that could not be stored
+            intent = intent._replace(prepare=task.segment.check_stored)
         if self.spec.reads and not task.is_sync:
             task.journal.defer(intent)
         elif not (yield intent):

@@ -42,6 +42,7 @@ from perdure.errors import (
     Unserializable,
     Unsupported,
     WaitCaught,
+    WriteLost,
 )
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
@@ -56,6 +57,7 @@ from perdure.operations.runs import RunRow
 from perdure.operations.waits import Question
 from perdure.saver import Saver
 from perdure.segments.evaluation_policy import evaluation_of
+from perdure.segments.segment import Segment
 from perdure.times import moment
 from perdure.types import EffectState, EventKind, Kind, State
 
@@ -113,20 +115,28 @@ class SegmentFinish(SegmentPlans):
         else:
             try:
                 end = yield from self._after_return(drive, outcome)
-            except (Unserializable, TypeNotAllowed, TooLarge) as refused:  # its output
+            except (Unserializable, TypeNotAllowed, TooLarge, WriteLost) as refused:
                 end = yield from self._after_error(drive, refused)
         if end.state is State.FAILED and not drive.segment.inline:
             end = (yield from self._held_by_unknown(drive)) or end
         if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
             end = end._replace(data=report((yield effects.of_run(drive.row.id))))
-        saved = segment.progress.take_saved()
-        ended = yield from self.end(drive.row, end._replace(saved=saved))
+        end = end._replace(saved=segment.progress.take_saved())
+        ended, lost = None, None
+        while ended is None:
+            try:
+                ended = yield from self.end(drive.row, end, after=None if lost else segment)
+            except WriteLost:  # raised once: for a write of this segment, or of another run
+                if lost is None and (lost := segment.lost_write()) is not None:
+                    end = yield from self._after_error(drive, lost)
+        if lost is not None and segment.inline:
+            raise lost
         if ended is not Ended.LOST:
             segment.prompts.confirm()  # what the segment queued is on disk before its end
         return ended
 
-    def end(self, row: RunRow, end: SegmentEnd) -> Plan[Ended]:
-        """End a segment as decided."""
+    def end(self, row: RunRow, end: SegmentEnd, *, after: Segment | None = None) -> Plan[Ended]:
+        """End a segment as decided: `after` it, only if all that it wrote is stored."""
         made = change(row.thread_id, row.id, self.clock.now())
         if self.serializer.redacts:
             data, reason = redacted_data(self.serializer, end.data), end.reason
@@ -141,7 +151,7 @@ class SegmentFinish(SegmentPlans):
             has_webhook=row.webhook is not None,
             endpoints=self._told(row, end.state),
         )
-        if not (yield op):
+        if not (yield op._replace(prepare=None if after is None else after.check_stored)):
             return Ended.LOST
         self._observers.nudge()
         _log_end(row, end)
@@ -218,8 +228,11 @@ class SegmentFinish(SegmentPlans):
         if isinstance(error, UNREADABLE):
             return held_by_error(error)
         attempts = yield from self._attempts(drive)
-        if isinstance(error, asyncio.CancelledError) and attempts < drive.graph.deaths:
-            return released(now, attempts)  # its event loop ended, perhaps because of another run
+        elsewhere = isinstance(error, asyncio.CancelledError)  # its event loop ended
+        if isinstance(error, WriteLost) and not drive.segment.inline:
+            elsewhere = drive.segment.lost_write() is None
+        if elsewhere and attempts < drive.graph.deaths:
+            return released(now, attempts)  # perhaps because of another run
         return self.failed(drive, error, attempts)
 
     def _attempts(self, drive: Drive) -> Plan[int]:
@@ -227,7 +240,10 @@ class SegmentFinish(SegmentPlans):
         not be stored is no progress, and its failure counts."""
         if not drive.segment.progress.has_moved:
             return drive.row.attempts
-        row: RunRow | None = yield runs.find(drive.row.id)
+        while True:
+            with contextlib.suppress(WriteLost):  # raised once
+                row: RunRow | None = yield runs.find(drive.row.id)
+                break
         mine = row is not None and row.token == drive.row.token
         return row.attempts if row is not None and mine else drive.row.attempts
 

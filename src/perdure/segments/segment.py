@@ -10,16 +10,18 @@ import contextlib
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
-from perdure.errors import LeaseLost, NotDurable
-from perdure.journal import Journal
+from perdure.errors import LeaseLost, NotDurable, WriteLost
+from perdure.journal import Journal, Op
 from perdure.journal.clock import Clock
+from perdure.journal.committer import QueuedOperation
 from perdure.langgraph_port import call_config, checkpoint_names
 from perdure.operations.error_text import is_user_code
 from perdure.operations.messages import Endpoint
@@ -32,6 +34,8 @@ from perdure.segments.recorded_reads import RecordedReads
 from perdure.segments.stream_recorder import StreamRecorder
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
+
+T = TypeVar("T")
 
 KEY = call_config.HIDDEN + "perdure"
 """Where a segment is named in `config["configurable"]`."""
@@ -174,6 +178,7 @@ class Segment:
         called again."""
         self._lock = threading.Lock()
         self._calls = 0
+        self._deferred: deque[QueuedOperation[Any]] = deque()
         self.is_lost = False
         """Whether another worker has the run: nothing more is written."""
         self.is_void = False
@@ -212,12 +217,37 @@ class Segment:
         raise LeaseLost(self.lease.run_id)
 
     def check(self) -> None:
-        """Raise `LeaseLost` if the lease is known to be lost, or the signal that ends the segment
-        if the agent's code swallowed it."""
+        """Raise `LeaseLost` if the lease is known to be lost, the signal that ends the segment
+        if the agent's code swallowed it, or `WriteLost`."""
         if self.is_lost:
             raise LeaseLost(self.lease.run_id)
         if self.signal is not None:
             raise self.signal
+        self.check_stored()
+
+    def defer(self, op: Op[T], *, hold: bool = False) -> QueuedOperation[T]:
+        """Queue a write that the segment goes on without. Its end is refused if this one was."""
+        queued = self.journal.defer(op, hold=hold)
+        with self._lock:
+            self._deferred.append(queued)
+        return queued
+
+    def lost_write(self) -> WriteLost | None:
+        """The first write that the segment went on without, and the database refused."""
+        with self._lock:
+            while self._deferred and self._deferred[0].settled:
+                queued = self._deferred[0]
+                if isinstance(queued.error, Exception):
+                    lost = WriteLost(f"{queued.op.name} could not be stored: {queued.error}")
+                    lost.__cause__ = queued.error
+                    return lost
+                self._deferred.popleft()
+        return None
+
+    def check_stored(self) -> None:
+        """Raise `WriteLost` if there is such a write."""
+        if (lost := self.lost_write()) is not None:
+            raise lost
 
     def check_answerable(self, configurable: Mapping[str, Any]) -> None:
         """Raise `NotDurable` if an answer could not be handed to the task of this config."""
