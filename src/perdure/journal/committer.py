@@ -45,6 +45,7 @@ class QueuedOperation(Generic[T]):
 
     op: Op[T]
     waited: bool
+    watched: bool = False  # whoever deferred it looks for its error
     epoch: int = 0  # of the history that it was made on
     size: Size = NOTHING  # if the database limits it
     doubtful: bool = False  # it was in a commit whose outcome is still unknown
@@ -262,7 +263,9 @@ class Committer:
 
     def _fail(self, queued: QueuedOperation[Any], error: BaseException) -> None:
         queued.fail(error)
-        if not queued.waited and not isinstance(error, LeaseLost):  # its segment knows
+        if not (
+            queued.waited or queued.watched or isinstance(error, LeaseLost)
+        ):  # its segment knows
             self.lost = WriteLost(f"{queued.op.name} could not be stored: {error}")
             self.lost.__cause__ = error
 

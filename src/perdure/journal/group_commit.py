@@ -115,11 +115,11 @@ class GroupCommit:
         """How many operations are queued."""
         return len(self._queue)
 
-    def append(self, op: Op[T], *, waited: bool) -> QueuedOperation[T]:
+    def append(self, op: Op[T], *, waited: bool, watched: bool = False) -> QueuedOperation[T]:
         """Queue an operation. Raises `Unsupported` for one that the database cannot take."""
         if waited and self._transaction_threads:
             self.check_outside_transaction()
-        queued = QueuedOperation(op, waited, self._acknowledged.epoch)
+        queued = QueuedOperation(op, waited, watched, self._acknowledged.epoch)
         if self._bounded:
             queued.size = self._capabilities.check(op.name, op.render())
         with self._append_lock:
@@ -129,9 +129,9 @@ class GroupCommit:
             self.newest = queued
         return queued
 
-    def defer(self, op: Op[T], *, hold: bool) -> QueuedOperation[T]:
+    def defer(self, op: Op[T], *, hold: bool, watched: bool) -> QueuedOperation[T]:
         """Queue an operation for the next commit, at the latest the timer's."""
-        queued = self.append(op, waited=False)
+        queued = self.append(op, waited=False, watched=watched)
         if self._due is None or (self._held and not hold):
             self._held = hold
             self.schedule(HOLD if hold else self.interval)

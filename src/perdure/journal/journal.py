@@ -300,12 +300,15 @@ class Journal:
             raise StatementFailed(name, str(cause)) from cause
         return result
 
-    def defer(self, op: Op[T], *, hold: bool = False) -> QueuedOperation[T]:
-        """Queue `op` for the next commit, within 20 ms; with `hold`, within a second."""
+    def defer(self, op: Op[T], *, hold: bool = False, watched: bool = False) -> QueuedOperation[T]:
+        """Queue `op` for the next commit, within 20 ms; with `hold`, within a second.
+
+        `watched`: the caller looks for its error. Otherwise the next use of the journal raises it.
+        """
         group = self._group
         if group.committer.lost is not None or group.pid != os.getpid():
             group = self._check()
-        return group.defer(op, hold=hold)
+        return group.defer(op, hold=hold, watched=watched)
 
     def commit_soon(self) -> None:
         """Have what is queued committed now, without waiting for it."""

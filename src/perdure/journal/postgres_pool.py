@@ -155,9 +155,12 @@ class Pool:
         self._asked = settings_of(url)
         self._pid = os.getpid()
         self._closed = False
-        self._free = threading.BoundedSemaphore(size)
         self._idle: list[Connection] = []
         self._used: set[Connection] = set()
+        self._users: set[object] = set()
+        """A token for each caller: nothing is lost if a signal handler raises in between."""
+        self._lock = threading.RLock()
+        self._freed = threading.Condition(self._lock)
 
     def _connect(self, **parameters: Any) -> Connection:
         return Connection.connect(
@@ -226,20 +229,28 @@ class Pool:
     @contextlib.contextmanager
     def connection(self, give_up: float) -> Iterator[Connection]:
         """A connection for one transaction, alone. Raises `Unavailable` when there is none."""
-        if not self._free.acquire(timeout=max(0.0, give_up - time.monotonic())):
-            raise Unavailable(f"All {self._size} connections were in use until the deadline.")
+        user = object()
         try:
+            with self._lock:
+                while len(self._users) >= self._size:
+                    if (left := give_up - time.monotonic()) <= 0:
+                        problem = f"All {self._size} connections were in use until the deadline."
+                        raise Unavailable(problem)
+                    self._freed.wait(min(left, PAUSE))
+                self._users.add(user)
             connection = self._idle_one() or self._new_one(give_up)
-            connection.give_up = give_up
-            self._hosts.watch()
-            self._used.add(connection)
             try:
+                connection.give_up = give_up
+                self._hosts.watch()
+                self._used.add(connection)
                 yield connection
             finally:
                 self._used.discard(connection)
                 self.give_back(connection)
         finally:
-            self._free.release()
+            self._users.discard(user)
+            with self._lock:
+                self._freed.notify()
 
     def _idle_one(self) -> Connection | None:
         while self._idle:

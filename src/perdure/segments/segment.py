@@ -227,7 +227,7 @@ class Segment:
 
     def defer(self, op: Op[T], *, hold: bool = False) -> QueuedOperation[T]:
         """Queue a write that the segment goes on without. Its end is refused if this one was."""
-        queued = self.journal.defer(op, hold=hold)
+        queued = self.journal.defer(op, hold=hold, watched=True)
         with self._lock:
             self._deferred.append(queued)
         return queued
