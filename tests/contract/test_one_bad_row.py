@@ -5,6 +5,7 @@ Rows are planted over HTTP, or with the SQL that anyone who can open the databas
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -21,6 +22,7 @@ from perdure.testing import Clock
 from perdure.types import Retry
 from tests.support import raw
 from tests.support.agent_server import AgentServer, refused, served
+from tests.support.agents import gate
 from tests.support.polling import auntil, until
 from tests.support.wire_agents import Numbers, add, double, row, wire_runtime
 
@@ -235,6 +237,24 @@ async def test_no_effect_is_called_from_a_state_that_the_database_refused(url: s
         await rt.retry(bad.id)
         await rt.tick()
         assert ((await rt.get(bad.id)).state, called) == ("done", [2])
+
+
+async def test_a_step_that_the_database_refuses_fails_no_call_of_others(url: str) -> None:
+    with serving(url) as (rt, _, _), gate() as stands:
+
+        async def wait(state: Numbers) -> None:
+            await stands.wait()
+
+        rt.register(row(Numbers, add, wait), name="waiting", retry=Retry(attempts=1))
+        raising(url, "perdure_checkpoints", "NEW.thread_id = 'bad' AND NEW.step > 0", "INSERT")
+        bad = await rt.start("waiting", {"n": 1}, thread_id="bad")
+        ticking = asyncio.create_task(rt.tick())
+        await stands.reached()
+        for _ in range(3):
+            await rt.start("one", {"n": 1})
+        stands.open()
+        await ticking
+        assert (await rt.get(bad.id)).state == "failed"
 
 
 async def test_a_call_whose_step_the_database_refuses_returns_no_value(url: str) -> None:
