@@ -634,7 +634,8 @@ class AlreadyAnswered(AnswerRefused):
     Raised when a second answer comes. The message says who answered, and when.
 
     What to do: Show the person the first answer. `withdraw` takes it back, as long as the run has
-    not used it yet.
+    not used it yet. At an old checkpoint, where `wait_id` is the id of the interrupt, call
+    `invoke(None, config)` to have it asked again on a branch.
     """
 
 

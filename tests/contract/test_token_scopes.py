@@ -255,8 +255,9 @@ def test_an_answer_at_an_old_checkpoint_starts_no_second_run(
     assert only["run_id"] == run["run_id"]
     assert approver.get(f"/threads/{thread}/state").json()["values"]["said"] == ["yes", "end"]
     both = http(server, keys["both"])
-    body = {**again, "checkpoint": at}
-    assert both.post(f"/threads/{thread}/runs/wait", json=body).status_code == 200
+    wait = f"/threads/{thread}/runs/wait"
+    assert both.post(wait, json={**again, "checkpoint": at}).status_code == 409  # was answered
+    assert both.post(wait, json={**PAYLOAD, "input": None, "checkpoint": at}).status_code == 200
     assert len(both.get(f"/threads/{thread}/runs").json()) == 2
 
 

@@ -32,6 +32,8 @@ class BoundCall:
         self.input = input
         self.follows = False
         """Whether the call continues a run that has begun."""
+        self.accepted: str | None = None
+        """The run that the call has accepted and not begun to drive. It ends with the call."""
         self._config: dict[str, Any] = dict(config or {})
         self._inherits_run = call_config.inherits_run(full)
         self.configurable = dict(full["configurable"])

@@ -7,9 +7,10 @@
     invoke(…, old config)      a new run from that checkpoint
     as a node of another graph a part of that graph's run, as in LangGraph
 
-If the caller's process dies, any worker goes on with the run. Only what LangGraph's graph runs or
-writes by itself is defined here: `stream`, `astream` and the updates of many states; all its other
-methods, such as `invoke`, `batch` and `astream_events`, end in one of these.
+If the caller's process dies, any worker goes on with the run that the call had begun; `bound_runs`
+says what else a call leaves when it ends. Only what LangGraph's graph runs or writes by itself is
+defined here: `stream`, `astream` and the updates of many states; all its other methods, such as
+`invoke`, `batch` and `astream_events`, end in one of these.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         graph = runtime.register(builder, name="campaign")
         graph.invoke({"to": "ada"}, {"configurable": {"thread_id": "ada"}})
 
-    If the calling process dies, a worker that has the graph takes the run over.
+    If the calling process dies, a worker that has the graph takes the run over. A call that ends
+    before it has begun its run, because it is cancelled or dies while it waits for its turn, takes
+    the run with it: its input is never applied.
     """
 
     _graph: Graph
@@ -102,6 +105,21 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         finally:
             keeper.remove(drive)
 
+    @contextlib.contextmanager
+    def _opening(self, call: BoundCall) -> Iterator[None]:
+        """End with a call the run that it has accepted and not begun, however the call ends. Raises
+        `ThreadBusy` if the run loses its lease while it begins."""
+        try:
+            yield
+        except GeneratorExit:
+            raise  # thrown away with its event loop, perhaps under a lock: its lease runs out
+        except BaseException as error:
+            self._runs.give_up(call)
+            if isinstance(error, (LeaseLost, Refused)):
+                busy = ThreadBusy(call.thread_id, "was stopped, or another worker drives")
+                raise busy from error
+            raise
+
     def __repr__(self) -> str:
         return f"<perdure graph {self._graph.key!r}>"
 
@@ -127,6 +145,8 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
                     or the run was taken over or stopped meanwhile.
                 BadAnswer: The answer does not fit the question. Nothing was stored.
                 AmbiguousAnswer: The command does not say which of several questions it answers.
+                AlreadyAnswered: The question was answered at this old checkpoint. Nothing was
+                    stored.
             """
             if calls_in_nodes.starts_own_run(self, input, config, kwargs):
                 return calls_in_nodes.invoke(self, input, config, kwargs)
@@ -216,20 +236,21 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             yield from pregel.stream(input, config, **kwargs)
             return
         refuse_in_evaluation("perdure.stream")
-        with _opening(call):
+        with self._opening(call):
             drive = journal.run(self._runs.open(call))
-        outcome: Outcome = Returned()
-        with self._leased(drive):
-            try:
-                yield from pregel.stream(call.input, drive.config, **call.arguments)
-            except LeaseLost as lost:
-                outcome = Raised(lost)
-                raise taken_over(drive) from lost
-            except BaseException as error:
-                outcome = Raised(error)
-                raise
-            finally:
-                journal.run(self._runs.close(drive, outcome))
+            outcome: Outcome = Returned()
+            with self._leased(drive):
+                try:
+                    call.accepted = None  # it is begun
+                    yield from pregel.stream(call.input, drive.config, **call.arguments)
+                except LeaseLost as lost:
+                    outcome = Raised(lost)
+                    raise taken_over(drive) from lost
+                except BaseException as error:
+                    outcome = Raised(error)
+                    raise
+                finally:
+                    journal.run(self._runs.close(drive, outcome))
 
     async def _astream(
         self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any], *, keep: bool
@@ -245,25 +266,26 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
                     yield chunk
             return
         refuse_in_evaluation("perdure.stream")
-        with _opening(call):
+        with self._opening(call):
             drive = await journal.arun(self._runs.open(call))
-        outcome: Outcome = Returned()
-        with self._leased(drive):
-            try:
-                chunks = pregel.astream(call.input, drive.config, **call.arguments)
-                if (recorder := drive.segment.stream) is not None:
-                    chunks = recorded(chunks, recorder, *call.stream_arguments)
-                async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)):
-                    async for chunk in chunks:
-                        yield chunk
-            except LeaseLost as lost:
-                outcome = Raised(lost)
-                raise taken_over(drive) from lost
-            except BaseException as error:
-                outcome = Raised(error)
-                raise
-            finally:
-                await journal.arun(self._runs.close(drive, outcome))
+            outcome: Outcome = Returned()
+            with self._leased(drive):
+                try:
+                    call.accepted = None  # it is begun
+                    chunks = pregel.astream(call.input, drive.config, **call.arguments)
+                    if (recorder := drive.segment.stream) is not None:
+                        chunks = recorded(chunks, recorder, *call.stream_arguments)
+                    async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)):
+                        async for chunk in chunks:
+                            yield chunk
+                except LeaseLost as lost:
+                    outcome = Raised(lost)
+                    raise taken_over(drive) from lost
+                except BaseException as error:
+                    outcome = Raised(error)
+                    raise
+                finally:
+                    await journal.arun(self._runs.close(drive, outcome))
 
     # -- changing
 
@@ -273,13 +295,14 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         if call is None:
             return pregel.bulk_update_state(config, supersteps)
         refuse_in_evaluation("perdure.update_state")
-        with _opening(call):
+        with self._opening(call):
             drive, waiting = journal.run(self._runs.lease_for_update(call))
-        with self._leased(drive):
-            try:
-                return pregel.bulk_update_state(call.with_lease(drive), supersteps)
-            finally:
-                journal.run(self._runs.after_update(drive, waiting))
+            with self._leased(drive):
+                try:
+                    call.accepted = None
+                    return pregel.bulk_update_state(call.with_lease(drive), supersteps)
+                finally:
+                    journal.run(self._runs.after_update(drive, waiting))
 
     async def _aupdate(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
         journal, pregel = self._journal, self._graph.pregel
@@ -287,13 +310,14 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         if call is None:
             return await pregel.abulk_update_state(config, supersteps)
         refuse_in_evaluation("perdure.update_state")
-        with _opening(call):
+        with self._opening(call):
             drive, waiting = await journal.arun(self._runs.lease_for_update(call))
-        with self._leased(drive):
-            try:
-                return await pregel.abulk_update_state(call.with_lease(drive), supersteps)
-            finally:
-                await journal.arun(self._runs.after_update(drive, waiting))
+            with self._leased(drive):
+                try:
+                    call.accepted = None
+                    return await pregel.abulk_update_state(call.with_lease(drive), supersteps)
+                finally:
+                    await journal.arun(self._runs.after_update(drive, waiting))
 
 
 _INVOKING: ContextVar[bool] = ContextVar("perdure_invoking", default=False)
@@ -304,12 +328,3 @@ _INVOKING: ContextVar[bool] = ContextVar("perdure_invoking", default=False)
 def _bound_class(kind: type[Any]) -> type[Any]:
     """A graph class of LangGraph whose calls are runs."""
     return type(f"Bound{kind.__name__}", (BoundGraph, kind), {"__doc__": BoundGraph.__doc__})
-
-
-@contextlib.contextmanager
-def _opening(call: BoundCall) -> Iterator[None]:
-    """Raise `ThreadBusy` if the run of a call loses its lease while it begins."""
-    try:
-        yield
-    except (LeaseLost, Refused) as lost:
-        raise ThreadBusy(call.thread_id, "was stopped, or another worker drives") from lost

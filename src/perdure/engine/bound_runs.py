@@ -1,9 +1,27 @@
 """The run of a bound graph's call: how it is found or accepted, answered, claimed and ended.
 
-The first lines of `bound_graph` say which run a call drives.
+The first lines of `bound_graph` say which run a call drives. A call reserves the run that it has
+accepted, and ends it when it ends before its segment has begun. Where a call may end, and what that
+leaves in the journal:
+
+    a call ends                          on disk                     decided by
+    while its run is being accepted      cancelled, or nothing       withdraw_run, queued behind it
+    while it waits for its turn          cancelled                   withdraw_run
+    while it claims, or begins           cancelled                   withdraw_run: it is not begun
+    while LangGraph runs                 what `finish` says          let_go
+    its process is killed, or its loop   pending; cancelled by the   withdraw_run without a worker,
+    closed, before its claim             next call, or by a worker   or claim: the lease is over
+    killed after its claim               running: a worker goes on   claim
+
+An exception ends a call: a cancelled task, a time-out, Ctrl-C, a handler of SIGTERM that raises. It
+cannot wait for the journal then, so `give_up` only queues. A call that was silent for a whole lease
+and finds its run cancelled accepts another one. The call of a node is made again by the next
+attempt of the node: its run ends with its parent alone, and a worker may begin it.
 """
 
 from __future__ import annotations
+
+import contextlib
 
 from perdure.effects.client_calls import parent_of_call
 from perdure.engine import calls_in_nodes
@@ -13,7 +31,7 @@ from perdure.engine.command_answers import answer_with_command
 from perdure.engine.driver import Driver
 from perdure.engine.engine import Engine
 from perdure.engine.graphs import Graph
-from perdure.engine.pending_command import note_command
+from perdure.engine.pending_command import check_unanswered, note_command
 from perdure.engine.segment_drive import (
     Drive,
     Ended,
@@ -24,10 +42,11 @@ from perdure.engine.segment_drive import (
 )
 from perdure.errors import Error, ThreadBusy
 from perdure.journal import Plan, Poll
+from perdure.journal.ids import new_id
 from perdure.langgraph_port import call_config, task_interrupts
 from perdure.operations import claims, runs, waits
 from perdure.operations.claims import SegmentEnd
-from perdure.operations.events import change
+from perdure.operations.events import Change, change
 from perdure.operations.run_payload import load_setup
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import WaitRow
@@ -75,7 +94,7 @@ class BoundRuns:
     def _find(self, call: BoundCall) -> Plan[RunRow]:
         yield from self._find_place(call)
         if (call.input is None or is_resume(call.input)) and not call.place:
-            under_way: RunRow | None = yield runs.head(call.thread_id)
+            under_way = yield from self._head(call.thread_id)
             if under_way is not None:
                 if not self._is_mine(under_way):
                     raise ThreadBusy(call.thread_id, f"is of the graph {under_way.graph!r}")
@@ -92,16 +111,20 @@ class BoundRuns:
             if claimed is not None:
                 return claimed
             accepted = yield from self._wait_for_turn(accepted, poll)
+            if accepted.state == State.CANCELLED:
+                accepted = yield from self._accept(call)  # its place in the line is lost
 
     def _wait_for_turn(self, accepted: RunRow, poll: Poll) -> Plan[RunRow]:
-        """Wait until a claim of a run that was accepted may succeed. Raises `ThreadBusy` if it
-        cannot. Each look is one read."""
+        """Wait until a claim of a run that was accepted may succeed, or until it was taken for that
+        of a call that went away. Raises `ThreadBusy` if neither can be. Each look is one read."""
         while True:
             yield poll
             found, head = yield runs.find_with_head(accepted.thread_id, accepted.id)
             accepted = found or accepted
             if accepted.state == State.DONE and accepted.parent_id is not None:
                 raise calls_in_nodes.AlreadyDone(accepted)  # a worker went on with it
+            if accepted.reason == runs.GAVE_UP and accepted.key is None:
+                return accepted
             if accepted.state in ENDED or accepted.state in (State.PAUSED, State.HELD):
                 raise ThreadBusy(accepted.thread_id, f"was {accepted.state} by another caller")
             if head is None or head.n >= accepted.n:
@@ -109,20 +132,25 @@ class BoundRuns:
                     continue  # another worker has it
                 return accepted
             if head.state in (State.HELD, State.PAUSED):
-                yield from self._withdraw(accepted)
+                made = self._made(accepted.thread_id, accepted.id)
+                reason = "its caller did not want to wait"
+                yield runs.stop(self._driver.serializer, made, Control.CANCEL, 0, reason=reason)
                 raise ThreadBusy(accepted.thread_id, f"is {head.state} ({head.id})")
             now, until, _ = self._engine.keeper.times()
             if head.state == State.WAITING and not self._is_due(head):
-                made = change(accepted.thread_id, accepted.id, now)
+                made = self._made(accepted.thread_id, accepted.id)
                 yield runs.supersede(self._driver.serializer, made)
                 return accepted
             if self._is_mine(head) and (head.state, head.reason) == (State.PENDING, UPDATED):
                 yield from self._replace(head, accepted, UPDATED)
                 return accepted
-            if self._is_abandoned(head, 2 * now - until):
+            if self._is_of_call(head):
+                if (yield from self._end_without_call(head)):
+                    return accepted
+            elif self._is_abandoned(head, 2 * now - until):
                 yield from self._replace(head, accepted, "its caller died")
                 return accepted
-            if accepted.ready_at < (now + until) // 2:
+            if accepted.ready_at < (now + 3 * until) // 4:
                 yield runs.reserve(accepted, until)
 
     def _accept(self, call: BoundCall) -> Plan[RunRow]:
@@ -130,20 +158,54 @@ class BoundRuns:
         key, parent = calls_in_nodes.take_key(), None
         if key is not None:
             parent = yield from parent_of_call(self._driver.journal, ignores_parent_cancel=False)
+        id = new_id()
+        call.accepted = id if parent is None else None
         accepted = yield from self._engine.accept_inline(
-            self._graph, call.thread_id, call.setup(), key=key, parent=parent
+            self._graph, call.thread_id, call.setup(), run_id=id, key=key, parent=parent
         )
         if key is not None and accepted.state == State.DONE:
             raise calls_in_nodes.AlreadyDone(accepted)
         if key is not None and accepted.state == State.FAILED:
-            made = change(accepted.thread_id, accepted.id, self._driver.clock.now())
+            made = self._made(accepted.thread_id, accepted.id)
             states = (State.FAILED,)
             yield runs.resume(self._driver.serializer, made, states, EventKind.RETRIED)
         return accepted
 
+    def give_up(self, call: BoundCall) -> None:
+        """Cancel the run that a call has accepted and not begun, because the call ends."""
+        if call.accepted is not None:
+            worker, made = self._engine.keeper.worker, self._made(call.thread_id, call.accepted)
+            with contextlib.suppress(Error):  # then its lease runs out
+                self._driver.journal.defer(runs.withdraw(self._driver.serializer, made, worker))
+
+    def _head(self, thread_id: str) -> Plan[RunRow | None]:
+        """The run of a thread that is under way. Raises `ThreadBusy` if a call is about to drive
+        it: that one has an input of its own."""
+        while True:
+            head: RunRow | None = yield runs.head(thread_id)
+            if head is None or not self._is_of_call(head):
+                return head
+            if not (yield from self._end_without_call(head)):
+                raise ThreadBusy(thread_id, f"has a call that has not begun ({head.id})")
+
+    def _is_of_call(self, row: RunRow) -> bool:
+        """Whether only the call that has accepted a run would drive it: that has not claimed it."""
+        is_new = row.state == State.PENDING and not row.token and row.parent_id is None
+        return is_new and bool(load_setup(self._driver.serializer, row).get("inline"))
+
+    def _end_without_call(self, row: RunRow) -> Plan[bool]:
+        """Cancel the run of a call that reserves it no longer. False: it does."""
+        if not self._is_due(row):
+            return False
+        made = self._made(row.thread_id, row.id)
+        return bool((yield runs.withdraw(self._driver.serializer, made)))
+
+    def _made(self, thread_id: str, run_id: str) -> Change:
+        return change(thread_id, run_id, self._driver.clock.now())
+
     def _is_abandoned(self, head: RunRow, since: int) -> bool:
         """Whether its caller is gone, and for a whole lease no worker has gone on with it."""
-        left = head.state == State.RUNNING or (head.state == State.PENDING and head.begun)
+        left = head.state in (State.RUNNING, State.PENDING)
         if not left or head.due_at is None or head.due_at >= since or not self._is_mine(head):
             return False
         return bool(load_setup(self._driver.serializer, head).get("inline"))
@@ -158,20 +220,17 @@ class BoundRuns:
 
     def _find_place(self, call: BoundCall) -> Plan[None]:
         """An answer at the thread's last checkpoint is an answer to what its run asks."""
-        id = call_config.root_checkpoint(call.place)
-        if id is None or not is_resume(call.input):
+        if not call.place or not is_resume(call.input):
             return
         at = yield from latest_checkpoint(self._engine.saver, call.thread_id)
-        if at is not None and at.checkpoint["id"] == id:
+        if at is not None and at.checkpoint["id"] == call_config.root_checkpoint(call.place):
             call.forget_place()
+        else:
+            saver = self._engine.saver
+            yield from check_unanswered(saver, call.thread_id, call.place, call.input)
 
     def _is_mine(self, row: RunRow) -> bool:
         return (row.graph, row.version) == (self._graph.name, self._graph.version)
-
-    def _withdraw(self, row: RunRow) -> Plan[None]:
-        made = change(row.thread_id, row.id, self._driver.clock.now())
-        reason = "its caller did not want to wait"
-        yield runs.stop(self._driver.serializer, made, Control.CANCEL, 0, reason=reason)
 
     def _claim(self, row: RunRow) -> Plan[RunRow | None]:
         keeper = yield from self._engine.start_keeper()
@@ -200,7 +259,7 @@ class BoundRuns:
 
     def lease_for_update(self, call: BoundCall) -> Plan[tuple[Drive, bool]]:
         """Lease a thread to change its state: by its waiting run, or by a new one."""
-        row: RunRow | None = yield runs.head(call.thread_id)
+        row = yield from self._head(call.thread_id)
         if row is not None and not self._is_mine(row):
             raise ThreadBusy(call.thread_id, f"is of the graph {row.graph!r}")
         waiting = row is not None and (
@@ -213,9 +272,10 @@ class BoundRuns:
         elif row is not None:
             raise ThreadBusy(call.thread_id, f"is {row.state} ({row.id})")
         if claimed is None:
-            setup = {"metadata": {"source": "update_state"}}
+            setup = {"inline": True, "updates": True, "metadata": {"source": "update_state"}}
+            call.accepted = new_id()
             accepted = yield from self._engine.accept_inline(
-                self._graph, call.thread_id, setup, "reject"
+                self._graph, call.thread_id, setup, "reject", run_id=call.accepted
             )
             claimed = yield from self._claim(accepted)
         if claimed is None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph.types import Command
 
 from perdure.engine.engine import Engine
-from perdure.engine.pending_command import with_command
+from perdure.engine.pending_command import names_waits, with_command
 from perdure.errors import AmbiguousAnswer
 from perdure.journal import Plan
 from perdure.langgraph_port import task_interrupts
@@ -64,12 +63,3 @@ def answers_of(run_id: str, resume: Any, open: Sequence[WaitRow]) -> list[tuple[
     if len(open) == 1 and not named:
         return [(open[0].id, resume)]
     raise AmbiguousAnswer(run_id, sorted(by_id))
-
-
-def names_waits(resume: Any) -> bool:
-    """Whether an answer maps interrupt ids to values."""
-    return isinstance(resume, dict) and bool(resume) and all(map(_is_interrupt_id, resume))
-
-
-def _is_interrupt_id(key: Any) -> bool:
-    return isinstance(key, str) and re.fullmatch("(breakpoint:.*|[0-9a-f]{32})", key) is not None

@@ -146,10 +146,11 @@ class Engine(LocalEngine):
         setup: dict[str, Any],
         strategy: str = "interrupt",
         *,
+        run_id: str | None = None,
         key: str | None = None,
         parent: Parent | None = None,
     ) -> Plan[RunRow]:
-        """Accept a run that its caller drives; a worker does only if the caller dies first."""
+        """Accept a run that its caller drives; a worker does only once the caller has begun it."""
         return self._get_services().runs.accept(
             (graph.name, graph.version),
             check_text("thread_id", thread_id),
@@ -157,6 +158,7 @@ class Engine(LocalEngine):
             strategy,
             reserve=self._lease,
             only=State.WAITING.value,
+            run_id=run_id,
             key=key,
             parent=parent,
         )

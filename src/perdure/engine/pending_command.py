@@ -14,6 +14,7 @@ same way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ from langgraph.types import Command
 
 from perdure.checkpoint.cache import NULL_TASK
 from perdure.engine.segment_drive import Drive, is_resume, latest_checkpoint, start_place
-from perdure.errors import ThreadBusy
+from perdure.errors import AlreadyAnswered, ThreadBusy
 from perdure.journal import Plan
 from perdure.langgraph_port import call_config, task_interrupts
 from perdure.operations import runs
@@ -69,12 +70,37 @@ def note_command(saver: Saver, row: RunRow) -> Plan[None]:
     yield runs.set_setup(row, dump_setup(saver.serializer, row, {**setup, "at": at}))
 
 
+def check_unanswered(
+    saver: Saver, thread_id: str, place: Mapping[str, Any], command: Command[Any]
+) -> Plan[None]:
+    """Raise `AlreadyAnswered` if a command answers what was answered at an old checkpoint.
+    LangGraph would ignore it, and go on with the first answer."""
+    id = call_config.root_checkpoint(place)
+    at = None if id is None else (yield from latest_checkpoint(saver, thread_id, id=id))
+    if at is None:
+        return
+    answered, pending = task_interrupts.answered_and_pending(at.pending_writes or ())
+    resume: Any = command.resume
+    if names_waits(resume):
+        answered &= resume.keys()
+    elif pending:
+        return
+    if answered:
+        how = (
+            "to answer it again, call invoke(None, config) with this checkpoint_id, which asks it "
+            "again on a branch, and answer there."
+        )
+        raise AlreadyAnswered(min(answered), f"it was answered at checkpoint {id}; {how}")
+
+
 def begin_with_command(saver: Saver, drive: Drive, setup: Mapping[str, Any]) -> Plan[None]:
     """Leave out what a segment before this one, which did not come to a step, has written of the
     command that the run begins with."""
     now = yield from _checkpoint_and_writes(saver, drive.row, setup)
     at = setup.get("at") or []
     if now[:1] != at[:1]:
+        if is_resume(drive.input) and (place := setup.get("place")):
+            yield from check_unanswered(saver, drive.row.thread_id, place, drive.input)
         yield from note_command(saver, drive.row)
     elif now != at:
         again = task_interrupts.resume_nothing() if setup.get("place") else None
@@ -134,3 +160,12 @@ def _checkpoint_and_writes(saver: Saver, row: RunRow, setup: Mapping[str, Any]) 
 def _command_writes(at: CheckpointTuple) -> int:
     writes = at.pending_writes or ()
     return sum(task == NULL_TASK and channel not in WRITES_IDX_MAP for task, channel, _ in writes)
+
+
+def names_waits(resume: Any) -> bool:
+    """Whether an answer maps interrupt ids to values."""
+    return isinstance(resume, dict) and bool(resume) and all(map(_is_interrupt_id, resume))
+
+
+def _is_interrupt_id(key: Any) -> bool:
+    return isinstance(key, str) and re.fullmatch("(breakpoint:.*|[0-9a-f]{32})", key) is not None

@@ -26,7 +26,7 @@ from perdure.engine.pending_command import begin_with_command, take_command
 from perdure.engine.segment_drive import BREAKPOINTS, Drive, SegmentPlans, start_place
 from perdure.engine.stream_capture import begin_stream
 from perdure.engine.tool_guard import ToolGuard
-from perdure.errors import UNREADABLE, Damaged, Error, Unanswered
+from perdure.errors import UNREADABLE, AlreadyAnswered, Damaged, Error, Unanswered
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import task_interrupts
@@ -40,7 +40,7 @@ from perdure.saver import Saver
 from perdure.segments.evaluation_policy import evaluation_of
 from perdure.segments.lease import Lease
 from perdure.segments.segment import KEY, Segment
-from perdure.types import Control, EffectState, EventKind, State
+from perdure.types import Control, DrivenBy, EffectState, EventKind, State
 
 
 class SegmentStart(SegmentPlans):
@@ -74,7 +74,9 @@ class SegmentStart(SegmentPlans):
             return (yield from self._prepare(row, graph, inline))
         except UNREADABLE as error:
             return held_by_error(error)
-        except Unanswered as error:
+        except (AlreadyAnswered, Unanswered) as error:
+            if inline and isinstance(error, AlreadyAnswered):
+                raise  # to its caller, with whom the run ends
             described = describe(self.serializer, error, ())
             data = {**described, "attempts": row.attempts, "final": True}
             blob = dump_error(self.serializer, row, described)
@@ -108,6 +110,9 @@ class SegmentStart(SegmentPlans):
 
     def _prepare(self, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
         setup = load_setup(self.serializer, row)
+        if setup.get("inline") and not inline and (yield from self._is_given_up(row, setup)):
+            data = {"reason": runs.GAVE_UP}
+            return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, data, reason=runs.GAVE_UP)
         if not row.begun and row.token > 1 and (yield runs.has_begun(row)):
             raise Damaged(f"run {row.id}", "it says that it has not begun, but it has steps")
         if row.n > 1 and not row.begun:
@@ -132,6 +137,15 @@ class SegmentStart(SegmentPlans):
                     return stopped_there
         yield from begin_stream(self._saver, drive, setup)
         return drive
+
+    def _is_given_up(self, row: RunRow, setup: Mapping[str, Any]) -> Plan[bool]:
+        """Whether a worker has the run of a call that died before it claimed it, or that was only
+        to change the state. The call of a node is different: its parent is driven again."""
+        if row.begun or row.parent_id is not None:
+            return bool(setup.get("updates"))
+        kinds = (EventKind.CLAIMED, EventKind.RECOVERED)
+        claims = yield events.of_kinds(self.serializer, row.thread_id, row.id, kinds, 0, row.events)
+        return all(one.data.get("driven") != DrivenBy.CALL for one in claims)
 
     def _make_drive(
         self, row: RunRow, graph: Graph, setup: Mapping[str, Any], inline: bool

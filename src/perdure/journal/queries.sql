@@ -856,6 +856,18 @@ WHERE thread_id = :thread_id AND state = 'pending' AND due_at IS NULL
 UPDATE perdure_runs SET ready_at = :until
 WHERE thread_id = :thread_id AND id = :id AND state = 'pending' AND due_at IS NULL;
 
+-- name: withdraw_run
+-- Ends a run that only its call would drive: with the call, which runs in :worker and may have claimed it, or
+-- without :worker when the call has reserved it no longer. What was begun goes on.
+UPDATE perdure_runs
+SET state = 'cancelled', due_at = NULL, worker = NULL, control = NULL, control_at = NULL, reason = :reason,
+    events = events + 1, change = :change, updated_at = :now
+WHERE thread_id = :thread_id AND id = :id AND begun = 0
+  AND (token = 0 AND state = 'pending' AND (CAST(:worker AS TEXT) IS NOT NULL OR due_at <= :now)
+       OR token = 0 AND state = 'paused' AND CAST(:worker AS TEXT) IS NOT NULL
+       OR token = 1 AND state = 'running' AND worker = CAST(:worker AS TEXT))
+RETURNING id;
+
 -- name: to_undo
 -- Runs of a thread whose checkpoints are to be deleted before the next one begins.
 SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND undo = 1 AND state IN {ended};

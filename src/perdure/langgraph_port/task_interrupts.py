@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from perdure.langgraph_port.checkpoint_names import ERROR_SOURCE
 from perdure.langgraph_port.task_config import SCRATCHPAD
 
 if TYPE_CHECKING:
@@ -78,6 +79,24 @@ def check_strict_resume(
             interrupt_ids=unknown,
             pending_ids=ids,
         )
+
+
+def answered_and_pending(writes: Sequence[tuple[str, str, Any]]) -> tuple[set[str], set[str]]:
+    """The ids of the interrupts at a checkpoint that were answered, and of those that were not. A
+    task that has written its output was answered; the interrupts stay among its writes.
+    """
+    from langgraph.checkpoint.base import WRITES_IDX_MAP
+    from langgraph.checkpoint.serde.types import INTERRUPT
+
+    marks = (*WRITES_IDX_MAP, ERROR_SOURCE)
+    finished = {task for task, channel, _ in writes if channel not in marks}
+    answered: set[str] = set()
+    pending: set[str] = set()
+    for task, channel, value in writes:
+        if channel == INTERRUPT:
+            every = value if isinstance(value, (list, tuple)) else [value]
+            (answered if task in finished else pending).update(one.id for one in every)
+    return answered, pending
 
 
 def replaces_tasks(command: Command[Any]) -> bool:

@@ -17,7 +17,7 @@ from perdure.types import Control, RunError, State
 _STATES = frozenset(State)
 _OF_SETUP = frozenset(
     {"metadata", "config", "command", "place", "at", "durability", "version", "inline", "fork"}
-    | {"interrupt_before", "interrupt_after", "evaluation", "stream", "webhook"}
+    | {"interrupt_before", "interrupt_after", "evaluation", "stream", "webhook", "updates"}
 )
 """Parts of a setup that are ids and settings, or are redacted in a way of their own."""
 _BY_NAME = ("effects", "signals")

@@ -6,6 +6,8 @@ What drivers do is in `claims.py`. Which of two callers wins is decided by the s
     start and the end of a run   count_run / lock_thread: one row per thread
     stop and the run's driver    let_go: it reads `control` in the row
     a decision and the driver    go_on, let_go: whichever is later sees that nothing is unknown
+    a call's end and its claim   withdraw_run: only what the call has not begun
+    a dead call and its claim    withdraw_run: only what is reserved no longer; claim_run
     stop and a child's start     fence: the start holds the row of its parent that stop_run changes.
                                  stop_descendants finds the child, or insert_run the `control`
 """
@@ -28,6 +30,8 @@ from perdure.types import Control, EventKind, State
 
 ASKING = "asking"
 """Runs that rest until a person answers, as `only` of `start`."""
+GAVE_UP = "its caller went away"
+"""The reason of a run that only its caller would have driven."""
 NAMES = 1000
 """How many ids one statement looks for."""
 DELETING = "it is being deleted: prune again to finish that"
@@ -351,6 +355,26 @@ def reserve(row: RunRow, until: int) -> Op[None]:
     """Reserve a run for the caller that waits to drive it."""
     params = {"thread_id": row.thread_id, "id": row.id, "until": until}
     return Op("reserve", [Statement("reserve_run", params)], lambda rows: None, write=True)
+
+
+def withdraw(serializer: Serializer, made: Change, worker: str | None = None) -> Op[bool]:
+    """Cancel a run that only its call would drive, and has not begun: with the call, which was made
+    by this worker; or once it is reserved no longer. False: it was begun, or has ended."""
+    reason = serializer.redacted_text(GAVE_UP)
+    params = {**made.params, "worker": worker, "reason": reason}
+    return Op(
+        "withdraw",
+        [
+            *with_params(params, "lock_thread", "withdraw_run"),
+            made.event(serializer, EventKind.CANCELLED, {"reason": reason}),
+            *with_params(params, "trace_changed", "next_of_thread"),
+            *wake_joiners(params),
+            messages.announce_ends(made),
+        ],
+        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=made.key,
+    )
 
 
 def find(run_id: str) -> Op[RunRow | None]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from perdure.engine.bound_graph import BoundGraph
-from perdure.engine.command_answers import answer_with_command, names_waits
+from perdure.engine.command_answers import answer_with_command
+from perdure.engine.pending_command import check_unanswered, names_waits
 from perdure.engine.segment_drive import latest_checkpoint
 from perdure.errors import AlreadyAnswered, NotFound, WaitClosed
 from perdure.journal import Plan
@@ -34,6 +35,8 @@ def continue_run(api: Api, request: RunRequest) -> Plan[Accepted | None]:
     runtime, body = api.runtime, request.body
     engine, place = runtime.engine, body.place()
     if place and not (yield from _is_latest(api, request.thread_id, place)):
+        if body.resumes and api.may(Scope.START):  # a new run is refused to others
+            yield from check_unanswered(engine.saver, request.thread_id, place, body.run_input)
         return None
     row: RunRow | None = yield runs.head(request.thread_id)
     found: list[WaitRow] = [] if row is None else (yield waits.of_run(row.id))
