@@ -146,8 +146,8 @@ class EventKind(StrEnum):
     ASSIGNED = "assigned"
     """A question has a new assignee. Data: `wait`, `by`; `to`, absent if it was unassigned."""
     REWOUND = "rewound"
-    """The database went back in time, and the last acknowledged changes of the run are gone. Data:
-    `reason`."""
+    """The database went back in time, and the run's last acknowledged changes are gone.
+    Data: `reason`."""
     COMMENT = "comment"
     """A person commented. Data: `text`, `by`; `wait` if the comment is about a question."""
     DONE = "done"

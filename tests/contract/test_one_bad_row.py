@@ -249,7 +249,7 @@ async def test_a_step_that_the_database_refuses_fails_no_call_of_others(url: str
         raising(url, "perdure_checkpoints", "NEW.thread_id = 'bad' AND NEW.step > 0", "INSERT")
         bad = await rt.start("waiting", {"n": 1}, thread_id="bad")
         ticking = asyncio.create_task(rt.tick())
-        await stands.reached()
+        await auntil(lambda: stands.entered or ticking.done())
         for _ in range(3):
             await rt.start("one", {"n": 1})
         stands.open()

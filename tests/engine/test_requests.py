@@ -183,7 +183,8 @@ async def test_a_worker_announces_itself_with_one_commit_and_leaves_with_another
         async with driving(rt):
             await auntil(lambda: any(one.writes for one in backend.requests))
         commits = [one.statements for one in backend.take() if one.writes]
-        assert commits == [("announce_worker", "forget_workers"), ("delete_worker",)]
+        announced = ("last_heartbeat", "announce_worker", "forget_workers")
+        assert commits == [announced, ("delete_worker",)]
 
 
 async def test_how_often_an_idle_worker_asks_is_said_by_its_database(

@@ -21,8 +21,11 @@ PRIVATE = re.compile(
     """,
     re.VERBOSE,
 )
-OWN_STACK = {"testing/crashtest/observer.py": ("f_back", "_getframe")}
-"""The crash test looks for the agent's own lines on the stack, not for LangGraph's."""
+OWN_STACK = {
+    "testing/crashtest/observer.py": ("f_back", "_getframe"),
+    "segments/segment.py": ("f_back",),
+}
+"""They look for the agent's own lines on the stack, not for LangGraph's."""
 ON_THE_WIRE = ("__interrupt__", "checkpoint_map", "langgraph_node")
 """Words that the Agent Server's clients send and read: public where that wire is spoken."""
 

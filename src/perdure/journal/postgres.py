@@ -306,6 +306,7 @@ class Postgres:
         # The parent's sockets must neither be used nor closed here.
         _ABANDONED.append(self._pool)
         self._sender = _sender()
+        self._history.reopen()
         self._pool = self._new_pool()
 
     def close(self) -> None:

@@ -77,6 +77,10 @@ class History:
         """The newest timeline of its cluster that any host has."""
         self._lock = threading.RLock()
 
+    def reopen(self) -> None:
+        """Continue in a forked process: a thread of the parent may have held the lock."""
+        self._lock = threading.RLock()
+
     def is_outdated(self, place: Place) -> bool:
         """Whether a server with this timeline is an old primary."""
         newest = self._newest

@@ -271,7 +271,7 @@ WORDING: Mapping[EventKind, Wording] = {
     EventKind.SCORED: _scored,
     EventKind.ASSIGNED: _assigned,
     EventKind.REWOUND: lambda facts: EventView(
-        f"acknowledged changes are gone: {facts.data.get('reason')}", Tone.BAD
+        f"acknowledged changes are gone: {facts.data.get('reason', 'no reason')}", Tone.BAD
     ),
     EventKind.COMMENT: _comment,
     EventKind.DONE: _text("done", Tone.GOOD),
