@@ -138,7 +138,9 @@ def _live_address(ui: Ui, shown: Talk) -> str:
 async def _changes(ui: Ui, shown: Talk, seen: str) -> AsyncGenerator[bytes]:
     sent = Sent(ui, shown)
     if sent.version != seen:
-        yield sent.all()
+        yield sent.chat()
+        for name, html in sent.rest.items():
+            yield sse(name, html)
     try:
         async with aclosing(_talks(ui, shown)) as talks:
             async for now in talks:
@@ -177,7 +179,7 @@ class Sent:
 
     def __init__(self, ui: Ui, shown: Talk) -> None:
         self._bubbles = _rendered(ui, shown.talk.bubbles)
-        self._rest = _rest(ui, shown)
+        self.rest = _rest(ui, shown)
 
     @property
     def version(self) -> str:
@@ -185,7 +187,7 @@ class Sent:
         whole = "".join(self._bubbles.values()).encode("utf-8", "surrogatepass")
         return hashlib.blake2b(whole, digest_size=8).hexdigest()
 
-    def all(self) -> bytes:
+    def chat(self) -> bytes:
         """The event that replaces the whole chat."""
         return sse("chat", join(*self._bubbles.values()))
 
@@ -194,15 +196,15 @@ class Sent:
         before, self._bubbles = self._bubbles, _rendered(ui, shown.talk.bubbles)
         now, events = self._bubbles, []
         if before.keys() - now.keys():  # messages were removed, or it became long
-            events.append(self.all())
+            events.append(self.chat())
         else:
             changed = [one for one in before if before[one] != now[one]]
             events += [sse(f"bubble-{one}", now[one]) for one in changed]
             if new := [now[one] for one in now if one not in before]:
                 events.append(sse("more", join(*new)))
         for name, html in _rest(ui, shown).items():
-            if self._rest.get(name) != html:
-                self._rest[name] = html
+            if self.rest.get(name) != html:
+                self.rest[name] = html
                 events.append(sse(name, html))
         return events
 
