@@ -109,11 +109,16 @@ class Acknowledged:
         self._lock = threading.Lock()
 
     def note(
-        self, sent: Sequence[Statement], rows: Sequence[Sequence[Row]], *, again: bool = False
+        self,
+        sent: Sequence[Statement],
+        rows: Sequence[Sequence[Row]],
+        op: Op[Any] | None = None,
+        *,
+        again: bool = False,
     ) -> None:
-        """Note the runs that committed statements changed or deleted. `again`: their reply was
-        lost, and the rows are those of the operation's key."""
-        now = time.monotonic()
+        """Note the runs that committed statements changed or deleted, or an `op` that changed none
+        by its key. `again`: its reply was lost, and the rows are those of the key."""
+        now, is_of_run = time.monotonic(), False
         with self._lock:
             for n, statement in enumerate(sent):
                 params = statement.params
@@ -121,21 +126,18 @@ class Acknowledged:
                     self._runs.pop(params["id"], None)
                 if not isinstance(statement, EventStatement):
                     continue
+                is_of_run = True
                 own = [(params["thread_id"], params["id"], -1)] if "id" in params else []
                 for thread_id, run_id, number, *_ in own if again else rows[n]:
                     self._runs[run_id] = _Run(thread_id, run_id, params["change"], number, now)
                     self._runs.move_to_end(run_id)
             while len(self._runs) > MOST_RUNS:
                 self._runs.popitem(last=False)
-
-    def note_key(self, op: Op[Any]) -> None:
-        """Note a committed operation that changed no run, by its key."""
-        if op.key is not None:
-            find = {name: op.key.params[name] for name in parameters()[op.key.name]}
-            key = (op.key.name, *find.values())
-            with self._lock:
-                found = Statement(op.key.name, find)
-                self._others[key] = _Other(key, op.name, found, time.monotonic())
+            if op is not None and op.key is not None and not is_of_run:
+                name = op.key.name
+                find = {one: op.key.params[one] for one in parameters()[name]}
+                key = (name, *find.values())
+                self._others[key] = _Other(key, op.name, Statement(name, find), now)
                 self._others.move_to_end(key)
                 if len(self._others) > MOST_OTHERS:
                     self._others.popitem(last=False)

@@ -23,7 +23,6 @@ from perdure.journal.commit_listener import CommitListener
 from perdure.journal.operation import (
     Ambiguous,
     Backend,
-    EventStatement,
     InteractiveBackend,
     Op,
     Refused,
@@ -110,9 +109,8 @@ class Committer:
                 except Exception as error:
                     queued.error = error
                 queued.settled = True
-                self._acknowledged.note(queued.sent, rows, again=queued.resent)
-                if queued.waited and not any(isinstance(s, EventStatement) for s in queued.sent):
-                    self._acknowledged.note_key(queued.op)
+                op = queued.op if queued.waited else None
+                self._acknowledged.note(queued.sent, rows, op, again=queued.resent)
                 if self.listener is not None:
                     self.listener.note(queued.sent, rows, again=queued.resent)
             if self.feed is not None and self.feed.is_watched:
