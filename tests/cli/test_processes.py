@@ -132,9 +132,14 @@ def test_a_worker_drives_what_is_due_until_it_is_told_to_stop(
     port = free_port()
     [before] = accept(sqlite_url, "quick")
     worker = cli("worker", "agents:rt", "--metrics", str(port), url=sqlite_url)
-    until(lambda: read(sqlite_url, before).state is State.DONE)
+
+    def is_done(run: Run) -> bool:
+        assert not worker.is_over(), worker.text
+        return read(sqlite_url, run).state is State.DONE
+
+    until(lambda: is_done(before))
     [later] = accept(sqlite_url, "quick")
-    until(lambda: read(sqlite_url, later).state is State.DONE)
+    until(lambda: is_done(later))
     until(lambda: 'perdure_runs_ended_total{graph="quick",state="done"} 2' in scraped(port))
     assert not worker.is_over()
     worker.send(number)
