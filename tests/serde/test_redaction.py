@@ -7,6 +7,7 @@ import logging
 import sqlite3
 import time
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -221,12 +222,12 @@ async def test_a_secret_in_arguments_reaches_nothing_that_is_kept(
 @pytest.mark.parametrize(
     "url",
     [
-        "postgresql://ada:%s[@db/agents",
+        pytest.param("postgresql://ada:%s[@db/agents", marks=pytest.mark.slow),
         "postgresql://ada:%s/x@db/agents",
         "postgresql://ada:%s@x@db/agents",
         "postgresql://ada:%s%zz@db/agents",
-        "postgresql://ada:%s?x@db/agents",
-        "postgresql://ada:%s#x@db/agents",
+        pytest.param("postgresql://ada:%s?x@db/agents", marks=pytest.mark.slow),
+        pytest.param("postgresql://ada:%s#x@db/agents", marks=pytest.mark.slow),
         "postgresql://ada:x@[::1/agents?password=%s",
         "postgresql://ada:x%s:y@db:port/agents",
         "postgres://ada:%s@db/agents?nonsense=1",
@@ -237,7 +238,7 @@ async def test_a_secret_in_arguments_reaches_nothing_that_is_kept(
         "//ada:%s@db",
         "sqlite://ada:%s@/agents.db",
         "sqlite:///agents.db?password=%s",
-        "postgresql://ada:%s\u2100@db/agents",
+        pytest.param("postgresql://ada:%s\u2100@db/agents", marks=pytest.mark.slow),
         b"postgresql://ada:%s@db/agents",
     ],
     ids=repr,
@@ -247,7 +248,8 @@ def test_a_malformed_url_never_shows_its_password(
 ) -> None:
     secret = CANARY.encode() if isinstance(url, bytes) else CANARY
     given = url.replace(b"%s" if isinstance(url, bytes) else "%s", secret)
-    for attempt in (perdure.connect, lambda one: perdure.Client(one).setup()):
+    connect = partial(perdure.connect, deadline=0.5)
+    for attempt in (connect, lambda one: perdure.Client(one).setup()):
         with pytest.raises((BadURL, Unavailable)) as told:
             attempt(given)
         error: BaseException | None = told.value
