@@ -126,7 +126,7 @@ class LeaseKeeper:
 
     def _drop_all(self, error: WentBack) -> None:
         """The database went back in time: drop what this process drives, before anyone uses the
-        older database, and leave the runs to whoever claims them there."""
+        older database, and leave the runs to the next claim."""
         self._void_until = now = self._clock.now()
         for drive in self.driven:
             self._drop(drive)

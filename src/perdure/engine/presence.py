@@ -83,7 +83,7 @@ class Presence:
         with self._failures.guard("Announcing this worker"):
             stored = await self._journal.ado(workers.announce(row, is_new=not self.is_announced))
             last, self._announced_at = self._announced_at, now
-            # Nobody else writes its row. A stale one may have been deleted.
+            # No other process writes its row. A stale one may have been deleted.
             if last is not None and (
                 now - last < workers.KEPT if stored is None else stored < last
             ):

@@ -44,7 +44,7 @@ class QueuedOperation(Generic[T]):
 
     op: Op[T]
     waited: bool
-    watched: bool = False  # whoever deferred it looks for its error
+    watched: bool = False  # the caller that deferred it checks its error
     epoch: int = 0  # of the history that it was made on
     size: Size = NOTHING  # if the database limits it
     doubtful: bool = False  # it was in a commit whose outcome is still unknown
