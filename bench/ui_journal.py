@@ -166,7 +166,7 @@ def _copy(
     yield "perdure_threads", {"thread_id": thread_id, "runs": 1}
     record = {"thread_id": thread_id, "graph": old["graph"], "created_at": created}
     record |= {"updated_at": created, "has_next": 0, "change": change}
-    yield "perdure_thread_records", record
+    yield "perdure_threads", record
     yield "perdure_runs", new
     for wait in template.waits:
         yield "perdure_waits", _copied_wait(serializer, wait, new, back, chance)

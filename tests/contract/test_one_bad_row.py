@@ -69,7 +69,7 @@ async def test_a_cron_of_a_thread_that_is_gone_is_deleted_and_keeps_no_other_bac
         client = server.sync_client()
         thread_id, cron = of_a_thread(client)
         without_a_thread(client)
-        for table in ("perdure_thread_records", "perdure_threads"):
+        for table in ("perdure_threads", "perdure_threads"):
             raw.execute(url, f"DELETE FROM {table} WHERE thread_id = ?", thread_id)
         clock.advance(HOUR)
         counts = await rt.tick()
@@ -345,7 +345,7 @@ async def test_sweeps_go_on_past_rows_that_raise(url: str) -> None:
             body = {"thread_id": str(uuid5(NAMESPACE_URL, name)), "ttl": {"ttl": 1}}
             assert http.post("/threads", json=body).status_code == 200
         bad, good = (str(uuid5(NAMESPACE_URL, name)) for name in ("bad", "good"))
-        raising(url, "perdure_thread_records", f"OLD.thread_id = '{bad}'", "DELETE")
+        raising(url, "perdure_threads", f"OLD.thread_id = '{bad}'", "DELETE")
         clock.advance(timedelta(minutes=2))
         await rt.tick()
         assert http.get(f"/threads/{good}").status_code == 404

@@ -69,6 +69,10 @@ def declared() -> dict[str, list[str]]:
             found[match[1]] = [line.split()[0] for line in lines if line.split()[0].islower()]
         elif match := re.match(r"ALTER TABLE (\w+) ADD COLUMN (\w+)", statement):
             found[match[1]].append(match[2])
+        elif match := re.match(r"DROP TABLE (\w+)", statement):
+            del found[match[1]]
+        elif match := re.match(r"ALTER TABLE (\w+) RENAME TO (\w+)", statement):
+            found[match[2]] = found.pop(match[1])
     return found
 
 

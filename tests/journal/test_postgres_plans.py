@@ -53,7 +53,6 @@ LISTS: Mapping[str, Mapping[str, Any]] = {
     "runs_in_state": ANY | {"state": "held"},
     "running_runs": ANY,
     "pending_runs": ANY,
-    "resting_runs_of_graph": ANY | {"graph": "rare"},
     "runs_of_thread": ANY | {"thread_id": "t7"},
     "runs_of_parent": ANY | {"parent_id": "none"},
     "newest_runs": {"count": 50},

@@ -46,7 +46,6 @@ SUBMIT = (
     "insert_run",
     "insert_event",
     "announce_ends",
-    "touch_thread",
     "next_of_thread",
     "find_run",
 )
@@ -145,8 +144,11 @@ def crowded_postgres(postgres_server: Any) -> Iterator[str]:
                 f"FROM perdure_runs LIMIT 1) AS one, generate_series(1, {CROWD}) AS i"
             )
             server.execute(copy.encode())
-        for table, key in (("threads", "thread_id, runs"), ("turns", "scope, run_id")):
-            made = f"INSERT INTO perdure_{table} ({key}) SELECT 'pending-' || i, i"
+        for into, values in (
+            ("threads (thread_id, runs, created_at, updated_at, change)", "i, i, i, 0"),
+            ("turns (scope, run_id)", "i"),
+        ):
+            made = f"INSERT INTO perdure_{into} SELECT 'pending-' || i, {values}"
             server.execute(f"{made} FROM generate_series(1, {CROWD}) AS i".encode())
         server.execute("ANALYZE")
     yield url

@@ -188,7 +188,7 @@ def test_a_deleted_thread_leaves_nothing(url: str, runtime: Runtime, server: Age
             client.threads.get(id)
         with pytest.raises(NotFoundError):
             client.threads.delete(id)
-    for table in ("thread_records", "threads", "runs", "checkpoints", "waits"):
+    for table in ("threads", "runs", "checkpoints", "waits"):
         assert execute(url, f"SELECT * FROM perdure_{table}") == []
 
 

@@ -90,9 +90,9 @@ async def test_metadata_is_encrypted_like_everything_else(sqlite_url: str) -> No
     async with TemporaryRuntime(sqlite_url, encryption_keys={"1": b"k" * 32}) as rt:
         secret = {"who": "ada lovelace"}
         await rt.journal.arun(rt.services.threads.create(str(uuid.uuid4()), ThreadContent(secret)))
-        [[body]] = execute(sqlite_url, "SELECT body FROM perdure_thread_records")
+        [[body]] = execute(sqlite_url, "SELECT body FROM perdure_threads")
         assert b"lovelace" not in body
-        execute(sqlite_url, "UPDATE perdure_thread_records SET created_at = created_at + 1")
+        execute(sqlite_url, "UPDATE perdure_threads SET created_at = created_at + 1")
         [[found], _] = await rt.journal.arun(rt.services.threads.page(ThreadFilter(), 0, 10))
         assert "damaged" in found.metadata
 
@@ -139,7 +139,7 @@ def multiply(database: sqlite3.Connection, thread_id: str) -> None:
     """Copy a thread with its runs and waits many times, each a little older."""
     numbers = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT {MANY})"
     tables: Mapping[str, tuple[str, ...]] = {
-        "thread_records": ("thread_id",),
+        "threads": ("thread_id",),
         "runs": ("thread_id", "id"),
         "waits": ("thread_id", "id", "run_id"),
     }

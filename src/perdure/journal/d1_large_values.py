@@ -53,7 +53,7 @@ BLOBS = {
     "perdure_traces": ("body",),
     "perdure_stream": ("body",),
     "perdure_assistant_versions": ("body",),
-    "perdure_thread_records": ("body",),
+    "perdure_threads": ("body",),
     "perdure_dataset_versions": ("body",),
     "perdure_examples": ("body",),
     "perdure_experiments": ("body",),

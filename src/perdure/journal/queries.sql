@@ -217,9 +217,12 @@ SELECT {clock};
 
 -- name: count_run
 -- The number of the next run, and the lock on the order of the thread's runs. One statement: a thread that
--- is erased meanwhile is a new one.
-INSERT INTO perdure_threads (thread_id, runs) VALUES (:thread_id, 1)
-ON CONFLICT (thread_id) DO UPDATE SET runs = perdure_threads.runs + 1;
+-- is erased meanwhile is a new one. Its graph is that of its first run.
+INSERT INTO perdure_threads (thread_id, runs, graph, created_at, updated_at, change)
+VALUES (:thread_id, 1, :graph, :now, :now, 0)
+ON CONFLICT (thread_id) DO UPDATE
+SET runs = perdure_threads.runs + 1, graph = COALESCE(perdure_threads.graph, excluded.graph),
+    updated_at = excluded.updated_at, has_next = 0;
 
 -- name: lock_thread
 -- Taken before anything that changes which run of a thread is next.
@@ -298,6 +301,7 @@ FROM perdure_runs AS r WHERE r.id IN ({names});
 SELECT {run} FROM perdure_runs
 WHERE (created_at, id) < (:before, :before_id) AND created_at >= :since
   AND (CAST(:names AS TEXT) IS NULL OR state IN ({names}))
+  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
 ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: runs_in_state
@@ -330,14 +334,6 @@ WHERE state = 'pending' AND state NOT IN {ended}
   AND (+created_at, id) < (:before, :before_id) AND +created_at >= :since
   AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
 ORDER BY +created_at DESC, id DESC LIMIT :count;
-
--- name: resting_runs_of_graph
--- The same of one graph, without those that are pending or driven.
-SELECT {run} FROM perdure_runs
-WHERE graph = :graph AND state NOT IN ('pending', 'running')
-  AND (created_at, id) < (:before, :before_id) AND created_at >= :since
-  AND (CAST(:names AS TEXT) IS NULL OR state IN ({names}))
-ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: runs_newer
 -- Runs newer than a position, oldest first.
@@ -428,7 +424,7 @@ SET due_at = CASE WHEN state = 'running' THEN due_at WHEN {undo} THEN CAST(:now 
     control = 'cancel', control_at = COALESCE(control_at, :control_at), undo = :undo,
     reason = :reason,
     state = CASE WHEN state = 'running' THEN state WHEN {undo} THEN 'pending' ELSE 'cancelled' END,
-    events = events + 1, change = :change, updated_at = :now
+    events = events + 1, change = :change, stop_change = :change, updated_at = :now
 WHERE thread_id = :thread_id AND state NOT IN {ended}
   AND (CAST(:only AS TEXT) IS NULL OR state = :only AND COALESCE(due_at, :now + 1) > :now
        OR :only = 'idle' AND (state = 'held' OR state <> 'running' AND NOT EXISTS (
@@ -562,7 +558,7 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CASE WHEN state IN ('running', 'pending') THEN CAST(:asked AS TEXT)
             ELSE CAST(:kind AS TEXT) END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
-FROM perdure_runs WHERE thread_id = :thread_id AND change = :change AND control = 'cancel'
+FROM perdure_runs WHERE thread_id = :thread_id AND stop_change = :change AND change = :change
 ON CONFLICT DO NOTHING
 {returning_event};
 
@@ -1606,7 +1602,8 @@ INSERT INTO perdure_outbox
 SELECT thread_id, id || '-' || CAST(events AS TEXT), id, webhook, CAST(:now AS BIGINT), 0, 0,
        CAST(:now AS BIGINT), CAST(:empty AS {blob})
 FROM perdure_runs
-WHERE thread_id = :thread_id AND change = :change AND webhook IS NOT NULL
+WHERE (thread_id = :thread_id AND id = :id OR thread_id = :thread_id AND stop_change = :change)
+  AND change = :change AND webhook IS NOT NULL
   AND (state IN {ended} OR state = 'held'
        OR state = 'waiting' AND COALESCE(due_at, :now + 1) > :now AND EXISTS (
          SELECT 1 FROM perdure_waits AS w
@@ -1696,7 +1693,7 @@ WHERE thread_id = :thread_id AND run_id = :id AND EXISTS (
 UPDATE perdure_traces SET {trace_due}
 WHERE thread_id = :thread_id AND run_id IN (
   SELECT id FROM perdure_runs
-  WHERE thread_id = :thread_id AND change = :change AND control = 'cancel');
+  WHERE thread_id = :thread_id AND stop_change = :change AND change = :change);
 
 -- name: take_traces
 -- Takes the traces that are due; no other process takes them until :until.
@@ -1938,7 +1935,6 @@ SELECT (SELECT COUNT(*) FROM perdure_runs WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_traces WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_stream WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_threads WHERE thread_id = :thread_id),
-       (SELECT COUNT(*) FROM perdure_thread_records WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_schedules WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_losses WHERE thread_id = :thread_id);
 
@@ -1949,7 +1945,8 @@ ORDER BY CASE WHEN state IN {ended} THEN 1 ELSE 0 END, n DESC LIMIT 1;
 
 -- name: keep_thread
 -- Makes the row of a thread if it has none, and locks it.
-INSERT INTO perdure_threads (thread_id, runs) VALUES (:thread_id, 0)
+INSERT INTO perdure_threads (thread_id, runs, created_at, updated_at, change)
+VALUES (:thread_id, 0, 0, 0, 0)
 ON CONFLICT (thread_id) DO UPDATE SET runs = perdure_threads.runs;
 
 -- name: erase_checkpoints
@@ -2254,36 +2251,28 @@ DELETE FROM perdure_assistants WHERE id = :id;
 -- name: delete_assistant_versions
 DELETE FROM perdure_assistant_versions WHERE assistant_id = :id;
 
--- name: touch_thread
--- When a run starts: the record of its thread, with the graph of its first run.
-INSERT INTO perdure_thread_records (thread_id, graph, created_at, updated_at, change)
-VALUES (:thread_id, :graph, :now, :now, 0)
-ON CONFLICT (thread_id) DO UPDATE
-SET graph = COALESCE(perdure_thread_records.graph, excluded.graph), updated_at = excluded.updated_at,
-    has_next = 0;
-
 -- name: require_thread
 -- Refuses the batch unless the thread has a record.
 INSERT INTO perdure_fence (refused)
-SELECT {refuse} WHERE NOT EXISTS (SELECT 1 FROM perdure_thread_records WHERE thread_id = :thread_id);
+SELECT {refuse} WHERE NOT EXISTS (SELECT 1 FROM perdure_threads WHERE thread_id = :thread_id);
 
 -- name: insert_thread
 -- Creates the record of a thread, unless it has one.
-INSERT INTO perdure_thread_records
-  (thread_id, graph, assistant, created_at, updated_at, expires_at, change, body)
-VALUES (:thread_id, :graph, :assistant, :now, :now, :expires_at, :change, :body)
+INSERT INTO perdure_threads
+  (thread_id, runs, graph, assistant, created_at, updated_at, expires_at, change, body)
+VALUES (:thread_id, 0, :graph, :assistant, :now, :now, :expires_at, :change, :body)
 ON CONFLICT DO NOTHING;
 
 -- name: assign_thread
 -- The graph and assistant of a thread's first run.
-UPDATE perdure_thread_records
+UPDATE perdure_threads
 SET graph = COALESCE(graph, CAST(:graph AS TEXT)),
     assistant = COALESCE(assistant, CAST(:assistant AS TEXT)), updated_at = :now
 WHERE thread_id = :thread_id;
 
 -- name: change_thread
 -- Stores what a caller sets on a thread, if it has not changed since the caller read it.
-UPDATE perdure_thread_records
+UPDATE perdure_threads
 SET graph = COALESCE(CAST(:graph AS TEXT), graph),
     assistant = COALESCE(CAST(:assistant AS TEXT), assistant), updated_at = :now, expires_at = :expires_at,
     change = :change, body = :body
@@ -2291,7 +2280,7 @@ WHERE thread_id = :thread_id AND change = :seen;
 
 -- name: note_next
 -- Whether nodes are left to run after a caller changed the state of a thread.
-UPDATE perdure_thread_records SET has_next = :has_next WHERE thread_id = :thread_id;
+UPDATE perdure_threads SET has_next = :has_next WHERE thread_id = :thread_id;
 
 -- name: thread
 SELECT {thread} FROM {thread_rows} WHERE t.thread_id = :thread_id;
@@ -2336,10 +2325,12 @@ ORDER BY {thread_order} LIMIT :count OFFSET :offset;
 SELECT {thread} FROM (
   SELECT thread_id FROM perdure_runs WHERE state NOT IN {ended}
   UNION
-  SELECT thread_id FROM perdure_runs WHERE state IN ('failed', 'cancelled') AND :status <> 'busy'
+  SELECT thread_id FROM perdure_runs
+  WHERE state IN ('failed', 'cancelled') AND state NOT IN ('pending', 'running', 'done')
+    AND :status <> 'busy'
   UNION
-  SELECT thread_id FROM perdure_thread_records WHERE has_next = 1 AND :status = 'interrupted'
-) AS c JOIN perdure_thread_records AS t ON t.thread_id = c.thread_id {last_run}
+  SELECT thread_id FROM perdure_threads WHERE has_next = 1 AND :status = 'interrupted'
+) AS c JOIN perdure_threads AS t ON t.thread_id = c.thread_id {last_run}
 WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status}
 ORDER BY {thread_order} LIMIT :count OFFSET :offset;
 
@@ -2362,14 +2353,11 @@ WHERE r.thread_id IN ({names}) AND r.state NOT IN {ended}
 
 -- name: expired_threads
 -- Expired threads without an unfinished run, or one that ended after :recent.
-SELECT thread_id FROM perdure_thread_records AS t
+SELECT thread_id FROM perdure_threads AS t
 WHERE expires_at <= :now AND expires_at IS NOT NULL AND NOT EXISTS (
   SELECT 1 FROM perdure_runs AS r
   WHERE r.thread_id = t.thread_id AND (r.state NOT IN {ended} OR r.updated_at > :recent))
 ORDER BY expires_at LIMIT :count;
-
--- name: erase_thread_record
-DELETE FROM perdure_thread_records WHERE thread_id = :thread_id AND {no_runs};
 
 -- name: insert_stream
 -- Stores chunks of a segment, unless its lease is lost: then neither these nor later ones are stored.
@@ -2483,7 +2471,7 @@ SELECT {run} FROM perdure_runs WHERE thread_id = :thread_id AND n > :after ORDER
 -- name: oldest_kept
 -- What may be kept no longer: when the first thread is to be erased, and when the first run was accepted
 -- whose chunks are kept. And when the size of the database was last noted.
-SELECT (SELECT min(expires_at) FROM perdure_thread_records WHERE expires_at IS NOT NULL),
+SELECT (SELECT min(expires_at) FROM perdure_threads WHERE expires_at IS NOT NULL),
        (SELECT min(created_at) FROM perdure_runs WHERE streams = 1),
        (SELECT max(at) FROM perdure_sizes);
 

@@ -71,7 +71,7 @@ COMMON["descendants"] = (
     "WHERE thread_id = :thread_id AND id = :id AND change = :by "
     "AND (state = 'cancelled' OR control = 'cancel') "
     "UNION ALL SELECT id FROM perdure_runs "
-    "WHERE thread_id = :thread_id AND change = :by AND control = 'cancel'), "
+    "WHERE thread_id = :thread_id AND stop_change = :by AND change = :by), "
     "tree (id) AS (SELECT c.id FROM stopped JOIN perdure_runs AS c "
     "ON c.parent_id = stopped.id AND c.ignores_parent_cancel = 0 "
     "UNION SELECT c.id FROM tree JOIN perdure_runs AS c "
@@ -162,7 +162,7 @@ COMMON["last_run"] = (
     "ORDER BY o.n DESC LIMIT 1)"
 )
 """The last run of each thread `t`, without those that were rolled back."""
-COMMON["thread_rows"] = f"perdure_thread_records AS t {COMMON['last_run']}"
+COMMON["thread_rows"] = f"perdure_threads AS t {COMMON['last_run']}"
 COMMON["thread_status"] = (
     "COALESCE((SELECT CASE WHEN h.state IN ('pending', 'running') THEN 'busy' "
     "WHEN h.state = 'paused' THEN 'interrupted' WHEN h.state <> 'waiting' THEN 'error' "

@@ -44,6 +44,7 @@ FRAGMENTS = {
     "text": "TEXT",
     "blob": "BLOB",
     "one_tree": "WITHOUT ROWID",
+    "roomy": "-- rows are changed in place",
     "events_stay": (
         "CREATE TRIGGER perdure_events_stay BEFORE UPDATE ON perdure_events "
         "BEGIN SELECT RAISE(ABORT, 'perdure: an event is never changed'); END"

@@ -11,7 +11,7 @@ from perdure.journal import Op, is_left, read_op, with_params
 TABLES = (
     *("runs", "checkpoints", "values", "writes", "events", "effects", "waits", "joins", "signals"),
     *("reads", "outbox", "scores", "score_prompts", "prompt_uses", "traces", "stream", "threads"),
-    *("thread_records", "schedules", "losses"),
+    *("schedules", "losses"),
 )
 """The tables with rows of threads, in the order in which `rows_of_thread` counts them."""
 
@@ -46,7 +46,6 @@ def erase(thread_id: str, count: int) -> Op[bool]:
         "outbox",
         "schedules",
         "losses",
-        "thread_record",
         "thread",
     )
     names = ("keep_thread", *(f"erase_{one}" for one in tables), "is_erasure_left")

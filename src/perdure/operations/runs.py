@@ -227,7 +227,7 @@ def start(
         "ignores_parent_cancel": int(parent is not None and parent.ignores_parent_cancel),
         "parent_reason": None if parent is None else parent_cancelled(parent.id),
     }
-    statements = with_params(params, "count_run", "touch_thread")
+    statements = with_params(params, "count_run")
     if parent is not None:
         held = {"thread_id": parent.thread_id, "id": parent.id, "token": parent.token}
         statements.insert(0, Statement("fence", held))
@@ -501,8 +501,8 @@ def page(
     before: tuple[int, str] | None = None,
     count: int,
 ) -> Op[list[RunRow]]:
-    """Runs of a thread, or children of a run, or all; newest first. Those of some states, or of a
-    graph, are found by an index: `done` alone by going through the newest runs."""
+    """Runs of a thread, or children of a run, or all; newest first. Those of some states are found
+    by an index; those that are done, or of a graph, by going through the newest runs."""
     at, id = before or (LAST_MS, "\U0010ffff")
     params = {
         "thread_id": thread_id,
@@ -519,26 +519,23 @@ def page(
         return read_op(name, params, _runs)
     return Op(
         "runs_before",
-        [Statement(name, {**params, **more}) for name, more in _lists(states, graph)],
+        [Statement(name, {**params, **more}) for name, more in _lists(states)],
         lambda rows: _newest_of_all(rows, count),
     )
 
 
-def _lists(states: Iterable[str] | None, graph: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The statements that list runs of these states and this graph, each by its index."""
+def _lists(states: Iterable[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The statements that list runs of these states, each by its index."""
     wanted = {*State} if states is None else {State(state) for state in states}
-    if graph is None and (states is None or State.DONE in wanted):
+    if State.DONE in wanted:
         yield "runs_before", {}
         return
     if State.RUNNING in wanted:
         yield "running_runs", {}
     if State.PENDING in wanted:
         yield "pending_runs", {}
-    if State.DONE in wanted:
-        yield "resting_runs_of_graph", {}
-    else:
-        for state in sorted(wanted - {State.RUNNING, State.PENDING}):
-            yield "runs_in_state", {"state": state.value}
+    for state in sorted(wanted - {State.RUNNING, State.PENDING}):
+        yield "runs_in_state", {"state": state.value}
 
 
 def _newest_of_all(rows: Sequence[Sequence[Row]], count: int) -> list[RunRow]:

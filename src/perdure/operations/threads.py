@@ -1,6 +1,6 @@
 """Operations on the records of threads: metadata, how long they are kept, and their status.
 
-Every thread has a record, made by its first run (`touch_thread`) or before it (`insert_thread`).
+Every thread has a row, made by its first run (`count_run`) or before it (`insert_thread`).
 Its status is not stored: SQL derives it from the thread's runs (`{thread_status}`), with the names
 of LangGraph's Agent Server. `change_thread` decides which of two concurrent changes wins.
 """
