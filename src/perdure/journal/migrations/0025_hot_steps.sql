@@ -8,4 +8,6 @@ CREATE INDEX perdure_runs_stopped ON perdure_runs (thread_id, stop_change) WHERE
 DROP INDEX perdure_runs_webhook;
 DROP INDEX perdure_runs_graph;
 DROP INDEX perdure_runs_unsuccessful;
+-- Only delete_for_runs read it, and every checkpoint wrote it.
+DROP INDEX perdure_checkpoints_run;
 {roomy};
