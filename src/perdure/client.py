@@ -33,12 +33,10 @@ from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.redaction import hide_in_url
 from perdure.serde.redaction_policy import Redaction
 from perdure.serde.serializer import Serializer
-from perdure.service.frames import FrameBuilder
 from perdure.service.health import Diagnosis, diagnose, redact
 from perdure.service.local_engine import LocalEngine
 from perdure.service.public_url import MISSING, check_public_url
 from perdure.service.question_links import LASTS
-from perdure.service.records import Cursor
 from perdure.service.reflections import ReflectionService
 from perdure.service.run_selection import select_runs
 from perdure.service.runs import GRACE, PAGE, make_setup
@@ -53,9 +51,7 @@ from perdure.service.validation import (
     check_name,
     check_time,
 )
-from perdure.service.views import tables
 from perdure.service.views.saved_work import SavedWork
-from perdure.service.views.tables import Table
 from perdure.times import FIRST_MS, LAST_MS, deadline, milliseconds, moment, position_before
 from perdure.types import (
     ENDED,
@@ -84,8 +80,7 @@ from perdure.types import (
 )
 
 if TYPE_CHECKING:  # imported on first use
-    from perdure.service.views.inbox_value import Inbox
-    from perdure.service.views.run_life import Timeline
+    from perdure.service.views.attention import InboxItem
 
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
 WITHOUT_BY = Record(without=("by",))
@@ -571,73 +566,6 @@ class Client(ContextManaged):
         )
         return await self.journal.arun(plan)
 
-    async def frame(
-        self,
-        what: Table | str = Table.RUNS,
-        *,
-        run_id: str | None = None,
-        thread_id: str | None = None,
-        parent_id: str | None = None,
-        state: State | str | Iterable[State | str] | None = None,
-        graph: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        content: bool = False,
-    ) -> Any:
-        """Return runs, or records of them, as a pandas DataFrame. Needs the extra `frames`.
-
-        The filters select runs, as those of `runs` do. The newest run comes first, and the rows of
-        one run keep their order. Each column has the same dtype in every frame, even an empty one,
-        so a frame can be written as Parquet. Later releases may add columns, but never rename one
-        or change its type. The guide "Get the records out" lists the columns.
-
-            runs = await client.frame("runs", graph="campaign")
-            runs.groupby("state").size()
-
-        Fifty runs are read at a time; a run that changes in the meantime is shown as it was when
-        it was read.
-
-        Args:
-            what: The table: `runs`, `events`, `effects`, `waits`, `scores` or `decisions`.
-            run_id: Only this run. Cannot be combined with other filters.
-            thread_id: Runs of this thread.
-            parent_id: Children of this run. Not together with `thread_id`.
-            state: Runs in this state, or in one of several.
-            graph: Runs of this graph.
-            metadata: Keys and values that the run's metadata must contain.
-            since: Runs accepted at this time or later.
-            until: Runs accepted before this time.
-            content: Whether to include what people, models and tools wrote: inputs, outputs,
-                arguments, results, answers, comments.
-
-        Returns:
-            A `pandas.DataFrame`.
-
-        Raises:
-            Error: pandas is not installed.
-            BadArgument: The table or a state is unknown, or a time has no time zone.
-        """
-        table = check_member(Table, "a table", what)
-        which = select_runs(
-            ids=None if run_id is None else (run_id,),
-            thread_id=thread_id,
-            parent_id=parent_id,
-            state=state,
-            graph=graph,
-            metadata=metadata,
-            since=since,
-            until=until,
-        )
-        columns = tables.columns(table, content=content)
-        builder = await asyncio.to_thread(FrameBuilder, columns)
-        cursor = Cursor(which)
-        while not cursor.is_end:
-            plan = self.services.records.batch(table, cursor, content=content)
-            rows, cursor = await self.journal.arun(plan)
-            builder.add(rows)
-        return await asyncio.to_thread(builder.frame)
-
     async def score(
         self,
         run_id: str,
@@ -766,32 +694,6 @@ class Client(ContextManaged):
         last = LAST_MS if until is None else milliseconds(check_time("until", until))
         graph = None if graph is None else check_text("graph", graph)
         return await self.journal.arun(saved_in_total(graph, first, last))
-
-    async def timeline(self, run_id: str) -> Timeline:
-        """Return the timeline of a run.
-
-        It shows when each process drove the run, when it waited, and what crashed. Notebooks
-        show it as a picture.
-
-            timeline = await client.timeline(run.id)
-            print(timeline.totals)
-
-        It is computed from the events of the run.
-
-        Args:
-            run_id: The id of the run.
-
-        Raises:
-            NotFound: The journal has no run with this id.
-        """
-        from perdure.service.views.run_life import Timeline
-
-        run = await self.get(run_id, output=False)
-        events = await self.events(run_id)
-        going = []
-        if run.state is State.RUNNING:
-            going = await self.effects(run_id, state=EffectState.OPEN)
-        return Timeline.of(run, events, await self.now(), going)
 
     async def events(
         self,
@@ -927,12 +829,11 @@ class Client(ContextManaged):
         """
         return await self.journal.arun(self.services.waits.history(check_id("run", run_id)))
 
-    async def inbox(self, *, thread_id: str | None = None, limit: int = PAGE) -> Inbox:
+    async def inbox(self, *, thread_id: str | None = None, limit: int = PAGE) -> list[InboxItem]:
         """List what needs a person: open questions, effects with an unknown outcome, held runs.
 
         Oldest questions come first. A held run with unknown effects is listed by its effects only:
-        it continues when they are settled. Notebooks show the list, each item with the call that
-        acts on it.
+        it continues when they are settled.
 
             for item in await client.inbox():
                 print(item.title, item.shown)
@@ -945,15 +846,13 @@ class Client(ContextManaged):
             limit: Maximum number of items of each kind, 100 by default.
         """
         from perdure.service.views import attention
-        from perdure.service.views.inbox_value import Inbox
 
-        items = attention.inbox(
+        return attention.inbox(
             await self.waits(kind=Kind.HUMAN, thread_id=thread_id, limit=limit),
             await self.effects(state=EffectState.UNKNOWN, thread_id=thread_id, limit=limit),
             await self.runs(state=State.HELD, thread_id=thread_id, limit=limit, output=False),
             await self.now(),
         )
-        return Inbox(tuple(items))
 
     async def answer(self, wait_id: str, value: Any, *, by: str | None = None) -> None:
         """Answer a question that was asked of a person, and make its run due.
@@ -1741,10 +1640,8 @@ class BlockingClient(LoopThread):
     score = blocking_method(Client.score)
     scores = blocking_method(Client.scores)
     prompts = blocking_method(Client.prompts)
-    frame = blocking_method(Client.frame)
     saved = blocking_method(Client.saved)
     events = blocking_method(Client.events)
-    timeline = blocking_method(Client.timeline)
     inbox = blocking_method(Client.inbox)
     waits = blocking_method(Client.waits)
     answer = blocking_method(Client.answer)

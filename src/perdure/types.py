@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from html import escape
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from perdure.errors import BadArgument
@@ -232,10 +231,6 @@ class RunError:
         return f"{self.kind}: {self.message}"
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= 2000 else f"{text[:2000]}…"
-
-
 @dataclass(frozen=True)
 class Run:
     """A snapshot of a run: one accepted input on a thread.
@@ -293,30 +288,6 @@ class Run:
     def ended(self) -> bool:
         """Whether the run is done, failed or cancelled."""
         return self.state in ENDED
-
-    def _repr_html_(self) -> str:
-        """A table of the run's facts, for notebooks."""
-        version = f"@{self.version}" if self.version else ""
-        facts = {
-            "run": self.id,
-            "state": self.state,
-            "graph": f"{self.graph}{version}",
-            "thread": self.thread_id,
-            "parent": self.parent_id,
-            "why": self.damaged or self.reason or self.error,
-            "metadata": ", ".join(f"{name}={one}" for name, one in self.metadata.items()),
-            "tags": ", ".join(self.tags),
-            "created": f"{self.created_at:%Y-%m-%d %H:%M:%S %Z}",
-            "due": f"{self.due_at:%Y-%m-%d %H:%M:%S %Z}" if self.due_at else None,
-            "output": None if self.output is None else _shortened(repr(self.output)),
-        }
-        rows = [
-            f'<tr><th style="text-align:left">{name}</th>'
-            f'<td style="text-align:left">{escape(str(one))}</td></tr>'
-            for name, one in facts.items()
-            if one
-        ]
-        return f"<table>{''.join(rows)}</table>"
 
 
 @dataclass(frozen=True)

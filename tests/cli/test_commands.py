@@ -616,6 +616,27 @@ def test_what_is_exported_is_every_run_with_all_that_there_is_of_it(
     assert "No such file" in command("export", "--output", str(tmp_path / "no" / "x")).refused
 
 
+def test_an_export_of_one_kind_of_record_has_a_line_for_each(
+    rt: perdure.Runtime, command: Command, tmp_path: Path
+) -> None:
+    asks, done = driven(rt, "ask"), driven(rt, "quick", thread_id="t-1")
+    rt.blocking.score(done.id, "reply", 1.0)
+    assert [one["id"] for one in command("export", "--what", "runs").done.json] == [
+        done.id,
+        asks.id,
+    ]
+    events = command("export", "--what", "events", done.id).done.json
+    assert [one["n"] for one in events] == [one.n for one in rt.blocking.events(done.id)]
+    assert {(one["run_id"], one["thread_id"], one["graph"]) for one in events} == {
+        (done.id, "t-1", "quick")
+    }
+    assert [one["run_id"] for one in command("export", "--what", "waits").done.json] == [asks.id]
+    file = str(tmp_path / "scores.jsonl")
+    told = command("export", "--what", "scores", "-o", file).done.out
+    assert told == f"1 score written to {file}.\n"
+    assert command("export", "--what", "effects").done.json == []
+
+
 def test_an_export_goes_on_beyond_a_page(url: str, command: Command) -> None:
     with Client(url) as client:
         ids = {client.blocking.start("g").id for _ in range(203)}

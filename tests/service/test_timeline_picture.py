@@ -22,7 +22,6 @@ from perdure.service.views.timeline_parts import (
     TimelineParts,
     Zoom,
     timeline_parts,
-    zoom_to_segment,
 )
 from perdure.service.views.timeline_picture import timeline_picture
 from perdure.types import EffectRecord, EffectState, Event
@@ -303,16 +302,6 @@ def test_a_long_segment_continues_on_the_next_strip() -> None:
     assert [one.lasts for one in bars] == [False] * (len(bars) - 1) + [True]
     said = titles(draw(parts_of(*long_run()[:200], now=100)))
     assert "1 segment by 1 worker" in said[0]
-
-
-def test_a_zoom_shows_the_segment_that_it_is_about() -> None:
-    periods = timeline(history(*CRASHED), at(14))
-    zoom = zoom_to_segment(periods, 2)
-    assert zoom == Zoom(5, 8)
-    parts = timeline_parts(periods, at(14), zoom=zoom)
-    driven = [one for one in parts.stretches if one.is_driven]
-    assert [one.segment for one in driven] == [2]
-    assert zoom_to_segment(periods, 3) is None
 
 
 def test_many_workers_share_a_lane_and_are_named_at_their_bars() -> None:

@@ -1,4 +1,4 @@
-"""Which runs a list, a table or an export is about: the filters of `runs`, checked."""
+"""Which runs a list is about: the filters of `runs`, checked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from perdure.errors import BadArgument
 from perdure.journal import Op
-from perdure.journal.names import check_id, check_text, maybe_id
+from perdure.journal.names import check_text, maybe_id
 from perdure.operations import runs
 from perdure.operations.runs import RunRow
 from perdure.service.validation import check_dict, check_member, check_time
@@ -20,18 +20,15 @@ from perdure.types import State
 
 @dataclass(frozen=True)
 class Selection:
-    """The runs of `page(before=, count=)` behind a position, with this metadata; or only those with
-    these ids."""
+    """The runs of `page(before=, count=)` behind a position, with this metadata."""
 
     page: Callable[..., Op[list[RunRow]]]
     before: tuple[int, str] | None
     metadata: Mapping[str, Any]
-    ids: tuple[str, ...] | None = None
 
 
 def select_runs(
     *,
-    ids: Iterable[str] | None = None,
     thread_id: str | None = None,
     parent_id: str | None = None,
     state: State | str | Iterable[State | str] | None = None,
@@ -43,9 +40,6 @@ def select_runs(
     """The runs that these filters select."""
     if parent_id is not None and thread_id is not None:
         raise BadArgument("Give thread_id or parent_id, not both.")
-    filters = (thread_id, parent_id, state, graph, metadata, since, until)
-    if ids is not None and any(one is not None and one != {} for one in filters):
-        raise BadArgument("Name runs, or select them with filters; not both.")
     given = [state] if isinstance(state, str) else state
     states = None if given is None else {check_member(State, "a state", one) for one in given}
     page = partial(
@@ -60,5 +54,4 @@ def select_runs(
         page,
         None if until is None else (milliseconds(check_time("until", until)), ""),
         check_dict("metadata", metadata),
-        None if ids is None else tuple(check_id("run", id) for id in ids),
     )

@@ -12,7 +12,6 @@ from perdure.service.inbox import InboxService
 from perdure.service.local_engine import LocalEngine
 from perdure.service.prompts import PromptService
 from perdure.service.question_links import QuestionLinkService
-from perdure.service.records import RecordService
 from perdure.service.reflections import ReflectionService
 from perdure.service.run_lines import RunLineService
 from perdure.service.run_search import RunSearch
@@ -37,7 +36,6 @@ class Services:
         self.links = QuestionLinkService(serializer, clock, self.waits)
         self.inbox = InboxService(serializer, self.runs)
         self.decisions = DecisionService(serializer, clock)
-        self.records = RecordService(serializer, self.runs, self.waits)
         self.effects = EffectService(serializer, clock)
         self.prompts = PromptService(serializer)
         self.scores = ScoreService(serializer, clock)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import html
-import io
-import json
 import re
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from langgraph.types import interrupt
 
 import perdure
 import perdure.testing
-from perdure.cli import main
 from perdure.server.ui import decisions
 from perdure.testing import TemporaryRuntime
 from tests.server.ui.test_question_page import HOSTILE, pages, question
@@ -101,37 +96,3 @@ def test_the_record_is_read_by_pages(
             f"[{'9' * 20},1,%22a%22,%22b%22]",
         ):
             assert ana.get(f"/decisions?after={bad}").status == 422
-
-
-def test_the_record_is_exported(
-    runtime: TemporaryRuntime, capsys: pytest.CaptureFixture[str]
-) -> None:
-    agent, _ = reviewed_agent({"to": "bo", "body": "Hello"})
-    run, mail = begin(runtime, "mailer", agent)
-    runtime.blocking.comment(run.id, "Looks odd", wait_id=mail.id, by="bo")
-    actor = perdure.Actor("ana", via="browser", address="10.0.0.7")
-    answer = {"decisions": [{"type": "approve"}]}
-    runtime.blocking.answer(mail.id, answer, by=actor)
-    runtime.blocking.tick()
-
-    def export(*options: str) -> str:
-        assert main(["export", "--what", "decisions", "--at", runtime.url, *options]) == 0
-        return capsys.readouterr().out
-
-    said, made = csv.DictReader(io.StringIO(export("--format", "csv")))
-    assert (said["kind"], said["by"], said["wait"], said["verdict"]) == (
-        "comment",
-        "bo",
-        mail.id,
-        "",
-    )
-    assert (made["kind"], made["by"], made["via"], made["from"]) == (
-        *("answer", "ana", "browser", "10.0.0.7"),
-    )
-    assert (made["verdict"], made["graph"]) == ("approved", "mailer")
-    assert "answer" not in made
-    rows: list[Any] = [json.loads(line) for line in export("--content").splitlines()]
-    assert rows[0]["comment"] == "Looks odd"
-    assert json.loads(rows[1]["answer"]) == answer
-    frame = runtime.blocking.frame("decisions")
-    assert list(frame["verdict"].fillna("")) == ["", "approved"]

@@ -9,7 +9,7 @@ Renderers for the browser are here too, so that all pages look alike.
     timeline_picture the same as SVG: timeline_parts and timeline_marks, what is drawn;
                      timeline_scale and timeline_layout, where; timeline_drawing, how;
                      picture_style, its style sheet
-    run_life         the timeline of a run as a value for notebooks; inbox_value, notebook
+    run_life         the timeline of a run as a value
     time_spent       how a run spent its time, as a bar
     event_details    one event in full; state_difference, what a step changed
     run_offers       the actions possible on a run, with their consequences; run_facts, its facts
@@ -32,8 +32,7 @@ Renderers for the browser are here too, so that all pages look alike.
     schema_form      a JSON Schema as the fields of a form (form_fields); schema_parts, schema_words
     question_form    a filled-in form as a value of that schema; typed_values, field_texts
     schema_summary   a JSON Schema in one line, and an answer that fits it
-    event_fields     the fields of an event that are not content, for logs and tables
-    tables           runs, events, effects, waits, scores and decisions as flat rows
+    event_fields     the fields of an event that are not content, for logs
     decided          what people decided, as one line each
     saved_work       what recovery did not repeat, and what each crash cost
     experiments      experiments beside each other; experiment_tables, experiment_page render them

@@ -1,6 +1,6 @@
 """The timeline of a run as a value: its periods, the time spent in each, and the picture.
 
-A notebook shows it as the picture; the command line and the page of a run draw from the same value.
+The command line and the page of a run draw from it.
 """
 
 from __future__ import annotations
@@ -10,20 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from perdure.errors import BadArgument
 from perdure.service.views import timeline_picture
 from perdure.service.views.event_wording import FormatTime
 from perdure.service.views.formatting import utc_time
 from perdure.service.views.markup import Html
-from perdure.service.views.notebook import notebook_html
-from perdure.service.views.picture_style import TIMELINE
 from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
 from perdure.service.views.timeline_drawing import NO_LINKS, Links
 from perdure.service.views.timeline_parts import (
     TimelineParts,
     Zoom,
     timeline_parts,
-    zoom_to_segment,
 )
 from perdure.service.views.waiting_for import is_lost
 from perdure.types import EffectRecord, Event, Run
@@ -31,13 +27,7 @@ from perdure.types import EffectRecord, Event, Run
 
 @dataclass(frozen=True, repr=False)
 class Timeline:
-    """The timeline of a run: periods in which it was driven or rested.
-
-    Notebooks draw it:
-
-        timeline = client.blocking.timeline(run.id)
-        timeline.segment(3)  # only that segment
-    """
+    """The timeline of a run: periods in which it was driven or rested."""
 
     run: Run
     """The run."""
@@ -68,20 +58,6 @@ class Timeline:
     def totals(self) -> dict[PeriodKind, timedelta]:
         """The time spent in each kind of period, longest first."""
         return totals(self.periods, self.now)
-
-    def segment(self, number: int) -> Timeline:
-        """The part of one segment.
-
-        Args:
-            number: Number of the segment, from 1.
-
-        Raises:
-            BadArgument: There is no such segment.
-        """
-        zoom = zoom_to_segment(self.periods, number)
-        if zoom is None:
-            raise BadArgument(f"Run {self.run.id} has no segment {number}.")
-        return replace(self, zoom=zoom)
 
     def between(self, first: int, last: int) -> Timeline:
         """The part between two events.
@@ -115,9 +91,3 @@ class Timeline:
             zone=zone,
             id=f"timeline-{digest}",
         )
-
-    def __repr__(self) -> str:
-        return f"<Timeline of run {self.run.id}: {timeline_picture.summary(self.parts())}>"
-
-    def _repr_html_(self) -> str:
-        return notebook_html(self.picture(), style=TIMELINE)

@@ -127,14 +127,6 @@ def timeline_parts(
     return TimelineParts(tuple(pieces), end, zoom, over)
 
 
-def zoom_to_segment(periods: Sequence[Period], number: int) -> Zoom | None:
-    """The events of a segment; None if there is no such segment."""
-    for one in periods:
-        if one.segment == number and one.claim is not None:
-            return Zoom(one.claim.n, max([one.claim.n, *(event.n for event in one.events)]))
-    return None
-
-
 def _stretches(
     periods: Sequence[Period], now: datetime, format_time: FormatTime
 ) -> Iterator[Stretch]:
