@@ -23,7 +23,6 @@ GUIDES = {
     "serve": "[serving](../guides/serving.md), [access control](../guides/access-control.md)",
     "worker": "[deploying](../guides/deploying.md)",
     "tick": "[deploying](../guides/deploying.md)",
-    "saved": "[exporting](../guides/exporting.md)",
     "inbox": "[approvals](../guides/approvals.md)",
     "answer": "[approvals](../guides/approvals.md)",
     "withdraw": "[approvals](../guides/approvals.md)",

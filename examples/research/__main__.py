@@ -107,8 +107,8 @@ def summary(story: "Story", seconds: float) -> Table:
     row("  cut off by a kill", calls.total() - len(calls), "no answer on disk, so made again")
     what = f"{kept['fetch']} requests and {kept['model']} model calls"
     row("Not made again", kept.total(), f"{what}, if each worker started over")
-    replayed = f"{saved['model_calls']} model calls, {saved['tokens']:,} tokens (run.saved)"
-    row("  replayed to nodes", saved["effects"], f"that ran again; of them {replayed}")
+    row("  in steps on disk", saved["steps"], "steps that did not run again (run.saved)")
+    row("  replayed to nodes", saved["effects"], "that ran again (run.saved)")
     again = len(story.repeated)
     table.add_row("Recorded, yet repeated", f"[{'red' if again else 'bold green'}]{again}[/]")
     return table

@@ -40,7 +40,6 @@ from perdure.service.question_links import LASTS
 from perdure.service.reflections import ReflectionService
 from perdure.service.run_selection import select_runs
 from perdure.service.runs import GRACE, PAGE, make_setup
-from perdure.service.saved import saved_by_run, saved_in_total
 from perdure.service.scores import check_score
 from perdure.service.services import Services
 from perdure.service.streams import StreamReader, check_modes, kept_modes
@@ -51,8 +50,7 @@ from perdure.service.validation import (
     check_name,
     check_time,
 )
-from perdure.service.views.saved_work import SavedWork
-from perdure.times import FIRST_MS, LAST_MS, deadline, milliseconds, moment, position_before
+from perdure.times import FIRST_MS, deadline, milliseconds, moment, position_before
 from perdure.types import (
     ENDED,
     Chunk,
@@ -656,44 +654,6 @@ class Client(ContextManaged):
             NotFound: The journal has no run with this id.
         """
         return await self.journal.arun(self.services.scores.scores(run_id))
-
-    async def saved(
-        self,
-        run_id: str | None = None,
-        *,
-        graph: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-    ) -> SavedWork:
-        """Sum up the work that recovery did not repeat, and what crashes cost.
-
-        For one run, `recoveries` has each of its crashes. Otherwise the result is a total over the
-        runs of a graph, or over all runs, read from an index of the runs that saved something or
-        crashed. Pruned runs are not counted.
-
-            saved = await client.saved(run.id)
-            print(saved.work.tokens, [crash.lost for crash in saved.recoveries])
-
-        Model calls and tokens are those of the middleware `perdure.langchain.Durable`.
-
-        Args:
-            run_id: The id of a run. By default the total of many runs.
-            graph: Only runs of this graph.
-            since: Only runs accepted at this time or later.
-            until: Only runs accepted before this time.
-
-        Raises:
-            NotFound: The journal has no run with this id.
-            BadArgument: A run and a filter are both given, or a time has no time zone.
-        """
-        if run_id is not None:
-            if (graph, since, until) != (None, None, None):
-                raise BadArgument("Name a run, or select runs by graph and time; not both.")
-            return await self.journal.arun(saved_by_run(self.services.runs, run_id))
-        first = FIRST_MS if since is None else milliseconds(check_time("since", since))
-        last = LAST_MS if until is None else milliseconds(check_time("until", until))
-        graph = None if graph is None else check_text("graph", graph)
-        return await self.journal.arun(saved_in_total(graph, first, last))
 
     async def events(
         self,
@@ -1640,7 +1600,6 @@ class BlockingClient(LoopThread):
     score = blocking_method(Client.score)
     scores = blocking_method(Client.scores)
     prompts = blocking_method(Client.prompts)
-    saved = blocking_method(Client.saved)
     events = blocking_method(Client.events)
     inbox = blocking_method(Client.inbox)
     waits = blocking_method(Client.waits)

@@ -277,8 +277,8 @@ class Run:
     attempts: int = 0
     """Number of claims since the last progress."""
     saved: Mapping[str, int] = field(default_factory=dict)
-    """Work that came from the record and was not paid for again: `effects`, and with the `Durable`
-    middleware `model_calls` and `tokens`."""
+    """What continuing after a crash, a restart, a wait or a retry did not do again: `steps` that
+    were stored, `effects` that came from their records, and `model_calls` in either."""
     parent_id: str | None = None
     """The run whose node started it."""
     damaged: str | None = None

@@ -50,7 +50,7 @@ async def test_no_text_in_a_journal_controls_the_terminal_of_who_lists_it(
     commands = [
         *(["runs"], ["inbox"], ["effects", "--state", "unknown"], ["effects", "--state", "done"]),
         *(["effects", "--state", "failed"], ["workers"], ["schedules"], ["prompts"], ["doctor"]),
-        *(["reflections"], ["saved"], ["evals", "list"], ["export"], ["tokens", "list"]),
+        *(["reflections"], ["evals", "list"], ["export"], ["tokens", "list"]),
         *(["export", "--what", "runs"], ["runs", "--json"], ["inbox", "--json"]),
         *(["workers", "--json"], ["prompts", "--json"], ["effects", "--json"]),
         *(

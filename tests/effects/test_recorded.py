@@ -739,4 +739,4 @@ async def test_every_effect_is_an_event_and_what_came_from_the_record_is_counted
         assert [event.data["key"] for event in events] == [one.key for one in effects]
         assert {event.data["state"] for event in events} == {"done"}
         assert [one.result for one in effects] == ["sent ana", "sent ben"]
-        assert dict(run.saved) == {"effects": 4, "model_calls": 0, "tokens": 0}
+        assert (run.saved["effects"], run.saved["model_calls"]) == (4, 0)

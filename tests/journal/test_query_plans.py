@@ -118,12 +118,9 @@ RANGES = {
     "last_runs_of_threads": "a page of a list",
     "messages_by_due": "a page of a list",
     "schedules_after": "a page of a list",
-    "recovered_runs": "a page of a list, from an index that has few other runs",
     "count_due_first": "1,000 rows of what is due",
     "count_late_messages": "1,000 rows",
     "count_given_up": "1,000 rows",
-    "saved_by_day": "as saved_total",
-    "saved_total": "the runs that saved or lost something, in an index that has what is summed up",
 }
 """Statements that read a part of an index, from a place or up to one."""
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import perdure
 from perdure.engine.schedule_firing import fire_now
-from perdure.operations import journal_counts, messages, runs, saved, schedules
+from perdure.operations import journal_counts, messages, runs, schedules
 from perdure.operations.journal_counts import GraphDue
 from perdure.operations.messages import NEVER
-from perdure.operations.saved import SavedTotal
-from perdure.times import LAST_MS, milliseconds
+from perdure.times import milliseconds
 from tests.support.agents import NOON, Log, chain, opened
 from tests.support.raw import execute
 
@@ -81,32 +80,6 @@ async def test_unfinished_runs_are_listed_by_thread_without_those_that_ended(url
             found += [(one.thread_id, one.state) for one in page]
             after = (page[-1].thread_id, page[-1].n)
         assert found == [("a", "pending"), ("b", "pending")]
-
-
-async def test_what_was_saved_is_summed_up_by_day_and_the_runs_are_listed(url: str) -> None:
-    async with opened(url) as rt:
-        rt.register(chain(tell), name="tell")
-        ids = []
-        for _ in range(3):
-            ids.append((await rt.start("tell", {"log": []})).id)
-            rt.clock.advance(timedelta(days=1))
-        lost = "recoveries = 2, lost_ms = 50, saved_effects = 3"
-        execute(url, f"UPDATE perdure_runs SET {lost} WHERE id IN ('{ids[0]}', '{ids[2]}')")
-        execute(
-            url,
-            f"UPDATE perdure_runs SET saved_tokens = 9, saved_effects = 1 WHERE id = '{ids[1]}'",
-        )
-        since, until = milliseconds(NOON), milliseconds(NOON + timedelta(days=2))
-        days = await rt.journal.ado(saved.saved_by_day(since, until))
-        assert [(one.graph, one.total) for one in days] == [
-            ("tell", SavedTotal(1, 3, 0, 0, 2, 50)),
-            ("tell", SavedTotal(1, 1, 0, 9, 0, 0)),
-        ]
-        assert days[1].day - days[0].day == 1
-        newest = await rt.journal.ado(saved.recovered((LAST_MS, ""), 1))
-        assert [one.id for one in newest] == [ids[2]]
-        behind = (newest[0].created_at, newest[0].id)
-        assert [one.id for one in await rt.journal.ado(saved.recovered(behind, 9))] == [ids[0]]
 
 
 async def test_the_last_runs_of_a_schedule_come_first(url: str) -> None:

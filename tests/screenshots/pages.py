@@ -45,9 +45,9 @@ def question(thread: str) -> Callable[[perdure.Runtime], str]:
 
 
 def busiest(rt: perdure.Runtime) -> str:
-    """The campaign run with the most crashes."""
+    """The campaign run that continued most often."""
     runs = rt.blocking.runs(graph="campaign", limit=100, output=False)
-    return max(runs, key=lambda run: len(rt.blocking.saved(run.id).recoveries or ())).id
+    return max(runs, key=lambda run: run.saved["steps"]).id
 
 
 def failed(rt: perdure.Runtime) -> str:
@@ -155,6 +155,4 @@ SHOTS: tuple[Shot, ...] = (
     Shot("experiments", "/experiments"),
     Shot("experiment", "/experiments/show?name=shipping+formal&name=shipping+short"),
     Shot("scores", "/scores"),
-    Shot("saved", "/saved"),
-    Shot("saved-run", lambda rt: f"/saved/run?id={busiest(rt)}"),
 )

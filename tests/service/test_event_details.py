@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from perdure.service.views.event_details import Context, event_details
-from perdure.service.views.saved_work import recoveries
 from perdure.types import (
     EffectRecord,
     EffectState,
@@ -91,22 +90,6 @@ def test_a_failure_has_its_traceback() -> None:
     data = {"kind": "ValueError", "message": "no", "traceback": "Traceback …", "attempts": 2}
     assert parts("failed", **data) == {"Error": "ValueError: no", "Traceback": "Traceback …"}
     assert facts("failed", **data) == {"attempts": "2"}
-
-
-def test_a_takeover_says_what_the_crash_cost() -> None:
-    told: list[tuple[float, str, dict[str, Any]]] = [
-        (0, "started", {}),
-        (0, "claimed", {"worker": "a:1"}),
-        (1, "step", {"step": 1, "nodes": ["plan"]}),
-        (9, "recovered", {"worker": "b:2", "driven": "worker"}),
-        (10, "step", {"step": 2, "nodes": ["pay"], "saved": {"effects": 1, "tokens": 50}}),
-    ]
-    times = [NOON + timedelta(seconds=at) for at, _, _ in told]
-    events = [Event(n + 1, times[n], kind, data) for n, (_, kind, data) in enumerate(told)]
-    [crash] = recoveries(events)
-    shown = dict(event_details(events[3], Context(recovery=crash)).facts)
-    assert (shown["worker"], shown["lost worker"], shown["time lost"]) == ("b:2", "a:1", "8.0s")
-    assert (shown["ran again"], shown["not repeated"]) == ("step 2 (pay)", "1 effect, 50 tokens")
 
 
 def test_a_step_has_its_checkpoint_and_its_subgraph() -> None:

@@ -1,4 +1,4 @@
-"""Charts over time, saved work by day, and scores summed up: pure, and readable without colour."""
+"""Charts over time, and scores summed up: pure, and readable without colour."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import re
 from datetime import UTC, date, datetime, timedelta
 from xml.etree import ElementTree
 
-from perdure.operations.saved import DaySaved, SavedTotal
 from perdure.service.views.formatting import data_size
-from perdure.service.views.saved_days import saved_history, saved_plots
 from perdure.service.views.score_summary import score_plots, summarise
 from perdure.service.views.time_charts import bars, curve
 from perdure.types import Score, ScoreKind
@@ -44,22 +42,6 @@ def test_bars_name_each_day_that_has_a_value() -> None:
     assert "30 May: 3; 1 Jun: 1" in drawn
     assert "Nothing." in bars([(date(2026, 6, 1), 0.0)], title="Crashes")
     assert is_svg(bars([], title="Crashes"))
-
-
-def test_days_without_anything_are_there_and_sums_are_by_graph() -> None:
-    day = (date(2026, 5, 30) - date(1970, 1, 1)).days
-    rows = [
-        DaySaved(day, "a", SavedTotal(1, 2, 3, 4, 5, 6000)),
-        DaySaved(day, "b", SavedTotal(1, 1, 1, 1, 9, 1000)),
-        DaySaved(day + 2, "a", SavedTotal(1, 2, 3, 4, 5, 6000)),
-    ]
-    history = saved_history(rows, date(2026, 5, 30), date(2026, 6, 1))
-    assert [total.effects for _, total in history.days] == [3, 0, 2]
-    assert history.total == SavedTotal(3, 5, 7, 9, 19, 13000)
-    assert [name for name, _ in history.graphs] == ["a", "b"]
-    drawn = saved_plots(history)
-    assert drawn.count("<svg") == 4
-    assert "30 May: 7.0s" in drawn
 
 
 def score(name: str, value: float | None = None, label: str | None = None) -> Score:

@@ -105,10 +105,6 @@ async def prompts(rt: perdure.Runtime) -> Iterable[str]:
     return {asked("/ui/prompts/one", name=one.name) for one in await rt.prompts()}
 
 
-async def saved_runs(rt: perdure.Runtime) -> Iterable[str]:
-    return [asked("/ui/saved/run", id=one.id) for one in await rt.runs(limit=1000, output=False)]
-
-
 def schedules(path: str) -> Find:
     async def find(rt: perdure.Runtime) -> Iterable[str]:
         return [asked(path, name=one.name) for one in await rt.schedules()]
@@ -215,8 +211,6 @@ FOUND: dict[str, Find] = {
     "/ui/runs/{run_id}": single_runs,
     "/ui/runs/{run_id}/events/{number}": run_events,
     "/ui/runs/{run_id}/fork": forks,
-    "/ui/saved": fixed("/ui/saved"),
-    "/ui/saved/run": saved_runs,
     "/ui/schedules": fixed("/ui/schedules"),
     "/ui/schedules/delete": schedules("/ui/schedules/delete"),
     "/ui/schedules/one": schedules("/ui/schedules/one"),

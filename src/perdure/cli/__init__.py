@@ -45,7 +45,6 @@ from perdure.cli import (
     prompts,
     reflections,
     runs,
-    saved,
     schedules,
     serve,
     start,
@@ -81,7 +80,7 @@ def _add(section: str, *commands: Any) -> None:
 
 _add("Drive", demo.demo, dev.dev, serve.serve, worker.worker, worker.tick)
 _add("Drive", workers.workers, workers.drain)
-_add("Start and inspect", start.start, runs.runs, runs.show, saved.saved)
+_add("Start and inspect", start.start, runs.runs, runs.show)
 _add("People and messages", inbox.inbox, inbox.answer, inbox.withdraw, inbox.link, inbox.signal)
 _add("Change the course of a run", control.pause, control.resume)
 _add("Change the course of a run", control.wake, control.cancel, control.retry, control.fork)

@@ -30,7 +30,6 @@ from perdure.service.views.formatting import (
 )
 from perdure.service.views.run_life import Timeline
 from perdure.service.views.run_tree import tree_lines
-from perdure.service.views.saved_work import recoveries
 from perdure.service.views.terminal_text import printable
 from perdure.service.views.timeline import Period, PeriodKind
 from perdure.service.views.waiting_for import RunLine, line_note
@@ -66,7 +65,7 @@ def print_report(report: RunReport, at: str | None) -> None:
     run, today = report.run, datetime.now(UTC)
     life = Timeline.of(run, report.events, today)
     now = life.now
-    _print_header(run, today, run_facts.crashes(recoveries(report.events)))
+    _print_header(run, today, run_facts.crashes(report.events))
     _print_totals(life)
     print()
     details = _details(report)

@@ -414,7 +414,9 @@ class CallRecord:
     def _note_saved(self, model_calls: int, tokens: int) -> None:
         if self.task.segment is not None:
             name, key = self.row.name, self.row.key
-            self.task.segment.progress.note_saved(name, key, model_calls, tokens)
+            self.task.segment.progress.note_saved(
+                name, key, self.task.namespace, model_calls, tokens
+            )
 
     def _add_event(self, kind: EventKind, data: dict[str, Any]) -> None:
         task = self.task

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import merge_configs
 
 from perdure.engine.node_outputs import redacted_output
 from perdure.engine.segment_drive import BREAKPOINTS, Drive
@@ -111,7 +112,10 @@ class BoundCall:
         if self._control is not None:
             drive.control = self._control
         own = {k: v for k, v in self._config.items() if k not in ("configurable", "metadata")}
+        ours = cast(RunnableConfig, {"callbacks": drive.config.get("callbacks")})
         drive.config = cast(RunnableConfig, {**drive.config, **own, **self.with_lease(drive)})
+        theirs = cast(RunnableConfig, {"callbacks": self._config.get("callbacks")})
+        drive.config["callbacks"] = merge_configs(ours, theirs)["callbacks"]
         if self._inherits_run:
             metadata = drive.config.get("metadata") or {}
             drive.config["metadata"] = {**metadata, call_config.RUN: drive.row.id}

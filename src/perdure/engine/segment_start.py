@@ -233,9 +233,10 @@ def _config(segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]
         "configurable": configurable,
         "metadata": metadata,
         "tags": tags,
+        "callbacks": [segment.progress.model_calls],
     }
     if segment.evaluation is not None:
-        config["callbacks"] = [ToolGuard(segment)]
+        config["callbacks"].append(ToolGuard(segment))
     return cast(RunnableConfig, config)
 
 

@@ -634,7 +634,7 @@ WITH due AS (
     AND (CAST(:only AS TEXT) IS NULL OR id = :only)
   ORDER BY due_at LIMIT :count {skip})
 UPDATE perdure_runs
-SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0, {recovered},
+SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0, {continued},
     worker = :worker, driven = :driven, due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE id IN (SELECT id FROM due)
@@ -643,7 +643,7 @@ RETURNING {run};
 -- name: claim_run
 -- Takes one run, due or not, unless it is another's, or not its turn.
 UPDATE perdure_runs
-SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0, {recovered},
+SET was = state, state = 'running', token = token + 1, attempts = attempts + 1, poked = 0, {continued},
     worker = :worker, driven = 'call', due_at = :until, lease_until = :lease_until, events = events + 1, change = :change,
     updated_at = :now
 WHERE thread_id = :thread_id AND id = :id
@@ -776,7 +776,8 @@ SET token = CASE WHEN token = :token AND state = 'running' THEN token ELSE {refu
     attempts = 1, begun = 1, events = events + 1, change = :change, updated_at = :now,
     fingerprint = COALESCE(CAST(:fingerprint AS TEXT), fingerprint),
     labels = COALESCE(CAST(:labels AS {blob}), labels),
-    streamed = COALESCE(CAST(:streamed AS TEXT), streamed)
+    streamed = COALESCE(CAST(:streamed AS TEXT), streamed),
+    steps = steps + :steps, model_calls = model_calls + :model_calls
 WHERE thread_id = :thread_id AND id = :id;
 
 -- name: insert_graph
@@ -1459,38 +1460,10 @@ SET token = CASE WHEN token = :token AND state = 'running' THEN token ELSE {refu
 WHERE thread_id = :thread_id AND id = :id;
 
 -- name: count_saved
--- Counts what was returned from the record, with what it would have cost.
+-- Counts what was returned from the record.
 UPDATE perdure_runs
-SET saved_effects = saved_effects + :effects, saved_calls = saved_calls + :model_calls,
-    saved_tokens = saved_tokens + :tokens
+SET saved_effects = saved_effects + :effects, saved_calls = saved_calls + :model_calls
 WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running';
-
--- name: saved_total
--- What was saved and lost, over all runs accepted in a time range.
-SELECT COUNT(*), CAST(COALESCE(SUM(saved_effects), 0) AS BIGINT), CAST(COALESCE(SUM(saved_calls), 0) AS BIGINT),
-       CAST(COALESCE(SUM(saved_tokens), 0) AS BIGINT), CAST(COALESCE(SUM(recoveries), 0) AS BIGINT),
-       CAST(COALESCE(SUM(lost_ms), 0) AS BIGINT)
-FROM perdure_runs
-WHERE (saved_effects > 0 OR recoveries > 0) AND created_at >= :since AND created_at < :until
-  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph);
-
--- name: saved_by_day
--- The same for each day in UTC, counted from the first day of 1970, and each graph.
-SELECT created_at / 86400000, graph, COUNT(*), CAST(SUM(saved_effects) AS BIGINT),
-       CAST(SUM(saved_calls) AS BIGINT), CAST(SUM(saved_tokens) AS BIGINT),
-       CAST(SUM(recoveries) AS BIGINT), CAST(SUM(lost_ms) AS BIGINT)
-FROM perdure_runs
-WHERE (saved_effects > 0 OR recoveries > 0) AND created_at >= :since AND created_at < :until
-GROUP BY created_at / 86400000, graph ORDER BY 1, 2;
-
--- name: recovered_runs
--- Runs that lost a worker, behind a position, newest first.
-SELECT thread_id, id, graph, version, state, created_at, saved_effects, saved_calls, saved_tokens,
-       recoveries, lost_ms
-FROM perdure_runs
-WHERE (saved_effects > 0 OR recoveries > 0) AND recoveries > 0
-  AND (created_at, id) < (:before, :before_id)
-ORDER BY created_at DESC, id DESC LIMIT :count;
 
 -- name: effects_of_task
 SELECT {effect} FROM perdure_effects WHERE scope = :thread_id AND task = :task;

@@ -18,7 +18,7 @@ COMMON = {
     "run": (
         "thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, "
         "was, control, undo, events, created_at, updated_at, fingerprint, reason, setup, output, "
-        "error, saved_effects, saved_calls, saved_tokens, labels, driven, parent_id, depth, "
+        "error, saved_steps, saved_effects, saved_calls, labels, driven, parent_id, depth, "
         "streams, streamed, webhook, "
         "EXISTS (SELECT 1 FROM "
         "perdure_checkpoints AS c WHERE c.thread_id = perdure_runs.thread_id)"
@@ -45,11 +45,10 @@ COMMON = {
     ),
     "event": EVENT,
     "ended": "('done', 'failed', 'cancelled')",
-    # Of a claim: whether a worker was lost, and how long ago the run last changed.
-    "recovered": (
+    # Of a claim: whether a worker was lost, and what is stored and not done again.
+    "continued": (
         "recoveries = recoveries + CASE WHEN state = 'running' THEN 1 ELSE 0 END, "
-        "lost_ms = lost_ms + CASE WHEN state = 'running' AND updated_at < :now "
-        "THEN CAST(:now AS BIGINT) - updated_at ELSE 0 END"
+        "saved_steps = saved_steps + steps, saved_calls = saved_calls + model_calls"
     ),
     # A driven run whose lease has not ended by the clock that this host shares with its worker.
     "held": (

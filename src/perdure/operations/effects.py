@@ -326,7 +326,7 @@ def count_saved(owner: Owner, saved: Saved) -> list[Statement]:
     run's row counts is the sum of its events, also after a crash or a lost reply."""
     if not saved.effects:
         return []
-    counts = {name: getattr(saved, name) for name in ("effects", "model_calls", "tokens")}
+    counts = {name: getattr(saved, name) for name in ("effects", "model_calls")}
     return [Statement("count_saved", {**owner.params, **counts})]
 
 

@@ -69,9 +69,9 @@ class RunRow(NamedTuple):
     setup: bytes
     output: bytes | None
     error: bytes | None
+    saved_steps: int
     saved_effects: int
     saved_calls: int
-    saved_tokens: int
     labels: bytes | None
     driven: str | None
     parent_id: str | None

@@ -14,6 +14,7 @@ from perdure.operations.events import change, is_input
 from perdure.operations.prompts import STEP
 from perdure.operations.run_payload import load_labels, place
 from perdure.segments.lease import Lease
+from perdure.segments.model_calls import ModelCalls
 from perdure.segments.prompt_reads import PromptReads
 from perdure.segments.stream_recorder import StreamRecorder
 from perdure.serde.serializer import Serializer
@@ -48,6 +49,7 @@ class Progress:
         """Whether something was queued for it: until then all there is of the run is on disk."""
         self._moved_at = time.monotonic()
         self._saved, self._saving = NOTHING_SAVED, threading.Lock()
+        self.model_calls = ModelCalls()
         self.steps = 0
         """How many steps it finished, at the top of the graph."""
 
@@ -74,11 +76,13 @@ class Progress:
         """Note that it asked something: alive, but not a step further."""
         self._moved_at = time.monotonic()
 
-    def note_saved(self, name: str, key: str, model_calls: int, tokens: int) -> None:
-        """Note an outcome that came from its record. The next event that is stored counts it: what
-        a process replays before it dies, without storing anything, is counted by the next one."""
+    def note_saved(self, name: str, key: str, task: str, model_calls: int, tokens: int) -> None:
+        """Note an outcome that came from its record, in the task of this namespace. The next event
+        that is stored counts it: what a process replays before it dies, without storing anything,
+        is counted by the next one."""
         with self._saving:
             self._saved = self._saved.plus(name, key, model_calls, tokens)
+        self.model_calls.add(task, model_calls)
 
     def take_saved(self) -> Saved:
         """What was noted since the last call, for the event that counts it."""
@@ -128,6 +132,8 @@ class Progress:
             "fingerprint": fingerprint,
             "labels": labels,
             "streamed": None if self.stream is None else self.stream.mark(ns),
+            "steps": int(bool(nodes)),
+            "model_calls": self.model_calls.take(ns),
         }
         if read := self.prompts.of_step(ns, before):
             data["prompts"] = [list(one) for one in read]

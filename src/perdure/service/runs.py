@@ -254,9 +254,9 @@ class RunService:
             version=row.version,
             attempts=row.attempts,
             saved={
+                "steps": row.saved_steps,
                 "effects": row.saved_effects,
                 "model_calls": row.saved_calls,
-                "tokens": row.saved_tokens,
             },
             parent_id=row.parent_id,
             damaged=damaged,

@@ -1,9 +1,8 @@
-"""Scores, prompts, experiments and saved work in the browser, with their plots."""
+"""Scores, prompts, and experiments in the browser, with their plots."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,12 +11,10 @@ from langgraph_sdk import Auth
 import perdure
 from perdure.evals import Dataset, evaluate
 from perdure.runtime import Runtime
-from perdure.service.views.formatting import short_id
 from perdure.types import Example
 from tests.support.agent_server import served
 from tests.support.agents import Log, chain
 from tests.support.html_judge import faults
-from tests.support.raw import execute
 from tests.support.ui import Person, ui_account, ui_server
 from tests.support.xss import PAYLOADS, as_name
 
@@ -152,41 +149,12 @@ def test_experiments_are_shown_and_compared_with_links_to_their_runs(
     assert person.get("/experiments?dataset=none").status == 200
 
 
-# -- saved work
-
-
-def test_without_crashes_the_page_says_so(person: Person) -> None:
-    page = person.get("/saved")
-    assert "No run has lost a worker." in page.text
-    assert person.get("/saved?days=5").status == 422
-
-
-def test_what_crashes_cost_is_summed_up_by_day_and_by_graph(rt: Runtime, person: Person) -> None:
-    ids = [run(rt) for _ in range(3)]
-    execute(
-        rt.url,
-        "UPDATE perdure_runs SET recoveries = 2, lost_ms = 60000, saved_effects = 5, "
-        f"saved_tokens = 1234 WHERE id IN ('{ids[0]}', '{ids[1]}')",
-    )
-    page = person.get("/saved")
-    assert "Crashes 4 survived" in page.text
-    assert "Tokens 2,468" in page.text
-    assert "Time lost 2m" in page.text
-    assert page.html.count("<svg") == 4
-    assert short_id(ids[1]) in page.text
-    assert "This run has not lost a worker." in person.get(f"/saved/run?id={ids[2]}").text
-    old = (timedelta(days=8).total_seconds()) * 1000
-    execute(rt.url, f"UPDATE perdure_runs SET created_at = created_at - {int(old)}")
-    assert "Crashes 0" in person.get("/saved?days=7").text
-    assert "Crashes 4" in person.get("/saved?days=30").text
-
-
 # -- who may look
 
 
 def test_an_approver_may_look_at_all_of_them(rt: Runtime) -> None:
     with ui_account(rt, "answer", worker=False) as ana:
-        for path in ("/scores", "/prompts", "/experiments", "/saved"):
+        for path in ("/scores", "/prompts", "/experiments"):
             assert ana.get(path).status == 200
 
 
@@ -205,7 +173,7 @@ def owners(*permissions: str) -> Auth:
     return auth
 
 
-EVERYTHING = ("/prompts", "/experiments", "/saved", "/health", "/schedules", "/code-changes")
+EVERYTHING = ("/prompts", "/experiments", "/health", "/schedules", "/code-changes")
 
 
 def test_where_threads_are_hidden_what_sums_up_all_of_them_is_for_operators(rt: Runtime) -> None:

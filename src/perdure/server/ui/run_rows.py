@@ -73,10 +73,14 @@ class Row:
         """The crashes it survived, and the work it did not repeat."""
         said = [count(self.line.recoveries, "crash")] if self.line.recoveries else []
         said = [one.replace("crashs", "crashes") for one in said]
-        if calls := self.run.saved.get("model_calls"):
-            said.append(f"{count(calls, 'model call')} saved")
-        elif effects := self.run.saved.get("effects"):
-            said.append(f"{count(effects, 'effect')} saved")
+        for name, noun in (
+            ("model_calls", "model call"),
+            ("effects", "effect"),
+            ("steps", "step"),
+        ):
+            if saved := self.run.saved.get(name):
+                said.append(f"{count(saved, noun)} saved")
+                break
         return ", ".join(said)
 
 

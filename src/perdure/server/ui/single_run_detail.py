@@ -8,9 +8,8 @@ from perdure.operations.effects import EffectRow
 from perdure.server.caller import Scope
 from perdure.server.ui.run_states import StoredState, state_at
 from perdure.server.ui.single_run_view import RunView
-from perdure.service.views.event_details import CLAIMS, Context, EventDetails, event_details
+from perdure.service.views.event_details import Context, EventDetails, event_details
 from perdure.service.views.markup import Html
-from perdure.service.views.saved_work import Recovery
 from perdure.service.views.state_difference import ChannelChange, state_difference
 from perdure.types import EffectRecord, Event
 
@@ -43,7 +42,7 @@ async def _context(view: RunView, event: Event) -> Context:
     wait_id, key = event.data.get("wait"), event.data.get("key")
     wait = next((one for one in view.report.waits if one.id == wait_id), None)
     effect = await _effect(view, str(key)) if key else None
-    return Context(effect, wait, _recovery(view, event), view.clock)
+    return Context(effect, wait, view.clock)
 
 
 async def _effect(view: RunView, key: str) -> EffectRecord | None:
@@ -51,14 +50,6 @@ async def _effect(view: RunView, key: str) -> EffectRecord | None:
     if row is None or row.thread_id != view.run.thread_id:  # another thread may be hidden
         return None
     return effects.to_record(view.ui.runtime.engine.serializer, row)
-
-
-def _recovery(view: RunView, event: Event) -> Recovery | None:
-    """What a crash cost, for the claim that followed it."""
-    if event.kind not in CLAIMS:
-        return None
-    segment = sum(one.kind in CLAIMS for one in view.events[: event.n])
-    return next((one for one in view.recoveries if one.segment == segment), None)
 
 
 async def _changes(

@@ -32,7 +32,6 @@ from perdure.service.views.graph_picture import graph_picture, progress
 from perdure.service.views.markup import Html, element
 from perdure.service.views.run_life import Timeline
 from perdure.service.views.run_offers import Offer, offers
-from perdure.service.views.saved_work import Recovery, recoveries
 from perdure.service.views.time_spent import time_spent
 from perdure.service.views.timeline import PeriodKind
 from perdure.service.views.timeline_drawing import Links
@@ -89,10 +88,6 @@ class RunView:
         return Timeline.of(self.run, self.events, self.ui.now, self.report.effects)
 
     @cached_property
-    def recoveries(self) -> tuple[Recovery, ...]:
-        return recoveries(self.events)
-
-    @cached_property
     def blockers(self) -> list[Blocker]:
         report = self.report
         return blockers(
@@ -136,7 +131,7 @@ class RunView:
                 run, self.ui.now, self.clock
             ),
             "not repeated": run_facts.saved(run).replace("  ", ", "),
-            "crashes": run_facts.crashes(self.recoveries),
+            "crashes": run_facts.crashes(self.events),
         }
         return self.ui.fragment(
             "parts/run_header.html",

@@ -34,7 +34,6 @@ Renderers for the browser are here too, so that all pages look alike.
     schema_summary   a JSON Schema in one line, and an answer that fits it
     event_fields     the fields of an event that are not content, for logs
     decided          what people decided, as one line each
-    saved_work       what recovery did not repeat, and what each crash cost
     experiments      experiments beside each other; experiment_tables, experiment_page render them
     prompt_page      the page of prompt versions
     json_text        any value as JSON

@@ -14,7 +14,6 @@ from typing import Any
 
 from perdure.service.views.event_wording import EventView, FormatTime, view_event, worker_name
 from perdure.service.views.formatting import count, duration, utc_time
-from perdure.service.views.saved_work import Recovery, Work
 from perdure.types import EffectRecord, Event, EventKind, Kind, RunError, WaitRecord
 
 CLAIMS = (EventKind.CLAIMED, EventKind.RECOVERED)
@@ -56,8 +55,6 @@ class Context:
 
     effect: EffectRecord | None = None
     wait: WaitRecord | None = None
-    recovery: Recovery | None = None
-    """What the crash before a claim cost."""
     format_time: FormatTime = utc_time
 
 
@@ -103,7 +100,6 @@ class _Facts:
             yield "worker", worker_name(self.data)
             yield "driven by", self.text("driven")
             self.seen |= {"worker", "graph", "segment"}
-            yield from self._crash()
         if self.event.kind == EventKind.STEP:
             yield from self._step()
         yield from self._effect()
@@ -133,24 +129,6 @@ class _Facts:
         self.seen.add("prompts")
         read = [f"{one[0]} ({one[1]})" for one in self.data.get("prompts") or ()]
         yield "prompts read", ", ".join(read)
-
-    def _crash(self) -> Iterator[tuple[str, str]]:
-        crash = self.about.recovery
-        if crash is None:
-            return
-        yield "lost worker", crash.lost_worker
-        yield "last sign of life", self.about.format_time(crash.last_sign)
-        yield "time lost", duration(crash.lost)
-        nodes = f" ({', '.join(crash.nodes)})" if crash.nodes else ""
-        yield "ran again", "" if crash.step is None else f"step {crash.step}{nodes}"
-        yield "called again", ", ".join(crash.called_again)
-        yield "outcome verified", ", ".join(crash.verified)
-        yield "held for a person", ", ".join(crash.held)
-        yield "not repeated", _work(crash.saved)
-        yield (
-            "kept from before",
-            ", ".join(filter(None, (count(crash.kept_steps, "step"), _work(crash.kept)))),
-        )
 
     def _effect(self) -> Iterator[tuple[str, str]]:
         if "key" not in self.data and self.about.effect is None:
@@ -205,8 +183,9 @@ class _Facts:
         saved = self.data.get("saved")
         self.seen.add("saved")
         if isinstance(saved, Mapping):
-            counts = [saved.get(name, 0) for name in ("effects", "model_calls", "tokens")]
-            yield "from the record", _work(Work(*counts))
+            nouns = {"effects": "effect", "model_calls": "model call", "tokens": "token"}
+            counts = [count(saved[name], noun) for name, noun in nouns.items() if saved.get(name)]
+            yield "from the record", ", ".join(counts)
             names = [f"{one[0]} ({one[1]})" for one in saved.get("replayed") or ()]
             yield "not called again", ", ".join(names)
 
@@ -270,12 +249,3 @@ def _awaited(wait: WaitRecord) -> str:
         Kind.RUN: "other runs",
     }
     return names[wait.kind]
-
-
-def _work(work: Work) -> str:
-    counted = (
-        (work.effects, "effect"),
-        (work.model_calls, "model call"),
-        (work.tokens, "token"),
-    )
-    return ", ".join(count(number, noun) for number, noun in counted if number)

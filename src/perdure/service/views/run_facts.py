@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from perdure.service.views.event_wording import FormatTime
-from perdure.service.views.formatting import age, count, duration, utc_time
-from perdure.service.views.saved_work import Recovery
-from perdure.types import Run, State
+from perdure.service.views.formatting import age, count, utc_time
+from perdure.types import Event, EventKind, Run, State
 
 
-def crashes(found: Iterable[Recovery]) -> str:
-    """The crashes of a run. Empty if there were none."""
-    every = list(found)
-    if not every:
-        return ""
-    lost = duration(sum((one.lost for one in every), timedelta(0)))
-    again = sum(len(one.called_again) for one in every)
-    called = f", {count(again, 'effect')} called again" if again else ""
-    return f"{len(every)}, {lost} lost{called}"
+def crashes(events: Iterable[Event]) -> str:
+    """How many workers the run lost. Empty if there were none."""
+    lost = sum(one.kind == EventKind.RECOVERED for one in events)
+    return str(lost) if lost else ""
 
 
 def due(run: Run, now: datetime, format_time: FormatTime = utc_time) -> str:
@@ -33,7 +27,7 @@ def due(run: Run, now: datetime, format_time: FormatTime = utc_time) -> str:
 
 
 def saved(run: Run) -> str:
-    """What recovery did not repeat: `3 effects  1 model call`. Empty if there is nothing."""
+    """What was not done again: `2 steps  3 effects  1 model call`. Empty if there is nothing."""
     return "  ".join(
         count(number, name.replace("_", " ").removesuffix("s"))
         for name, number in run.saved.items()
