@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from perdure.thread_import import import_threads as import_threads
     from perdure.types import Actor as Actor
     from perdure.types import Chunk as Chunk
-    from perdure.types import Decision as Decision
     from perdure.types import Done as Done
     from perdure.types import EffectRecord as EffectRecord
     from perdure.types import EffectState as EffectState
@@ -85,7 +84,6 @@ _HOME = {
     "BadAnswer": "perdure.errors",
     "BadArgument": "perdure.errors",
     "Client": "perdure.client",
-    "Decision": "perdure.types",
     "Done": "perdure.types",
     "EffectFailed": "perdure.errors",
     "EffectRecord": "perdure.types",

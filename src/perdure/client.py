@@ -56,7 +56,6 @@ from perdure.types import (
     Chunk,
     Control,
     DatabaseSize,
-    Decision,
     Done,
     Durability,
     EffectRecord,
@@ -714,28 +713,8 @@ class Client(ContextManaged):
 
     @recorded("comment")
     async def _comment(self, run_id: str, text: str, wait_id: str | None, by: str | None) -> None:
-        plan = self.services.decisions.comment(run_id, text, wait_id, by, number=call_number())
+        plan = self.services.runs.comment(run_id, text, wait_id, by, number=call_number())
         await self.journal.arun(plan)
-
-    async def decisions(
-        self, *, after: Decision | None = None, limit: int = PAGE
-    ) -> list[Decision]:
-        """List what people and programs decided about runs from outside, newest first.
-
-        Decisions are answers, withdrawn answers, settled effects, assigned questions, comments, and
-        runs that were paused, resumed, retried, cancelled or woken.
-
-            for one in await client.decisions():
-                print(one.event.at, one.graph, one.event.kind, one.event.data.get("by"))
-
-        The event of a decision has `by`, and if it is known `via` (`browser`, `link`, `api`,
-        `command line`) and `from`, the network address.
-
-        Args:
-            after: The last decision of the previous page.
-            limit: Maximum number of decisions to return, 100 by default.
-        """
-        return await self.journal.arun(self.services.decisions.decisions(after, check_limit(limit)))
 
     # -- waits
 
@@ -1608,7 +1587,6 @@ class BlockingClient(LoopThread):
     link = blocking_method(Client.link)
     assign = blocking_method(Client.assign)
     comment = blocking_method(Client.comment)
-    decisions = blocking_method(Client.decisions)
     run_counts = blocking_method(Client.run_counts)
     wait_counts = blocking_method(Client.wait_counts)
     sizes = blocking_method(Client.sizes)

@@ -517,20 +517,6 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Decision:
-    """A decision about a run from outside, such as an answer, and the person who made it."""
-
-    run_id: str
-    """The run."""
-    thread_id: str
-    """Its thread."""
-    graph: str
-    """Its graph."""
-    event: Event
-    """The entry in the run's history. Its data has `by`, `via` and `from`."""
-
-
-@dataclass(frozen=True)
 class Chunk:
     """A piece of the output that a run produces while it is driven."""
 

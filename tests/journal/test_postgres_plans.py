@@ -40,8 +40,7 @@ COLUMNS = {
         "assignee": "CASE WHEN i % 50 = 0 THEN 'ana' END",
         "graph": "CASE WHEN i % 200 = 0 THEN 'rare' ELSE 'g' END",
     },
-    "perdure_events": OF_RUN
-    | {"at": "at - i * 1000", "decision": "CASE WHEN n = 3 AND i % 10 = 0 THEN 1 END"},
+    "perdure_events": OF_RUN | {"at": "at - i * 1000"},
 }
 """How the copies of a row differ from it."""
 END = 2**52
@@ -66,7 +65,6 @@ LISTS: Mapping[str, Mapping[str, Any]] = {
     "questions_by_expiry": QUESTIONS,
     "newest_open_questions": {"before": END, "before_id": "~", "count": 50},
     "newest_questions": {"count": 50},
-    "decisions_before": {"at": END, "thread_id": "~", "id": "~", "n": 0, "count": 50},
     "events_after": {"thread_id": "t7", "id": "x", "after": 0, "count": 50},
     "events_of_kinds": {"thread_id": "t7", "id": "x", "after": 0, "count": 50, "names": '["done"]'},
     "waits_of_runs": {"names": json.dumps(["x"]), "most": 3},

@@ -84,7 +84,6 @@ RANGES = {
     "driven_runs": "what is driven",
     "forget_sizes": "what is old",
     "sizes": "a list, from a time on",
-    "decisions_before": "a page of a list",
     "runs_in_state": "a page of a list",
     "held_runs": "a page of a list",
     "open_waits": "a page of a list",

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from playwright.async_api import Page
 
 import perdure
-from perdure.types import EventKind, State
+from perdure.types import Kind, State
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ def link(rt: perdure.Runtime) -> str:
 
 def answered(rt: perdure.Runtime) -> str:
     """A question that is over."""
-    events = [one.event for one in rt.blocking.decisions(limit=100)]
-    first, *_ = [one.data["wait"] for one in events if one.kind == EventKind.ANSWER]
+    history = (one for run in rt.blocking.runs() for one in rt.blocking.wait_history(run.id))
+    first = next(one.id for one in history if one.kind == Kind.HUMAN and one.answered_at)
     return f"/questions/{first}"
 
 
@@ -128,7 +128,6 @@ SHOTS: tuple[Shot, ...] = (
     Shot("question-form", question("invoice"), phone=True),
     Shot("question-over", answered),
     Shot("link", link, phone=True),
-    Shot("decisions", "/decisions"),
     Shot("runs", "/runs", phone=True),
     Shot("runs-bulk", "/runs?state=waiting", act=cancel_several),
     Shot("run", lambda rt: f"/runs/{busiest(rt)}", phone=True),

@@ -23,7 +23,7 @@ from perdure.service.views.event_wording import view_event
 from perdure.testing import TemporaryRuntime
 from perdure.types import Actor, EventKind, Kind, Run, State, Wait
 from tests.support.agents import Log, chain, opened
-from tests.support.controls import HOUR, ONCE, approve, echo, fail, nap, resting, said
+from tests.support.controls import HOUR, ONCE, approve, echo, fail, nap, said
 from tests.support.plans import interrupted
 
 BO = Actor("bo", via="browser", address="10.0.0.7")
@@ -226,64 +226,6 @@ async def test_a_comment_is_redacted_and_a_name_is_not(sqlite_url: str) -> None:
         comment, assigned = await rt.events(run.id, kinds=["comment", "assigned"])
         assert "ana" not in comment.data["text"]
         assert (comment.data["by"], assigned.data["to"]) == ("ana", "ana")
-
-
-async def test_every_decision_is_listed_newest_first(url: str) -> None:
-    async with opened(url) as rt:
-        rt.register(chain(nap, approve, fail), name="g", retry=ONCE)
-        run = await resting(rt, State.WAITING)
-
-        async def decide(act: Any) -> None:
-            await act
-            rt.clock.advance(timedelta(seconds=1))
-
-        await decide(rt.pause(run.id, by="ana"))
-        await decide(rt.resume(run.id, by="ana"))
-        await rt.tick()
-        await decide(rt.wake(run.id, by="ana"))
-        await rt.tick()
-        [wait] = await rt.waits()
-        await decide(rt.assign(wait.id, "ana", by="ana"))
-        await decide(rt.answer(wait.id, "yes", by="ana"))
-        await decide(rt.withdraw(wait.id, by="ana"))
-        await decide(rt.answer(wait.id, "yes", by="ana"))
-        await rt.tick()
-        await decide(rt.comment(run.id, "hm", by="ana"))
-        await decide(rt.retry(run.id, by="ana"))
-        await decide(rt.cancel(run.id, by="ana"))
-        found = await rt.decisions()
-        kinds = [one.event.kind for one in found]
-        assert kinds == [
-            *("cancelled", "retried", "comment", "answer", "withdrawn", "answer", "assigned"),
-            *("woke", "resumed", "paused"),
-        ]
-        assert {(one.run_id, one.thread_id, one.graph) for one in found} == {(run.id, "t", "g")}
-        assert all(one.event.data["by"] == "ana" for one in found)
-        history = {event.n: event for event in await rt.events(run.id)}
-        assert all(history[one.event.n] == one.event for one in found)
-        paged, page = [], await rt.decisions(limit=3)
-        while page:
-            paged += page
-            page = await rt.decisions(limit=3, after=page[-1])
-        assert paged == found
-        await rt.erase("t")
-        assert await rt.decisions() == []
-
-
-async def test_events_without_a_decision_are_not_listed(sqlite_url: str) -> None:
-    def soon(state: Log) -> Any:
-        return said(str(perdure.ask("quick?", expires=HOUR, default="no")))
-
-    async with opened(sqlite_url) as rt:
-        rt.register(chain(nap, soon), name="g")
-        rt.register(chain(fail), name="fails", retry=ONCE)
-        await rt.start("g", said(), thread_id="t")
-        await rt.start("fails", said(), thread_id="u")
-        for _ in range(4):
-            await rt.tick()
-            rt.clock.advance(2 * HOUR)
-        assert {run.state for run in await rt.runs()} == {State.DONE, State.FAILED}
-        assert await rt.decisions() == []
 
 
 async def test_a_node_assigns_and_comments_once(sqlite_url: str) -> None:

@@ -53,13 +53,6 @@ async def inboxes(rt: perdure.Runtime) -> Iterable[str]:
     return ["/ui/inbox", asked("/ui/inbox", expires="soon", assignee="<b>me", age="1d"), *found]
 
 
-async def decisions(rt: perdure.Runtime) -> Iterable[str]:
-    made = await rt.decisions(limit=1000)
-    people = {str(one.event.data.get("by") or "<b>") for one in made}
-    filtered = [asked("/ui/decisions", person=one, graph="<b>") for one in people]
-    return ["/ui/decisions", *(asked("/ui/decisions", person=one) for one in people), *filtered]
-
-
 async def live_inbox(rt: perdure.Runtime) -> Iterable[str]:
     """Every item as an older version of it, so that it is rendered."""
     page = await rt.journal.arun(rt.services.inbox.page(InboxQuery(), None, 50))
@@ -193,7 +186,6 @@ async def live_threads(rt: perdure.Runtime) -> Iterable[str]:
 
 FOUND: dict[str, Find] = {
     "/ui/code-changes": fixed("/ui/code-changes", "/ui/code-changes?check=yes"),
-    "/ui/decisions": decisions,
     "/ui/effects": effect_lists,
     "/ui/effects/one": effects,
     "/ui/experiments": fixed("/ui/experiments"),

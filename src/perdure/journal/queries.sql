@@ -533,20 +533,20 @@ SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND state NOT IN {ended
 -- name: insert_event
 -- Adds the event of a change to the history of the run that was changed, or does nothing when
 -- the change was not made. Like all that add events, it returns what observers get.
-INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body, decision)
+INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
-       CAST(:body AS {blob}), CAST(:decision AS INTEGER)
+       CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT DO NOTHING
 {returning_event};
 
 -- name: insert_stop_events
 -- The same for what stops a run: :asked if it is driven, else :kind.
-INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body, decision)
+INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CASE WHEN state IN ('running', 'pending') THEN CAST(:asked AS TEXT)
             ELSE CAST(:kind AS TEXT) END,
-       CAST(:change AS BIGINT), CAST(:body AS {blob}), 1
+       CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT DO NOTHING
 {returning_event};
@@ -608,19 +608,6 @@ WHERE thread_id = :thread_id AND run_id = :id AND n > :after ORDER BY n LIMIT :c
 -- The same, only those of these kinds.
 SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND n > :after AND kind IN ({names}) ORDER BY n LIMIT :count;
-
--- name: decisions_of_run
--- Decisions about a run, oldest first.
-SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
-WHERE thread_id = :thread_id AND run_id = :id AND decision = 1 ORDER BY n;
-
--- name: decisions_before
--- Decisions about runs after a position, newest first, each with the graph of its run.
-SELECT e.thread_id, e.run_id, e.n, e.at, e.kind, e.change, e.body, (
-  SELECT r.graph FROM perdure_runs AS r WHERE r.thread_id = e.thread_id AND r.id = e.run_id)
-FROM perdure_events AS e
-WHERE e.decision = 1 AND (e.at, e.thread_id, e.run_id, e.n) < (:at, :thread_id, :id, :n)
-ORDER BY e.at DESC, e.thread_id DESC, e.run_id DESC, e.n DESC LIMIT :count;
 
 -- name: claim
 -- Takes the runs that are due, those whose lease ran out among them. The token is the fence. The

@@ -432,7 +432,7 @@ def decide(
         f"settle {row.key}",
         [
             *with_params(params, "lock_thread", "lock_run", "decide_effect", "count_decision"),
-            made.event(serializer, EventKind.SETTLED, data, decision=True),
+            made.event(serializer, EventKind.SETTLED, data),
             # Not "retried": that would call again what a person just settled as failed.
             *release(serializer, made, (State.HELD,), EventKind.RESUMED),
         ],

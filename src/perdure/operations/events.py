@@ -16,8 +16,8 @@ from perdure.journal.ids import random_number
 from perdure.operations import stored_rows
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
-from perdure.times import LAST_MS, milliseconds, moment
-from perdure.types import Actor, Decision, Event, EventKind
+from perdure.times import moment
+from perdure.types import Actor, Event, EventKind
 
 IDENTITY = frozenset(
     {"wait", "kind", "name", "runs", "step", "source", "checkpoint", "nodes", "ns", "by", "effects"}
@@ -67,14 +67,10 @@ class Change(NamedTuple):
         serializer: Serializer,
         kind: EventKind,
         data: Mapping[str, Any] | None = None,
-        *,
-        decision: bool = False,
     ) -> Statement:
-        """The statement that stores the event of this change. A `decision` about the run came from
-        outside: it is listed with those about other runs."""
+        """The statement that stores the event of this change."""
         data = redacted_data(serializer, data or {})
         params = {**self.params, "kind": kind.value, "body": self.body(serializer, [kind], data)}
-        params["decision"] = 1 if decision else None
         return EventStatement("insert_event", params, data)
 
     def body(
@@ -150,32 +146,6 @@ def of_kinds(
         params,
         lambda rows: [to_event(serializer, stored_rows.stored(EventRow, row)) for row in rows[0]],
     )
-
-
-def decisions_of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[list[Event]]:
-    """Decisions about a run, oldest first."""
-    return read_op(
-        "decisions_of_run",
-        {"thread_id": thread_id, "id": run_id},
-        lambda rows: [to_event(serializer, stored_rows.stored(EventRow, row)) for row in rows[0]],
-    )
-
-
-def decisions(serializer: Serializer, before: Decision | None, count: int) -> Op[list[Decision]]:
-    """Decisions about runs before another decision, newest first."""
-    params: dict[str, Any] = {"at": LAST_MS, "thread_id": "", "id": "", "n": 0, "count": count}
-    if before is not None:
-        params |= {"at": milliseconds(before.event.at), "n": before.event.n}
-        params |= {"thread_id": before.thread_id, "id": before.run_id}
-
-    def result(rows: Sequence[Sequence[Row]]) -> list[Decision]:
-        found = [(stored_rows.stored(EventRow, row[:-1]), str(row[-1])) for row in rows[0]]
-        return [
-            Decision(row.run_id, row.thread_id, graph, to_event(serializer, row))
-            for row, graph in found
-        ]
-
-    return read_op("decisions_before", params, result)
 
 
 def last_decision(

@@ -631,7 +631,7 @@ def resume(
             *with_params(params, "lock_thread", "lock_runs", "go_on"),
             *([Statement("unpause", params)] if State.PAUSED in states else []),
             *(with_params(params, "retry_effects", "reopen_joins") if is_retry else []),
-            made.event(serializer, kind, actor_data(by), decision=True),
+            made.event(serializer, kind, actor_data(by)),
             Statement("block_later", params),
         ],
         lambda rows: any(rows[2:4] if len(rows) > 1 else rows),
@@ -669,7 +669,7 @@ def comment(
         "comment",
         [
             Statement("count_comment", made.params),
-            made.event(serializer, EventKind.COMMENT, data, decision=True),
+            made.event(serializer, EventKind.COMMENT, data),
             made.key,
         ],
         lambda rows: bool(rows[-1]),

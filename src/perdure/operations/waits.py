@@ -428,7 +428,7 @@ def assign(
         f"assign {row.id}",
         [
             *with_params(params, "lock_run", "assign_wait", "count_assigned"),
-            made.event(serializer, EventKind.ASSIGNED, data, decision=True),
+            made.event(serializer, EventKind.ASSIGNED, data),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
         write=True,
@@ -464,9 +464,7 @@ def answer(
         params["last_answered"] = last_answered
         statements += [
             *with_params(params, "answer_wait", "refuse_unanswered", "poke_run"),
-            made.event(
-                serializer, EventKind.ANSWER, {"wait": row.id, **actor_data(by)}, decision=True
-            ),
+            made.event(serializer, EventKind.ANSWER, {"wait": row.id, **actor_data(by)}),
             *scores.of_answer(
                 serializer,
                 made,
@@ -514,7 +512,7 @@ def withdraw(
         [
             *with_params(params, "lock_thread", "lock_runs", "withdraw_wait", "count_answer"),
             *with_params(params, "withdraw_score_prompts", "withdraw_scores"),
-            made.event(serializer, EventKind.WITHDRAWN, {"wait": row.id, **said}, decision=True),
+            made.event(serializer, EventKind.WITHDRAWN, {"wait": row.id, **said}),
             *release(serializer, made, (State.FAILED, State.HELD), EventKind.RETRIED),
         ],
         lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
@@ -554,7 +552,7 @@ def wake(
         params = {**made.params, "wait_id": row.id, "by": name, "answer": answer}
         statements += [
             *with_params(params, "wake_wait", "poke_run"),
-            made.event(serializer, EventKind.WOKE, {"wait": row.id, **said}, decision=True),
+            made.event(serializer, EventKind.WOKE, {"wait": row.id, **said}),
         ]
     return Op(
         f"wake {first.run_id}",

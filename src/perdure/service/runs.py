@@ -24,7 +24,7 @@ from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
 from perdure.journal.names import check_id, check_text
 from perdure.observe.caller import caller_span
-from perdure.operations import effects, erasure, events, losses, prefixes, runs
+from perdure.operations import effects, erasure, events, losses, prefixes, runs, waits
 from perdure.operations.effects import report
 from perdure.operations.error_text import describe_error
 from perdure.operations.events import change
@@ -48,6 +48,7 @@ from perdure.operations.runs import (
     RunRow,
     stopped_state,
 )
+from perdure.operations.waits import WaitRow
 from perdure.serde import places
 from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_command, check_config, check_dict, check_tags
@@ -261,6 +262,31 @@ class RunService:
             parent_id=row.parent_id,
             damaged=damaged,
         )
+
+    def comment(
+        self,
+        run_id: str,
+        text: str,
+        wait_id: str | None,
+        by: str | None,
+        *,
+        number: int | None = None,
+    ) -> Plan[None]:
+        """Add a comment to the history of a run. The same `number` does so once."""
+        if not check_text("comment", text).strip():
+            raise BadArgument("A comment is a text that is not empty.")
+        if by is not None:
+            check_text("by", by)
+        row = yield from self.find(check_id("run", run_id))
+        if (yield from events.was_made(row.thread_id, row.id, number)):
+            return
+        if wait_id is not None:
+            wait: WaitRow | None = yield waits.find(check_id("wait", wait_id))
+            if wait is None or wait.run_id != row.id:
+                raise NotFound(f"wait of run {row.id}", wait_id)
+        made = change(row.thread_id, row.id, self._clock.now(), number)
+        if not (yield runs.comment(self._serializer, made, text, wait_id, by)):
+            raise NotFound("run", run_id)
 
     def show_all(self, rows: Iterable[RunRow]) -> Plan[list[Run]]:
         """Runs as their users see them, without their outputs."""

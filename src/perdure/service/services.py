@@ -5,7 +5,6 @@ from __future__ import annotations
 from perdure.journal.clock import Clock
 from perdure.service.assistants import AssistantService
 from perdure.service.datasets import DatasetService
-from perdure.service.decisions import DecisionService
 from perdure.service.effects import EffectService
 from perdure.service.experiments import ExperimentService
 from perdure.service.inbox import InboxService
@@ -35,7 +34,6 @@ class Services:
         self.waits = WaitService(serializer, clock)
         self.links = QuestionLinkService(serializer, clock, self.waits)
         self.inbox = InboxService(serializer, self.runs)
-        self.decisions = DecisionService(serializer, clock)
         self.effects = EffectService(serializer, clock)
         self.prompts = PromptService(serializer)
         self.scores = ScoreService(serializer, clock)

@@ -412,7 +412,7 @@ def test_a_fork_of_an_unchanged_state_is_a_copy(rt: Runtime, person: Person) -> 
     run = begin(rt)
     made = forked(rt, person.get(f"/runs/{run.id}/fork").submit("/fork"))
     assert rt.blocking.waits(run_id=made.id)[0].value == {"question": "Go to Lisbon?"}
-    said = {one.run_id: one.event.data for one in rt.blocking.decisions()}
+    said = {id: rt.blocking.events(id, kinds=["comment"])[-1].data for id in (run.id, made.id)}
     assert said[run.id]["text"] == f"Forked as run {made.id}."
     assert said[made.id]["text"] == f"This is a fork of run {run.id}."
     assert said[made.id]["via"] == "browser"

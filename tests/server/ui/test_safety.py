@@ -117,7 +117,6 @@ async def test_an_address_with_a_nul_is_refused_on_every_page(url: str) -> None:
 HALF = r"\ud83d"
 """Half of a character, as JSON writes it. No database stores it."""
 POSITIONS = {
-    "/decisions": ("after", f'[1,1,"{HALF}","{HALF}"]'),
     "/effects": ("behind", f'[1,"{HALF}",1,"{HALF}"]'),
     "/effects?state=unknown": ("behind", f'[1,"{HALF}"]'),
     "/inbox": ("after", f'[1,"{HALF}"]'),
@@ -283,7 +282,7 @@ async def test_pages_of_an_account_show_only_what_it_may_do(sqlite_url: str) -> 
         await visitor.sign_in(await account(rt, "answer"))
         page = await visitor.get()
         assert "/ui/outbox" not in page.text
-        assert "/ui/decisions" in page.text
+        assert "/ui/runs" in page.text
 
 
 async def test_a_host_name_that_is_not_allowed_gets_no_page(sqlite_url: str) -> None:

@@ -8,3 +8,6 @@ ALTER TABLE perdure_runs DROP COLUMN saved_tokens;
 ALTER TABLE perdure_runs ADD COLUMN steps INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE perdure_runs ADD COLUMN model_calls INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE perdure_runs ADD COLUMN saved_steps BIGINT NOT NULL DEFAULT 0;
+
+DROP INDEX perdure_events_decisions;
+ALTER TABLE perdure_events DROP COLUMN decision;

@@ -20,7 +20,6 @@ schedules     effects     outbox     reflections     health     code_changes
 workers       scores      prompts    experiments
 inbox         everything that needs a person; inbox_filter, inbox_pages, inbox_items, inbox_live
 questions     one question; question_access, question_people, answered; several: many at once
-decisions     the record of what people decided
 runs          the list of runs; run_filters, run_rows: its filters and rows; bulk: many at once
 threads       the list of threads; single_thread: one as a chat
 

@@ -62,7 +62,6 @@ NAVIGATION: tuple[tuple[str, tuple[Section, ...]], ...] = (
     (
         "Understand",
         (
-            Section("decisions", "Decisions", "/decisions"),
             Section("prompts", "Prompts", "/prompts"),
             Section("scores", "Scores", "/scores"),
             Section("experiments", "Experiments", "/experiments"),
