@@ -40,7 +40,7 @@ GUIDES = {
     "import": "[migrating from LangGraph's savers](../guides/migrating-from-langgraph-savers.md)",
     "check": "[upgrading](../guides/upgrading.md)",
     "crashtest": "[crash testing](../guides/crash-testing.md)",
-    "evals list": "[evaluating](../guides/evaluating.md)",
+    "evaluate": "[evaluating](../guides/evaluating.md)",
     "tokens create": "[access control](../guides/access-control.md)",
     "d1 init": "[Cloudflare D1](../guides/cloudflare-d1.md)",
     "d1 doctor": "[Cloudflare D1](../guides/cloudflare-d1.md)",

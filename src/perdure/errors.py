@@ -521,14 +521,14 @@ class NotFound(Error):
 
     Attributes:
         what (str): Kind of record: `run`, `wait`, `effect`, `checkpoint`, `schedule`, `prompt`,
-            `dataset`, `experiment`, `assistant`, `thread`, `token`, `worker`, `message` …
+            `dataset`, `assistant`, `thread`, `token`, `worker`, `message` …
         id (str): The id.
         service (str): Where it was looked for, if not in the journal.
         lost (Loss | None): What the database lost of it, if it went back in time.
     """
 
     def __init__(self, what: str, id: str, service: str = "", *, lost: Loss | None = None) -> None:
-        is_kept = what in ("prompt", "dataset", "experiment", "assistant", "token", "worker")
+        is_kept = what in ("prompt", "dataset", "assistant", "token", "worker")
         why = "" if is_kept else " It may have been pruned."
         if lost is not None:
             why = f" The database went back in time and lost it: {lost}."
@@ -1049,23 +1049,3 @@ class Unanswered(Error):
     def __init__(self, run_id: str, what: str, hint: str) -> None:
         super().__init__(f"Run {run_id} of an evaluation {what}. {hint}")
         self.run_id = run_id
-
-
-class ExperimentChanged(Error):
-    """An experiment with this name was started with different settings.
-
-    Raised when `evaluate` is called with the name of an existing experiment and a different
-    dataset version, target, evaluators, repetitions or effects. Nothing was changed or started.
-
-    What to do: Use another experiment name, or the original settings.
-
-    Attributes:
-        experiment (str): Name of the experiment.
-    """
-
-    def __init__(self, name: str, what: str) -> None:
-        super().__init__(
-            f"Experiment {name!r} was begun with {what}. Its results could not be compared with "
-            "each other: use another experiment name, or the settings it was begun with."
-        )
-        self.experiment = name

@@ -659,7 +659,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Example:
-    """One example of a dataset: an input, and the output expected for it.
+    """One example of an evaluation: an input, and the output expected for it.
 
     The run of this example asks a person once:
 
@@ -671,7 +671,7 @@ class Example:
     expected: Any = None
     """The expected output."""
     id: str = ""
-    """Id in the dataset. Without one, it is derived from the content when the example is stored."""
+    """Its id, the same in each evaluation. By default a hash of its content."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Your own facts about it."""
     answers: Sequence[Any] = ()
@@ -679,9 +679,7 @@ class Example:
     signals: Mapping[str, Any] = field(default_factory=dict)
     """Values that `wait_for` returns, by signal name."""
     run_id: str | None = None
-    """The real run that it was made from."""
-    damaged: str | None = None
-    """Why the row cannot be read. The other fields are then as stored, or empty."""
+    """The real run that it was made from, whose outcomes `effects="recorded"` takes."""
 
     @property
     def inputs(self) -> Any:
@@ -697,49 +695,6 @@ class Example:
     def reference_outputs(self) -> Any:
         """`expected`, under the name that LangSmith's evaluators use."""
         return self.expected
-
-
-@dataclass(frozen=True)
-class DatasetInfo:
-    """A version of a dataset."""
-
-    name: str
-    """Name of the dataset."""
-    version: int
-    """Its version, from 1."""
-    size: int
-    """Number of examples."""
-    updated_at: datetime
-    """When this version was made."""
-    damaged: str | None = None
-    """Why the row cannot be read. The other fields are then as stored, or empty."""
-
-
-@dataclass(frozen=True)
-class ExperimentInfo:
-    """The settings of an experiment, as stored when it began."""
-
-    name: str
-    """Name of the experiment."""
-    dataset: str
-    """Name of its dataset."""
-    version: int
-    """Version of the dataset."""
-    target: str
-    """Name of the evaluated graph or function."""
-    evaluators: tuple[str, ...]
-    """Names of the evaluators."""
-    repetitions: int
-    """How often each example is run."""
-    effects: Mapping[str, Any]
-    """The rule for each effect, by name: `refuse`, `recorded`, `real`, `function` or `value`. `*`
-    is every other effect."""
-    metadata: Mapping[str, Any]
-    """Your own facts about it."""
-    created_at: datetime
-    """When it began."""
-    damaged: str | None = None
-    """Why the row cannot be read. The other fields are then as stored, or empty."""
 
 
 @dataclass(frozen=True)

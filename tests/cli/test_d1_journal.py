@@ -26,7 +26,7 @@ import perdure
 from perdure import cli
 from perdure.journal.d1_client import D1Client
 from perdure.testing.d1 import Workerd
-from tests.cli.test_evals import CSV, MODULE
+from tests.cli.test_evaluate import EXAMPLES, MODULE
 from tests.support.agents import Log, chain
 from tests.support.commands import Command, every_command
 
@@ -162,7 +162,7 @@ def test_every_command_works_on_a_journal_on_d1(
         in command("prune", "--older-than", "0s", "--state", "cancelled", "--dry-run").done.out
     )
     deleted = command("prune", "--older-than", "0s", "--yes").done.out
-    assert deleted == "17 runs deleted.\n"  # 12 of them evaluated, or judged
+    assert deleted == "8 runs deleted.\n"  # 3 of them evaluated
     command("signal", "later", "reply", '"hello"').done  # noqa: B018
     assert "1  signals\n" in command("erase", "later", "--yes").done.out
     assert command("d1", "doctor").code == 0
@@ -172,17 +172,10 @@ def test_every_command_works_on_a_journal_on_d1(
 
 def evaluate(command: Command, folder: Path) -> None:
     (folder / "d1_evals.py").write_text(MODULE)
-    (folder / "letters.csv").write_text(CSV)
-    columns = ("--input", "name", "--expected", "letter")
-    read = command("evals", "import", "letters.csv", "letters", *columns).done.out
-    assert read == "3 examples read; letters version 1 has 3 examples.\n"
-    assert len(command("evals", "export", "letters").done.json) == 3
-    for name in ("first", "second"):
-        assert command("evals", "run", f"d1_evals:{name}", "--experiment", name).done.out
-    assert "first" in command("evals", "list").done.out
-    assert "Hello Bo" in command("evals", "show", "second").done.out
-    assert "3 changed" in command("evals", "compare", "first", "second").done.out
-    assert "asked" in command("evals", "from-runs", "asked", "--expected", "output").done.out
+    lines = (json.dumps({"input": name, "expected": text}) for name, text in EXAMPLES)
+    (folder / "letters.jsonl").write_text("\n".join(lines))
+    judge = ("letters.jsonl", "--evaluator", "d1_evals:same")
+    assert "33 %" in command("evaluate", "d1_evals:dear", *judge).done.out
 
 
 def make_threads(path: Path) -> None:

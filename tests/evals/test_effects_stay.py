@@ -21,7 +21,7 @@ from langgraph.types import Command, interrupt
 
 import perdure
 from perdure.errors import BadArgument, EffectFailed, NotInRun
-from perdure.evals import Effects, Example, Experiment, Result, evaluate
+from perdure.evals import Example, Result, evaluate
 from perdure.langchain import Durable
 from perdure.runtime import Runtime
 from perdure.testing import TemporaryRuntime
@@ -88,8 +88,8 @@ def undoable(to: str) -> str:
 async def evaluated(rt: Runtime, target: Any, **options: Any) -> Result:
     """The result of a target for one example."""
     example = options.pop("example", Example("ada"))
-    name = f"{len(await Experiment.all(rt))}"
-    found = await evaluate(target, [example], [], experiment=name, runtime=rt, **options)
+    name = f"{len(await rt.runs(limit=1000))}"
+    found = await evaluate(target, [example], [], name=name, runtime=rt, **options)
     [result] = found.results
     return result
 
@@ -148,7 +148,7 @@ async def test_an_effect_in_a_subgraph_or_inside_another_effect_is_refused(
     for inner in (chain(node).compile(), chain(node).compile(checkpointer=False)):
         result = await evaluated(rt, chain(("inner", inner)), example=Example({"value": "ada"}))
         assert "'mail' was not called" in str(result.error)
-    result = await evaluated(rt, outer, effects={"outer": Effects.REAL})
+    result = await evaluated(rt, outer, effects={"outer": "real"})
     assert "'mail' was not called" in str(result.error)
     assert SENT == []
 
@@ -255,16 +255,17 @@ async def test_an_evaluator_calls_no_effect_and_reaches_no_run(rt: TemporaryRunt
     async def starts(outputs: Any) -> bool:
         return bool(await rt.start("other", {"value": 1}))
 
-    for judge in (sends, starts):
-        found = await evaluate(str, [Example("a")], [judge], experiment=judge.__name__, runtime=rt)
+    def signals(outputs: Any) -> bool:
+        rt.blocking.signal("there", "news")
+        return True
+
+    for judge in (sends, starts, signals):
+        found = await evaluate(
+            str, [Example("a")], [judge], name="a", runtime=rt, effects={"mail": "not sent"}
+        )
         [result] = found.results
-        assert not result.is_judged
-        assert "was not called" in result.evaluator_errors[""]
-    simulated = {"mail": "not sent"}
-    found = await evaluate(
-        str, [Example("a")], [sends], experiment="b", runtime=rt, effects=simulated
-    )
-    assert found.results[0].scores["sends"].value == 1
+        assert (result.state, result.scores) == (State.DONE, {})
+        assert "was not called" in result.evaluator_errors[judge.__name__]
     assert SENT == []
     assert await rt.runs(graph="other") == []
 
@@ -283,7 +284,7 @@ async def test_a_simulated_effect_is_recorded_and_leaves_its_guards_alone(
         "stored": lambda to: f"not stored: {to}",
         "guarded": None,
         "undoable": 7,
-        "outer": Effects.REAL,
+        "outer": "real",
     }
     result = await evaluated(rt, sends, effects=rules)
     assert result.output == [

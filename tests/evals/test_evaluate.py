@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator
 from decimal import Decimal
+from functools import partial
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy
 import pytest
 from langgraph.func import entrypoint
+from langsmith import Client
 
 import perdure
-from perdure.client import Client
-from perdure.errors import BadArgument, ExperimentChanged, NotFound, UnknownGraph
-from perdure.evals import Dataset, Example, Experiment, compare, evaluate
+from perdure.errors import BadArgument, NotFound, UnknownGraph
+from perdure.evals import Evaluation, Example, evaluate, read_examples
 from perdure.runtime import Runtime
 from perdure.testing import TemporaryRuntime
 from perdure.types import Retry, State
 from tests.support.agents import Log, chain
+from tests.support.loopback import serving
 
 EXAMPLES = [Example(n, expected=2 * n, id=f"e{n}") for n in range(4)]
+
+ID = "11111111-1111-4111-8111-111111111111"
 
 
 @pytest.fixture
@@ -40,29 +48,22 @@ def right(outputs: int, reference_outputs: int) -> bool:
 
 async def test_every_output_is_judged_and_the_scores_are_on_its_run(url: str) -> None:
     async with Runtime(url) as rt:
-        found = await evaluate(double, EXAMPLES, [right], experiment="a", runtime=rt)
-        assert found.is_complete
-        assert [(one.example.id, one.output, one.state) for one in found.results] == [
+        found = await evaluate(double, EXAMPLES, [right], name="a", runtime=rt)
+        assert [(one.example, one.output, one.state) for one in found.results] == [
             (f"e{n}", 2 * n, State.DONE) for n in range(4)
         ]
         for result in found.results:
             [score] = await rt.scores(result.run_id)
-            assert score == result.scores["right"]
+            assert result.scores == {"right": 1.0}
             assert (score.name, score.value, score.by) == ("right", 1.0, "right")
             run = await rt.get(result.run_id)
-            assert run.metadata["example"] == result.example.id
+            assert run.metadata == {"evaluation": "a", "example": result.example, "repetition": 1}
             assert (run.graph, run.version, run.output) == ("evals:double", "a", result.output)
-        estimate = found.summary["right"].estimate
-        assert estimate is not None
-        assert (estimate.value, estimate.n) == (1.0, 4)
-        async with Client(url) as client:
-            assert await Experiment.load(client, "a") == found
-            [info] = await Experiment.all(client, dataset="examples of a")
-            assert info == found.info
-            assert (info.dataset, info.target) == ("examples of a", "double")
-            assert await Experiment.all(client, dataset="b") == []
-            with pytest.raises(NotFound):
-                await Experiment.load(client, "b")
+        assert found.mean("right") == 1.0
+        assert len(await rt.runs(metadata={"evaluation": "a"})) == 4
+        assert await evaluate(double, EXAMPLES, [right], name="a", runtime=rt) == found
+        with pytest.raises(BadArgument, match="it has right"):
+            found.mean("write")
 
 
 async def test_a_target_is_a_function_a_graph_or_the_name_of_one(rt: TemporaryRuntime) -> None:
@@ -78,16 +79,16 @@ async def test_a_target_is_a_function_a_graph_or_the_name_of_one(rt: TemporaryRu
     for n, target in enumerate(
         [double, later, lambda input: 2 * input, entry, bound, "registered"]
     ):
-        found = await evaluate(target, EXAMPLES[:1], [right], experiment=f"{n}", runtime=rt)
-        assert [one.scores["right"].value for one in found.results] == [1.0], target
+        found = await evaluate(target, EXAMPLES[:1], [right], name=f"{n}", runtime=rt)
+        assert [one.scores["right"] for one in found.results] == [1.0], target
     graph = chain(lambda state: {"value": 2 * state["value"]})
     example = Example({"value": 3}, expected={"value": 6})
-    found = await evaluate(graph, [example], [right], experiment="graph", runtime=rt)
+    found = await evaluate(graph, [example], [right], name="graph", runtime=rt)
     assert found.results[0].output["value"] == 6
     with pytest.raises(UnknownGraph):
-        await evaluate("regestered", EXAMPLES, [], experiment="b", runtime=rt)
+        await evaluate("regestered", EXAMPLES, [], name="b", runtime=rt)
     with pytest.raises(BadArgument, match="The target must be"):
-        await evaluate(7, EXAMPLES, [], experiment="c", runtime=rt)
+        await evaluate(7, EXAMPLES, [], name="c", runtime=rt)
     assert rt.graphs == ["registered"]
 
 
@@ -114,22 +115,20 @@ async def test_evaluators_written_for_other_tools_work_unchanged(rt: TemporaryRu
         return float("nan")
 
     evaluators: Any = [run_and_example, anything, several, nothing, Judge(), not_a_number]
-    found = await evaluate(double, EXAMPLES[1:3], evaluators, experiment="a", runtime=rt)
+    found = await evaluate(double, EXAMPLES[1:3], evaluators, name="a", runtime=rt)
     for result, number in zip(found.results, (1, 2), strict=True):
-        values = {name: one.label or one.value for name, one in result.scores.items()}
-        assert values == {
+        assert result.scores == {
             "pair": number,
             "anything": 3,
             "x": "good",
             "y": 1,
             "object": number / 2,
         }
-        assert result.scores["anything"].comment == "a" * 500
+        assert result.comments["anything"] == "a" * 500
         assert list(result.evaluator_errors) == ["not_a_number"]
-    assert found.summary["x"].labels == {"good": 2}
     for wrong in ([right, right], [lambda outputs: 1], ["right"], [lambda a, b, c: 1], right):
         with pytest.raises(BadArgument):
-            await evaluate(double, EXAMPLES, wrong, experiment="b", runtime=rt)  # type: ignore[arg-type]
+            await evaluate(double, EXAMPLES, wrong, name="b", runtime=rt)  # type: ignore[arg-type]
 
 
 async def test_a_run_or_an_evaluator_that_fails_is_shown_and_stops_nothing(
@@ -153,13 +152,15 @@ async def test_a_run_or_an_evaluator_that_fails_is_shown_and_stops_nothing(
 
     rt.register(chain(fragile), name="fragile", retry=Retry(attempts=1), hold=True)
     examples = [Example({"value": n}) for n in range(3)]
-    found = await evaluate("fragile", examples, [strict], experiment="a", runtime=rt)
+    found = await evaluate("fragile", examples, [strict], name="a", runtime=rt)
     assert [one.state for one in found.results] == [State.DONE, State.FAILED, State.DONE]
     assert "not this one" in str(found.results[1].error)
     assert found.results[2].evaluator_errors == {"strict": "KeyError: 'two'"}
-    assert (found.is_complete, sorted(asked)) == (True, [0, 2, 2])
-    again = await evaluate("fragile", examples, [strict], experiment="a", runtime=rt)
-    assert (again, sorted(asked)) == (found, [0, 2, 2])
+    assert sorted(asked) == [0, 2, 2]
+    again = await evaluate("fragile", examples, [strict], name="a", runtime=rt)
+    assert (again, sorted(asked)) == (found, [0, 2, 2, 2, 2])  # only the one that raised
+    assert "KeyError: 'two'" in found.table()
+    assert "is failed: ValueError: not this one" in found.table()
 
 
 async def test_repetitions_are_runs_of_their_own_and_count_as_one_example(
@@ -175,98 +176,149 @@ async def test_repetitions_are_runs_of_their_own_and_count_as_one_example(
         return outputs
 
     found = await evaluate(
-        count, EXAMPLES[:2], [value], experiment="a", runtime=rt, repetitions=3, concurrency=1
+        count, EXAMPLES[:2], [value], name="a", runtime=rt, repetitions=3, concurrency=1
     )
-    assert [(one.example.id, one.repetition) for one in found.results] == [
+    assert [(one.example, one.repetition) for one in found.results] == [
         (id, n) for id in ("e0", "e1") for n in (1, 2, 3)
     ]
     assert len({one.run_id for one in found.results}) == 6 == len(seen)
-    estimate = found.summary["value"].estimate
-    assert estimate is not None
-    assert (estimate.n, estimate.value) == (2, 3.5)
+    assert found.numbers("value") == {"e0": 2, "e1": 5}
+    assert found.mean("value") == 3.5
 
 
-async def test_another_setting_under_the_same_name_is_refused(rt: TemporaryRuntime) -> None:
+async def test_an_example_or_setting_that_was_changed_runs_again(rt: TemporaryRuntime) -> None:
+    seen: list[int] = []
+
+    def count(input: int) -> int:
+        seen.append(input)
+        return 2 * input
+
     def wrong(outputs: int) -> bool:
         return False
 
-    dataset = await Dataset.create(rt, "numbers", EXAMPLES)
-    begun: dict[str, Any] = {"experiment": "a", "runtime": rt}
-    await evaluate(double, dataset, [right], **begun)
-    await evaluate(double, "numbers", [right], **begun, concurrency=2)
-    changed: dict[str, Any] = {
-        "target": (lambda input: 0, dataset, [right], {}),
-        "evaluators": (double, dataset, [right, wrong], {}),
-        "repetitions": (double, dataset, [right], {"repetitions": 2}),
-        "effects": (double, dataset, [right], {"effects": {"mail": 1}}),
-        "context": (double, dataset, [right], {"context": {"prompt": "b"}}),
-    }
-    for said, (target, examples, evaluators, options) in changed.items():
-        with pytest.raises(ExperimentChanged, match=f"Experiment 'a' was begun with other {said}"):
-            await evaluate(target, examples, evaluators, **begun, **options)
-    await dataset.add(Example(9))
-    with pytest.raises(ExperimentChanged, match="'numbers' version 1, not 'numbers' version 2"):
-        await evaluate(double, "numbers", [right], **begun)
-    with pytest.raises(ExperimentChanged, match="other examples"):
-        await evaluate(double, EXAMPLES[1:], [right], **begun)
-    assert [one.name for one in await Dataset.all(rt)] == ["numbers"]
-    old = await Dataset.load(rt, "numbers", 1)
-    assert len((await evaluate(double, old, [right], **begun)).results) == 4
+    options: Any = {"name": "a", "runtime": rt}
+    await evaluate(count, EXAMPLES, [], **options)
+    assert sorted(seen) == [0, 1, 2, 3]
+    others = [*EXAMPLES[:2], Example(7, expected=14, id="e2")]
+    found = await evaluate(count, others, [right, wrong], **options, concurrency=2)
+    assert sorted(seen) == [0, 1, 2, 3, 7]
+    assert [one.scores for one in found.results] == [{"right": 1.0, "wrong": 0.0}] * 3
+    await evaluate(count, EXAMPLES[:1], [], **options, effects={"mail": 1})
+    await evaluate(count, EXAMPLES[:1], [], **options, context={"prompt": "b"})
+    await evaluate(count, EXAMPLES[:1], [], name="b", runtime=rt)
+    assert sorted(seen) == [0, 0, 0, 0, 1, 2, 3, 7]
+    for same in (Example(1, id="e"), Example(2, id="e")), (Example(1), Example(1)):
+        with pytest.raises(BadArgument, match="Two examples have the id"):
+            await evaluate(count, same, [], **options)
 
 
-async def test_two_processes_that_evaluate_at_once_share_the_work(sqlite_url: str) -> None:
-    asked: list[int] = []
+async def test_two_processes_that_evaluate_at_once_share_the_runs(sqlite_url: str) -> None:
+    ran: list[int] = []
 
-    async def judge(outputs: int, reference_outputs: int) -> bool:
-        asked.append(outputs)
+    async def count(input: int) -> int:
+        ran.append(input)
         await asyncio.sleep(0.01)
-        return outputs == reference_outputs
+        return 2 * input
 
     examples = [Example(n, expected=2 * n) for n in range(20)]
     async with Runtime(sqlite_url) as one, Runtime(sqlite_url) as two:
-        dataset = await Dataset.create(one, "numbers", examples)
-        options: Any = {"experiment": "a", "concurrency": 3}
+        options: Any = {"name": "a", "concurrency": 3}
         found = await asyncio.gather(
-            *(evaluate(double, "numbers", [judge], runtime=rt, **options) for rt in (one, two))
+            *(evaluate(count, examples, [right], runtime=rt, **options) for rt in (one, two))
         )
-        assert found[0] == found[1] == await Experiment.load(one, "a")
-        assert sorted(asked) == [2 * n for n in range(20)]
-        assert len(await one.runs(limit=1000)) == 40
-        assert dataset.version == 1
+        assert found[0] == found[1]
+        assert sorted(ran) == [*range(20)]
+        assert len(await one.runs(limit=1000)) == 20
 
 
-async def test_a_comparison_pairs_examples(rt: TemporaryRuntime) -> None:
-    def length(outputs: str) -> int:
-        return len(outputs)
+async def test_a_comparison_pairs_the_examples_of_two_files(
+    rt: TemporaryRuntime, tmp_path: Path
+) -> None:
+    def length(outputs: str) -> Any:
+        kind = {"key": "kind", "score": "long" if len(outputs) > 2 else "short"}
+        return [{"key": "length", "score": len(outputs), "comment": "counted"}, kind]
 
-    def fails(input: str) -> str:
+    def changed(input: str) -> str:
         if input == "dddd":
             raise ValueError(input)
         return {"a": "a", "bb": "bbbbb", "ccc": "cc"}.get(input, input)
 
-    names = ["a", "bb", "ccc", "dddd"]
-    dataset = await Dataset.create(rt, "words", [Example(one, id=one) for one in names])
-    rt.register(entrypoint()(fails), name="fails", retry=Retry(attempts=1))
-    a = await evaluate(lambda input: input, dataset, [length], experiment="a", runtime=rt)
-    await dataset.add(Example("eeeee", id="eeeee"))
-    b = await evaluate("fails", dataset, [length], experiment="b", runtime=rt)
-    found = compare(a, b)
-    assert (found.only_a, found.only_b) == ((), ("eeeee",))
-    [score] = found.scores
-    assert (score.a.value, score.b.value, score.a.n) == (2, 8 / 3, 3)
-    assert score.difference.value == pytest.approx(2 / 3)
-    assert score.difference.low is not None
-    assert (score.wins, score.losses, score.ties) == (1, 1, 1)
-    assert [(one.example.id, one.difference) for one in score.changed] == [("bb", 3), ("ccc", -1)]
-    with pytest.raises(BadArgument, match="two experiments"):
-        compare(a, "b")  # type: ignore[arg-type]
+    examples = [Example(one, id=one) for one in ("a", "bb", "ccc", "dddd")]
+    rt.register(entrypoint()(changed), name="changed", retry=Retry(attempts=1))
+    a = await evaluate(lambda input: input, examples, [length], name="a", runtime=rt)
+    b = await evaluate("changed", [*examples, Example("eeeee")], [length], name="b", runtime=rt)
+    a.write(tmp_path / "a.jsonl")
+    assert Evaluation.read(tmp_path / "a.jsonl") == a
+    kinds, scores, failed = b.table(Evaluation.read(tmp_path / "a.jsonl")).splitlines()[1:]
+    assert scores.split("  ")[-1] == "+0.667 (\N{MINUS SIGN}4.50 to +5.84, n = 3)"
+    assert re.split(r" {2,}", kinds)[1:] == ["2 long, 2 short", "2 long, 2 short"]
+    assert failed == "dddd is failed: ValueError: dddd"
+    for wrong in ("nothing.jsonl", "bad.jsonl"):
+        (tmp_path / "bad.jsonl").write_text('{"evaluation": "a"}\n')
+        with pytest.raises(BadArgument, match=wrong):
+            Evaluation.read(tmp_path / wrong)
+
+
+def test_examples_are_read_from_a_file_of_either_form(tmp_path: Path) -> None:
+    lines = [
+        '{"id": "1", "input": "Ada", "expected": "Dear", "answers": ["yes"], "run_id": null}',
+        "",
+        '{"id": "2", "inputs": {"to": "Bo"}, "outputs": {"text": "\u2028"}, "split": "test"}',
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    found = read_examples(tmp_path / "in.jsonl")
+    assert found == [
+        Example("Ada", "Dear", "1", answers=["yes"]),
+        Example({"to": "Bo"}, {"text": "\u2028"}, "2"),
+    ]
+    assert read_examples(found) == found
+    for line, why in {
+        "{": "Line 1 is not JSON",
+        "[]": "Example 1 needs `input`",
+        '{"input": 1, "outptu": 2}': "does not have: outptu",
+    }.items():
+        (tmp_path / "in.jsonl").write_text(line)
+        with pytest.raises(BadArgument, match=why):
+            read_examples(str(tmp_path / "in.jsonl"))
+    with pytest.raises(BadArgument, match="No such file"):
+        read_examples("nothing.jsonl")
+
+
+def test_examples_are_read_from_langsmith(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(path: str) -> Any:
+        dataset = {"id": ID, "name": "letters", "created_at": "2026-01-01T00:00:00+00:00"}
+        example = {"id": ID, "dataset_id": ID, "inputs": {"to": "Ada"}, "outputs": {"text": "Dear"}}
+        if path.startswith("/datasets"):
+            return [dataset] if "letters" in path else []
+        return [example | {"metadata": {"n": 1}}] if "offset=0" in path else []
+
+    class LangSmith(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(answer(self.path)).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    monkeypatch.delenv("LANGSMITH_API_KEY", raising=False)
+    with pytest.raises(BadArgument, match="set LANGSMITH_API_KEY"):
+        read_examples("langsmith:letters")
+    with serving(LangSmith) as url:
+        monkeypatch.setenv("LANGSMITH_API_KEY", "made up")
+        monkeypatch.setattr("langsmith.Client", partial(Client, url, api_key="made up"))
+        found = read_examples("langsmith:letters")
+        assert found == [Example({"to": "Ada"}, {"text": "Dear"}, ID, {"n": 1})]
+        with pytest.raises(NotFound, match="LangSmith"):
+            read_examples("langsmith:others")
 
 
 def test_a_caller_without_an_event_loop_evaluates_too() -> None:
     with TemporaryRuntime() as rt:
-        dataset = rt.blocking.run(Dataset.create(rt, "numbers", EXAMPLES))
-        found = rt.blocking.run(evaluate(double, dataset, [right], experiment="a"))
-        assert found.is_complete
+        found = rt.blocking.run(evaluate(double, EXAMPLES, [right], name="a", runtime=rt))
+        assert found.mean("right") == 1
 
 
 async def test_odd_verdicts_are_scores_or_errors_of_their_evaluator(rt: TemporaryRuntime) -> None:
@@ -283,8 +335,8 @@ async def test_odd_verdicts_are_scores_or_errors_of_their_evaluator(rt: Temporar
         raise asyncio.CancelledError
 
     judges = [share, again, comment, stops]
-    [result] = (await evaluate(double, [Example(1)], judges, experiment="a", runtime=rt)).results
-    assert {name: one.value for name, one in result.scores.items()} == {"share": 0.5, "comment": 1}
+    [result] = (await evaluate(double, [Example(1)], judges, name="a", runtime=rt)).results
+    assert result.scores == {"share": 0.5, "comment": 1}
     assert result.evaluator_errors.keys() == {"again", "stops"}
     assert "has given 'share' already" in result.evaluator_errors["again"]
 
@@ -305,8 +357,8 @@ async def test_a_policy_may_name_what_an_evaluation_needs(sqlite_url: str) -> No
         return bool(outputs == ["sent", "yes"] and example.id == "ada@example.com")
 
     example = Example("ada", id="ada@example.com", answers=["yes"])
-    options: Any = {"experiment": "a", "effects": {"mail": "sent"}}
+    options: Any = {"name": "a", "effects": {"mail": "sent"}}
     for _ in range(2):
         async with Runtime(sqlite_url, redact=policy) as rt:
             found = await evaluate(sends, [example], [judge], runtime=rt, **options)
-            assert found.summary["judge"].estimate.value == 1, found.results  # type: ignore[union-attr]
+            assert found.mean("judge") == 1, found.results

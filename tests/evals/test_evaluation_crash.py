@@ -1,8 +1,8 @@
 """An evaluation whose process is killed with SIGKILL, and that is called again, ends as if it had
-not been killed: every example has one run and one judgement, and no mail was sent.
+not been killed: every example has one run and one score of each evaluator, and no mail was sent.
 
 An evaluator is called once for each example, and once more for each kill in the middle of its call:
-a verdict that is stored is never asked for again.
+one whose score is stored is never asked again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from perdure.client import Client
-from perdure.types import EffectState
 from tests.engine.test_crash import kills
 from tests.support.fork_server import Child, Ended, ForkServer
 from tests.support.polling import until
@@ -59,18 +58,14 @@ class Evaluations:
         return ended
 
     def stored_verdicts(self) -> set[str]:
-        """What is recorded of the evaluators: `length e0` and the like."""
+        """The evaluators whose scores are stored: `length e0` and the like."""
         with Client(self.url) as client:
-            runs = {
-                run.id: run.metadata["example"]
-                for run in client.blocking.runs(graph="evals::judge", limit=10_000, output=False)
+            ask = client.blocking
+            return {
+                f"{score.name} {run.metadata['example']}"
+                for run in ask.runs(limit=10_000, output=False)
+                for score in ask.scores(run.id)
             }
-            found = client.blocking.effects(state=EffectState.DONE, limit=10_000)
-        return {
-            f"{one.name.removeprefix('evaluator ')} {runs[one.run_id]}"
-            for one in found
-            if one.name.startswith("evaluator ")
-        }
 
     def check(self, whole: Ended, stored: list[set[str]]) -> None:
         """`stored` are the verdicts that were there when each process but the last had died."""
@@ -102,8 +97,7 @@ def test_an_evaluation_killed_at_any_point_ends_as_if_it_had_not_been(
     whole = Evaluations(fork_server, sqlite_url, tmp_path / "whole").run()
     points = kills(whole.one("points"))
     names = {point.partition(".")[0] for point, _ in points}
-    assert {"insert_experiment", "insert_dataset_version", "put_score", "let_go"} <= names
-    assert {"effect mail", "effect evaluator length", "fire_wait", "write_effect"} <= names
+    assert {"insert_run", "put_score", "effect mail", "fire_wait", "write_effect"} <= names
     for number, (point, n) in enumerate(
         sample(points, 13, lambda point: point[0])[part :: len(PARTS)]
     ):

@@ -45,19 +45,16 @@ async def test_openevals_a_model_as_judge_and_plain_functions_judge(sqlite_url: 
     )
     greeting.__name__, later.__name__ = "greeting", "later"  # type: ignore[union-attr]
     async with Runtime(sqlite_url) as rt:
-        experiment = await evaluate(
+        found = await evaluate(
             lambda name: f"Dear {name}",
             [Example("Ada", "Dear Ada"), Example("Bo", "Hello Bo")],
             [exact_match, levenshtein_distance, greeting, later, words, short_and_polite],
-            experiment="e",
+            name="e",
             runtime=rt,
         )
-    assert [one.evaluator_errors for one in experiment.results] == [{}, {}]
-    ada, bo = (
-        {name: one.label or one.value for name, one in result.scores.items()}
-        for result in experiment.results
-    )
+    assert [one.evaluator_errors for one in found.results] == [{}, {}]
+    ada, bo = (result.scores for result in found.results)
     same = {"greeting": 1.0, "later": 1.0, "words": 2.0, "polite": 1.0, "size": "short"}
     assert ada == {"exact_match": 1.0, "levenshtein_distance": 1.0, **same}
     assert bo == {"exact_match": 0.0, "levenshtein_distance": 0.5, **same}
-    assert experiment.results[0].scores["greeting"].comment == "it greets"
+    assert found.results[0].comments["greeting"] == "it greets"

@@ -15,7 +15,7 @@ from perdure.errors import Closed, Unavailable
 from perdure.journal import Journal, Op, connect, failpoints
 from perdure.journal.ids import random_number
 from perdure.journal.operation import Ambiguous
-from perdure.operations import datasets, messages, server_secret, threads, workers
+from perdure.operations import messages, server_secret, threads, workers
 from perdure.operations.threads import ThreadContent
 from perdure.operations.workers import WorkerRow
 from perdure.serde.codec import Codec
@@ -171,7 +171,6 @@ LEAVES_NO_TRACE: dict[str, Callable[[], Op[Any]]] = {
     "server secret": lambda: server_secret._insert(b"secret"),
     "redeliver": lambda: messages.redeliver("m", 1),
     "thread": lambda: threads.create(SERIALIZER, "t", THREAD, random_number(), 1),
-    "experiment": lambda: datasets.put_experiment(SERIALIZER, "e", "d", 1, {"effects": {}}, 1),
 }
 
 

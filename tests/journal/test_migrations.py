@@ -31,9 +31,6 @@ WHOLE_JOURNAL = {
     "perdure_graphs",
     "perdure_schedules",
     "perdure_fence",
-    "perdure_dataset_versions",
-    "perdure_examples",
-    "perdure_experiments",
     "perdure_prompts",
     "perdure_tokens",
     "perdure_assistants",
@@ -69,6 +66,8 @@ def declared() -> dict[str, list[str]]:
             found[match[1]] = [line.split()[0] for line in lines if line.split()[0].islower()]
         elif match := re.match(r"ALTER TABLE (\w+) ADD COLUMN (\w+)", statement):
             found[match[1]].append(match[2])
+        elif match := re.match(r"ALTER TABLE (\w+) DROP COLUMN (\w+)", statement):
+            found[match[1]].remove(match[2])
         elif match := re.match(r"DROP TABLE (\w+)", statement):
             del found[match[1]]
         elif match := re.match(r"ALTER TABLE (\w+) RENAME TO (\w+)", statement):

@@ -46,8 +46,6 @@ SCANS = DOCTOR | {
     "count_unknown_first": "1,000 rows of a partial index",
     "count_messages": "metrics count what is not delivered, for a hundredth of the time",
     "schedules": "a list of all schedules",
-    "datasets": "a list of all datasets",
-    "experiments": "a list of all experiments",
     "due_schedules": "schedules are a few rows",
     "erase_schedules": "as due_schedules",
     "count_schedules": "as due_schedules",

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from perdure.errors import UNREADABLE, NotFound
-from perdure.evals import Dataset, Experiment
 from perdure.runtime import Runtime
 from perdure.types import State
 from tests.support import sealed_journal
@@ -129,9 +128,6 @@ async def _read_everything(rt: Runtime) -> set[str]:
     await rt.effects()
     await rt.messages()
     await rt.schedules()
-    for info in await Dataset.all(rt):
-        await rt.journal.arun(rt.services.datasets.examples(info.name, info.version))
-    await Experiment.all(rt)
     await rt.doctor()
     return seen | {f"{wait.thread_id} waits" for wait in await rt.waits()}
 

@@ -151,7 +151,5 @@ SHOTS: tuple[Shot, ...] = (
     Shot("code-changes", "/code-changes?check=yes"),
     Shot("prompts", "/prompts"),
     Shot("prompt", "/prompts/one?name=shipping+reply"),
-    Shot("experiments", "/experiments"),
-    Shot("experiment", "/experiments/show?name=shipping+formal&name=shipping+short"),
     Shot("scores", "/scores"),
 )

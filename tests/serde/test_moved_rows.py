@@ -18,7 +18,6 @@ from perdure.checkpoint.row_format import RowFormat
 from perdure.checkpoint.value_chain import ValueRef
 from perdure.errors import UNREADABLE
 from perdure.operations import run_payload, waits
-from perdure.operations.datasets import ExperimentRow, VersionRow
 from perdure.operations.effects import EffectRow
 from perdure.operations.events import EventRow, load_event
 from perdure.operations.messages import MessageRow, to_message
@@ -74,9 +73,6 @@ class Reader:
                 self.serializer, _pick(MessageRow, row)
             ),
             ("perdure_scores", "body"): self._score,
-            ("perdure_dataset_versions", "body"): self._opened(VersionRow),
-            ("perdure_examples", "body"): self._example,
-            ("perdure_experiments", "body"): self._opened(ExperimentRow),
             ("perdure_checkpoints", "state"): lambda row: self.format.load_state(
                 _pick(CheckpointRow, row)
             ),
@@ -103,13 +99,6 @@ class Reader:
         names = (*own, "kind", "label", "target", "target_id")
         return self.serializer.loads(row["body"], places.of_score(*(row[n] for n in names)))
 
-    def _opened(self, kind: Any) -> Callable[[Stored], Any]:
-        return lambda row: self.serializer.loads(row["body"], _pick(kind, row).place)
-
-    def _example(self, row: Stored) -> Any:
-        names = ("dataset", "change", "n", "id")
-        return self.serializer.loads(row["body"], places.of_example(*(row[n] for n in names)))
-
     def _value(self, row: Stored) -> Any:
         ref = _pick(ValueRef, row)
         return self.format.load_values(row["thread_id"], row["ns"], [(ref, row["body"])])
@@ -126,9 +115,6 @@ BOUND = {
     "perdure_effects": "scope task name n key checkpoint_id digest",
     "perdure_outbox": "thread_id id run_id topic sent_at",
     "perdure_scores": "thread_id run_id about value at kind label target target_id",
-    "perdure_dataset_versions": "dataset version change at",
-    "perdure_examples": "dataset change n id",
-    "perdure_experiments": "name dataset version created_at",
     "perdure_checkpoints": "thread_id ns id parent_id run_id step refs",
     "perdure_values": "thread_id ns channel chain seq step",
     "perdure_writes": "thread_id ns checkpoint_id task_id stamp",

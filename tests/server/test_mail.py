@@ -232,7 +232,7 @@ async def test_an_evaluation_sends_no_mail(sqlite_url: str, server: MailServer) 
 
     example = Example({"log": []}, answers=["yes"])
     async with mailing(sqlite_url, to(server)) as rt:
-        await evaluate("approve", [example], [], experiment="e", runtime=rt)
+        await evaluate("approve", [example], [], name="e", runtime=rt)
         assert (server.got, await rt.messages()) == ([], [])
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import perdure
-from perdure.evals import Dataset, Effects, Example, evaluate
+from perdure.evals import Example, evaluate
 from perdure.operations.invariants import examine
 from perdure.runtime import Runtime
 from tests.support.agents import Log, chain
@@ -59,23 +59,22 @@ async def judged(order: dict[str, Any], tell: Tell) -> None:
     async with rt:
         rt.journal.set_interval(NEVER)
         with killed_at(order["kill"]) as counts:
-            dataset = await Dataset.create(rt, "letters", examples(order["examples"]))
             found = await evaluate(
                 "letter",
-                dataset,
+                examples(order["examples"]),
                 [length, right],
-                experiment="a",
+                name="a",
                 runtime=rt,
                 concurrency=order["concurrency"],
-                effects={"mail": simulated, "*": Effects.REFUSE},
+                effects={"mail": simulated, "*": "refuse"},
             )
         tell("findings", [str(one) for one in await rt.journal.ado(examine())])
-        tell("complete", found.is_complete)
+        tell("complete", all(one.scores and not one.evaluator_errors for one in found.results))
         tell("results", [summary(one) for one in found.results])
         tell("runs", len(await rt.runs(limit=10_000, output=False)))
     tell("points", dict(counts))
 
 
 def summary(result: Any) -> list[Any]:
-    scores = {name: [one.value, one.comment] for name, one in sorted(result.scores.items())}
-    return [result.example.id, result.state, result.output, result.error, scores]
+    scores = [*sorted(result.scores.items()), *sorted(result.comments.items())]
+    return [result.example, result.state, result.output, result.error, scores]

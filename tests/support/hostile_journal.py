@@ -25,7 +25,6 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import interrupt
 
 import perdure
-from perdure.evals import Dataset, Example
 from perdure.langmem import ReflectionExecutor
 from perdure.operations.workers import WorkerRow, announce
 from perdure.times import milliseconds
@@ -259,13 +258,6 @@ class Seed:
             await rt.signal(f"{self.thread}{kind}", self.name("other signal"), value)
         name, metadata = f"{self.name('schedule')} {self.number}", self.pair("schedule")
         await rt.schedule(name, self.graph, cron="0 9 * * 1", input={}, metadata=metadata)
-        examples = [Example(self.pair("example"), id="one")]
-        dataset = await Dataset.create(rt, f"{self.name('dataset')} {self.number}", examples)
-        settings = {"target": self.graph, "evaluators": [], "repetitions": 1, "effects": {}}
-        settings["metadata"] = self.pair("experiment metadata")
-        experiment = f"{self.name('experiment')} {self.number}"
-        begin = rt.services.datasets.begin(experiment, dataset.name, 1, settings)
-        await rt.journal.arun(begin)
         token = f"{self.name('token')} {self.number}"
         await rt.journal.arun(rt.services.tokens.create(token, ["read"]))
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import perdure
-from perdure.evals import Dataset, Example
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retry
 from tests.support.agents import NOON, Log, chain
@@ -38,9 +37,6 @@ ROWS = (
     "perdure_turns",
     "perdure_scores",
     "perdure_joins",
-    "perdure_dataset_versions",
-    "perdure_examples",
-    "perdure_experiments",
 )
 """Every table but `perdure_schema`, and `perdure_fence`, which never has a row."""
 LONG = "a text that is long enough to be in a row of its own " * 3
@@ -144,11 +140,6 @@ async def afill(path: Path, keys: dict[str, bytes] | None) -> None:
             await rt.score(run.id, "good", value, comment="a comment", by="ann")
         for name, hour in (("daily", 9), ("nightly", 23)):
             await rt.schedule(name, "nap", cron=f"0 {hour} * * *", input={"value": name})
-        for name in ("letters", "replies"):
-            await Dataset.create(rt, name, [Example(name, id="a"), Example(f"{name} b", id="b")])
-            settings = {"target": name, "evaluators": [], "repetitions": 1, "effects": {}}
-            begin = rt.services.datasets.begin
-            await rt.journal.arun(begin(f"of {name}", name, 1, {**settings, "metadata": {}}))
         states = {run.thread_id: str(run.state) for run in await rt.runs()}
         assert states == {
             **dict.fromkeys(("ada", "abe", "dan"), "done"),

@@ -89,11 +89,6 @@ async def _effects(rt: perdure.Runtime) -> list[EffectRecord]:
     return [one for run in runs for one in await rt.effects(run.id)]
 
 
-async def experiments(rt: perdure.Runtime) -> Iterable[str]:
-    names = [one.name for one in await rt.journal.arun(rt.services.datasets.experiments(None, 100))]
-    return [asked("/ui/experiments/show", name=one) for one in names]
-
-
 async def prompts(rt: perdure.Runtime) -> Iterable[str]:
     return {asked("/ui/prompts/one", name=one.name) for one in await rt.prompts()}
 
@@ -188,8 +183,6 @@ FOUND: dict[str, Find] = {
     "/ui/code-changes": fixed("/ui/code-changes", "/ui/code-changes?check=yes"),
     "/ui/effects": effect_lists,
     "/ui/effects/one": effects,
-    "/ui/experiments": fixed("/ui/experiments"),
-    "/ui/experiments/show": experiments,
     "/ui/health": fixed("/ui/health"),
     "/ui/health/signs": fixed("/ui/health/signs"),
     "/ui/inbox": inboxes,

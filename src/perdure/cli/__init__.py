@@ -4,7 +4,7 @@ Exit codes:
 
     0    success
     1    the command found a problem: `doctor`, `check`, `migrate --check`, `crashtest`,
-         `d1 doctor`, or `start --wait` when the run did not end done
+         `d1 doctor`, `evaluate --at-least`, or `start --wait` when the run did not end done
     2    wrong use, or not found: an unknown id, no journal, a run in the wrong state, a module of
          yours that raised while it was imported
     130  interrupted
@@ -38,7 +38,7 @@ from perdure.cli import (
     demo,
     dev,
     effects,
-    evals,
+    evaluate,
     export,
     inbox,
     maintenance,
@@ -89,17 +89,7 @@ _add("Effects, schedules, memories", prompts.prompts, schedules.schedules, refle
 _add("Look after a journal", maintenance.prune, maintenance.erase)
 _add("Look after a journal", maintenance.doctor, maintenance.migrate)
 _add("Look after a journal", export.export, thread_import.import_)
-_add("Test an agent", check.check, crashtest.crashtest)
-
-evaluating = typer.Typer(name="evals", cls=CommandGroup, help="Datasets and experiments.")
-evaluating.command("list", cls=Command)(evals.list_)
-evaluating.command("show", cls=Command)(evals.show)
-evaluating.command("compare", cls=Command)(evals.compare)
-evaluating.command("run", cls=Command)(evals.run)
-evaluating.command("import", cls=Command)(evals.import_)
-evaluating.command("export", cls=Command)(evals.export)
-evaluating.command("from-runs", cls=Command)(evals.from_runs)
-app.add_typer(evaluating, rich_help_panel="Evaluate an agent")
+_add("Test an agent", check.check, crashtest.crashtest, evaluate.evaluate)
 
 token = typer.Typer(name="tokens", cls=CommandGroup, help="Tokens of the HTTP API.")
 token.command("create", cls=Command)(tokens.create)

@@ -59,8 +59,6 @@ LISTING_COMMANDS = {
     "schedule": "schedules",
     "reflection": "reflections",
     "prompt": "prompts",
-    "dataset": "evals list",
-    "experiment": "evals list",
 }
 NARROWEST_COLUMN = 8
 """Width that a column of a table keeps when it shrinks."""

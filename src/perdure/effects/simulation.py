@@ -25,7 +25,6 @@ from perdure.effects.spec import ONCE
 from perdure.errors import UNREADABLE, BadArgument, EffectRefused, NotInRun
 from perdure.operations import effects
 from perdure.segments.evaluation_policy import (
-    ANY,
     FUNCTION,
     REAL,
     RECORDED,
@@ -36,16 +35,15 @@ from perdure.segments.segment import Segment, driven, is_evaluating
 from perdure.types import EffectState
 
 _FUNCTIONS: dict[str, list[Mapping[str, Callable[..., Any]]]] = {}
-"""By experiment, the functions that simulate effects, for each evaluation in this process."""
-
-
+"""By evaluation, the functions that simulate effects, for each evaluation in this process."""
 _HARMLESS: ContextVar[str] = ContextVar("perdure_harmless_tool", default="")
+_JUDGING: ContextVar[bool] = ContextVar("perdure_judging", default=False)
 
 
 @contextlib.contextmanager
 def harmless_tool(name: str) -> Iterator[None]:
     """Set while a tool runs that only reads, or whose function is an effect itself. The tools that
-    it calls may be others. `ANY`: while an evaluator runs, whose tools are its own."""
+    it calls may be others."""
     token = _HARMLESS.set(name)
     try:
         yield
@@ -57,7 +55,7 @@ def check_tool(segment: Segment, name: str, *, reads: bool) -> None:
     """Refuse a tool call that is not an effect, in an evaluation: nothing else would keep it in the
     process."""
     policy = segment.evaluation
-    if policy is None or _HARMLESS.get() in (name, ANY):
+    if policy is None or _HARMLESS.get() == name:
         return
     if policy.rule(f"tool {name}", reads=reads)[0] != REAL:
         why = (
@@ -77,7 +75,7 @@ def refuse(segment: Segment, name: str, why: str) -> NoReturn:
 
 @contextlib.contextmanager
 def simulating(experiment: str, functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """While this process has the functions that simulate the effects of an experiment."""
+    """While this process has the functions that simulate the effects of an evaluation."""
     known = _FUNCTIONS.setdefault(experiment, [])
     known.append(functions)
     try:
@@ -86,6 +84,16 @@ def simulating(experiment: str, functions: Mapping[str, Callable[..., Any]]) -> 
         del known[next(n for n, one in enumerate(known) if one is functions)]
         if not known:
             del _FUNCTIONS[experiment]
+
+
+@contextlib.contextmanager
+def judging() -> Iterator[None]:
+    """While an evaluator is asked: it calls no effect, and changes no run."""
+    token = _JUDGING.set(True)
+    try:
+        yield
+    finally:
+        _JUDGING.reset(token)
 
 
 def substitute(record: CallRecord, caller: Caller, policy: EvaluationPolicy) -> Caller | None:
@@ -155,6 +163,8 @@ def check_unseen(name: str, *, reads: bool) -> None:
             )
             refuse(segment, name, why)
     elif current() is None and (_FUNCTIONS or is_evaluating()):
+        if _JUDGING.get():
+            raise NotInRun(f"The effect {name!r} was not called: an evaluator must not call one.")
         raise NotInRun(
             f"The effect {name!r} was not called: this process evaluates, and the call comes from "
             "outside a run, perhaps from a thread that a node started. Start the thread with "
@@ -165,6 +175,8 @@ def check_unseen(name: str, *, reads: bool) -> None:
 def refuse_in_evaluation(name: str) -> None:
     """Refuse what reaches other runs without being an effect, such as the stream of a bound graph:
     their effects would not be simulated."""
+    if _JUDGING.get():
+        raise NotInRun(f"{name!r} was not called: an evaluator must not change a run.")
     if (segment := _evaluated_segment()) is not None:
         refuse(segment, name, "it reaches another run, and its own is part of an evaluation")
 

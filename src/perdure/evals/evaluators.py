@@ -62,11 +62,6 @@ class Evaluator:
     name: str
     function: Callable[..., Any]
 
-    @property
-    def effect(self) -> str:
-        """The name of the effect that a call of it is."""
-        return f"evaluator {self.name}"
-
     @classmethod
     def of(cls, function: Any) -> Evaluator:
         if not callable(function):
@@ -74,20 +69,19 @@ class Evaluator:
         _arguments(function, dict.fromkeys(BY_NAME))
         return cls(check_name("name", name_of(function)), function)
 
-    async def judge(self, run: Run, example: Example) -> list[Any]:
-        """The scores that it gives, and its error after the last attempt, as they are stored."""
+    async def judge(self, run: Run, example: Example) -> tuple[list[Verdict], str | None]:
+        """The scores that it gives, and its error after the last attempt."""
         attempt = 0
         while True:
             attempt += 1
             try:
-                verdicts = await self._call(run, example)
-                return [[list(one) for one in verdicts], None]
+                return await self._call(run, example), None
             except (Exception, asyncio.CancelledError) as error:
                 task = asyncio.current_task()
                 if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
                     raise  # it is we who are cancelled, not something that the evaluator called
                 if isinstance(error, BadArgument) or RETRY.is_over(attempt, error):
-                    return [[], _storable(f"{type(error).__name__}: {error}"[:2000])]
+                    return [], f"{type(error).__name__}: {error}"[:2000]
             await asyncio.sleep(RETRY.pause(attempt).total_seconds())
 
     async def _call(self, run: Run, example: Example) -> list[Verdict]:
@@ -115,7 +109,7 @@ class Evaluator:
 
 
 def evaluators_of(functions: Sequence[Any]) -> list[Evaluator]:
-    """The evaluators of an experiment. Raises `BadArgument` if two have the same name."""
+    """The evaluators of an evaluation. Raises `BadArgument` if two have the same name."""
     if callable(functions):
         raise BadArgument(f"evaluators must be a list of functions, not {functions!r}.")
     found = [Evaluator.of(function) for function in functions]

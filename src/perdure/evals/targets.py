@@ -1,5 +1,5 @@
 """The target of an evaluation, as a graph with a name of its own. So its runs are distinct from
-real ones, and only a process that evaluates the experiment drives them."""
+real ones, and only a process that evaluates drives them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ from perdure.types import Retry
 
 TARGETS = "evals:"
 """The name of a target's graph begins with it."""
-JUDGES = "evals::judge"
-"""The name of the graph that judges."""
 DEATHS = 25
 """Workers in a row that may die with a run: more than usual, since a person restarts each."""
 
 
 def target_name(target: Any) -> str:
-    """The name of a target, which its experiments store."""
+    """The name of a target."""
     if isinstance(target, str):
         return check_text("target", target)
     if isinstance(target, StateGraph):
@@ -40,9 +38,9 @@ def target_name(target: Any) -> str:
     return "function" if name == "<lambda>" else str(name)
 
 
-def graph_of(target: Any, name: str, experiment: str, runtime: Runtime) -> Graph:
+def graph_of(target: Any, name: str, evaluation: str, runtime: Runtime) -> Graph:
     """The graph that the runs of the target are runs of: registered under another name, with the
-    experiment as its version."""
+    evaluation as its version."""
     if isinstance(target, BoundGraph) and target.name in runtime.graphs:
         target = target.name
     if isinstance(target, str):
@@ -52,7 +50,7 @@ def graph_of(target: Any, name: str, experiment: str, runtime: Runtime) -> Graph
         return replace(
             registered,
             name=TARGETS + name,
-            version=experiment,
+            version=evaluation,
             deaths=max(DEATHS, registered.deaths),
             hold=False,
             _with_old_names={},
@@ -61,13 +59,8 @@ def graph_of(target: Any, name: str, experiment: str, runtime: Runtime) -> Graph
         target = target.unbound
     if not isinstance(target, (StateGraph, Pregel)):
         target = as_graph(target)
-    return make_graph(target, TARGETS + name, experiment, runtime)
-
-
-def make_graph(graph: Any, name: str, experiment: str, runtime: Runtime) -> Graph:
-    """A graph with the experiment as its version."""
-    name, pregel = bind(graph, runtime.saver, name)
-    return Graph(name, experiment, pregel, timedelta(hours=1), Retry(), DEATHS, False)
+    name, pregel = bind(target, runtime.saver, TARGETS + name)
+    return Graph(name, evaluation, pregel, timedelta(hours=1), Retry(), DEATHS, False)
 
 
 def as_graph(function: Callable[[Any], Any]) -> Any:

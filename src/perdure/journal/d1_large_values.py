@@ -54,9 +54,6 @@ BLOBS = {
     "perdure_stream": ("body",),
     "perdure_assistant_versions": ("body",),
     "perdure_threads": ("body",),
-    "perdure_dataset_versions": ("body",),
-    "perdure_examples": ("body",),
-    "perdure_experiments": ("body",),
     "perdure_server_secret": ("body",),
 }
 """Every column that can hold one."""

@@ -150,18 +150,6 @@ def of_prompt(name: str, version: str) -> Place:
     return Place(f"version {version} of prompt {name!r}", ())
 
 
-def of_dataset_version(dataset: str, version: int, change: int, at: int) -> Place:
-    return Place(f"version {version} of dataset {dataset!r}", (change, at))
-
-
-def of_example(dataset: str, change: int, n: int, id: str) -> Place:
-    return Place(f"example {id!r} of dataset {dataset!r}", (change, n))
-
-
-def of_experiment(name: str, dataset: str, version: int, created_at: int) -> Place:
-    return Place(f"experiment {name!r}", (dataset, version, created_at))
-
-
 def of_assistant_version(
     assistant_id: str, version: int, graph: str, name: str, created_at: int
 ) -> Place:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from perdure.journal.clock import Clock
 from perdure.service.assistants import AssistantService
-from perdure.service.datasets import DatasetService
 from perdure.service.effects import EffectService
-from perdure.service.experiments import ExperimentService
 from perdure.service.inbox import InboxService
 from perdure.service.local_engine import LocalEngine
 from perdure.service.prompts import PromptService
@@ -40,8 +38,6 @@ class Services:
         self.schedules = ScheduleService(serializer, clock)
         self.reflections = ReflectionService(serializer, clock)
         self.tokens = TokenService(clock)
-        self.datasets = DatasetService(serializer, clock)
-        self.experiments = ExperimentService(serializer, self.datasets, self.runs)
         self.assistants = AssistantService(serializer, clock, lambda: engine.graph_names)
         self.threads = ThreadService(serializer, clock)
         self.workers = WorkerService(engine, clock)

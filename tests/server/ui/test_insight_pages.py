@@ -1,4 +1,4 @@
-"""Scores, prompts, and experiments in the browser, with their plots."""
+"""Scores and prompts in the browser, with their plots."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ import pytest
 from langgraph_sdk import Auth
 
 import perdure
-from perdure.evals import Dataset, evaluate
 from perdure.runtime import Runtime
-from perdure.types import Example
 from tests.support.agent_server import served
 from tests.support.agents import Log, chain
 from tests.support.html_judge import faults
 from tests.support.ui import Person, ui_account, ui_server
 from tests.support.xss import PAYLOADS, as_name
-
-NASTY = "<img src=x onerror=window.__xss=1>"
 
 
 def write(state: Log) -> Any:
@@ -106,55 +102,12 @@ def test_hostile_prompts_are_text(rt: Runtime, person: Person) -> None:
     assert faults(person.get("/prompts/one?name=writer").html) == []
 
 
-# -- experiments
-
-
-def evaluated(rt: Runtime, name: str, *, right: bool) -> None:
-    async def make() -> None:
-        questions = [Example({"q": f"{n} {NASTY}"}, expected=f"{n}") for n in range(3)]
-        dataset = await Dataset.create(rt, "questions", questions)
-
-        def target(input: Any) -> Any:
-            return input["q"].partition(" ")[0] if right else NASTY
-
-        def correct(outputs: Any, reference_outputs: Any) -> bool:
-            return bool(outputs == reference_outputs)
-
-        await evaluate(target, dataset, [correct], runtime=rt, experiment=name)
-
-    rt.blocking.run(make())
-
-
-def test_without_experiments_the_page_says_how_to_make_one(person: Person) -> None:
-    assert "No experiments yet." in person.get("/experiments").text
-
-
-def test_experiments_are_shown_and_compared_with_links_to_their_runs(
-    rt: Runtime, person: Person
-) -> None:
-    evaluated(rt, "a", right=False)
-    evaluated(rt, "b", right=True)
-    listed = person.get("/experiments")
-    assert "questions" in listed.text
-    one = person.get("/experiments/show?name=b")
-    assert "100 % (44–100 %" in one.text
-    assert "/ui/runs/" in one.html
-    both = listed.submit("/experiments/show", name=["b", "a"])
-    assert "a and b" in both.text  # the oldest is what the other one is compared with
-    assert "correct 0 → 1" in both.text
-    for page in (listed, one, both):
-        assert faults(page.html) == []
-    assert person.get("/experiments/show?name=none").status == 404
-    assert person.get("/experiments/show").status == 422
-    assert person.get("/experiments?dataset=none").status == 200
-
-
 # -- who may look
 
 
 def test_an_approver_may_look_at_all_of_them(rt: Runtime) -> None:
     with ui_account(rt, "answer", worker=False) as ana:
-        for path in ("/scores", "/prompts", "/experiments"):
+        for path in ("/scores", "/prompts"):
             assert ana.get(path).status == 200
 
 
@@ -173,7 +126,7 @@ def owners(*permissions: str) -> Auth:
     return auth
 
 
-EVERYTHING = ("/prompts", "/experiments", "/health", "/schedules", "/code-changes")
+EVERYTHING = ("/prompts", "/health", "/schedules", "/code-changes")
 
 
 def test_where_threads_are_hidden_what_sums_up_all_of_them_is_for_operators(rt: Runtime) -> None:

@@ -17,7 +17,7 @@ kept          a cache of expensive sums, shared by all viewers
 lists         positions in lists, filters without an index, who may see every thread
 
 schedules     effects     outbox     reflections     health     code_changes
-workers       scores      prompts    experiments
+workers       scores      prompts
 inbox         everything that needs a person; inbox_filter, inbox_pages, inbox_items, inbox_live
 questions     one question; question_access, question_people, answered; several: many at once
 runs          the list of runs; run_filters, run_rows: its filters and rows; bulk: many at once

@@ -64,7 +64,6 @@ NAVIGATION: tuple[tuple[str, tuple[Section, ...]], ...] = (
         (
             Section("prompts", "Prompts", "/prompts"),
             Section("scores", "Scores", "/scores"),
-            Section("experiments", "Experiments", "/experiments"),
         ),
     ),
 )

@@ -33,7 +33,6 @@ Renderers for the browser are here too, so that all pages look alike.
     question_form    a filled-in form as a value of that schema; typed_values, field_texts
     schema_summary   a JSON Schema in one line, and an answer that fits it
     event_fields     the fields of an event that are not content, for logs
-    experiments      experiments beside each other; experiment_tables, experiment_page render them
     prompt_page      the page of prompt versions
     json_text        any value as JSON
     value_text       inputs and outputs of agents as people read them

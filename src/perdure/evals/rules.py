@@ -2,39 +2,36 @@
 
 The rules are in the setup of each run, so every worker that drives it obeys them
 (`segments/evaluation_policy.py`, `effects/simulation.py`). Only functions are not in the journal:
-they are known in the processes that evaluate, by experiment. A worker without them refuses.
+they are known in the processes that evaluate, by the name of the evaluation. A worker without them
+refuses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from typing import Any
 
 from perdure.errors import BadArgument
-from perdure.segments.evaluation_policy import ANY, FUNCTION, MODES, REAL, VALUE, Rules
+from perdure.segments.evaluation_policy import (
+    ANY,
+    FUNCTION,
+    MODES,
+    REAL,
+    RECORDED,
+    REFUSE,
+    VALUE,
+    Rules,
+)
 from perdure.service.validation import check_name
 from perdure.types import Example
-
-
-class Effects(StrEnum):
-    """What happens to an effect for which the evaluation has no value or function."""
-
-    REFUSE = "refuse"
-    """Not called: the run fails with `EffectRefused`."""
-    RECORDED = "recorded"
-    """The outcome of the call with the same arguments in the run that the example was made from;
-    refused if there is none."""
-    REAL = "real"
-    """Called. For effects that do no harm."""
 
 
 def rules_of(effects: Any) -> tuple[Rules, dict[str, Callable[..., Any]]]:
     """The rules that `effects=` means, by the name of the effect, and the functions among them."""
     if isinstance(effects, str):
-        if effects not in (Effects.REFUSE, Effects.RECORDED):
+        if effects not in (REFUSE, RECORDED):
             raise BadArgument(f"effects={effects!r}: use 'refuse', 'recorded' or a dict.")
-        return ({} if effects == Effects.REFUSE else {ANY: [effects]}), {}
+        return ({} if effects == REFUSE else {ANY: [effects]}), {}
     if not isinstance(effects, Mapping):
         raise BadArgument(f"effects={effects!r}: use 'refuse', 'recorded' or a dict.")
     rules: dict[str, list[Any]] = {}
