@@ -25,7 +25,7 @@ DOCTOR = {name: "doctor looks at everything" for name in STATEMENTS if name.star
 SCANS = DOCTOR | {
     "list_all": "a list of all threads' checkpoints, in an order without an index",
     "threads": "a list of all threads",
-    "threads_of_run": "a saver's delete_for_runs, which is rare: an index would be written by every step",
+    "threads_of_run": "a saver's delete_for_runs: every step would write its index",
     "tokens": "a list of all tokens; there are few",
     "rows_of_thread": "effects with a business key, whose runs may be pruned, have no other index",
     "erase_effects": "as rows_of_thread",

@@ -110,8 +110,8 @@ def _short(value: Any) -> str:
 
 
 def dump_rows(url: str) -> str:
-    """The rows of a PostgreSQL journal, and of the table its runs wrote to, as statements. The tables
-    stand before them in the file, as the migrations of that version made them."""
+    """The rows of a PostgreSQL journal, and of the table its runs wrote to, as statements. In the
+    file, the tables stand before them, as the migrations of that version made them."""
     tables = """SELECT table_name FROM information_schema.tables
                 WHERE table_name LIKE 'perdure\\_%' AND table_name <> 'perdure_schema' ORDER BY 1"""
     lines = ["CREATE TABLE IF NOT EXISTS seats (seat TEXT PRIMARY KEY);"]
@@ -129,7 +129,7 @@ def dump_rows(url: str) -> str:
 
 
 def load_rows(url: str) -> None:
-    """Fill an empty PostgreSQL database with the tables and rows of the old journal. Opening it brings
-    it up to date."""
+    """Fill an empty PostgreSQL database with the tables and rows of the old journal. Opening it
+    brings it up to date."""
     with psycopg.connect(url) as connection:
         connection.execute(FILES["postgres"].read_bytes())
