@@ -26,6 +26,7 @@ WITHOUT_LANGGRAPH = (
     "operations",
     "segments",
     "service",
+    "views",
 )
 
 

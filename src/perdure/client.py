@@ -77,7 +77,7 @@ from perdure.types import (
 )
 
 if TYPE_CHECKING:  # imported on first use
-    from perdure.service.views.attention import InboxItem
+    from perdure.views.attention import InboxItem
 
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
 WITHOUT_BY = Record(without=("by",))
@@ -784,7 +784,7 @@ class Client(ContextManaged):
             thread_id: Only this thread. By default all threads.
             limit: Maximum number of items of each kind, 100 by default.
         """
-        from perdure.service.views import attention
+        from perdure.views import attention
 
         return attention.inbox(
             await self.waits(kind=Kind.HUMAN, thread_id=thread_id, limit=limit),

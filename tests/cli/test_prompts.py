@@ -10,9 +10,9 @@ import pytest
 import perdure
 from perdure.runtime import Runtime
 from perdure.service.prompts import compare
-from perdure.service.views.intervals import Sample, difference, estimate
 from perdure.testing import Clock
 from perdure.types import Prompt
+from perdure.views.intervals import Sample, difference, estimate
 from tests.support.agents import NOON, Log, chain
 from tests.support.commands import Command
 

@@ -267,7 +267,7 @@ def test_a_misspelt_graph_is_told_at_once_and_wherever_its_run_is_shown(
     rt: perdure.Runtime, command: Command, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perdure.service.runs.LATE", 0)
-    monkeypatch.setattr("perdure.service.views.attention.LATE", timedelta(0))
+    monkeypatch.setattr("perdure.views.attention.LATE", timedelta(0))
     driven(rt, "other")
     started = command("start", "othr")
     assert started.code == 0

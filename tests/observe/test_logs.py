@@ -14,8 +14,8 @@ from perdure.cli.log_output import JsonLines
 from perdure.errors import Unavailable
 from perdure.observe.logs import LOGGER, Logs
 from perdure.operations.events import SEGMENT_ENDS
-from perdure.service.views import event_fields
 from perdure.types import Event, EventKind, Retry, State
+from perdure.views import event_fields
 from tests.support.agents import Log, chain, opened
 
 SECRET = "hunter2"

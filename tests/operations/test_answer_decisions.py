@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.operations.answer_decisions import Decision, Verdict, decisions_in, edit_distance
-from perdure.service.views.page import text_diff
+from perdure.views.page import text_diff
 
 APPROVED, EDITED = Verdict.APPROVED, Verdict.EDITED
 REJECTED, RESPONDED = Verdict.REJECTED, Verdict.RESPONDED

@@ -13,8 +13,8 @@ import pytest
 from perdure.cli import main
 from perdure.operations.events import actor_data
 from perdure.serde.redaction_policy import Redaction
-from perdure.service.views.event_wording import view_event
 from perdure.types import Actor, Event, Run, State
+from perdure.views.event_wording import view_event
 from tests.support.agents import Log, chain, opened
 from tests.support.controls import ONCE, approve, fail, nap, resting, said
 

@@ -21,8 +21,8 @@ from typing_extensions import TypedDict
 import perdure
 from perdure import errors
 from perdure.runtime import Runtime
-from perdure.service.views.formatting import utc_time
 from perdure.types import Kind, Run, State
+from perdure.views.formatting import utc_time
 from tests.support.loopback import serving
 from tests.support.polling import auntil
 from tests.support.waiters import (

@@ -19,9 +19,9 @@ from perdure.errors import (
     WrongWait,
 )
 from perdure.serde.redaction_policy import Redaction
-from perdure.service.views.event_wording import view_event
 from perdure.testing import TemporaryRuntime
 from perdure.types import Actor, EventKind, Kind, Run, State, Wait
+from perdure.views.event_wording import view_event
 from tests.support.agents import Log, chain, opened
 from tests.support.controls import HOUR, ONCE, approve, echo, fail, nap, said
 from tests.support.plans import interrupted

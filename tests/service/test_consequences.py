@@ -11,9 +11,9 @@ import pytest
 import perdure
 from perdure.errors import WrongState
 from perdure.service.run_stakes import read_stakes
-from perdure.service.views.bulk_preview import preview
-from perdure.service.views.consequences import Consequence, RunAction, Stakes, consequence
 from perdure.types import Control, Retry, Run, State
+from perdure.views.bulk_preview import preview
+from perdure.views.consequences import Consequence, RunAction, Stakes, consequence
 from tests.support.effects import Cut, Times
 from tests.support.waiters import DAY, MINUTE, asking, chain, drive, healthy, sleeping
 

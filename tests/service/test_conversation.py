@@ -14,8 +14,8 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from perdure.service.views.conversation import Conversation, Turn, asked_in, conversation
-from perdure.service.views.message_parts import Speaker, message_parts
+from perdure.views.conversation import Conversation, Turn, asked_in, conversation
+from perdure.views.message_parts import Speaker, message_parts
 
 CALL = {"name": "send_email", "args": {"to": "ana"}, "id": "c1"}
 OBJECTS = [

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from perdure.service.views.event_details import Context, event_details
 from perdure.types import (
     EffectRecord,
     EffectState,
@@ -17,6 +16,7 @@ from perdure.types import (
     RunError,
     WaitRecord,
 )
+from perdure.views.event_details import Context, event_details
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from langgraph.graph import END, START, StateGraph
 
 from perdure.server.agent_api.graph_shapes import drawing
-from perdure.service.views.graph_layout import Edge, GraphLayout, GraphShape, lay_out
-from perdure.service.views.graph_picture import MOST_NODES, Progress, graph_picture, progress
 from perdure.types import Event
+from perdure.views.graph_layout import Edge, GraphLayout, GraphShape, lay_out
+from perdure.views.graph_picture import MOST_NODES, Progress, graph_picture, progress
 
 HOSTILE = '"><script>alert(1)</script>'
 SVG = "{http://www.w3.org/2000/svg}"

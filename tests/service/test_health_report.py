@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from perdure.operations.journal_counts import GraphDue, Signs
-from perdure.service.views.health_report import (
+from perdure.types import Retention, State
+from perdure.views.health_report import (
     HealthFacts,
     Sign,
     WorkerCount,
@@ -17,7 +18,6 @@ from perdure.service.views.health_report import (
     health_report,
     size_plots,
 )
-from perdure.types import Retention, State
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 QUIET = Signs([], 0, 0, 0, 0, 0, 4_200_000)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.service.views import formatting, intervals
-from perdure.service.views.intervals import Estimate
+from perdure.views import formatting, intervals
+from perdure.views.intervals import Estimate
 
 # Student's sleep data, the extra hours under two drugs, as in R's `sleep`
 ONE = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]

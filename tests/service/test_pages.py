@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from perdure.service.views import charts, intervals, page
-from perdure.service.views.charts import Row
-from perdure.service.views.markup import Html, element, join
+from perdure.views import charts, intervals, page
+from perdure.views.charts import Row
+from perdure.views.markup import Html, element, join
 
 EVIL = "<script>alert('x')</script>\"&\x00\x1b[31m"
 

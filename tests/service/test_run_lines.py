@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import perdure
-from perdure.service.views.waiting_for import RunLine, line_note
 from perdure.types import Run, State
+from perdure.views.waiting_for import RunLine, line_note
 from tests.support.effects import Cut, Times
 from tests.support.waiters import (
     DAY,

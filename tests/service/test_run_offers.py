@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from perdure.service.views.consequences import Stakes
-from perdure.service.views.run_offers import Offered, offers
 from perdure.types import Kind, Run, State, WaitRecord
+from perdure.views.consequences import Stakes
+from perdure.views.run_offers import Offered, offers
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 GRACE = timedelta(seconds=10)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter
 
 from perdure.operations.answer_schema import SchemaCheck, as_json
-from perdure.service.views import form_fields
-from perdure.service.views.form_fields import LEFT_OUT, Widget
-from perdure.service.views.question_form import fill
-from perdure.service.views.schema_form import make_form
-from perdure.service.views.schema_parts import schema_of
+from perdure.views import form_fields
+from perdure.views.form_fields import LEFT_OUT, Widget
+from perdure.views.question_form import fill
+from perdure.views.schema_form import make_form
+from perdure.views.schema_parts import schema_of
 from tests.support.forms import posted
 
 

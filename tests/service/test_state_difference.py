@@ -6,8 +6,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage
 
-from perdure.service.views.message_parts import Speaker
-from perdure.service.views.state_difference import (
+from perdure.views.message_parts import Speaker
+from perdure.views.state_difference import (
     LONGEST,
     MOST_MESSAGES,
     ChangeKind,

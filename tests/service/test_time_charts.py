@@ -6,10 +6,10 @@ import re
 from datetime import UTC, date, datetime, timedelta
 from xml.etree import ElementTree
 
-from perdure.service.views.formatting import data_size
-from perdure.service.views.score_summary import score_plots, summarise
-from perdure.service.views.time_charts import bars, curve
 from perdure.types import Score, ScoreKind
+from perdure.views.formatting import data_size
+from perdure.views.score_summary import score_plots, summarise
+from perdure.views.time_charts import bars, curve
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 

@@ -11,20 +11,20 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from perdure.service.views.event_wording import WORDING
-from perdure.service.views.timeline import Period, PeriodKind, timeline
-from perdure.service.views.timeline_drawing import Links
-from perdure.service.views.timeline_layout import LIMIT, Layout, lay_out
-from perdure.service.views.timeline_marks import Look, Mark, MarkKind
-from perdure.service.views.timeline_parts import (
+from perdure.types import EffectRecord, EffectState, Event
+from perdure.views.event_wording import WORDING
+from perdure.views.timeline import Period, PeriodKind, timeline
+from perdure.views.timeline_drawing import Links
+from perdure.views.timeline_layout import LIMIT, Layout, lay_out
+from perdure.views.timeline_marks import Look, Mark, MarkKind
+from perdure.views.timeline_parts import (
     MOST_MARKS,
     MOST_STRETCHES,
     TimelineParts,
     Zoom,
     timeline_parts,
 )
-from perdure.service.views.timeline_picture import timeline_picture
-from perdure.types import EffectRecord, EffectState, Event
+from perdure.views.timeline_picture import timeline_picture
 
 START = datetime(2030, 1, 1, 12, tzinfo=UTC)
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>\x00\u202e'

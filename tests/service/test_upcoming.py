@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from perdure.operations.schedules import ScheduleRow
-from perdure.service.views.upcoming import Upcoming, cron_words, upcoming
 from perdure.times import milliseconds
+from perdure.views.upcoming import Upcoming, cron_words, upcoming
 
 ROME, NEW_YORK = ZoneInfo("Europe/Rome"), ZoneInfo("America/New_York")
 

@@ -11,11 +11,6 @@ import pytest
 import perdure
 from perdure.operations.error_text import describe_error
 from perdure.service.runs import UnknownGraphName
-from perdure.service.views.attention import blockers, inbox
-from perdure.service.views.event_wording import WORDING, NextStep, Tone, Verb, view_event
-from perdure.service.views.formatting import age, call_arguments, count, duration
-from perdure.service.views.run_tree import Children, Descendant, run_tree, tree_lines
-from perdure.service.views.timeline import Period, PeriodKind, timeline, totals
 from perdure.types import (
     EffectRecord,
     EffectState,
@@ -27,6 +22,11 @@ from perdure.types import (
     State,
     WaitRecord,
 )
+from perdure.views.attention import blockers, inbox
+from perdure.views.event_wording import WORDING, NextStep, Tone, Verb, view_event
+from perdure.views.formatting import age, call_arguments, count, duration
+from perdure.views.run_tree import Children, Descendant, run_tree, tree_lines
+from perdure.views.timeline import Period, PeriodKind, timeline, totals
 
 START = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

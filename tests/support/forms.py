@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perdure.service.views.answer_form import AnswerForm
-from perdure.service.views.form_fields import Field, Widget
+from perdure.views.answer_form import AnswerForm
+from perdure.views.form_fields import Field, Widget
 
 
 def posted(form: Field, **changes: str | list[str]) -> dict[str, list[str]]:

@@ -18,7 +18,7 @@ and listings answer at once. Only commands that drive graphs load LangGraph.
     parsing         values of arguments; output prints, and has commands to paste
     run_lookup      runs by the beginning of their ids, with everything that belongs to them
 
-What commands show is worded in `perdure.service.views`.
+What commands show is worded in `perdure.views`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from perdure.cli.command_group import Command, CommandGroup
 from perdure.cli.log_output import guard_stderr
 from perdure.errors import Error
 from perdure.serde.redaction import hide_in_url
-from perdure.service.views.terminal_text import printable
+from perdure.views.terminal_text import printable
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a problem was found; 2 wrong use, or not found; 130 interrupted."

@@ -13,12 +13,12 @@ from perdure.cli.options import Json, Place, RuntimeAt
 from perdure.cli.output import paint, paint_state, print_json
 from perdure.cli.target import one_place, runtime_at
 from perdure.errors import BadArgument
-from perdure.service.views.formatting import graph_title
-from perdure.service.views.terminal_text import printable
+from perdure.views.formatting import graph_title
+from perdure.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.engine.graph_check import MissingGraph
-    from perdure.service.views.code_changes import HeldGroup, Unregistered
+    from perdure.views.code_changes import HeldGroup, Unregistered
 
 SHOWN = 5
 """Runs that are listed for each reason; --json has all."""
@@ -45,7 +45,7 @@ def check(
     refused, because opening it would migrate it.
     """
     from perdure.journal.migrate import migrations
-    from perdure.service.views.code_changes import code_changes
+    from perdure.views.code_changes import code_changes
 
     rt = runtime_at(one_place(place, at))
     found, newest = rt.schema_version(), max(migrations())

@@ -26,7 +26,7 @@ from perdure.journal.d1_large_values import CHUNK
 from perdure.journal.d1_transports import PROTOCOL, D1Error
 from perdure.journal.migrate import migrations
 from perdure.journal.operation import Ambiguous, Refused
-from perdure.service.views.formatting import age
+from perdure.views.formatting import age
 
 DEADLINE = 10.0
 ROUND_TRIPS = 10

@@ -21,8 +21,8 @@ from perdure.cli.output import (
 from perdure.cli.parsing import parse_json
 from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
-from perdure.service.views.formatting import call_arguments, count, utc_time
-from perdure.service.views.terminal_text import printable
+from perdure.views.formatting import call_arguments, count, utc_time
+from perdure.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -70,7 +70,7 @@ def effects(
 
 
 def _print(record: EffectRecord, at: str | None) -> None:
-    from perdure.service.views.event_wording import NextStep, Verb
+    from perdure.views.event_wording import NextStep, Verb
 
     shown = one_line(call_arguments(record.name, record.arguments))
     call = printable(f"{record.key}  {record.name}")
@@ -140,8 +140,8 @@ def _print_retry(client: Client, key: str, at: str | None) -> None:
     """Print how the run of an effect goes on, if it does not by itself: it has failed."""
     from perdure.errors import NotFound
     from perdure.operations import effects
-    from perdure.service.views.event_wording import NextStep, Verb
     from perdure.types import State
+    from perdure.views.event_wording import NextStep, Verb
 
     row = client.journal.do(effects.find(key))
     try:

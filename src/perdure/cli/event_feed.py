@@ -12,11 +12,11 @@ from perdure.client import Client
 from perdure.errors import Error
 from perdure.journal import Poll
 from perdure.service import event_feed
-from perdure.service.views.attention import answer_action
-from perdure.service.views.event_wording import EventView, Verb, view_event
-from perdure.service.views.formatting import duration
-from perdure.service.views.terminal_text import printable
 from perdure.types import Event, EventKind, Run
+from perdure.views.attention import answer_action
+from perdure.views.event_wording import EventView, Verb, view_event
+from perdure.views.formatting import duration
+from perdure.views.terminal_text import printable
 
 INTERVAL = 0.25
 """Seconds between two looks, if the database is not to be asked less often."""

@@ -18,12 +18,12 @@ from perdure.cli.output import (
 from perdure.cli.parsing import parse_json
 from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
-from perdure.service.views.formatting import count
-from perdure.service.views.json_text import json_default
-from perdure.service.views.terminal_text import printable
+from perdure.views.formatting import count
+from perdure.views.json_text import json_default
+from perdure.views.terminal_text import printable
 
 if TYPE_CHECKING:
-    from perdure.service.views.attention import InboxItem
+    from perdure.views.attention import InboxItem
 
 TEXT_HINT = " For an answer in plain text: --text TEXT."
 MOST_LINES = 12
@@ -50,7 +50,7 @@ def inbox(
     of the `Wait`, `EffectRecord` or `Run`.
     """
     from perdure.service.validation import check_limit
-    from perdure.service.views import attention
+    from perdure.views import attention
 
     check_limit(limit)
     at = one_place(place, at)

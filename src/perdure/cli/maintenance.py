@@ -10,8 +10,8 @@ from perdure.cli.options import At, Place, Yes
 from perdure.cli.output import confirm_or_abort, print_json
 from perdure.cli.parsing import parse_duration
 from perdure.cli.target import client_at, one_place
-from perdure.service.views.formatting import count
-from perdure.service.views.terminal_text import printable, printable_lines
+from perdure.views.formatting import count
+from perdure.views.terminal_text import printable, printable_lines
 
 
 def prune(

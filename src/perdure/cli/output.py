@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import BadArgument, Error, NotFound, Unavailable
 from perdure.serde.redaction import hide_in_url
-from perdure.service.views.json_text import json_default, json_text
-from perdure.service.views.terminal_text import printable, printable_lines
+from perdure.views.json_text import json_default, json_text
+from perdure.views.terminal_text import printable, printable_lines
 
 if TYPE_CHECKING:
-    from perdure.service.views.event_wording import NextStep
+    from perdure.views.event_wording import NextStep
 
 STYLES = {
     "bold": "1",

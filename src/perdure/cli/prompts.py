@@ -10,8 +10,8 @@ from perdure.cli.options import At, Json
 from perdure.cli.output import format_table, one_line, paint, print_json
 from perdure.cli.target import client_at
 from perdure.errors import BadArgument, NotFound
-from perdure.service.views.formatting import count, difference, estimate, utc_time
-from perdure.service.views.terminal_text import printable
+from perdure.views.formatting import count, difference, estimate, utc_time
+from perdure.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.service.prompts import OutcomeChange
@@ -87,7 +87,7 @@ def _write_page(
     path: str, found: list[PromptRecord], pair: tuple[PromptRecord, PromptRecord] | None
 ) -> None:
     from perdure.cli.output_file import output_file
-    from perdure.service.views.prompt_page import prompt_page
+    from perdure.views.prompt_page import prompt_page
 
     if not found:
         raise BadArgument("There is no prompt to write a page about.")
@@ -120,7 +120,7 @@ def _print_comparison(
 ) -> None:
     import difflib
 
-    from perdure.service.views.prompt_page import verdict
+    from perdure.views.prompt_page import verdict
 
     before, after = pair
     old, new = ([printable(line) for line in one.text.splitlines()] for one in pair)

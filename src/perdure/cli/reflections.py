@@ -11,8 +11,8 @@ from perdure.cli.options import At, Json, Limit, Place, actor
 from perdure.cli.output import at_option, one_line, paint_state, print_json
 from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
-from perdure.service.views.formatting import count, utc_time
-from perdure.service.views.terminal_text import printable
+from perdure.views.formatting import count, utc_time
+from perdure.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.service.reflections import Pending

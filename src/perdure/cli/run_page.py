@@ -17,10 +17,11 @@ from perdure.cli.output import (
     value_lines,
 )
 from perdure.service.run_report import MOST_BELOW, MOST_LEVELS, RunReport
-from perdure.service.views import run_facts
-from perdure.service.views.attention import Blocker, blockers
-from perdure.service.views.event_wording import view_event
-from perdure.service.views.formatting import (
+from perdure.types import Event, EventKind, Kind, Run, Score, State
+from perdure.views import run_facts
+from perdure.views.attention import Blocker, blockers
+from perdure.views.event_wording import view_event
+from perdure.views.formatting import (
     age,
     call_arguments,
     count,
@@ -28,12 +29,11 @@ from perdure.service.views.formatting import (
     graph_title,
     utc_time,
 )
-from perdure.service.views.run_life import Timeline
-from perdure.service.views.run_tree import tree_lines
-from perdure.service.views.terminal_text import printable
-from perdure.service.views.timeline import Period, PeriodKind
-from perdure.service.views.waiting_for import RunLine, line_note
-from perdure.types import Event, EventKind, Kind, Run, Score, State
+from perdure.views.run_life import Timeline
+from perdure.views.run_tree import tree_lines
+from perdure.views.terminal_text import printable
+from perdure.views.timeline import Period, PeriodKind
+from perdure.views.waiting_for import RunLine, line_note
 
 LONGEST_BAR = 40
 ENDS = (800, 1200)

@@ -24,8 +24,8 @@ from perdure.cli.options import (
 from perdure.cli.parsing import parse_pairs, parse_past
 from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
-from perdure.service.views.formatting import age, graph_title
-from perdure.service.views.terminal_text import printable
+from perdure.views.formatting import age, graph_title
+from perdure.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -152,7 +152,7 @@ def parse_filters(
 
 def _table(client: Client, found: list[Run]) -> str:
     from perdure.cli.run_lookup import unknown_graphs
-    from perdure.service.views.waiting_for import line_note
+    from perdure.views.waiting_for import line_note
 
     now, unknown = datetime.now(UTC), unknown_graphs(client, found)
     lines = client.journal.run(client.services.run_lines.of(found))

@@ -12,7 +12,7 @@ from perdure.cli.output import command_for, print_json
 from perdure.cli.parsing import parse_delay, parse_json, parse_pairs
 from perdure.cli.target import check_graph, client_at, project_of
 from perdure.errors import BadArgument
-from perdure.service.views.terminal_text import printable
+from perdure.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -134,7 +134,7 @@ def _why_late(client: Client, run: Run) -> str:
     from datetime import UTC, datetime
 
     from perdure.cli.run_lookup import unknown_graphs
-    from perdure.service.views.attention import LATE, blockers
+    from perdure.views.attention import LATE, blockers
 
     now = datetime.now(UTC)
     if run.due_at is None or now - run.due_at < LATE:
@@ -149,7 +149,7 @@ def _parse(option: str, text: str | None) -> Any:
 
 def _warn_of_unknown(client: Client, run: Run) -> None:
     """Warn if the run would wait for a graph that no worker has: its name may be misspelt."""
-    from perdure.service.views.attention import no_worker
+    from perdure.views.attention import no_worker
 
     unknown = client.journal.run(client.services.runs.unknown_graph(run.graph, run.version))
     if unknown is not None:
@@ -159,8 +159,8 @@ def _warn_of_unknown(client: Client, run: Run) -> None:
 def _follow(client: Client, run_id: str, at: str | None) -> Run:
     """Print the events of a run to stderr until it has ended or is held."""
     from perdure.journal import Poll
-    from perdure.service.views.event_wording import view_event
     from perdure.types import State
+    from perdure.views.event_wording import view_event
 
     last, seen, is_told, poll = None, 0, False, Poll(POLL_INTERVAL)
     while True:

@@ -37,8 +37,8 @@ from perdure.operations.runs import RunRow
 from perdure.operations.schedules import ScheduleRow
 from perdure.segments.segment import LoopPulse, driving
 from perdure.service.failures import WORKER, Failures
-from perdure.service.views.event_wording import by_words
 from perdure.types import Counts, DrivenBy
+from perdure.views.event_wording import by_words
 
 log = logging.getLogger("perdure")
 T = TypeVar("T")

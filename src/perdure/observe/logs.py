@@ -1,6 +1,6 @@
 """`Logs`: one structured line for each event, without content.
 
-What a line may say of an event is decided in `service/views/event_fields.py`. The segment, graph
+What a line may say of an event is decided in `views/event_fields.py`. The segment, graph
 and worker of an event are remembered from its claim, which this process stored: nothing is read. A
 process that only answers or signals has not claimed the run, and its lines lack those three.
 """
@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perdure.operations.events import SEGMENT_ENDS
-from perdure.service.views.event_fields import safe_fields
-from perdure.service.views.terminal_text import printable_json
 from perdure.types import EventKind
+from perdure.views.event_fields import safe_fields
+from perdure.views.terminal_text import printable_json
 
 LOGGER = "perdure.events"
 MOST_RUNS = 10_000

@@ -32,8 +32,8 @@ from perdure.observe.model_calls import ModelCalls
 from perdure.observe.span_ids import RUN
 from perdure.observe.trace_exporter import RunSpans, TraceSink
 from perdure.observe.trace_fold import Span
-from perdure.service.views.json_text import json_text
 from perdure.types import EffectRecord, EffectState
+from perdure.views.json_text import json_text
 
 SCOPE = InstrumentationScope("perdure")
 LIVE = 10_000

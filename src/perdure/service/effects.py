@@ -13,9 +13,9 @@ from perdure.operations import effects, messages
 from perdure.operations.effects import EffectRow
 from perdure.operations.events import actor_data
 from perdure.serde.serializer import Serializer
-from perdure.service.views.attention import SETTLED_BY
 from perdure.times import position_after
 from perdure.types import EffectRecord, EffectState, Message
+from perdure.views.attention import SETTLED_BY
 
 STATES = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectState.FAILED}
 """The state an effect gets, by how a person settles it."""

@@ -18,9 +18,9 @@ from perdure.operations.runs import RunRow
 from perdure.operations.waits import WaitRow
 from perdure.service.reflections import PREFIX
 from perdure.service.run_search import LAST_ID, Position
-from perdure.service.views.question import SOON
 from perdure.times import milliseconds
 from perdure.types import EffectState, Kind, WaitState
+from perdure.views.question import SOON
 
 
 class InboxKind(StrEnum):

@@ -10,9 +10,9 @@ from perdure.journal import Plan
 from perdure.operations import prompts
 from perdure.operations.prompts import OutcomeRow, PromptRow
 from perdure.serde.serializer import Serializer
-from perdure.service.views.intervals import Estimate, Sample, difference_of, estimate_of
 from perdure.times import moment
 from perdure.types import PromptOutcome, PromptRecord, ScoreKind
+from perdure.views.intervals import Estimate, Sample, difference_of, estimate_of
 
 
 class PromptService:

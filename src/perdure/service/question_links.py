@@ -30,10 +30,10 @@ from perdure.operations.server_secret import server_secret
 from perdure.operations.waits import WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.service.validation import check_duration, check_name
-from perdure.service.views.formatting import utc_time
 from perdure.service.waits import WaitService, expired_at
 from perdure.times import LAST_MS, moment
 from perdure.types import Actor, WaitRecord, WaitState
+from perdure.views.formatting import utc_time
 
 LASTS = timedelta(days=7)
 """Default lifetime of a link."""

@@ -10,8 +10,8 @@ from perdure.operations.run_payload import maybe_control
 from perdure.operations.runs import Ahead
 from perdure.operations.waits import WaitRow
 from perdure.serde.serializer import Serializer
-from perdure.service.views.waiting_for import RunLine
 from perdure.types import Run, State
+from perdure.views.waiting_for import RunLine
 
 SHOWN = 3
 """Maximum number of open waits that are read of one run."""

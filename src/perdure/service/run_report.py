@@ -11,9 +11,9 @@ from perdure.journal import Journal, Plan
 from perdure.operations.waits import Answer
 from perdure.service.runs import UnknownGraphName
 from perdure.service.services import Services
-from perdure.service.views.run_tree import Children, TreeNode, run_tree
 from perdure.times import moment
 from perdure.types import EffectRecord, EffectState, Event, Run, Score, State, WaitRecord
+from perdure.views.run_tree import Children, TreeNode, run_tree
 
 T = TypeVar("T")
 MOST_CHILDREN, MOST_BELOW, MOST_LEVELS = 50, 500, 50

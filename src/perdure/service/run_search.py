@@ -20,9 +20,9 @@ from perdure.operations import prefixes, runs
 from perdure.operations.run_payload import load_error, load_labels, load_setup, tags_of
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
-from perdure.service.views.json_text import json_default
 from perdure.times import FIRST_MS, LAST_MS, milliseconds
 from perdure.types import State
+from perdure.views.json_text import json_default
 
 MOST_READ = 1000
 """Maximum number of runs that one search reads."""

@@ -8,8 +8,8 @@ from perdure.journal import Plan
 from perdure.operations import runs
 from perdure.operations.run_payload import maybe_control
 from perdure.operations.runs import AtStake
-from perdure.service.views.consequences import Stakes
 from perdure.types import EffectState, Run
+from perdure.views.consequences import Stakes
 
 
 def read_stakes(found: Sequence[Run]) -> Plan[list[tuple[Run, Stakes]]]:

@@ -52,10 +52,10 @@ from perdure.operations.waits import WaitRow
 from perdure.serde import places
 from perdure.service.local_engine import LocalEngine
 from perdure.service.validation import check_command, check_config, check_dict, check_tags
-from perdure.service.views.consequences import RunAction, why_not_stopped
-from perdure.service.views.run_tree import Descendant
 from perdure.times import deadline, maybe_moment, moment
 from perdure.types import ENDED, Control, Event, EventKind, Run, RunError, State
+from perdure.views.consequences import RunAction, why_not_stopped
+from perdure.views.run_tree import Descendant
 
 GRACE = timedelta(seconds=10)
 PAGE = 100

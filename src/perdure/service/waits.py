@@ -32,9 +32,9 @@ from perdure.operations.runs import RunRow
 from perdure.operations.waits import Answer, NewSetup, WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.service.validation import check_name
-from perdure.service.views.formatting import utc_time
 from perdure.times import maybe_moment, moment, position_after
 from perdure.types import Kind, State, Wait, WaitRecord, WaitState
+from perdure.views.formatting import utc_time
 
 
 class WaitService:

@@ -8,7 +8,7 @@ import pytest
 
 import perdure
 from perdure.runtime import Runtime
-from perdure.service.views.formatting import short_id
+from perdure.views.formatting import short_id
 from tests.support.agents import Log, chain
 from tests.support.html_judge import faults
 from tests.support.ui import Person, ui_account, ui_server

@@ -14,8 +14,8 @@ import perdure
 from perdure.runtime import Runtime
 from perdure.server.ui import threads
 from perdure.service import thread_search
-from perdure.service.views import conversation
 from perdure.types import State
+from perdure.views import conversation
 from tests.support.polling import until
 from tests.support.ui import Page, ui_server
 from tests.support.ui_live import Stream

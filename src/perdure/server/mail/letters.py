@@ -11,7 +11,7 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime, parseaddr
 
-from perdure.service.views.mail_text import MailText
+from perdure.views.mail_text import MailText
 
 POLICY = SMTP.clone(cte_type="7bit")
 """For servers that take ASCII only, too."""

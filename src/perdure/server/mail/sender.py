@@ -26,10 +26,10 @@ from perdure.service.mail import Mail
 from perdure.service.public_url import MISSING, PublicUrl
 from perdure.service.question_links import QuestionLinkService
 from perdure.service.smtp_server import SmtpServer
-from perdure.service.views.mail_text import MailText
-from perdure.service.views.question_mail import question_mail, run_mail
 from perdure.service.waits import WaitService
 from perdure.types import Message
+from perdure.views.mail_text import MailText
+from perdure.views.question_mail import question_mail, run_mail
 
 SLOTS = 4
 """Maximum number of simultaneous connections from a worker to the mail server."""

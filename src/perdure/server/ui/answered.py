@@ -14,9 +14,9 @@ from perdure.server.ui.inbox_filter import InboxFilter
 from perdure.server.ui.inbox_pages import next_question
 from perdure.server.ui.page import Ui
 from perdure.server.ui.question_access import Found, find_question, is_withdrawable
-from perdure.service.views.question import Question, headline
-from perdure.service.views.question_end import End
 from perdure.times import milliseconds
+from perdure.views.question import Question, headline
+from perdure.views.question_end import End
 
 SENT: dict[Verdict, str] = {
     Verdict.APPROVED: "You approved",

@@ -1,7 +1,7 @@
 """The style sheet, the scripts and the icon: read once, and served at an address that changes with
 their content, so browsers can cache them forever.
 
-The style sheet joins the styles that all of perdure's pages share (`service/views`) with those of
+The style sheet joins the styles that all of perdure's pages share (`views`) with those of
 these pages. htmx and its extension for server-sent events are
 vendored as published (Zero-Clause BSD): no build step, and nothing is loaded from elsewhere.
 """
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from fastapi import APIRouter, Request, Response
 
 from perdure.server.json_errors import ApiError
-from perdure.service.views import charts, page, picture_style
+from perdure.views import charts, page, picture_style
 
 PUBLIC: dict[str, Any] = {"security": []}
 FOREVER = "public, max-age=31536000, immutable"

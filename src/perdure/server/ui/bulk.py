@@ -28,10 +28,10 @@ from perdure.server.ui.run_filters import Filters
 from perdure.server.ui.run_rows import visibility, visible_runs
 from perdure.service.run_stakes import read_stakes
 from perdure.service.runs import GRACE
-from perdure.service.views.bulk_preview import BulkPreview, preview
-from perdure.service.views.consequences import RunAction, outcome
-from perdure.service.views.formatting import count
 from perdure.types import Control, Run, State
+from perdure.views.bulk_preview import BulkPreview, preview
+from perdure.views.consequences import RunAction, outcome
+from perdure.views.formatting import count
 
 router = ui_router()
 

@@ -7,7 +7,7 @@ from fastapi import Response
 from perdure.operations import runs
 from perdure.server.ui.lists import LOOKED_AT, require_every_thread
 from perdure.server.ui.page import UiDep, ui_router
-from perdure.service.views.code_changes import code_changes
+from perdure.views.code_changes import code_changes
 
 router = ui_router()
 

@@ -15,10 +15,10 @@ from zoneinfo import ZoneInfo
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from perdure.service.views import formatting
-from perdure.service.views.json_text import any_json
-from perdure.service.views.markup import Html, element, join
-from perdure.service.views.value_text import is_message, value_text
+from perdure.views import formatting
+from perdure.views.json_text import any_json
+from perdure.views.markup import Html, element, join
+from perdure.views.value_text import is_message, value_text
 
 JUST_NOW = timedelta(seconds=5)
 """Times within this span are just now."""

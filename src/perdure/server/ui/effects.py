@@ -25,9 +25,9 @@ from perdure.server.ui.lists import (
     look,
 )
 from perdure.server.ui.page import Ui, UiDep, ui_router
-from perdure.service.views.formatting import call_arguments
-from perdure.service.views.typed_values import Refused, json_in
 from perdure.types import EffectRecord, EffectState
+from perdure.views.formatting import call_arguments
+from perdure.views.typed_values import Refused, json_in
 
 router = ui_router()
 

@@ -13,14 +13,14 @@ from perdure.operations.live import count_questions
 from perdure.server.caller import Scope
 from perdure.server.ui.lists import require_every_thread
 from perdure.server.ui.page import Ui, UiDep, ui_router
-from perdure.service.views.health_report import (
+from perdure.times import milliseconds
+from perdure.types import Kind, WorkerInfo, WorkerState
+from perdure.views.health_report import (
     HealthFacts,
     WorkerCount,
     health_report,
     size_plots,
 )
-from perdure.times import milliseconds
-from perdure.types import Kind, WorkerInfo, WorkerState
 
 router = ui_router()
 

@@ -10,11 +10,11 @@ from typing import Any
 from perdure.server.ui.page import Ui
 from perdure.service.inbox import InboxEntry
 from perdure.service.inbox_rows import InboxKind
-from perdure.service.views.markup import Html
-from perdure.service.views.question import Question, headline, question_of
-from perdure.service.views.question_answers import QuickAnswer, quick_answers
-from perdure.service.views.whole_value import is_brief
 from perdure.types import EffectRecord, Run, Wait
+from perdure.views.markup import Html
+from perdure.views.question import Question, headline, question_of
+from perdure.views.question_answers import QuickAnswer, quick_answers
+from perdure.views.whole_value import is_brief
 
 MOST_LABELS = 6
 """Maximum number of labels shown with an item."""

@@ -18,9 +18,9 @@ from perdure.server.agent_api.sse import encode
 from perdure.server.caller import Scope
 from perdure.server.own_api.access import ThreadFilter
 from perdure.server.ui.page import Ui, UiDep, ui_router
-from perdure.service.views.question import headline, question_of
 from perdure.times import milliseconds
 from perdure.types import Kind, WaitState
+from perdure.views.question import headline, question_of
 
 router = ui_router()
 

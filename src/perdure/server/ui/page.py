@@ -33,10 +33,10 @@ from perdure.server.ui import display
 from perdure.server.ui.assets import asset_url
 from perdure.server.ui.live import LiveFeed
 from perdure.server.ui.site import NAVIGATION, Site
-from perdure.service.views import formatting
-from perdure.service.views.markup import Html, element
-from perdure.service.views.whole_value import revealed, whole_value
 from perdure.types import Actor
+from perdure.views import formatting
+from perdure.views.markup import Html, element
+from perdure.views.whole_value import revealed, whole_value
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime

@@ -10,8 +10,8 @@ from perdure.errors import NotFound
 from perdure.server.json_errors import ApiError
 from perdure.server.ui.lists import PAGE, require_every_thread
 from perdure.server.ui.page import UiDep, ui_router
-from perdure.service.views.prompt_page import prompt_body
 from perdure.types import PromptRecord
+from perdure.views.prompt_page import prompt_body
 
 router = ui_router()
 

@@ -12,10 +12,10 @@ from perdure.operations.waits import Answer, WaitRow
 from perdure.server.own_api.access import allow_thread
 from perdure.server.ui import display
 from perdure.server.ui.page import Form, Ui
-from perdure.service.views.event_wording import EventView, view_event
-from perdure.service.views.question import Question, question_of
-from perdure.service.views.question_end import End, QuestionEnd, question_end
 from perdure.types import EventKind, Kind, Run, Wait, WaitRecord
+from perdure.views.event_wording import EventView, view_event
+from perdure.views.question import Question, question_of
+from perdure.views.question_end import End, QuestionEnd, question_end
 
 MOST_EVENTS = 2000
 """Maximum number of events read to find those about one question."""

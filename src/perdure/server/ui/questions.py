@@ -21,12 +21,12 @@ from perdure.server.ui.question_access import (
     is_withdrawable,
     posted,
 )
-from perdure.service.views.answer_difference import differences, edited_calls
-from perdure.service.views.answer_form import AnswerForm, empty_form, filled_form
-from perdure.service.views.markup import Html
-from perdure.service.views.question import Question, headline
-from perdure.service.views.question_end import End
-from perdure.service.views.tool_calls import Decision
+from perdure.views.answer_difference import differences, edited_calls
+from perdure.views.answer_form import AnswerForm, empty_form, filled_form
+from perdure.views.markup import Html
+from perdure.views.question import Question, headline
+from perdure.views.question_end import End
+from perdure.views.tool_calls import Decision
 
 router = ui_router()
 

@@ -22,10 +22,10 @@ from perdure.server.ui.site import Site
 from perdure.service.run_search import as_text
 from perdure.service.runs import RunService, UnknownGraphName
 from perdure.service.services import Services
-from perdure.service.views.formatting import count, graph_title
-from perdure.service.views.markup import Html
-from perdure.service.views.waiting_for import RunLine, WaitingFor, ended_note, waiting_for
 from perdure.types import Run, State
+from perdure.views.formatting import count, graph_title
+from perdure.views.markup import Html
+from perdure.views.waiting_for import RunLine, WaitingFor, ended_note, waiting_for
 
 COUNTED = 1000
 """Maximum number of runs counted in each state."""

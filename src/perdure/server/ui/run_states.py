@@ -13,7 +13,7 @@ from perdure.engine.segment_drive import latest_checkpoint
 from perdure.errors import UNREADABLE
 from perdure.server.agent_api.graph_shapes import drawing
 from perdure.server.agent_api.thread_views import place, read_state, stored_state
-from perdure.service.views.graph_layout import GraphShape
+from perdure.views.graph_layout import GraphShape
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime

@@ -28,9 +28,9 @@ from perdure.server.ui.run_rows import (
     visible_runs,
 )
 from perdure.service.run_search import Direct, Position, RunPage
-from perdure.service.views.formatting import count
-from perdure.service.views.markup import element
 from perdure.types import State
+from perdure.views.formatting import count
+from perdure.views.markup import element
 
 router = ui_router()
 

@@ -17,8 +17,8 @@ from perdure.server.json_errors import ApiError
 from perdure.server.ui.change_log import note_change
 from perdure.server.ui.lists import PAGE, require_every_thread
 from perdure.server.ui.page import Ui, UiDep, ui_router
-from perdure.service.views.upcoming import cron_words, upcoming
 from perdure.times import milliseconds, moment
+from perdure.views.upcoming import cron_words, upcoming
 
 router = ui_router()
 

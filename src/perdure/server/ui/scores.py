@@ -10,7 +10,7 @@ from perdure.server.caller import Scope
 from perdure.server.own_api.access import ThreadFilter
 from perdure.server.ui.lists import EVALUATED, LOOKED_AT, Looked, as_cursor, from_cursor, look
 from perdure.server.ui.page import UiDep, ui_router
-from perdure.service.views.score_summary import score_plots, summarise
+from perdure.views.score_summary import score_plots, summarise
 
 router = ui_router()
 

@@ -14,10 +14,10 @@ from perdure.server.json_errors import ApiError
 from perdure.server.ui.answered import filters_of
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.question_access import Found, find_question
-from perdure.service.views.formatting import count
-from perdure.service.views.question import Question, headline
-from perdure.service.views.question_answers import QuickAnswer, answer_for
-from perdure.service.views.question_end import End
+from perdure.views.formatting import count
+from perdure.views.question import Question, headline
+from perdure.views.question_answers import QuickAnswer, answer_for
+from perdure.views.question_end import End
 
 router = ui_router()
 

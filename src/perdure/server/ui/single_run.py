@@ -20,9 +20,9 @@ from perdure.server.ui.single_run_detail import render_detail
 from perdure.server.ui.single_run_live import follow
 from perdure.server.ui.single_run_tabs import TABS, TITLES, render_tab
 from perdure.server.ui.single_run_view import Asked, RunView, read_run
-from perdure.service.views.formatting import graph_title
-from perdure.service.views.markup import Html
-from perdure.service.views.timeline_parts import Zoom
+from perdure.views.formatting import graph_title
+from perdure.views.markup import Html
+from perdure.views.timeline_parts import Zoom
 
 router = ui_router()
 

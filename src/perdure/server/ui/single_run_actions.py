@@ -1,6 +1,6 @@
 """Actions on one run: pause, resume, retry, wake, cancel.
 
-Each is a form on the run's page, which says what it will do (`service/views/run_offers`).
+Each is a form on the run's page, which says what it will do (`views/run_offers`).
 """
 
 from __future__ import annotations

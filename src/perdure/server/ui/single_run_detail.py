@@ -8,10 +8,10 @@ from perdure.operations.effects import EffectRow
 from perdure.server.caller import Scope
 from perdure.server.ui.run_states import StoredState, state_at
 from perdure.server.ui.single_run_view import RunView
-from perdure.service.views.event_details import Context, EventDetails, event_details
-from perdure.service.views.markup import Html
-from perdure.service.views.state_difference import ChannelChange, state_difference
 from perdure.types import EffectRecord, Event
+from perdure.views.event_details import Context, EventDetails, event_details
+from perdure.views.markup import Html
+from perdure.views.state_difference import ChannelChange, state_difference
 
 
 async def render_detail(view: RunView, number: int) -> Html:

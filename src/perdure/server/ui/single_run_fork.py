@@ -27,8 +27,8 @@ from perdure.server.json_errors import ApiError
 from perdure.server.own_api.access import find_run
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.run_states import StoredState, graph_of, state_at
-from perdure.service.views.json_text import json_default
-from perdure.service.views.run_offers import FORK
+from perdure.views.json_text import json_default
+from perdure.views.run_offers import FORK
 
 router = ui_router()
 

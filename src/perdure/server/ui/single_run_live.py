@@ -15,9 +15,9 @@ from perdure.server.agent_api.message_events import COMPLETE, PARTIAL, MessageEv
 from perdure.server.ui.page import Ui, sse
 from perdure.server.ui.single_run_tabs import render_tab
 from perdure.server.ui.single_run_view import RunView, read_run
-from perdure.service.views.markup import Html, element
-from perdure.service.views.message_parts import message_parts
 from perdure.types import Chunk, State
+from perdure.views.markup import Html, element
+from perdure.views.message_parts import message_parts
 
 AGAIN = 2.0
 """Seconds between two drawings of the timeline while a run is driven."""

@@ -9,13 +9,13 @@ from typing import Any
 from perdure.server.ui import run_states
 from perdure.server.ui.single_run_view import RunView
 from perdure.service.run_report import MOST_BELOW, MOST_CHILDREN, MOST_LEVELS
-from perdure.service.views.conversation import conversation
-from perdure.service.views.event_wording import EventView, view_event
-from perdure.service.views.formatting import call_arguments, graph_title
-from perdure.service.views.markup import Html
-from perdure.service.views.run_tree import run_tree, tree_lines
-from perdure.service.views.waiting_for import RunLine, line_note
 from perdure.types import Event, EventKind, State
+from perdure.views.conversation import conversation
+from perdure.views.event_wording import EventView, view_event
+from perdure.views.formatting import call_arguments, graph_title
+from perdure.views.markup import Html
+from perdure.views.run_tree import run_tree, tree_lines
+from perdure.views.waiting_for import RunLine, line_note
 
 PAGE = 50
 """Maximum number of rows in a tab."""

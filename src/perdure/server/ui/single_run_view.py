@@ -23,20 +23,20 @@ from perdure.server.ui.page import Ui
 from perdure.service.run_report import RunReport, RunReporter
 from perdure.service.run_stakes import read_stakes
 from perdure.service.runs import GRACE
-from perdure.service.views import run_facts
-from perdure.service.views.attention import Blocker, blockers
-from perdure.service.views.consequences import Stakes
-from perdure.service.views.formatting import duration, graph_title
-from perdure.service.views.graph_layout import GraphShape
-from perdure.service.views.graph_picture import graph_picture, progress
-from perdure.service.views.markup import Html, element
-from perdure.service.views.run_life import Timeline
-from perdure.service.views.run_offers import Offer, offers
-from perdure.service.views.time_spent import time_spent
-from perdure.service.views.timeline import PeriodKind
-from perdure.service.views.timeline_drawing import Links
-from perdure.service.views.timeline_parts import Zoom
 from perdure.types import EffectState, Event, Run, State
+from perdure.views import run_facts
+from perdure.views.attention import Blocker, blockers
+from perdure.views.consequences import Stakes
+from perdure.views.formatting import duration, graph_title
+from perdure.views.graph_layout import GraphShape
+from perdure.views.graph_picture import graph_picture, progress
+from perdure.views.markup import Html, element
+from perdure.views.run_life import Timeline
+from perdure.views.run_offers import Offer, offers
+from perdure.views.time_spent import time_spent
+from perdure.views.timeline import PeriodKind
+from perdure.views.timeline_drawing import Links
+from perdure.views.timeline_parts import Zoom
 
 RESTING = (State.RUNNING, State.WAITING, State.PAUSED, State.HELD, State.FAILED)
 """States in which a run has a place in its graph."""

@@ -27,10 +27,10 @@ from perdure.server.ui.run_rows import Row, read_rows
 from perdure.service.run_search import as_text
 from perdure.service.thread_search import OWN
 from perdure.service.threads import Thread
-from perdure.service.views.conversation import Bubble, Conversation, Turn, conversation
-from perdure.service.views.markup import Html, element, join
-from perdure.service.views.typed_values import Refused, json_in
 from perdure.types import State
+from perdure.views.conversation import Bubble, Conversation, Turn, conversation
+from perdure.views.markup import Html, element, join
+from perdure.views.typed_values import Refused, json_in
 
 router = ui_router()
 

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from perdure.service.views.terminal_text import printable, printable_lines
 from perdure.testing.crashtest import html
 from perdure.testing.crashtest.model import SEVERITY, Outcome, Trial
 from perdure.testing.crashtest.results import FindingGroup, Results, counts, source_line
+from perdure.views.terminal_text import printable, printable_lines
 
 COLOURS = {
     Outcome.OK: "green",

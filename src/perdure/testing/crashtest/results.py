@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from perdure.service.views.formatting import count
 from perdure.testing.crashtest.judge import Tally
 from perdure.testing.crashtest.model import Finding, Outcome, Point, Problem, Trial
+from perdure.views.formatting import count
 
 _BAD = ("unrecoverable", "different", "lost", "duplicated", "models_repeated")
 
