@@ -157,8 +157,8 @@ constraints: $(READY) ## Compile constraints.txt again, with the newest versions
 COMPAT := $(addprefix tests/,checkpoint/test_saver_langgraph.py checkpoint/test_saver_order.py \
   checkpoint/test_strict_loading.py checkpoint/test_conformance.py service/test_runs.py service/test_waits.py \
   service/test_wait_places.py service/test_breakpoints.py service/test_answers.py effects/test_places.py \
-  effects/test_recorded.py effects/test_langchain.py engine/test_bound_langgraph.py engine/test_bound_runs.py \
-  engine/test_code_change.py)
+  effects/test_recorded.py effects/test_langchain.py execution/test_bound_langgraph.py execution/test_bound_runs.py \
+  execution/test_code_change.py)
 
 compat: compat-oldest compat-newest ## Test with the oldest and the newest LangGraph and LangChain, in .venv-compat/
 

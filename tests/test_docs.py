@@ -27,7 +27,7 @@ import perdure
 from perdure import errors
 from perdure.blocking import LoopThread
 from perdure.client import BlockingClient, Client
-from perdure.engine.bound_graph import BoundGraph
+from perdure.execution.bound_graph import BoundGraph
 from perdure.operations import invariants
 from perdure.runtime import BlockingRuntime, Runtime
 from perdure.saver import Saver

@@ -24,7 +24,6 @@ WITHOUT_LANGGRAPH = (
     "serde",
     "journal",
     "operations",
-    "segments",
     "service",
     "views",
 )

@@ -88,7 +88,7 @@ def _watch_savers() -> None:
 def _replace_savers() -> None:
     import langgraph.checkpoint.memory as memory
 
-    import perdure.engine.graphs  # noqa: F401  # keeps the stock class, which it refuses
+    import perdure.execution.graphs  # noqa: F401  # keeps the stock class, which it refuses
     from perdure.saver import Saver
 
     sys.path.insert(0, os.getcwd())
@@ -148,7 +148,7 @@ def _replace_savers() -> None:
 
 def _bound(graph: Any) -> Any:
     """The graph, bound to a runtime on its saver if that is perdure's."""
-    from perdure.engine.engine import Engine
+    from perdure.execution.engine import Engine
     from perdure.observe.observers import Observers
     from perdure.runtime import Runtime
     from perdure.saver import Saver

@@ -18,7 +18,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from examples.research.chaos import Story, Workers
-    from perdure.engine.bound_graph import BoundGraph
+    from perdure.execution.bound_graph import BoundGraph
 
 OPEN, ASKED, FETCHED, TICKED = ("·", "dim"), ("○", "yellow"), ("◐", "cyan"), ("●", "green")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import perdure
 from examples.research.agent import build
 from examples.research.site import Site
-from perdure.engine.bound_graph import BoundGraph
+from perdure.execution.bound_graph import BoundGraph
 from perdure.types import EffectRecord, Run
 
 TAKEN = ("claimed", "recovered")

@@ -12,16 +12,16 @@ from langgraph.store.base import BaseStore
 
 from perdure.blocking import blocking_method
 from perdure.client import BlockingClient, Client
-from perdure.engine import forking
-from perdure.engine.bound_graph import BoundGraph
-from perdure.engine.engine import Engine
-from perdure.engine.graph_changes import check_renames, with_aliases
-from perdure.engine.graph_check import GraphCheck, check
-from perdure.engine.graphs import Graph, bind
-from perdure.engine.journal_store import JournalStore
-from perdure.engine.node_outputs import with_redacted_outputs
-from perdure.engine.outbox_delivery import Receiver
 from perdure.errors import BadArgument, Error, needs_extra
+from perdure.execution import forking
+from perdure.execution.bound_graph import BoundGraph
+from perdure.execution.engine import Engine
+from perdure.execution.graph_changes import check_renames, with_aliases
+from perdure.execution.graph_check import GraphCheck, check
+from perdure.execution.graphs import Graph, bind
+from perdure.execution.journal_store import JournalStore
+from perdure.execution.node_outputs import with_redacted_outputs
+from perdure.execution.outbox_delivery import Receiver
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_id, check_renamed, check_text
 from perdure.observe.observers import Observers

@@ -15,8 +15,8 @@ from langgraph.store.memory import InMemoryStore
 
 from perdure.cli.graph_loading import ProjectRuntime, load_project
 from perdure.cli.langgraph_json import find_project
-from perdure.engine.journal_store import JournalStore
 from perdure.errors import BadArgument, Error
+from perdure.execution.journal_store import JournalStore
 
 AGENT = """
 from typing import TypedDict

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.engine.journal_store import JournalStore
+from perdure.execution.journal_store import JournalStore
 from tests.support.disk import VFS, Disk, SqliteOutOfReach
 from tests.support.fork_server import Child, ForkServer
 from tests.support.polling import until

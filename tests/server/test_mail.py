@@ -20,8 +20,8 @@ import pytest
 
 import perdure
 from perdure import Mail
-from perdure.engine.outbox_delivery import Undelivered
 from perdure.errors import BadArgument, WaitExpired
+from perdure.execution.outbox_delivery import Undelivered
 from perdure.server.mail import handing_over
 from perdure.server.mail.handing_over import hand_over
 from perdure.server.mail.sender import MailSender

@@ -20,8 +20,8 @@ import standardwebhooks
 
 import perdure
 from perdure import RunWebhooks, Webhook
-from perdure.engine.outbox_delivery import Undelivered
 from perdure.errors import BadArgument, NotFound
+from perdure.execution.outbox_delivery import Undelivered
 from perdure.server.webhooks import posting
 from perdure.server.webhooks.posting import post
 from perdure.server.webhooks.sender import PAUSES

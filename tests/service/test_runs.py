@@ -18,7 +18,6 @@ from langgraph.func import entrypoint
 from langgraph.runtime import Runtime as NodeRuntime
 
 import perdure
-from perdure.engine.segment_end import MAX_STORED_OUTPUT
 from perdure.errors import (
     BadArgument,
     Error,
@@ -27,6 +26,7 @@ from perdure.errors import (
     UnknownGraph,
     Unserializable,
 )
+from perdure.execution.segment_end import MAX_STORED_OUTPUT
 from perdure.runtime import Runtime
 from perdure.testing import Clock
 from perdure.types import Event, Run, State

@@ -7,7 +7,7 @@ import signal
 from typing import Any
 
 import perdure
-from perdure.engine.outbox_delivery import Deliveries
+from perdure.execution.outbox_delivery import Deliveries
 from tests.support.agents import Log, chain
 from tests.support.fork_server import Tell
 

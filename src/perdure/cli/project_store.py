@@ -8,8 +8,8 @@ from typing import Any
 from langgraph.store.base import BaseStore
 
 from perdure.cli.langgraph_json import Project
-from perdure.engine.journal_store import JournalStore
 from perdure.errors import BadArgument
+from perdure.execution.journal_store import JournalStore
 
 ImportPart = Callable[[Project, str, str], Any]
 

@@ -13,9 +13,9 @@ from langgraph.func import entrypoint
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
-from perdure.engine.bound_graph import BoundGraph
-from perdure.engine.graphs import Graph, bind
 from perdure.errors import BadArgument, UnknownGraph
+from perdure.execution.bound_graph import BoundGraph
+from perdure.execution.graphs import Graph, bind
 from perdure.journal.names import check_text
 from perdure.runtime import Runtime
 from perdure.types import Retry

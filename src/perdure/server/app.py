@@ -29,7 +29,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
-from perdure.engine.shutdown import has_signal_handlers
+from perdure.execution.shutdown import has_signal_handlers
 from perdure.observe import prometheus
 from perdure.observe.metrics import Metrics
 from perdure.server import agent_api, own_api, ui

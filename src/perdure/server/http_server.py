@@ -21,8 +21,8 @@ import uvicorn
 from uvicorn.loops.auto import auto_loop_factory
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from perdure.engine.shutdown import SIGNALS
 from perdure.errors import BadArgument
+from perdure.execution.shutdown import SIGNALS
 
 T = TypeVar("T")
 

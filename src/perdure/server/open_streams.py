@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from perdure.engine.shutdown import drain_on_signals, has_signal_handlers
+from perdure.execution.shutdown import drain_on_signals, has_signal_handlers
 from perdure.server.caller import ANYONE, Caller
 from perdure.server.json_errors import ApiError
 

@@ -21,8 +21,8 @@ from typing import Any
 from fastapi import Request, Response
 
 from perdure.client import Client
-from perdure.engine.shutdown import has_signal_handlers
 from perdure.errors import Error, Unavailable
+from perdure.execution.shutdown import has_signal_handlers
 from perdure.server.json_body import parse_json, read_body
 from perdure.server.json_errors import ApiError, json_error, log_failure
 from perdure.server.json_values import WireResponse

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perdure.engine.pending_command import names_waits
+from perdure.execution.pending_command import names_waits
 from perdure.operations import waits
 from perdure.operations.answer_dialects import ALLOWED_BY, Part, dialect_of
 from perdure.operations.waits import WaitRow

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.engine.bound_graph import BoundGraph
-from perdure.engine.command_answers import answer_with_command
-from perdure.engine.pending_command import check_unanswered, names_waits
-from perdure.engine.segment_drive import latest_checkpoint
 from perdure.errors import AlreadyAnswered, NotFound, WaitClosed
+from perdure.execution.bound_graph import BoundGraph
+from perdure.execution.command_answers import answer_with_command
+from perdure.execution.pending_command import check_unanswered, names_waits
+from perdure.execution.segment_drive import latest_checkpoint
 from perdure.journal import Plan
 from perdure.langgraph_port import call_config
 from perdure.operations import runs, streams, threads, waits

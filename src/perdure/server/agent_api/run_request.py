@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
-from perdure.engine.graphs import Graph
 from perdure.errors import NotFound
+from perdure.execution.graphs import Graph
 from perdure.journal.ids import new_id
 from perdure.operations.assistants import Assistant, default_id
 from perdure.operations.runs import RunRow

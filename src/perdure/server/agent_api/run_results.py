@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from perdure.engine.graphs import Graph
 from perdure.errors import UNREADABLE, NotFound
+from perdure.execution.graphs import Graph
 from perdure.journal import Op, Row
 from perdure.operations import runs, waits
 from perdure.operations.run_payload import load_error, load_output

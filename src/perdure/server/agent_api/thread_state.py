@@ -15,8 +15,8 @@ from langgraph.types import StateSnapshot
 from pydantic import BaseModel
 
 from perdure.checkpoint.config import Found, already_read
-from perdure.engine.bound_graph import BoundGraph
 from perdure.errors import Error
+from perdure.execution.bound_graph import BoundGraph
 from perdure.server.agent_api.run_bodies import CheckpointBody
 from perdure.server.agent_api.search_pages import Limit, selected
 from perdure.server.agent_api.state_shapes import checkpoint as wire_checkpoint

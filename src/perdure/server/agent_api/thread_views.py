@@ -12,9 +12,9 @@ from langgraph.errors import GraphBubbleUp, InvalidUpdateError
 from langgraph.types import Command, StateSnapshot, StateUpdate
 
 from perdure.checkpoint.config import Found, already_read
-from perdure.engine.bound_graph import BoundGraph
-from perdure.engine.graphs import Graph
 from perdure.errors import UNREADABLE, Error, NotFound
+from perdure.execution.bound_graph import BoundGraph
+from perdure.execution.graphs import Graph
 from perdure.langgraph_port.call_config import OWN_KEYS
 from perdure.operations import threads
 from perdure.server.agent_api.run_shapes import wire_error

@@ -21,7 +21,7 @@ import time
 from functools import cache
 from typing import Any
 
-from perdure.engine.outbox_delivery import HANDLER_TIME, Undelivered
+from perdure.execution.outbox_delivery import HANDLER_TIME, Undelivered
 from perdure.service.smtp_server import Encryption, SmtpServer
 
 TIMEOUT = HANDLER_TIME / 1000 * 2 / 3

@@ -17,8 +17,8 @@ from langgraph.channels import BinaryOperatorAggregate
 from langgraph.types import Overwrite
 from pydantic import BaseModel
 
-from perdure.engine.graphs import Graph
 from perdure.errors import Error
+from perdure.execution.graphs import Graph
 from perdure.langgraph_port import checkpoint_names
 from perdure.operations.runs import RunRow
 from perdure.server.agent_api.thread_views import update_error

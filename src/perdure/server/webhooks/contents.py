@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from perdure.engine.engine import Engine
-from perdure.engine.outbox_delivery import Undelivered
+from perdure.execution.engine import Engine
+from perdure.execution.outbox_delivery import Undelivered
 from perdure.langgraph_port.checkpoint_names import is_trigger
 from perdure.operations import events, runs
 from perdure.operations.run_payload import load_labels, load_setup

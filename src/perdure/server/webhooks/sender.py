@@ -14,9 +14,9 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from perdure.engine.engine import Engine
-from perdure.engine.outbox_delivery import Receiver
 from perdure.errors import Error, needs_extra
+from perdure.execution.engine import Engine
+from perdure.execution.outbox_delivery import Receiver
 from perdure.operations.messages import LANES, lane_topic
 from perdure.service.webhooks import RunWebhooks, Webhook, secrets_of
 from perdure.types import Message

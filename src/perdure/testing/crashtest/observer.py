@@ -34,7 +34,7 @@ from perdure.testing.crashtest.phases import Phases
 _OWN = (__file__, witness.__file__)
 _HOME = str(Path(perdure.__file__).parent) + os.sep
 _EFFECTS = os.path.join(_HOME, "effects", "")
-_DRIVERS = tuple(os.path.join(_HOME, name, "") for name in ("engine", "testing"))
+_DRIVERS = tuple(os.path.join(_HOME, name, "") for name in ("execution", "testing"))
 _LIBRARIES = tuple(
     os.path.realpath(sysconfig.get_paths()[name]) + os.sep
     for name in ("stdlib", "platstdlib", "purelib", "platlib")

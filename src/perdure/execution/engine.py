@@ -1,0 +1,260 @@
+"""The engine of a runtime: its graphs, its lease keeper, its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from perdure.errors import BadArgument, Closed
+from perdure.execution.driver import Driver
+from perdure.execution.graphs import Graph, GraphRegistry
+from perdure.execution.housekeeping import Sweep
+from perdure.execution.journal_store import JournalStore
+from perdure.execution.lease_keeper import LeaseKeeper
+from perdure.execution.outbox_delivery import Receiver
+from perdure.execution.presence import Presence
+from perdure.execution.retention import RetentionSweep
+from perdure.execution.schedule_firing import fire_schedules
+from perdure.execution.size_sampling import SizeSampling
+from perdure.execution.stream_sweep import StreamSweep
+from perdure.execution.thread_expiry import ThreadExpiry
+from perdure.execution.worker import Worker
+from perdure.journal import Blocking, Journal, Plan
+from perdure.journal.names import check_text
+from perdure.observe.observers import Observers
+from perdure.operations.messages import QUESTION, Endpoint
+from perdure.operations.run_payload import load_output
+from perdure.operations.runs import Parent, RunRow
+from perdure.operations.schedules import ScheduleRow
+from perdure.saver import Saver
+from perdure.service.local_engine import LocalEngine
+from perdure.service.services import Services
+from perdure.service.webhooks import RunWebhooks, topic_of_url
+from perdure.types import Control, Counts, DrivenBy, Retention, State
+
+
+class Engine(LocalEngine):
+    """What drives runs in this process. It opens nothing before its first use."""
+
+    def __init__(
+        self,
+        saver: Saver,
+        lease: float,
+        observers: Observers,
+        services: Callable[[], Services],
+        retention: Retention | None = None,
+        stream_ttl: timedelta = timedelta(days=1),
+    ) -> None:
+        super().__init__(None, saver.serializer, observers, lambda: services().clock)
+        self.saver, self._lease, self._get_services = saver, lease, services
+        self.graphs = GraphRegistry()
+        self.receivers: dict[str, Receiver] = {}
+        """What takes the messages of the outbox, by topic."""
+        self.own_receivers: dict[str, Receiver] = {}
+        """The same of perdure's own."""
+        self.endpoints: tuple[Endpoint, ...] = ()
+        self.run_webhooks = RunWebhooks()
+        self.retention = retention
+        self._sweeps: list[Sweep] = [
+            ThreadExpiry(lambda thread_id: services().runs.erase(thread_id), self.failures),
+            StreamSweep(stream_ttl, self.failures),
+            SizeSampling(lambda: self.journal.capabilities.tells_size),
+        ]
+        if retention is not None:
+            self._sweeps.append(RetentionSweep(retention, self.failures))
+        self.store: Any = None
+        """The store of graphs that have none of their own: a LangGraph `BaseStore`, or None."""
+        self._expected: set[str] = set()
+        self._workers: set[Worker] = set()
+        self._driver: Driver | None = None
+        self._presence: Presence | None = None
+        self._keeper: LeaseKeeper | None = None
+
+    @property
+    def journal(self) -> Journal:
+        return self.saver.journal
+
+    @property
+    def is_open(self) -> bool:
+        return self.saver.is_open
+
+    @property
+    def driver(self) -> Driver:
+        with self._opening:
+            if self._driver is None:
+                clock = self._get_services().clock
+                self._driver = Driver(self.saver, clock, self.observers, self._endpoints)
+            return self._driver
+
+    def _endpoints(self) -> Sequence[Endpoint]:
+        """Who is told of new questions, and of the states of runs."""
+        if QUESTION in self.receivers:
+            return (Endpoint(QUESTION, "", (), questions=True), *self.endpoints)
+        return self.endpoints
+
+    @property
+    def keeper(self) -> LeaseKeeper:
+        with self._opening:
+            if self._keeper is None or self._keeper.pid != os.getpid():
+                self._keeper = LeaseKeeper(self.driver, self.failures, lease=self._lease)
+            return self._keeper
+
+    @property
+    def presence(self) -> Presence:
+        with self._opening:
+            worker = self.keeper.worker
+            if self._presence is None or self._presence.worker != worker:
+                clock = self.driver.clock
+                self._presence = Presence(self.journal, clock, worker, self.failures)
+            return self._presence
+
+    def is_dead(self, worker: str) -> bool:
+        return self.keeper.is_dead(worker)
+
+    def start_keeper(self) -> Plan[LeaseKeeper]:
+        """The lease keeper at work. Others can see that this process lives before it claims."""
+        if self._keeper is None or not self._keeper.is_started:
+            yield Blocking(lambda: self.keeper.start())
+        return self.keeper
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Graphs that are registered later: until then runs of them are accepted, none driven."""
+        self._expected = set(names)
+
+    def resolve_graph(self, name: str, version: str | None) -> tuple[str, str]:
+        given = check_text("graph", name), check_text("version", version or "")
+        # Without graphs it is a process that only starts runs, for workers elsewhere.
+        if (name in self._expected and not version) or not self.graphs:
+            return given
+        return self.graphs.resolve(name, version)
+
+    def webhook_topic(self, url: str) -> str:
+        return topic_of_url(url, allow_private=self.run_webhooks.allow_private)
+
+    @property
+    def graph_names(self) -> list[str]:
+        return sorted({*self.graphs.names, *self._expected})
+
+    def accept_inline(
+        self,
+        graph: Graph,
+        thread_id: str,
+        setup: dict[str, Any],
+        strategy: str = "interrupt",
+        *,
+        run_id: str | None = None,
+        key: str | None = None,
+        parent: Parent | None = None,
+    ) -> Plan[RunRow]:
+        """Accept a run that its caller drives; a worker does only once the caller has begun it."""
+        return self._get_services().runs.accept(
+            (graph.name, graph.version),
+            check_text("thread_id", thread_id),
+            setup,
+            strategy,
+            reserve=self._lease,
+            only=State.WAITING.value,
+            run_id=run_id,
+            key=key,
+            parent=parent,
+        )
+
+    def output_of(self, row: RunRow) -> Plan[Any]:
+        """What a run that is done returned."""
+        return load_output(self.serializer, row, self.state_at)
+
+    @property
+    def is_driving(self) -> bool:
+        """Whether a worker runs in this process."""
+        return bool(self._workers)
+
+    async def drive(
+        self,
+        *,
+        handle_signals: bool,
+        stop: asyncio.Event | None = None,
+        graphs: Iterable[str] | None = None,
+        **limits: Any,
+    ) -> Counts:
+        """Drive due runs of these graphs, all by default, until `stop` is set. `limits` are those
+        of `Worker`."""
+        if self._expected:
+            raise BadArgument(
+                f"{', '.join(sorted(self._expected))}: made by a coroutine. Open this runtime "
+                "with `async with` before it drives."
+            )
+        if not (self.graphs or self.receivers or self.endpoints):
+            raise BadArgument("This runtime has no graph to drive: call register() first.")
+        if limits["concurrency"] < 1:
+            raise BadArgument("concurrency must be at least 1.")
+        self._check_open()
+        driver, keeper, presence = await asyncio.to_thread(
+            lambda: (self.driver, self.keeper, self.presence)
+        )
+        if graphs is None:
+            chosen = self.graphs.chosen()
+            limits["schedules"] = self._fire_schedules
+            limits["receivers"] = ChainMap(self.receivers, self.own_receivers)
+            limits["sweeps"] = self._sweeps
+        else:
+            chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})
+        self.observers.nudge()  # other processes may have left something to export
+        worker = Worker(driver, keeper, presence, chosen, self.failures, **limits)
+        self._workers.add(worker)
+        try:
+            self._check_open()  # again: from here on `close` waits for it
+            return await worker.run(handle_signals=handle_signals, stop=stop)
+        finally:
+            self._workers.discard(worker)
+            worker.ended.set()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("This runtime is closed. Open it again with setup() or a `with` block.")
+
+    async def _fire_schedules(self, due: Sequence[ScheduleRow]) -> int:
+        services, graphs = self._get_services(), self.graphs.names
+        return await self.journal.arun(
+            fire_schedules(services, self.serializer, graphs, due, self.failures)
+        )
+
+    def wake(self, *, stopped: bool = False) -> None:
+        if stopped and self._keeper is not None:
+            self._keeper.nudge()
+        for worker in list(self._workers):
+            worker.wake()
+
+    def stop(self, run_id: str, control: Control) -> None:
+        if self._keeper is not None:
+            self._keeper.stop(run_id, control)
+
+    def forget(self, thread_id: str) -> None:
+        self.saver.pruner.forget(thread_id)
+
+    def _checkpoint_reader(self) -> Any:
+        return self.saver.reader
+
+    def drain_ticks(self) -> None:
+        for worker in list(self._workers):
+            if worker.driven_by is DrivenBy.CRON:
+                worker.drain()
+
+    def _setup_journal(self) -> None:
+        self.saver.setup()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._keeper is not None:
+            if self._keeper.pid == os.getpid():  # those of a forked process are its parent's
+                for worker in list(self._workers):
+                    worker.end()  # while its leases are kept
+            self._keeper.close()
+            self._keeper = None
+        self.observers.close()
+        self.saver.close()
+        if isinstance(self.store, JournalStore):
+            self.store.close()

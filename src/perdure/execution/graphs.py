@@ -1,0 +1,266 @@
+"""The graphs that a runtime drives: bound to its saver, and registered by name and version."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, cast
+
+from langgraph.channels import UntrackedValue
+from langgraph.channels.base import BaseChannel
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import StateGraph
+from langgraph.pregel import Pregel
+from langgraph.store.base import BaseStore
+
+from perdure.errors import BadArgument, NotDurable, UnknownGraph, forgot_await
+from perdure.execution.graph_changes import Topology, old_names, resolve, topology_of
+from perdure.journal.names import check_text
+from perdure.langgraph_port import compiled_graphs, langchain_agents, renamed_nodes
+from perdure.saver import Saver
+from perdure.serde.schema_types import check_storable
+from perdure.types import Retry
+
+Paths = frozenset[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A registered graph."""
+
+    name: str
+    version: str
+    pregel: Pregel[Any, Any, Any, Any]
+    timeout: timedelta
+    retry: Retry
+    deaths: int
+    hold: bool
+    """Whether a run that failed for good is held, for a person to retry."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Names that nodes had before, and the next name of each."""
+    _with_old_names: dict[str, Graph] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}@{self.version}"
+
+    @functools.cached_property
+    def topology(self) -> str:
+        """What a run needs of the graph to go on, as JSON."""
+        return json.dumps(topology_of(self.pregel), sort_keys=True)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """The hash of its topology."""
+        return fingerprint_of(self.topology)
+
+    def with_old_names(self, fingerprint: str, old: Topology) -> Graph:
+        """This graph for a run that was driven with another: its renamed nodes also have
+        the names that the run knows. Returns itself if there are none."""
+        if not self.renamed:
+            return self
+        found = self._with_old_names.get(fingerprint)
+        if found is None:
+            nodes, joins = old_names(self.renamed, self.pregel, old)
+            found = self
+            if nodes or joins:
+                pregel = renamed_nodes.with_old_names(self.pregel, nodes, joins)
+                found = replace(self, pregel=pregel, _with_old_names={})
+            self._with_old_names[fingerprint] = found
+        return found
+
+    def for_evaluation(self, guard: Callable[[Any], Any]) -> Graph:
+        """This graph with its store guarded."""
+        if self.pregel.store is None:
+            return self
+        pregel = copy.copy(self.pregel)
+        pregel.store = guard(pregel.store)
+        return replace(self, pregel=pregel, _with_old_names={})
+
+    def current_names(self, nodes: Any) -> Any:
+        """Breakpoints of a run, with the names that their nodes have now."""
+        if not self.renamed or isinstance(nodes, str):  # "*": all of them
+            return nodes
+        return [*nodes, *(resolve(self.renamed, one) for one in nodes if one in self.renamed)]
+
+    @functools.cached_property
+    def has_breakpoints(self) -> bool:
+        """Whether it, or a graph inside it, was compiled with breakpoints."""
+        inner = [graph for _, graph in self.pregel.get_subgraphs(recurse=True)]
+        return any(
+            graph.interrupt_before_nodes or graph.interrupt_after_nodes
+            for graph in (self.pregel, *inner)
+            if isinstance(graph, Pregel)
+        )
+
+    @functools.cached_property
+    def durability(self) -> str:
+        """The durability with which LangGraph hands over checkpoints one by one.
+
+        With `sync` it cannot run a subgraph that was compiled with checkpointer=False.
+        """
+        return "async" if self.unstored else "sync"
+
+    @functools.cached_property
+    def unstored(self) -> Paths:
+        """The nodes that contain a graph whose checkpoints are not stored."""
+        return _unstored(self.pregel, ())
+
+    def output(self, at: CheckpointTuple) -> Any:
+        """What the graph returns at this checkpoint."""
+        return compiled_graphs.output_at(self.pregel, at, cast(Saver, self.pregel.checkpointer))
+
+
+def _unstored(graph: Pregel[Any, Any, Any, Any], path: tuple[str, ...]) -> Paths:
+    """The nodes that hold a graph compiled with checkpointer=False, by their names from the top."""
+    found: set[tuple[str, ...]] = set()
+    for name, node in graph.nodes.items():
+        place = (*path, name)
+        for inner in compiled_graphs.graphs_in(node.bound):
+            found |= {place} if inner.checkpointer is False else _unstored(inner, place)
+    return frozenset(found)
+
+
+def _check_types(graph: Pregel[Any, Any, Any, Any], saver: Saver, name: str) -> None:
+    """Refuse types that could not be stored now, not after a model or a person has answered.
+
+    The type of an agent's structured response is allowed, like those of its state.
+    """
+    for channel, kept in graph.channels.items():
+        is_own = channel.startswith("__")  # LangGraph's: the input, of channels that are here too
+        if isinstance(kept, BaseChannel) and not (is_own or isinstance(kept, UntrackedValue)):
+            check_storable(kept.ValueType, f"{channel!r} in the state of graph {name!r}")
+    for kind in langchain_agents.response_types(graph):
+        check_storable(kind, f"The response_format of graph {name!r}")
+        if not isinstance(kind, dict):
+            saver.with_allowlist(compiled_graphs.types_in([kind]))
+
+
+def bind(
+    graph: Any, saver: Saver, name: str | None, store: BaseStore | None = None
+) -> tuple[str, Pregel[Any, Any, Any, Any]]:
+    """A copy of `graph` on the runtime's saver, and its name. The argument is not changed. It gets
+    the store if it has none."""
+    if isinstance(graph, StateGraph):
+        pregel: Pregel[Any, Any, Any, Any] = graph.compile(checkpointer=saver, name=name)
+        name = name or pregel.name
+    elif isinstance(graph, Pregel):
+        # With a single node, such as an entrypoint, the name is that of the function.
+        name = name or (next(iter(graph.nodes)) if len(graph.nodes) == 1 else graph.name)
+        check_saver(graph.checkpointer, saver, name)
+        pregel = copy.copy(graph)
+        pregel.checkpointer = saver
+        saver.with_allowlist(compiled_graphs.types_of(pregel))
+    else:
+        raise BadArgument(
+            f"register() takes a StateGraph, a compiled graph or an @entrypoint, not {graph!r}."
+            f"{forgot_await(graph)}"
+        )
+    if pregel.store is None:
+        pregel.store = store
+    if not name or name == "LangGraph":
+        raise BadArgument("register() needs a name for this graph: register(graph, name='...').")
+    if isinstance(context := pregel.context_schema, type):
+        saver.with_allowlist([(context.__module__, context.__qualname__)])
+    _check_types(pregel, saver, name)
+    if "@" in check_text("name", name):
+        raise BadArgument(f"The name of a graph must not contain '@': {name!r}.")
+    return name, pregel
+
+
+def check_saver(given: Any, ours: Saver, name: str) -> None:
+    """Raise `NotDurable` unless a graph can be driven on our saver."""
+    if given is None or given is ours:
+        return
+    if isinstance(given, Saver) and given.journal is ours.journal:
+        return
+    if isinstance(given, InMemorySaver):
+        what = "an in-memory saver, which loses its state when the process ends"
+    elif isinstance(given, bool):
+        what = f"checkpointer={given}, which is for subgraphs"
+    elif isinstance(given, BaseCheckpointSaver):
+        kind = type(given).__name__
+        what = f"another saver ({kind}), whose checkpoints are not in this runtime's journal"
+    else:
+        what = f"a checkpointer of an unknown kind: {given!r}"
+    raise NotDurable(
+        f"The graph {name!r} was compiled with {what}. Compile it without a checkpointer; the "
+        "runtime brings its own."
+    )
+
+
+class GraphRegistry:
+    """The graphs of a runtime, by name and version."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, Graph] = {}
+        self.newest: dict[str, Graph] = {}
+        """By name, the version that was registered last."""
+
+    def add(self, graph: Graph) -> None:
+        if graph.key in self._by_key:
+            raise BadArgument(
+                f"A graph {graph.name!r} is registered already; give this one another name or a "
+                "version."
+            )
+        self._by_key[graph.key] = self.newest[graph.name] = graph
+
+    def give_store(self, store: BaseStore) -> None:
+        """Give a store to the graphs that have none."""
+        for key, graph in list(self._by_key.items()):
+            if graph.pregel.store is None:
+                pregel = copy.copy(graph.pregel)
+                pregel.store = store
+                self._by_key[key] = made = replace(graph, pregel=pregel, _with_old_names={})
+                if self.newest.get(graph.name) is graph:
+                    self.newest[graph.name] = made
+
+    def remove(self, name: str) -> None:
+        """Remove every version of a graph."""
+        self.newest.pop(name, None)
+        for key in [key for key, graph in self._by_key.items() if graph.name == name]:
+            del self._by_key[key]
+
+    def discard(self, graph: Graph) -> None:
+        """Remove one version of a graph."""
+        self._by_key.pop(graph.key, None)
+        others = [one for one in self._by_key.values() if one.name == graph.name]
+        self.newest.pop(graph.name, None)
+        if others:
+            self.newest[graph.name] = others[-1]
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self.newest)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
+
+    def find(self, name: str, version: str) -> Graph | None:
+        return self._by_key.get(f"{name}@{version}")
+
+    def chosen(self, names: Collection[str] | None = None) -> Mapping[str, Graph]:
+        """Every version of these graphs by key. Without `names` all of them, as a live mapping."""
+        if names is None:
+            return self._by_key
+        return {key: graph for key, graph in self._by_key.items() if graph.name in names}
+
+    def resolve(self, name: str, version: str | None) -> tuple[str, str]:
+        """The name and version of the graph that a caller means."""
+        if version is not None and self.find(name, version) is not None:
+            return name, version
+        if version is None and name in self.newest:
+            return name, self.newest[name].version
+        known = [key.removesuffix("@") for key in self._by_key]
+        raise UnknownGraph(name if version is None else f"{name}@{version}", sorted(known))
+
+
+def fingerprint_of(topology: str) -> str:
+    """The hash of a topology."""
+    return hashlib.blake2b(topology.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,247 @@
+"""The start of a segment: what is decided and done before LangGraph runs.
+
+A run that was cancelled or paused, that killed its workers, that cannot be read, or whose graph
+changed under it ends its segment here. Any other gets the command that continues it
+(`pending_command`) and its answers (`answer_handover`), and becomes a `Drive`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+from uuid import UUID
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.runtime import RunControl
+from langgraph.types import Command
+
+from perdure.effects.compensation import Compensations
+from perdure.effects.recording import describe
+from perdure.errors import UNREADABLE, AlreadyAnswered, Damaged, Error, Unanswered
+from perdure.execution.answer_handover import AnswerHandover
+from perdure.execution.breakpoints import is_at_breakpoint, stop_at_breakpoint
+from perdure.execution.graph_check import find_change
+from perdure.execution.graphs import Graph
+from perdure.execution.guarded_store import GuardedStore
+from perdure.execution.pending_command import begin_with_command, take_command
+from perdure.execution.segment_drive import BREAKPOINTS, Drive, SegmentPlans, start_place
+from perdure.execution.stream_capture import begin_stream
+from perdure.execution.tool_guard import ToolGuard
+from perdure.journal import Plan
+from perdure.journal.clock import Clock
+from perdure.langgraph_port import task_interrupts
+from perdure.operations import effects, events, runs
+from perdure.operations.claims import SegmentEnd
+from perdure.operations.effects import EffectRow
+from perdure.operations.messages import Endpoint
+from perdure.operations.run_payload import check_state, dump_error, load_setup, tags_of
+from perdure.operations.runs import RunRow
+from perdure.saver import Saver
+from perdure.segments.evaluation_policy import evaluation_of
+from perdure.segments.lease import Lease
+from perdure.segments.segment import KEY, Segment
+from perdure.types import Control, DrivenBy, EffectState, EventKind, State
+
+
+class SegmentStart(SegmentPlans):
+    """Plans for the start of a segment."""
+
+    def __init__(
+        self, saver: Saver, clock: Clock, endpoints: Callable[[], Sequence[Endpoint]]
+    ) -> None:
+        """`endpoints` are those that are told of new questions, among others."""
+        super().__init__(saver, clock)
+        self._endpoints = endpoints
+        self._handover = AnswerHandover(saver, clock)
+        self._compensations = Compensations(saver, clock)
+        self._stored_topologies: set[str] = set()
+
+    def begin(self, row: RunRow, graph: Graph, *, inline: bool = False) -> Plan[Drive | SegmentEnd]:
+        """What to drive, or how the segment ends if the run cannot be driven."""
+        try:
+            check_state(row)
+        except UNREADABLE as error:
+            return held_by_error(error)
+        if row.control == Control.CANCEL:
+            return (yield from self._compensations.run_all(row))
+        if row.control is not None:
+            attempts = max(0, row.attempts - 1)
+            return stopped(Control(row.control), self.clock.now(), attempts)
+        if row.attempts > graph.deaths and row.was == State.RUNNING and not inline:
+            return (yield from self._held_after_deaths(row))
+        try:
+            yield from self._check_decision(row)
+            return (yield from self._prepare(row, graph, inline))
+        except UNREADABLE as error:
+            return held_by_error(error)
+        except (AlreadyAnswered, Unanswered) as error:
+            if inline and isinstance(error, AlreadyAnswered):
+                raise  # to its caller, with whom the run ends
+            described = describe(self.serializer, error, ())
+            data = {**described, "attempts": row.attempts, "final": True}
+            blob = dump_error(self.serializer, row, described)
+            return SegmentEnd(
+                State.FAILED, EventKind.FAILED, data, error=blob, attempts=row.attempts
+            )
+
+    def _check_decision(self, row: RunRow) -> Plan[None]:
+        """With keys: refuse a run that was cancelled, paused, held or done, and that no holder
+        of a key made due again. The columns of its row are not authenticated, its events are."""
+        if not self.serializer.envelope.authenticates:
+            return
+        last = yield events.last_decision(self.serializer, row.thread_id, row.id, row.events)
+        if last is None or last.damaged or events.is_end(last):
+            why = "has no readable event" if last is None or last.damaged else f"says {last.kind!r}"
+            raise Damaged(f"run {row.id}", f"it is due, but its history {why}")
+
+    def _held_after_deaths(self, row: RunRow) -> Plan[SegmentEnd]:
+        reason = (
+            f"{row.attempts - 1} workers in a row died or went silent while they drove it, "
+            "without a step on disk in between: it may kill them, or block their event loop"
+        )
+        found: list[EffectRow] = yield effects.of_run(row.id)
+        unsure = [one for one in found if one.state in (EffectState.OPEN, EffectState.UNKNOWN)]
+        data: dict[str, Any] = {"reason": reason}
+        if unsure:
+            names = sorted({one.name for one in unsure})
+            reason += f"; the outcome of {', '.join(map(repr, names))} is not known"
+            data = {"reason": reason, "effects": [one.key for one in unsure]}
+        return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
+
+    def _prepare(self, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
+        setup = load_setup(self.serializer, row)
+        if setup.get("inline") and not inline and (yield from self._is_given_up(row, setup)):
+            data = {"reason": runs.GAVE_UP}
+            return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, data, reason=runs.GAVE_UP)
+        if not row.begun and row.token > 1 and (yield runs.has_begun(row)):
+            raise Damaged(f"run {row.id}", "it says that it has not begun, but it has steps")
+        if row.n > 1 and not row.begun:
+            yield from self._roll_back(row.thread_id)
+        if row.begun:
+            graph, change = yield from find_change(self._saver, row, graph)
+            if change is not None:
+                return SegmentEnd(State.HELD, EventKind.HELD, change, reason=change["reason"])
+        drive = yield from self._make_drive(row, graph, setup, inline)
+        if isinstance(drive.input, Command) and not row.begun:
+            yield from begin_with_command(self._saver, drive, setup)
+        if row.begun:
+            found, signals, discarded = yield from self._handover.readable_waits(drive.row)
+            in_command = yield from take_command(self._saver, drive, setup, found)
+            drive.segment.questions.in_command = in_command
+            found = yield from self._handover.hand_over(drive, found, signals, in_command)
+            stops = is_at_breakpoint(self._saver, drive, found, discarded)
+            if (discarded or not inline) and (yield from stops):
+                # To drive it would let it go on, which no person has done.
+                stopped_there = yield from stop_at_breakpoint(self._saver, drive)
+                if stopped_there is not None:
+                    return stopped_there
+        yield from begin_stream(self._saver, drive, setup)
+        return drive
+
+    def _is_given_up(self, row: RunRow, setup: Mapping[str, Any]) -> Plan[bool]:
+        """Whether a worker has the run of a call that died before it claimed it, or that was only
+        to change the state. The call of a node is different: its parent is driven again."""
+        if row.begun or row.parent_id is not None:
+            return bool(setup.get("updates"))
+        kinds = (EventKind.CLAIMED, EventKind.RECOVERED)
+        claims = yield events.of_kinds(self.serializer, row.thread_id, row.id, kinds, 0, row.events)
+        return all(one.data.get("driven") != DrivenBy.CALL for one in claims)
+
+    def _make_drive(
+        self, row: RunRow, graph: Graph, setup: Mapping[str, Any], inline: bool
+    ) -> Plan[Drive]:
+        fingerprint = None if row.fingerprint == graph.fingerprint else graph.fingerprint
+        if fingerprint is not None and fingerprint not in self._stored_topologies:
+            yield runs.store_topology(fingerprint, graph.topology)
+            self._stored_topologies.add(fingerprint)
+        segment = Segment(
+            Lease(row),
+            self._saver.journal,
+            self.serializer,
+            self.clock,
+            saver=self._saver,
+            durability=setup.get("durability") or self._saver.durability,
+            inline=inline,
+            at_exit=bool(setup.get("inline")) and setup.get("durability") == "exit",
+            unstored=graph.unstored,
+            fingerprint=fingerprint,
+            origin=setup.get("fork"),
+            announced=[one for one in self._endpoints() if one.questions],
+            evaluation=evaluation_of(setup),
+        )
+        if segment.evaluation is not None:
+            graph = graph.for_evaluation(lambda store: GuardedStore.of(store, segment))
+        place = yield from start_place(self._saver, row, setup)
+        again = task_interrupts.resume_nothing() if place else None
+        return Drive(
+            segment,
+            graph,
+            again if row.begun else setup.get("input"),
+            _config(segment, setup, place),
+            setup.get("context"),
+            RunControl(),
+            {name: graph.current_names(setup[name]) for name in BREAKPOINTS if name in setup},
+        )
+
+    def _roll_back(self, thread_id: str) -> Plan[None]:
+        """Delete the checkpoints of runs that were stopped by `rollback`."""
+        ids = yield runs.rolled_back(thread_id)
+        if ids:
+            yield from self._saver.pruner.delete_for_runs(ids, thread_id)
+        for id in ids:
+            yield runs.note_rolled_back(thread_id, id)
+
+
+def held_by_error(error: Exception) -> SegmentEnd:
+    """The end of a segment that cannot begin: a person has to look."""
+    reason = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+    return SegmentEnd(State.HELD, EventKind.HELD, {"reason": reason}, reason=reason)
+
+
+def stopped(control: Control, now: int, attempts: int, **data: Any) -> SegmentEnd:
+    """The end of a segment whose run was cancelled or paused."""
+    if control is Control.CANCEL:
+        return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, data)
+    # If the pause was withdrawn, the row knows: then the run is due.
+    return SegmentEnd(State.PAUSED, EventKind.PAUSED, data, due_at=now, attempts=attempts)
+
+
+def _config(segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]) -> RunnableConfig:
+    lease = segment.lease
+    given = dict(setup.get("config") or {})
+    configurable = {
+        **(given.pop("configurable", None) or {}),
+        **place,
+        "thread_id": lease.thread_id,
+        KEY: lease.name,
+    }
+    metadata = {
+        **(given.get("metadata") or {}),
+        **(setup.get("metadata") or {}),
+        **segment.progress.labels,
+    }
+    tags = [*(given.get("tags") or ()), *(setup.get("tags") or ())]
+    if not segment.inline:  # a caller sees in its stream and its history what it gave, no more
+        configurable["run_id"] = lease.run_id
+        # A graph with another checkpointer that a node calls inherits the metadata. If its
+        # checkpoints had this id, LangGraph would take its second call on a thread for a reconnect.
+        # LangGraph stores a text in them, but no UUID.
+        metadata.setdefault("run_id", _uuid(lease.run_id))
+        tags = [*(given.get("tags") or ()), *tags_of(lease.row, setup)]
+    config: dict[str, Any] = {
+        **given,
+        "configurable": configurable,
+        "metadata": metadata,
+        "tags": tags,
+        "callbacks": [segment.progress.model_calls],
+    }
+    if segment.evaluation is not None:
+        config["callbacks"].append(ToolGuard(segment))
+    return cast(RunnableConfig, config)
+
+
+def _uuid(run_id: str) -> UUID:
+    try:
+        return UUID(run_id)
+    except ValueError:
+        raise Damaged(f"run {run_id}", "its id is not a UUID") from None

@@ -1,1 +1,0 @@
-"""Tests of `perdure.engine`: graphs, workers, leases, and what a crash leaves."""

@@ -1,0 +1,1 @@
+"""Tests of `perdure.execution`: graphs, workers, leases, and what a crash leaves."""

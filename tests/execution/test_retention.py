@@ -1,0 +1,122 @@
+"""`Runtime(retention=…)`: workers delete what ended long enough ago, in small pieces."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from perdure.errors import BadArgument, NotFound
+from perdure.execution import retention
+from perdure.service.failures import Failures
+from perdure.testing import Clock, TemporaryRuntime
+from perdure.types import Retention, Run, State
+from tests.support.agents import NOON, chain, checkpoints, driving, opened
+from tests.support.controls import ONCE, approve, echo, fail, said
+from tests.support.polling import auntil
+
+DAY = timedelta(days=1)
+POLICY = Retention(done=30 * DAY, failed=90 * DAY)
+
+
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """SQLite: the statements are those of `prune`, and one read."""
+    return sqlite_url
+
+
+def register(rt: TemporaryRuntime) -> None:
+    async def parent(state: Any) -> Any:
+        await rt.start("done", said("a"), thread_id="child")
+        return {"log": []}
+
+    rt.register(chain(echo), name="done")
+    rt.register(chain(fail), name="failed", retry=ONCE)
+    rt.register(chain(("approve", approve)), name="waiting")
+    rt.register(chain(("parent", parent), ("approve", approve)), name="parent")
+
+
+async def ended(rt: TemporaryRuntime, graph: str, count: int) -> list[Run]:
+    made = [await rt.start(graph, said("a"), thread_id=f"{graph}-{n}") for n in range(count)]
+    await rt.tick(limit=1000)
+    return made
+
+
+async def left(rt: TemporaryRuntime) -> list[str]:
+    return sorted(run.thread_id for run in await rt.runs(limit=1000))
+
+
+async def test_a_tick_deletes_what_ended_long_enough_ago_and_nothing_else(url: str) -> None:
+    clock = Clock(NOON)
+    async with opened(url, clock, retention=POLICY) as rt:
+        register(rt)
+        [done] = await ended(rt, "done", 1)
+        [failed] = await ended(rt, "failed", 1)
+        await ended(rt, "waiting", 1)
+        await ended(rt, "parent", 1)  # its child is done, and kept as long as the parent waits
+        await rt.cancel((await rt.start("done", said("a"), thread_id="cancelled", after=DAY)).id)
+        await rt.score(done.id, "good", 1)
+        clock.advance(29 * DAY)
+        assert (await rt.tick()).pruned == 0
+        [young] = await ended(rt, "done", 1)
+        clock.advance(2 * DAY)
+        assert (await rt.tick()).pruned == 1
+        everything = ["cancelled", "child", "done-0", "failed-0", "parent-0", "waiting-0"]
+        assert await left(rt) == everything  # done-0 is the young one
+        with pytest.raises(NotFound):
+            await rt.scores(done.id)
+        assert (await rt.get(young.id)).state is State.DONE
+        await rt.retry(failed.id)
+        await rt.tick()
+        clock.advance(60 * DAY)  # since it failed again
+        assert (await rt.tick()).pruned == 1
+        assert "failed-0" in await left(rt)
+        clock.advance(31 * DAY)
+        await rt.tick()
+        assert await left(rt) == ["cancelled", "child", "parent-0", "waiting-0"]
+        assert await checkpoints(rt, "done-0") == []
+
+
+async def test_runs_that_are_kept_do_not_stop_the_sweep(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "PAGE", 3)
+    monkeypatch.setattr(retention, "DELETIONS", 2)
+    monkeypatch.setattr(retention, "REST", 0.0)  # the clock jumps
+    monkeypatch.setattr(retention, "PAUSE", 0.0)
+    clock = Clock(NOON)
+    async with opened(url, clock, retention=POLICY) as rt:
+        register(rt)
+        await ended(rt, "waiting", 5)
+        await ended(rt, "done", 7)
+        clock.advance(31 * DAY)
+        async with driving(rt):
+            await auntil(lambda: _has_left(rt, 5), "the end of the sweep")
+
+
+async def _has_left(rt: TemporaryRuntime, count: int) -> bool:
+    return len(await left(rt)) == count
+
+
+async def test_two_processes_that_sweep_at_once_delete_each_run_once(url: str) -> None:
+    clock = Clock(NOON)
+    async with opened(url, clock, retention=POLICY) as rt, opened(url, clock) as other:
+        register(rt)
+        await ended(rt, "done", 30)
+        clock.advance(31 * DAY)
+        now = rt.services.clock.now()
+        sweeps = [retention.RetentionSweep(POLICY, Failures()) for _ in range(2)]
+        journals = rt.journal, other.journal
+        while await left(rt):
+            await asyncio.gather(
+                *(one.piece(journal, now) for one, journal in zip(sweeps, journals, strict=True))
+            )
+
+
+def test_a_retention_without_any_age_is_refused() -> None:
+    with pytest.raises(BadArgument, match="keeps everything"):
+        Retention()
+    with pytest.raises(BadArgument, match=r"done=30.*give a timedelta"):
+        Retention(done=30)  # type: ignore[arg-type]

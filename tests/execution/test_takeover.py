@@ -1,0 +1,592 @@
+"""Runs whose worker died go on elsewhere: within a second on this host, after the lease on another.
+Healthy workers never disturb each other, a run that kills its workers is held, and neither a
+database that restarts nor a clock that is set loses or repeats anything."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langgraph.graph import START, StateGraph
+
+import perdure
+import perdure.testing
+from perdure.errors import Error, ThreadBusy
+from perdure.journal import connect
+from perdure.journal.clock import JournalClock, journal_time
+from perdure.operations.invariants import examine
+from perdure.testing import Clock
+from perdure.types import Run, State
+from tests.support.fork_server import ForkServer
+from tests.support.polling import auntil, until
+from tests.support.runtime_child import Ledger, worker_process, worker_runtime
+
+
+def is_state(rt: perdure.Runtime, run: Run, *states: State) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        return (await rt.get(run.id)).state in states
+
+    return look
+
+
+async def kinds(rt: perdure.Runtime, run: Run) -> list[str]:
+    return [event.kind for event in await rt.events(run.id)]
+
+
+async def until_recovered(rt: perdure.Runtime, run: Run) -> float:
+    """Seconds until another worker has it."""
+    begun = time.monotonic()
+
+    async def look() -> bool:
+        return "recovered" in await kinds(rt, run)
+
+    await auntil(look, "another worker taking it over")
+    return time.monotonic() - begun
+
+
+class Place:
+    """A folder with a ledger, as the nodes of `tests.support.runtime_child` use it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ledger = Ledger(folder / "ledger")
+
+    def input(self, name: str) -> dict[str, Any]:
+        return {"folder": str(self.folder), "name": name, "log": []}
+
+    def touch(self, name: str) -> None:
+        (self.folder / name).touch()
+
+    def begun(self, name: str, pid: int) -> Callable[[], bool]:
+        return lambda: f"{name} hold {pid}" in self.ledger.lines()
+
+    def times(self, words: str) -> int:
+        return sum(line.startswith(words) for line in self.ledger.lines())
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+# -- a worker dies
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graph", ["hold", "spawn"])
+async def test_a_worker_killed_on_this_host_is_replaced_at_once(
+    url: str, fork_server: ForkServer, place: Place, graph: str
+) -> None:
+    """Whether or not it left children behind, which have all its files open."""
+    options = {"lease": 30.0}  # long: it is not what brings the run back
+    with (
+        worker_runtime(url) as rt,
+        ExitStack() as later,
+        worker_process(fork_server, url, options=options, concurrency=1) as first,
+    ):
+        later.callback(place.touch, "over")  # children that were left behind end
+        run = await rt.start(graph, place.input("it"), thread_id="t")
+        until(place.begun("it", first.pid), "a node that began")
+        with worker_process(fork_server, url, options=options) as second:
+            other = await rt.start("steps", place.input("other"), thread_id="u")
+            await auntil(is_state(rt, other, State.DONE), "a second worker that works")
+            assert "recovered" not in await kinds(rt, run)
+            first.send(signal.SIGKILL)
+            took = await until_recovered(rt, run)
+            print(f"\n{graph}: taken over {took * 1000:.0f} ms after the kill", file=sys.stderr)
+            assert took < 15.0, "its lease would have brought it back"
+            until(place.begun("it", second.pid), "the node to run again")
+            place.touch("go")
+            await auntil(is_state(rt, run, State.DONE), "the run to end")
+        assert (await rt.get(run.id)).output["log"] == [f"hold {second.pid}", "last"]
+        assert await rt.journal.ado(examine()) == []
+
+
+@pytest.mark.slow
+async def test_a_worker_killed_on_another_host_is_replaced_after_its_lease(
+    url: str, fork_server: ForkServer, place: Place, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with (
+        worker_runtime(url) as rt,
+        worker_process(fork_server, url) as first,
+        ExitStack() as later,
+    ):
+        run = await rt.start("hold", place.input("it"), thread_id="t")
+        until(place.begun("it", first.pid), "a node that began")
+        second = later.enter_context(worker_process(fork_server, url, host=str(elsewhere)))
+        until(lambda: any(elsewhere.glob("*/*.lock")), "a second worker")
+        assert "recovered" not in await kinds(rt, run)
+        first.send(signal.SIGKILL)
+        took = await until_recovered(rt, run)
+        print(f"\nelsewhere: taken over {took:.2f} s after the kill", file=sys.stderr)
+        assert took > 3.0 / 2
+        place.touch("go")
+        await auntil(is_state(rt, run, State.DONE), "the run to end")
+        assert (await rt.get(run.id)).output["log"] == [f"hold {second.pid}", "last"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ["here", "elsewhere"])
+async def test_a_second_worker_that_starts_never_disturbs_a_live_run(
+    url: str, fork_server: ForkServer, place: Place, tmp_path: Path, host: str
+) -> None:
+    folder = tmp_path / host
+    folder.mkdir()
+    options = {"lease": 0.8}
+    where = {} if host == "here" else {"host": str(folder)}
+    with worker_runtime(url) as rt, worker_process(fork_server, url, options=options) as first:
+        run = await rt.start("hold", place.input("it"), thread_id="t")
+        until(place.begun("it", first.pid), "a node that began")
+        leases: set[datetime | None] = set()
+
+        async def renewed() -> bool:
+            leases.add((await rt.get(run.id)).due_at)
+            return len(leases) >= 6  # a lease and a half
+
+        for _ in range(2):  # and once more, after the second one was killed
+            leases.clear()
+            with worker_process(fork_server, url, options=options, **where) as second:
+                await auntil(renewed, "leases that are kept")
+                second.send(signal.SIGKILL)
+                second.wait()
+        place.touch("go")
+        await auntil(is_state(rt, run, State.DONE), "the run to end")
+        assert "recovered" not in await kinds(rt, run)
+        assert place.times("it hold") == place.times("it last") == 1
+        assert (await rt.get(run.id)).output["log"] == [f"hold {first.pid}", "last"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("concurrency", [1, 50])
+async def test_a_run_that_kills_its_workers_is_held_and_the_others_finish(
+    url: str, fork_server: ForkServer, place: Place, concurrency: int
+) -> None:
+    with worker_runtime(url, deaths=3) as rt:
+        killer = await rt.start("kill", place.input("killer"), thread_id="killer")
+        others = [
+            await rt.start("steps", place.input(f"other-{n}"), thread_id=f"other-{n}")
+            for n in range(4)
+        ]
+        deaths = 0
+        held = False
+        while not held:
+            with worker_process(
+                fork_server, url, options={"deaths": 3}, concurrency=concurrency
+            ) as worker:
+                deadline = time.monotonic() + 30.0
+                while not worker.is_over() and not held:
+                    held = (await rt.get(killer.id)).state is State.HELD
+                    assert time.monotonic() < deadline
+                if not held:
+                    deaths += 1
+                    assert deaths <= 9, "its first two checkpoints may each begin the count anew"
+                else:
+                    for other in others:
+                        done = is_state(rt, other, State.DONE, State.HELD, State.FAILED)
+                        await auntil(done, "the others to end")
+                    worker.send(signal.SIGTERM)
+                    assert worker.wait() == 0
+        assert deaths >= 3
+        assert place.times("killer kill") == deaths
+        found = await rt.get(killer.id)
+        assert "3 workers in a row died" in str(found.reason)
+        assert [(await rt.get(other.id)).state for other in others] == [State.DONE] * 4
+        assert await rt.journal.ado(examine()) == []
+        # The fix is deployed, and somebody has it tried again.
+        place.touch("fixed")
+        await rt.retry(killer.id)
+        with worker_process(fork_server, url):
+            await auntil(is_state(rt, killer, State.DONE), "the fixed run to end")
+        assert (await rt.get(killer.id)).output["log"] == ["survived", "last"]
+
+
+# -- several at once
+
+
+class Mine(TypedDict, total=False):
+    name: str
+    log: Annotated[list[str], operator.add]
+
+
+def chain(*nodes: Any) -> StateGraph[Any, Any, Any, Any]:
+    graph = StateGraph(Mine)
+    graph.add_sequence(nodes)
+    graph.add_edge(START, nodes[0].__name__)
+    return graph
+
+
+async def test_of_a_worker_two_ticks_and_a_bound_graph_one_drives_a_run(url: str) -> None:
+    ran: Counter[str] = Counter()
+
+    def work(state: Mine) -> Mine:
+        ran[state["name"]] += 1
+        return {"log": ["work"]}
+
+    def more(state: Mine) -> Mine:
+        ran[state["name"]] += 1
+        return {"log": ["more"]}
+
+    names = [f"t{n}" for n in range(25)]
+    first, second = perdure.Runtime(url), perdure.Runtime(url)
+    bound = first.register(chain(work, more), name="g")
+    other = second.register(chain(work, more), name="g")
+
+    async def inline(graph: Any, name: str) -> str:
+        try:
+            await graph.ainvoke(None, {"configurable": {"thread_id": name}})
+        except (ThreadBusy, Error):
+            return "refused"
+        return "driven"
+
+    async with first, second:
+        runs = [await first.start("g", {"name": name, "log": []}, thread_id=name) for name in names]
+        counts: list[Any] = await asyncio.gather(
+            first.work(until_idle=True),
+            second.tick(limit=100),
+            second.tick(limit=100, concurrency=1),
+            *[inline(graph, name) for graph in (bound, other) for name in names[:10]],
+        )
+        # A bound graph that came too late has begun a run of its own, with nothing in it.
+        await first.work(until_idle=True)
+        for run in runs:
+            found = await first.get(run.id)
+            assert (found.state, found.output["log"]) == (State.DONE, ["work", "more"]), found
+            seen = await kinds(first, run)
+            assert seen.count("claimed") == seen.count("done") == 1
+            assert "recovered" not in seen
+        assert ran == dict.fromkeys(names, 2)
+        driven = sum(one == "driven" for one in counts[3:])
+        assert sum(one.claimed for one in counts[:3]) + driven >= 25
+        assert await first.journal.ado(examine()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slow", ["look", "note_shape"])
+async def test_a_slow_journal_shortens_no_lease_of_a_live_worker(
+    url: str, slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while a worker looks for runs, nor while it prepares one that it has claimed."""
+    lease = 2.0
+    first, second = [perdure.Runtime(url, lease=timedelta(seconds=lease)) for _ in range(2)]
+    left: list[float] = []
+
+    def work(state: Mine) -> Mine:
+        return {"log": ["work"]}
+
+    for rt in (first, second):
+        rt.register(chain(work), name="g")
+    async with first, second:
+        run = await first.start("g", {"log": []}, thread_id="t")
+        real = first.journal.ado
+        looked = 0
+
+        async def ado(op: Any) -> Any:
+            nonlocal looked
+            if op.name == "claim":
+                ends = op.statements[0].params["lease_until"] / 1000
+                left.append(ends - time.monotonic())
+            if op.name == slow:
+                answer, begun = await real(op), time.monotonic()
+                while time.monotonic() - begun < 1.5 * lease:
+                    if slow == "note_shape":
+                        looked += (await second.tick()).claimed
+                    await asyncio.sleep(0.05)
+                return answer
+            return await real(op)
+
+        monkeypatch.setattr(first.journal, "ado", ado)
+        await first.tick(limit=1)
+        assert left[0] > lease / 2
+        assert looked == 0
+        assert (await first.get(run.id)).state is State.DONE
+        assert "recovered" not in await kinds(first, run)
+
+
+@pytest.mark.slow
+async def test_a_database_restarted_under_load_loses_nothing(
+    served_url: str, restart: Callable[[], None], fork_server: ForkServer, place: Place
+) -> None:
+    started: list[Run] = []
+    options = {"lease": 2.0, "deaths": 10}
+    with (
+        worker_runtime(served_url) as rt,
+        worker_process(fork_server, served_url, options=options, concurrency=10) as first,
+        worker_process(fork_server, served_url, options=options, concurrency=10) as second,
+    ):
+
+        async def start(n: int) -> None:
+            # As a client does: again with the same key until it is told that it was accepted.
+            while len(started) <= n:
+                try:
+                    started.append(
+                        await rt.start(
+                            "steps", place.input(f"{n}"), thread_id=f"t{n}", key="the one"
+                        )
+                    )
+                except perdure.errors.Unavailable:
+                    await asyncio.sleep(0.05)
+
+        # A worker that cannot reach its database when it starts says so and ends, rightly.
+        folder = Path(tempfile.gettempdir()) / f"perdure-{os.getuid()}"
+        for worker in (first, second):
+            there = f"*-{worker.pid}-*.lock"
+            await auntil(lambda: _true(any(folder.glob(there))), "a worker to be there")  # noqa: B023
+        for n in range(100):
+            await start(n)
+            if n in (30, 70):
+                done = place.times("")
+                await auntil(lambda: _true(place.times("") > done), "some work")  # noqa: B023
+                await asyncio.to_thread(restart)
+
+        async def over() -> bool:
+            try:
+                found = await rt.runs(state=State.DONE, limit=200)
+            except perdure.errors.Unavailable:
+                return False
+            return len(found) == 100
+
+        await auntil(over, "100 runs to end", 60.0)
+        for run in started:
+            found = await rt.get(run.id)
+            assert found.output["log"] == ["step", "doze", "last"]
+        assert len({run.id for run in started}) == 100
+        assert {run.id for run in await rt.runs(limit=200)} == {run.id for run in started}
+        assert await rt.journal.ado(examine()) == []
+        for worker in (first, second):
+            worker.send(signal.SIGTERM)
+            assert worker.wait() == 0
+
+
+async def _true(value: bool) -> bool:
+    return value
+
+
+# -- clocks
+
+
+async def test_a_clock_that_is_set_fires_no_timer_early_or_twice(url: str) -> None:
+    chance = random.Random(7)
+
+    def nap(state: Mine) -> Mine:
+        perdure.sleep(timedelta(minutes=chance.randint(1, 90)))
+        return {"log": ["nap"]}
+
+    def listen(state: Mine) -> Mine:
+        heard = perdure.wait_for("never", timeout=timedelta(minutes=30), default="silence")
+        return {"log": [heard]}
+
+    rt = perdure.testing.runtime(url)
+    rt.register(chain(nap, listen), name="g")
+    async with rt:
+        begun = rt.clock.time
+        runs = [await rt.start("g", {"log": []}, thread_id=f"t{n}") for n in range(6)]
+        for _ in range(30):
+            rt.clock.move_to(begun + timedelta(minutes=chance.randint(-120, 100)))
+            await rt.tick()
+        rt.clock.move_to(begun + timedelta(hours=12))
+        await rt.tick()
+        rt.clock.advance(timedelta(hours=1))
+        await rt.tick()
+        rt.clock.advance(timedelta(days=-2))
+        assert (await rt.tick()).claimed == 0
+        for run in runs:
+            assert (await rt.get(run.id)).output == {"log": ["nap", "silence"]}
+            events = await rt.events(run.id)
+            asked = {event.data["wait"]: event.data for event in events if event.kind == "wait"}
+            fired = [event for event in events if event.kind in ("woke", "expired")]
+            assert Counter(event.kind for event in fired) == {"woke": 1, "expired": 1}
+            for event in fired:
+                wait = asked[event.data["wait"]]
+                assert event.at >= (wait.get("wake_at") or wait["expires_at"]), "early"
+        assert await rt.journal.ado(examine()) == []
+
+
+async def test_a_sleep_is_not_looked_at_before_its_time_however_often_the_clock_turns(
+    url: str,
+) -> None:
+    rt = perdure.testing.runtime(url)
+
+    def nap(state: Mine) -> Mine:
+        perdure.sleep(timedelta(hours=1))
+        return {"log": ["nap"]}
+
+    rt.register(chain(nap), name="g")
+    async with rt:
+        run = await rt.start("g", {"log": []}, thread_id="t")
+        await rt.tick()
+        [wait] = await rt.waits()
+        for minutes in (-180, 59, -3000, 0, 59):
+            rt.clock.move_to(wait.created_at + timedelta(minutes=minutes))
+            assert (await rt.tick()).claimed == 0
+        rt.clock.move_to(wait.created_at + timedelta(minutes=60))
+        assert (await rt.tick()).done == 1
+        assert (await rt.get(run.id)).output == {"log": ["nap"]}
+
+
+async def test_the_wall_clock_of_the_process_does_not_matter(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    real = time.time
+
+    def wrong() -> float:
+        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        if caller.startswith("perdure"):
+            asked.append(caller)
+        return real() + random.choice([-86400.0, 86400.0])
+
+    def nap(state: Mine) -> Mine:
+        perdure.sleep(timedelta(milliseconds=50))
+        return {"log": [perdure.now().isoformat()]}
+
+    rt = perdure.Runtime(url)
+    rt.register(chain(nap), name="g")
+    async with rt:
+        begun = datetime.now(UTC)
+        monkeypatch.setattr(time, "time", wrong)
+        run = await rt.start("g", {"log": []}, thread_id="t")
+        await rt.tick()
+
+        async def done() -> bool:
+            await rt.tick()
+            return (await rt.get(run.id)).state is State.DONE
+
+        await auntil(done, "its end")
+        monkeypatch.undo()
+        assert asked == []
+        [said] = (await rt.get(run.id)).output["log"]
+        times = [datetime.fromisoformat(said), *[e.at for e in await rt.events(run.id)]]
+        assert all(abs(at - begun) < timedelta(minutes=1) for at in times)
+
+
+def test_both_databases_and_this_host_agree_on_the_time(sqlite_url: str, postgres_url: str) -> None:
+    journals = [connect(sqlite_url), connect(postgres_url)]
+    try:
+        before = time.time()
+        told = [journal.do(journal_time()) / 1000 for journal in journals]
+        clocks = [JournalClock(journal) for journal in journals]
+        told += [clock.now() / 1000 for clock in clocks]
+        after = time.time()
+        assert all(before - 0.5 < at < after + 0.5 for at in told), (before, told, after)
+        again = [clock.now() / 1000 for clock in clocks]
+        assert all(later >= at for later, at in zip(again, told[2:], strict=True))
+    finally:
+        for journal in journals:
+            journal.close()
+
+
+def test_a_clock_follows_its_database_when_that_is_set(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = connect(sqlite_url)
+    clock = JournalClock(journal)
+    try:
+        now = clock.now()
+        monkeypatch.setattr(journal, "read_committed", lambda op: op.result([[(now + 3_600_000,)]]))
+        assert clock.now() - now < 60_000, "it is asked once in a while only"
+        clock.agree()
+        assert 3_590_000 < clock.now() - now < 3_660_000
+    finally:
+        journal.close()
+
+
+def test_a_clock_that_only_moves_when_told() -> None:
+    clock = Clock(datetime(2026, 1, 1, tzinfo=UTC))
+    assert clock.now() == clock.now() == 1767225600000
+    clock.advance(timedelta(days=-1))
+    assert clock.time == datetime(2025, 12, 31, tzinfo=UTC)
+
+
+# -- who is alive
+
+
+def test_a_dead_process_is_told_from_a_live_one_and_from_a_stranger(tmp_path: Path) -> None:
+    from perdure.execution.liveness import ProcessLock
+
+    here = ProcessLock(str(tmp_path))
+    here.acquire()
+    read, write = os.pipe()
+    if (pid := os.fork()) == 0:
+        other = ProcessLock(str(tmp_path))
+        other.acquire()
+        os.write(write, other.id.encode())
+        signal.pause()
+        os._exit(0)
+    try:
+        other_id = os.read(read, 1000).decode()
+        assert not here.is_dead(other_id)
+        assert not here.is_dead(here.id)
+        assert not here.is_dead("nowhere:1:abc")
+        assert not ProcessLock(str(tmp_path)).is_dead(here.id), "another runtime of this process"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(read)
+        os.close(write)
+    assert here.is_dead(other_id)
+    assert not ProcessLock(tempfile.mkdtemp(dir=tmp_path)).is_dead(other_id)
+    here.remove(other_id)
+    assert not here.is_dead(other_id)
+    here.release()
+    assert list(tmp_path.glob("*.lock")) == []
+
+
+def test_files_of_processes_that_died_long_ago_are_removed_and_others_are_left(
+    tmp_path: Path,
+) -> None:
+    from perdure.execution.liveness import STALE, ProcessLock
+
+    long_ago = time.time() - 2 * STALE
+    alive, dead, fresh = ProcessLock(str(tmp_path)), tmp_path / "dead.lock", tmp_path / "fresh.lock"
+    alive.acquire()
+    dead.touch()
+    fresh.touch()
+    for path in tmp_path.iterdir():
+        if path != fresh:
+            os.utime(path, (long_ago, long_ago))
+    newcomer = ProcessLock(str(tmp_path))
+    newcomer.acquire()
+    assert not dead.exists()
+    assert fresh.exists(), "its owner may be about to lock it"
+    assert len(list(tmp_path.iterdir())) == 3
+    (tmp_path / "another").touch()
+    (tmp_path / "nowhere.lock").symlink_to(tmp_path / "gone")
+    os.utime(tmp_path / "another", (long_ago, long_ago))
+    dead.touch()
+    os.utime(dead, (long_ago, long_ago))
+    third = ProcessLock(str(tmp_path))
+    third.acquire()
+    assert (tmp_path / "another").exists(), "it is none of ours"
+    assert not dead.exists()
+    for one in (third, newcomer, alive):
+        one.release()
+
+
+def test_a_process_that_lives_long_is_not_old_when_it_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from perdure.execution import liveness
+
+    monkeypatch.setattr(liveness, "BEAT", -1.0)
+    here = liveness.ProcessLock(str(tmp_path))
+    here.acquire()
+    [file] = tmp_path.iterdir()
+    os.utime(file, (0, 0))
+    here.beat()
+    assert file.stat().st_mtime > time.time() - liveness.STALE
+    here.release()
