@@ -29,7 +29,7 @@ JS_PACKAGES := langgraph-sdk-1.12@npm:@langchain/langgraph-sdk@1.12.0 \
 FONTS       := @expo-google-fonts/inter@0.4.2 @expo-google-fonts/jetbrains-mono@0.4.1
 JS_CLIENTS  := .js-clients/.ready-$(shell printf '%s' '$(JS_PACKAGES)' | cksum | cut -d ' ' -f 1)
 
-.PHONY: help install docs docs-serve reference workerd js-clients screenshots ui-clients demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills failover campaign-month campaign-month-d1 campaign-traces constraints \
+.PHONY: help install docs docs-serve workerd js-clients screenshots ui-clients demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills failover campaign-month campaign-month-d1 campaign-traces constraints \
         compat compat-oldest compat-newest upstream upstream-saver upstream-bound
 .DEFAULT_GOAL := help
 
@@ -125,19 +125,16 @@ docs: $(READY) ## Build the documentation as a site, in site/; warnings are erro
 docs-serve: $(READY) ## Read the documentation in a browser, with its search, at http://127.0.0.1:8000
 	@$(MKDOCS) serve --dev-addr 127.0.0.1:8000
 
-reference: $(READY) ## Write the reference of the command line from its help texts
-	$(BIN)/python -m docs.write_reference
-
 bench: $(WORKERD) ## Measure, and write the pages and plots of docs/benchmarks/
 	$(BIN)/python -m bench
 
-crash-matrix: $(READY) ## Kill agents of every shape everywhere, and write docs/evidence/crash-matrix.md
+crash-matrix: $(READY) ## Kill agents of every shape everywhere, and write docs/evidence.md
 	$(BIN)/python -m matrix
 
-kills: $(READY) ## Kill two agents at single I/O operations (KILLS='--sqlite 2000 --seed 7'), and write docs/evidence/kills.md
+kills: $(READY) ## Kill two agents at single I/O operations (KILLS='--sqlite 2000 --seed 7'), and write docs/evidence.md
 	$(BIN)/python -m matrix.kills --write $(KILLS)
 
-failover: $(READY) ## Take the primary of a real cluster away under load (FAILOVER='--changes 4 --seed 7'), and write docs/evidence/failover.md
+failover: $(READY) ## Take the primary of a real cluster away under load (FAILOVER='--changes 4 --seed 7'), and write docs/evidence.md
 	$(BIN)/python -m matrix.failover --write $(FAILOVER)
 
 campaign-month: $(READY) ## A month of the campaign for 1,000 contacts while everything goes wrong

@@ -1,4 +1,4 @@
 """The crash matrix: agents of every shape, killed everywhere, with perdure and with its neighbours.
 
-`python -m matrix` runs it, and writes docs/evidence/crash-matrix.md.
+`python -m matrix` runs it, and writes its section of docs/evidence.md.
 """

@@ -1,4 +1,4 @@
-"""`python -m matrix`: kill every agent everywhere, and write docs/evidence/crash-matrix.md."""
+"""`python -m matrix`: kill every agent everywhere, and write its section of docs/evidence.md."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from matrix import dbos_trials
+from matrix.evidence import PAGE, write_section
 from matrix.graphs import INPUTS
 from perdure.testing.crashtest import CrashTest, counts
 from perdure.testing.postgres import local_postgres
 
-PAGE = Path(__file__).parent.parent / "docs" / "evidence" / "crash-matrix.md"
 SHAPES = {
     "chain": "three nodes in a row, two effects each",
     "branches": "two parallel branches, two effects each, and a node after them",
@@ -49,16 +48,6 @@ class Line:
     database: str
     driver: str
     counts: dict[str, int]
-
-    def cells(self) -> list[str]:
-        counts = self.counts
-        killed = counts["points"]
-        again = counts.get("again_with_key", counts.get("again", 0))
-        share = f"{counts.get('duplicated', 0) / max(1, counts['trials']):.0%}"
-        found = [str(counts.get(name, 0)) for name in PROBLEMS]
-        found[0] = "0" if found[0] == "0" else f"{found[0]} ({share})"
-        models = str(counts.get("models_repeated", 0)) if self.shape == "agent" else "–"
-        return [self.driver, str(killed), str(counts["trials"]), *found, models, str(again)]
 
 
 def main() -> None:
@@ -87,7 +76,7 @@ def main() -> None:
     if (arguments.shapes or arguments.limit or arguments.only_sqlite) and not arguments.write:
         print(text)
     else:
-        PAGE.write_text(text)
+        write_section("crash matrix", text)
         console.print(f"{PAGE.name} is written.")
 
 
@@ -95,7 +84,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m matrix", description=__doc__)
     parser.add_argument("shapes", nargs="*", choices=[*SHAPES, []], help="default: all")
     parser.add_argument("--limit", type=int, metavar="N", help="points of each; default: all")
-    parser.add_argument("--write", action="store_true", help="write the page also with a limit")
+    parser.add_argument("--write", action="store_true", help="write the section also with a limit")
     parser.add_argument("--only-sqlite", action="store_true", help="leave PostgreSQL out")
     return parser.parse_args()
 
@@ -151,74 +140,51 @@ def _dbos(progress: Progress, arguments: argparse.Namespace) -> Line:
 
 
 def render(lines: list[Line], seconds: float, limit: int | None = None) -> str:
+    """The section: a row for each agent, with the counts of all databases together."""
     ours = [line.counts for line in lines if line.driver == "perdure"]
     stock = [line.counts for line in lines if line.driver.startswith("LangGraph")]
-    parts = [TITLE, "", _sentence(ours, stock), ""]
-    if limit is not None:
-        on = " and ".join(dict.fromkeys(line.database for line in lines))
-        parts += [SAMPLE.format(limit=limit, on=on).strip(), ""]
-    parts += [INTRO.strip(), ""]
-    shapes = dict.fromkeys(line.shape for line in lines)
-    for shape in shapes:
-        parts += [
-            f"## {shape.replace('_', '-')}",
-            "",
-            SHAPES[shape][0].upper() + SHAPES[shape][1:] + ".",
+    drivers = list(dict.fromkeys(line.driver for line in lines))
+    rows = [f"| agent | {' | '.join(drivers)} |", "|---" * (len(drivers) + 1) + "|"]
+    for shape in dict.fromkeys(line.shape for line in lines):
+        cells = [
+            _cell([line.counts for line in lines if (line.shape, line.driver) == (shape, driver)])
+            for driver in drivers
         ]
-        for database in dict.fromkeys(line.database for line in lines if line.shape == shape):
-            parts += ["", f"**{database}**", "", HEAD]
-            parts += [
-                f"| {' | '.join(line.cells())} |"
-                for line in lines
-                if (line.shape, line.database) == (shape, database)
-            ]
-        parts.append("")
-    made = MADE.format(**_machine(seconds)).strip()
-    parts += ["## How it was measured", "", made, ""]
-    return "\n".join(parts)
+        rows.append(f"| {SHAPES[shape]} | {' | '.join(cells)} |")
+    made = MADE.format(
+        points="all points" if limit is None else f"{limit} points of each, evenly chosen,",
+        databases=" and ".join(dict.fromkeys(line.database for line in lines)),
+        **_machine(seconds),
+    )
+    parts = [TITLE, _sentence(ours, stock), INTRO, "\n".join(rows), made]
+    return "\n\n".join(part.strip() for part in parts)
 
 
-HEAD = (
-    "| driver | points | kills | duplicated | lost | different | unrecoverable | model calls "
-    "repeated | again, with its key |\n|---|---|---|---|---|---|---|---|---|"
-)
-TITLE = "# The crash matrix"
-SAMPLE = """
-**This run killed at {limit} points per row, evenly chosen, on {on}.**
-`make crash-matrix` kills at all points, on both databases.
-"""
+def _cell(found: list[dict[str, int]]) -> str:
+    """What went wrong, and of how many kills."""
+    if not found:
+        return "–"
+    wrong = {name: sum(counts.get(name, 0) for counts in found) for name in PROBLEMS}
+    told = ", ".join(f"{n} {name}" for name, n in wrong.items() if n) or "**0**"
+    return f"{told} of {sum(counts['trials'] for counts in found)}"
+
+
+TITLE = "## The crash matrix"
 INTRO = """
-Agents of every shape that LangGraph supports are killed with SIGKILL before and after every
-statement of the journal and around every effect. A new process recovers each run, and is killed
-too. The same agents run with LangGraph's own saver (`durability="sync"`), killed at the calls to
-its saver and around the same effects, and resumed with `invoke(None)` or `invoke(input)`. A ledger
-in another process counts the kills after which each of these happened:
+Agents of every shape are killed with SIGKILL before and after every statement of the journal and
+around every effect. A new process recovers each run, and is killed too. The same agents run with
+LangGraph's own saver (`durability="sync"`), killed at the calls to it and around the same effects,
+and resumed with `invoke(None)` or `invoke(input)`; as a DBOS workflow, killed around each step. A
+ledger in another process counts what was **duplicated** without a key by which the far side could
+recognise it, **lost**, **different** from the result without a kill, or **unrecoverable**.
 
-- **duplicated**: something happened twice, and no key lets the far side recognise it;
-- **lost**: the run ended, but something did not happen;
-- **different**: the run ended with a different result than without a kill, for example because an
-  answer reached the wrong branch;
-- **unrecoverable**: the run did not end;
-- **again, with its key**: the call was made, but its outcome was not on disk yet, so it was made
-  again with the same key. No engine can avoid this. A far side that honours the key does the work
-  once. With `verify=` the far side is asked first, and with `unknown="hold"` a person decides
-  ([Effects](../guides/effects.md)).
-
-Run the same test on your own agent with [`perdure crashtest`](../guides/crash-testing.md).
+A call whose outcome was not on disk yet is made again with the same key: no engine can avoid this.
+`verify=` asks the far side first, `unknown="hold"` asks a person ([Effects](guides/effects.md)).
+[`perdure crashtest`](guides/crash-testing.md) does the same to your own agent.
 """
 MADE = """
-`make crash-matrix` runs the agents of `matrix/graphs.py` and writes this page. This run took
-{minutes:.0f} minutes on {cores} cores with Python {python}, SQLite {sqlite}, langgraph {langgraph},
-langchain {langchain}, dbos {dbos}.
-
-For perdure and LangGraph, each point has a second kill during the recovery. The effects pass their
-key to the far side, so their outcomes are written with the next commit. Effects that do not ask for
-their key wait for that commit, which leaves a smaller window.
-
-DBOS runs the two-branch graph in a workflow, with the effects as steps. It is killed around each
-step, once or several times, and started again with the same executor. Its steps have no key. A step
-that was killed in the middle and run again counts as "again", not as duplicated.
-
+`make crash-matrix`, {date}: {points} on {databases}, in {minutes:.0f} minutes on {cores} cores
+with Python {python}, SQLite {sqlite}, langgraph {langgraph}, langchain {langchain}, dbos {dbos}.
 Timing is left to chance, so counts may differ by a few between runs. perdure's zeros must not.
 """
 
@@ -238,6 +204,7 @@ def _sentence(ours: list[dict[str, int]], stock: list[dict[str, int]]) -> str:
 
 def _machine(seconds: float) -> dict[str, Any]:
     return {
+        "date": time.strftime("%B %Y"),
         "minutes": seconds / 60,
         "cores": os.cpu_count(),
         "python": platform.python_version(),

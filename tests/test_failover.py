@@ -107,7 +107,7 @@ def test_the_page_says_what_was_found() -> None:
     good.acknowledged, bad.lost = 10, [f"start a {RUN}"]
     page = render([good, bad], 2, "1", 60.0, "PostgreSQL 15")
     assert "2 changes. Strict synchronous replication: 1 of 10 acknowledged calls lost" in page
-    assert "| strict | HAProxy | kill -9 | 5.0 s | 1.0 s | 10 | 0 | 0 | 0 | 0 | 0 |" in page
+    assert "| strict | kill -9 | 2 | 5.0 s | 1.0 s | 10 | 1 | 0 | 0 | 0 | 0 |" in page
     assert f"kill -9, strict, HAProxy: lost: start a {RUN}" in page
 
 

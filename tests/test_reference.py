@@ -18,7 +18,7 @@ import pytest
 from langgraph.graph import START, StateGraph
 
 import perdure
-from docs import write_reference
+from docs import command_line
 from perdure import errors, types
 from perdure.server.options import ServerOptions
 from perdure.server.ui.identity import TrustedProxy, UiUser
@@ -117,14 +117,8 @@ def test_every_public_name_has_a_docstring_of_which_the_first_line_is_a_sentence
 # -- the command line
 
 
-def test_the_reference_of_the_command_line_is_what_the_help_texts_say() -> None:
-    _, mark, rest = write_reference.PAGE.read_text(encoding="utf-8").partition(write_reference.MARK)
-    assert mark
-    assert rest.strip() == write_reference.generated().strip(), "run `make reference`"
-
-
 def test_every_command_is_in_the_reference_with_each_of_its_options() -> None:
-    text = write_reference.generated()
+    text = command_line.generated()
     assert re.findall(r"^### `perdure (.+)`$", text, re.MULTILINE) == [*every_command()]
     for name, command in every_command().items():
         section = text.partition(f"### `perdure {name}`\n")[2].partition("\n### ")[0]
@@ -163,14 +157,6 @@ def test_the_page_of_settings_has_the_variables_of_others_that_the_source_names(
 
 # -- the SQL schema
 
-KINDS = {
-    "TEXT": "text",
-    "INTEGER": "integer",
-    "BIGINT": "bigint",
-    "DOUBLE PRECISION": "double",
-    "BLOB": "blob",
-}
-
 
 class Letter(TypedDict, total=False):
     to: str
@@ -194,24 +180,13 @@ def used_journal(tmp_path: Path) -> Iterator[tuple[sqlite3.Connection, perdure.t
     connection.close()
 
 
-def test_the_page_of_the_schema_has_every_table_with_its_columns_and_types(
+def test_the_page_of_the_schema_has_every_table(
     used_journal: tuple[sqlite3.Connection, perdure.types.Run],
 ) -> None:
     database, _ = used_journal
-    sections = re.split(r"^### ", page("sql-schema"), flags=re.MULTILINE)[1:]
-    told = {
-        section.partition("\n")[0]: re.findall(r"^\| `(\w+)` \| ([a-z, ]+) \|", section, re.M)
-        for section in sections
-    }
     tables = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
-    real = {}
-    for (table,) in tables:
-        columns = database.execute(f"PRAGMA table_info({table})").fetchall()
-        real[table] = [
-            (name, KINDS[kind] + ("" if filled or in_key else ", null"))
-            for _, name, kind, filled, _, in_key in columns
-        ]
-    assert told == real
+    listed = re.findall(r"^\| `(perdure_\w+)` \|", page("sql-schema"), re.MULTILINE)
+    assert sorted(listed) == sorted(table for (table,) in tables)
 
 
 def test_the_queries_on_the_page_of_the_schema_run_and_some_find_the_run(

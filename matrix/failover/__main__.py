@@ -1,4 +1,4 @@
-"""`python -m matrix.failover`: change the primary under load, write docs/evidence/failover.md."""
+"""`python -m matrix.failover`: change the primary under load, for docs/evidence.md."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from pathlib import Path
 import psycopg
 
 import perdure
+from matrix.evidence import PAGE, write_section
 from matrix.failover.cluster import (
     ROUTES,
     TIMINGS,
@@ -37,7 +38,6 @@ from matrix.failover.judge import Change, Left, first_commit, judge
 from matrix.failover.load import LEDGER, PRELOADED, read, run
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "evidence" / "failover.md"
 KINDS = ("ghost", "cut between the nodes", "kill -9", "SIGSTOP", "network cut", "switchover")
 ROUNDS = {"strict": 3, "asynchronous": 2}
 """Changes for each route, of 20 in all."""
@@ -84,9 +84,8 @@ def main() -> None:
     table = "\n".join(_table(done))
     print(f"\n{table}\n")
     if arguments.write and done:
-        PAGE.write_text(
-            render(done, len(changes), arguments.seed, time.monotonic() - begun, versions())
-        )
+        seconds = time.monotonic() - begun
+        write_section("failover", render(done, len(changes), arguments.seed, seconds, versions()))
         print(f"{PAGE.name} is written.")
     bad = sum(bool(change.findings) for change in done)
     if len(done) < len(changes):
@@ -314,82 +313,55 @@ def _line(change: Change) -> str:
 
 
 def _table(changes: Sequence[Change]) -> Iterator[str]:
-    names = ["replication", "route", "change", "writes after", "first run after that"]
+    """A row for each replication and fault."""
+    names = ["replication", "fault", "changes", "writes after", "first run after that"]
     names += ["acknowledged", "lost", "effects repeated", "unnamed", "exited", "not ended"]
     yield f"| {' | '.join(names)} |"
-    yield "|---" * 3 + "|---:" * (len(names) - 3) + "|"
-    for one in changes:
-        cells = [one.replication, one.route, one.kind, _seconds(one.writes), _seconds(one.progress)]
-        found = [one.lost, one.repeated, one.unnamed, one.exited, one.stranded]
-        counts = [one.acknowledged, *map(len, found)]
-        yield f"| {' | '.join([*cells, *map(str, counts)])} |"
+    yield "|---" * 2 + "|---:" * (len(names) - 2) + "|"
+    for how, kind in sorted({(one.replication, one.kind) for one in changes}, reverse=True):
+        some = [one for one in changes if (one.replication, one.kind) == (how, kind)]
+        times = [_seconds([one.writes for one in some]), _seconds([one.progress for one in some])]
+        lists = [(one.lost, one.repeated, one.unnamed, one.exited, one.stranded) for one in some]
+        counts = [sum(map(len, found)) for found in zip(*lists, strict=True)]
+        cells = [len(some), *times, sum(one.acknowledged for one in some), *counts]
+        yield f"| {how} | {kind} | {' | '.join(map(str, cells))} |"
 
 
-def _seconds(value: float | None) -> str:
-    return "never" if value is None else f"{value:.1f} s"
+def _seconds(values: Sequence[float | None]) -> str:
+    """The shortest and the longest time."""
+    found = sorted({f"{value:.1f}" for value in values if value is not None}, key=float)
+    never = ", never" if None in values else ""
+    return f"{'–'.join(dict.fromkeys([*found[:1], *found[-1:]]))} s{never}"
 
 
-TITLE = "# Changes of the primary"
+TITLE = "## Changes of the primary"
 INTRO = """
-The primary of a PostgreSQL cluster is taken away under load. Three nodes run PostgreSQL, Patroni
-and etcd. Workers and callers reach them through a multi-host URL, HAProxy, PgBouncer in front of
-HAProxy, or HAProxy in front of one PgBouncer for each node. HAProxy checks Patroni's `/primary`.
+Three nodes run PostgreSQL, Patroni and etcd; callers and `perdure worker` processes reach them
+through a multi-host URL, HAProxy, or PgBouncer before or behind HAProxy. The primary is taken away
+under load: a **ghost** (Patroni and etcd are killed, PostgreSQL lives and nothing tells it to step
+down), a **cut between the nodes** that clients do not notice, a **network cut**, **kill -9** of
+the postmaster, **SIGSTOP** of the whole node, a **switchover** by an operator. Ghosts and cuts
+between the nodes last {held:.0f} s longer than it takes until runs end on the new primary.
 
-Callers start runs, send signals and answer questions. A run calls an effect whose far side knows
-no keys, may ask a question and wait for a signal, and calls an effect whose far side honours keys.
-Workers are `perdure worker` processes. In the middle of each change another worker starts and has
-to open the journal.
-
-## The changes
-
-- **ghost**: the primary's Patroni and etcd are killed. PostgreSQL lives and nothing tells it to
-  step down.
-- **cut between the nodes**: the primary loses the other nodes, but its clients still reach it.
-- **network cut**: packets to and from the primary are dropped, those of clients too.
-- **kill -9**: the primary's postmaster and Patroni are killed.
-- **SIGSTOP**: every process of the primary's node stops, as in a virtual machine that is paused,
-  and continues when there is another primary.
-- **switchover**: an operator asks Patroni for another primary.
-
-A ghost and a cut between the nodes last {held:.0f} s longer than it takes until runs end again on
-the new primary. Other faults end 2 s after that. Then the node comes back.
-
-## The columns
-
-A ledger outside of the database records what was acknowledged to callers, once the call had
-returned, and each call of an effect that was really made. When all runs have ended, it is compared
-with the journal.
-
-- **writes after**: seconds from the fault until a plain psycopg client could commit on the new
-  primary through the same route; with the multi-host URL, on any of its hosts.
-- **first run after that**: seconds from then until the first run ended.
-- **lost**: acknowledged starts, signals and answers that the journal does not have.
-- **effects repeated**: calls of an effect whose outcome had been recorded, or under a second key.
-- **unnamed**: those of both whose run id stands in no log of a process and is not printed by
-  `perdure doctor`.
-- **exited**: workers and callers that ended by themselves, or did not stop when told to.
-- **not ended**: runs that are not `done` at the end, without a person.
+**Writes after**: seconds until a plain psycopg client could commit through the same route.
+**Lost**: starts, signals and answers acknowledged to a caller that the journal does not have.
+**Effects repeated**: calls whose outcome had been recorded. **Unnamed**: those of both that stand
+in no log and are not printed by `perdure doctor`. **Exited**: processes that ended by themselves.
 """
 MADE = """
-`make failover` runs this again and writes this page. It needs Debian's packages of Patroni, etcd,
-HAProxy, PgBouncer and PostgreSQL, and says which are missing. This run took {minutes:.0f} minutes
-on {cores} cores with Python {python}, {programs}, langgraph {langgraph}, and seed {seed}.
-
-Patroni's timings are {timings}: a node that dies without a word is replaced after about `ttl`
-seconds. They are short for this test. Patroni uses etcd's v2 API. Its watchdog is off, because it
-would restart the machine.
-
-Each node has a network namespace of its own. The load is small ({workers} workers,
-{callers} callers), because the cluster has the same cores. The files are in memory: these faults
-kill processes and networks, not power.
+`make failover` needs Debian's packages of Patroni, etcd, HAProxy, PgBouncer and PostgreSQL. This
+run, {date}: {minutes:.0f} minutes on {cores} cores with Python {python}, {programs},
+langgraph {langgraph}, seed {seed}; {timings}, short for this test; {workers} workers,
+{callers} callers, files in memory.
 """
 
 
 def render(
     changes: Sequence[Change], planned: int, seed: str, seconds: float, programs: str
 ) -> str:
-    """The page."""
+    """The section."""
     made = MADE.format(
+        date=time.strftime("%B %Y"),
         minutes=seconds / 60,
         cores=os.cpu_count(),
         python=platform.python_version(),
@@ -400,11 +372,11 @@ def render(
         workers=WORKERS,
         callers=CALLERS,
     )
-    parts = [TITLE, f"**{_sentence(changes, planned)}**", "\n".join(_table(changes))]
+    parts = [TITLE, f"**{_sentence(changes, planned)}**", INTRO.format(held=HELD)]
+    parts += ["\n".join(_table(changes))]
     if found := [f"- {text}" for change in changes for text in _summary(change)]:
-        parts += ["## What is not as promised", "\n".join(found)]
-    parts += [INTRO.format(held=HELD), "## How it was measured", made]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+        parts += ["What is not as promised:", "\n".join(found)]
+    return "\n\n".join(part.strip() for part in [*parts, made])
 
 
 def _sentence(changes: Sequence[Change], planned: int) -> str:

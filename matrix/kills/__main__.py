@@ -1,4 +1,4 @@
-"""`python -m matrix.kills`: kill agents at single I/O operations, write docs/evidence/kills.md."""
+"""`python -m matrix.kills`: kill agents at single I/O operations, for docs/evidence.md."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from matrix.evidence import PAGE, write_section
 from matrix.kills.io_stops import is_supported
 from matrix.kills.judge import Database, Judge, PostgresDatabases, SqliteFiles, Trial
 from matrix.kills.process import ForkServer
 from matrix.kills.scenarios import SCENARIOS
 from perdure.testing.postgres import local_postgres
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "evidence" / "kills.md"
 SHOWN = 20
 """Trials with findings that are printed in full."""
 
@@ -47,7 +47,7 @@ def main() -> None:
     print(f"\n{table}\n")
     bad = [trial for trial in trials if trial.findings]
     if arguments.write:
-        PAGE.write_text(render(trials, arguments.seed, time.monotonic() - begun))
+        write_section("kills", render(trials, arguments.seed, time.monotonic() - begun))
         print(f"{PAGE.name} is written.")
     sys.exit(f"{len(bad)} trials with findings" if bad else 0)
 
@@ -62,7 +62,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--hash-seeds", type=int, default=3, metavar="N", help="orders of sets that processes have"
     )
-    parser.add_argument("--write", action="store_true", help="write the page")
+    parser.add_argument("--write", action="store_true", help="write the section")
     return parser.parse_args()
 
 
@@ -171,57 +171,29 @@ def _table(trials: Sequence[Trial]) -> Iterator[str]:
         yield f"| {' | '.join(map(str, cells))} |"
 
 
-TITLE = "# Kills at single I/O operations"
+TITLE = "## Kills at single I/O operations"
 INTRO = """
-Two agents are killed with SIGKILL at a single I/O operation. Another process recovers them, and may
-be killed too. The kernel stops the process before the operation, so the kill is exact: that write,
-sync, truncate, delete, lock, send or receive never happens. SQLite and libpq are not modified
-(`matrix/kills/io_stops.py`).
+The kernel stops a process before one write, sync, truncate, delete, lock, send or receive, which
+then never happens (`matrix/kills/io_stops.py`). Another process recovers the run, and may be killed
+too. A file outside the journal records what really happened. **orders** uses every feature that
+matters for "nothing twice": sets, equal parallel calls, loops, fan-out, questions, sleeps, signals,
+the outbox, child runs, compensation, and effects of every policy. **assistant** is a `create_agent`
+with `Durable()`, equal parallel tool calls and `HumanInTheLoopMiddleware`. A simulated person
+answers, cancels and settles unknown outcomes, and is killed in the middle as well.
 
-A file outside the journal, the "world", records what really happened. Each trial is judged at its
-end:
-
-- **silent duplicates**: something happened more often than it should have. A far side that honours
-  keys carries out an order once per key, however often it arrives (**again, with the key**);
-- **lost**: every run ended, but something did not happen;
-- **stranded**: a run did not end, is held without saying what to settle, or `doctor` finds a
-  violated invariant;
-- **different**: every run ended, but the result differs from the one without a kill.
-
-## The agents
-
-**orders** uses every feature that matters for "nothing twice":
-
-- sets, whose order differs between processes, and equal parallel calls, in one node and in a
-  `ToolNode`;
-- loops, fan-out, questions, sleeps, signals (one of them to itself) and the outbox;
-- a child run for each member of a set, joined later;
-- effects that are keyed, verified, held, transactional or guarded by a business key, and two that
-  always raise with an unknown outcome;
-- a second run that is cancelled together with its child; both are compensated.
-
-**assistant** is a `create_agent` with `Durable()`, equal parallel tool calls and
-`HumanInTheLoopMiddleware`.
-
-A simulated person answers, approves, sends the signal, cancels, and settles unknown outcomes after
-looking at the world. These actions are killed in the middle as well.
+**Silent duplicates** happened more often than they should have, although a far side that honours
+keys did its work once per key; a **stranded** run did not end, or is held without saying what to
+settle, or `doctor` finds a violated invariant.
 """
 MADE = """
-`make kills` runs this again and writes this page. This run took {minutes:.0f} minutes on {cores}
-cores with Python {python}, SQLite {sqlite}, langgraph {langgraph}, langchain {langchain}, and seed
-{seed}. A trial has one to three kills.
-
-Operations: *journal* is a write, sync, truncate or delete of SQLite's files, *lock* is a lock on
-them, *send* and *receive* are traffic on PostgreSQL's connections, and *world* is the write or sync
-that makes something happen outside.
-
-Timing is left to chance. The same seed draws the same operations, but may find the process at a
-different point. The zeros must not differ.
+`make kills`, {date}: {minutes:.0f} minutes on {cores} cores with Python {python}, SQLite {sqlite},
+langgraph {langgraph}, langchain {langchain}, and seed {seed}. The same seed draws the same
+operations, but may find the process at a different point. The zeros must not differ.
 """
 
 
 def render(trials: Sequence[Trial], seed: str, seconds: float) -> str:
-    """The page."""
+    """The section."""
     killed = sum(len(one.kills) for one in trials)
     kinds = {"duplicated": "silent duplicates", "lost": "lost", "stranded": "stranded"}
     kinds["different"] = "different results"
@@ -229,6 +201,7 @@ def render(trials: Sequence[Trial], seed: str, seconds: float) -> str:
         f"{sum(bool(getattr(one, kind)) for one in trials)} {name}" for kind, name in kinds.items()
     ]
     made = MADE.format(
+        date=time.strftime("%B %Y"),
         minutes=seconds / 60,
         cores=os.cpu_count(),
         python=platform.python_version(),
@@ -238,8 +211,8 @@ def render(trials: Sequence[Trial], seed: str, seconds: float) -> str:
     )
     sentence = f"**{killed:,} kills in {len(trials):,} trials: {', '.join(found)}.**"
     table = "\n".join(_table(trials))
-    parts = [TITLE, sentence, table, INTRO, "## How it was measured", made]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    parts = [TITLE, sentence, INTRO, table, made]
+    return "\n\n".join(part.strip() for part in parts)
 
 
 if __name__ == "__main__":

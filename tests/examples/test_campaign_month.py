@@ -5,7 +5,7 @@ refuses us for a while; campaigns are paused and stopped; prospects write at eve
 the first touch, while one is sent, right after, asleep, while a draft is held, when all is over.
 What must hold then is asked of the mail server's own log (tests/support/month_judge.py).
 
-`CAMPAIGN_CONTACTS=1000` (`make campaign-month`) is the month of docs/evidence/campaign-month.md,
+`CAMPAIGN_CONTACTS=1000` (`make campaign-month`) is the month of docs/evidence.md,
 and so is `CAMPAIGN_CONTACTS=60` on D1 (`make campaign-month-d1`).
 """
 

@@ -1,7 +1,7 @@
 """The traces of a month in which everything goes wrong, as a collector receives them.
 
 Workers, crons and listeners are killed, the collector is killed, and half of its requests fail.
-`CAMPAIGN_CONTACTS=100` (`make campaign-traces`) is the month of docs/evidence/campaign-month.md.
+`CAMPAIGN_CONTACTS=100` (`make campaign-traces`) is the month of docs/evidence.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Faults of LangMem's own executor, in the version that is installed.
 
 When one of these tests fails, LangMem has corrected the fault: then
-docs/evidence/langmem-executor.md is no longer true. The same stories with our executor are in
+docs/evidence.md is no longer true. The same stories with our executor are in
 tests/langmem/test_stock_faults.py.
 """
 

@@ -1,10 +1,9 @@
 """Build the scene, serve it, and take the pictures.
 
-python -m tests.screenshots [FOLDER] [--only NAME ...] [--every-look]
+python -m tests.screenshots [FOLDER] [--only NAME ...]
 
-Each page is shown in light and dark, some also on a phone; with `--every-look`, for looking
-through, all of them. They go to docs/images/ui, without loss. Times and ids differ from one making
-to the next; the people, texts and states do not.
+Each page is shown in light and dark. The pictures go to docs/images/ui, without loss. Times and ids
+differ from one run to the next; the people, texts and states do not.
 """
 
 from __future__ import annotations
@@ -26,13 +25,7 @@ from tests.support.browser import People, chromium_started
 from tests.support.ui_site import Site
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images" / "ui"
-LOOKS = {
-    "light": {"dark": False, "phone": False},
-    "dark": {"dark": True, "phone": False},
-    "phone-light": {"dark": False, "phone": True},
-    "phone-dark": {"dark": True, "phone": True},
-}
-SCALES = {"light": 1, "dark": 1, "phone-light": 1.5, "phone-dark": 1.5}
+LOOKS = {"light": False, "dark": True}
 LARGEST = 100_000
 ZONE = "Europe/Berlin"
 WHO = "lea@example.com"
@@ -63,17 +56,13 @@ async def picture(person: BrowserContext, address: str, shot: Shot) -> bytes:
     return found
 
 
-async def take(
-    site: Site, work: Path, folder: Path, shots: Sequence[Shot], *, every_look: bool
-) -> None:
+async def take(site: Site, work: Path, folder: Path, shots: Sequence[Shot]) -> None:
     """Write the pictures of these pages into a folder."""
     async with chromium_started(FONTCONFIG_FILE=str(fonts.configured(work))) as browser:
         people = People(browser)
         total = 0
-        for look, options in LOOKS.items():
-            person = await site.person(
-                people, WHO, timezone_id=ZONE, device_scale_factor=SCALES[look], **options
-            )
+        for look, dark in LOOKS.items():
+            person = await site.person(people, WHO, timezone_id=ZONE, dark=dark)
             await person.add_init_script(
                 "window.Notification = class { static permission = 'default' }"
             )
@@ -81,8 +70,6 @@ async def take(
             await first.goto(f"{site.address}/inbox")  # the server learns the time zone
             await first.close()
             for shot in shots:
-                if options["phone"] and not (shot.phone or every_look):
-                    continue
                 address = await asyncio.to_thread(shot.address, site.runtime)
                 found = small(await picture(person, f"{site.address}{address}", shot))
                 (folder / f"{shot.name}-{look}.webp").write_bytes(found)
@@ -97,7 +84,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--only", nargs="*", help="names of pages")
-    parser.add_argument("--every-look", action="store_true", help="every page on a phone, too")
     asked = parser.parse_args()
     shots = [one for one in SHOTS if not asked.only or one.name in asked.only]
     asked.folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +93,7 @@ def main() -> None:
         agents.register(app.runtime)
         app.runtime.blocking.run(agents.live(app.runtime))
         with Site(app.runtime, {WHO: "admin"}, worker=False).serving() as site:
-            asyncio.run(take(site, Path(name), asked.folder, shots, every_look=asked.every_look))
+            asyncio.run(take(site, Path(name), asked.folder, shots))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from urllib.parse import urlencode
 from playwright.async_api import Page
 
 import perdure
-from perdure.types import Kind, State
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,6 @@ class Shot:
     """The part of the page that the picture shows; empty: all of it."""
     act: Callable[[Page], Awaitable[None]] | None = None
     """What is done on the page first."""
-    phone: bool = False
-    """Whether the docs show it on a phone, too."""
 
     def address(self, rt: perdure.Runtime) -> str:
         return self.path if isinstance(self.path, str) else self.path(rt)
@@ -50,21 +47,6 @@ def busiest(rt: perdure.Runtime) -> str:
     return max(runs, key=lambda run: run.saved["steps"]).id
 
 
-def failed(rt: perdure.Runtime) -> str:
-    [run] = rt.blocking.runs(state=State.FAILED, limit=1, output=False)
-    return run.id
-
-
-def held(rt: perdure.Runtime) -> str:
-    [run] = rt.blocking.runs(state=State.HELD, graph="payments", limit=1, output=False)
-    return run.id
-
-
-def unknown_effect(rt: perdure.Runtime) -> str:
-    [effect] = rt.blocking.effects(state="unknown", limit=1)
-    return "/effects/one?" + urlencode({"key": effect.key})
-
-
 def link(rt: perdure.Runtime) -> str:
     """The page behind a signed link, as a mail has it."""
     waits = rt.blocking.waits(kind="human", limit=100)
@@ -72,13 +54,6 @@ def link(rt: perdure.Runtime) -> str:
     make = rt.services.links.make(asked.id, "mia@example.com", timedelta(days=2))
     _, token = rt.journal.run(make)
     return "/link?" + urlencode({"t": token})
-
-
-def answered(rt: perdure.Runtime) -> str:
-    """A question that is over."""
-    history = (one for run in rt.blocking.runs() for one in rt.blocking.wait_history(run.id))
-    first = next(one.id for one in history if one.kind == Kind.HUMAN and one.answered_at)
-    return f"/questions/{first}"
 
 
 # -- what is done on a page first; nothing here changes the journal
@@ -93,63 +68,13 @@ async def edit(page: Page) -> None:
     await page.wait_for_load_state("load")
 
 
-async def approve_several(page: Page) -> None:
-    for box in await page.locator("input[name=id]").all():
-        await box.check()
-    await page.get_by_role("button", name="Approve…").first.click()
-    await page.wait_for_load_state("load")
-
-
-async def cancel_several(page: Page) -> None:
-    for box in (await page.locator("table.runs input[name=id]").all())[:12]:
-        await box.check()
-    await page.get_by_role("button", name="Cancel…").click()
-    await page.wait_for_load_state("load")
-
-
-async def open_crash(page: Page) -> None:
-    """Open a takeover in the picture of a run's life."""
-    await page.locator("figure.timeline a[href*='open=']", has_text="recovered").first.click()
-    await page.wait_for_selector("#detail :first-child")
-
-
-async def check_journal(page: Page) -> None:
-    await page.get_by_role("button", name="octor").click()
-    await page.wait_for_load_state("load")
-
-
 SHOTS: tuple[Shot, ...] = (
-    Shot("sign-in", "/sign-in"),
-    Shot("inbox", "/inbox", phone=True),
-    Shot("inbox-several", "/inbox", act=approve_several),
-    Shot("question-tools", question("support"), phone=True),
+    Shot("inbox", "/inbox"),
     Shot("question-edit", question("support"), act=edit),
-    Shot("question-draft", question("campaign")),
-    Shot("question-form", question("invoice"), phone=True),
-    Shot("question-over", answered),
-    Shot("link", link, phone=True),
-    Shot("runs", "/runs", phone=True),
-    Shot("runs-bulk", "/runs?state=waiting", act=cancel_several),
-    Shot("run", lambda rt: f"/runs/{busiest(rt)}", phone=True),
-    Shot("timeline", lambda rt: f"/runs/{busiest(rt)}", element="figure.timeline", phone=True),
-    Shot("run-crash", lambda rt: f"/runs/{busiest(rt)}", act=open_crash),
-    Shot("run-held", lambda rt: f"/runs/{held(rt)}"),
-    Shot("run-failed", lambda rt: f"/runs/{failed(rt)}"),
-    Shot("run-state", lambda rt: f"/runs/{busiest(rt)}?tab=state"),
-    Shot("fork", lambda rt: f"/runs/{busiest(rt)}/fork"),
-    Shot("threads", "/threads"),
-    Shot("thread", "/threads/one?id=support-mia-berg", phone=True),
-    Shot("effects", "/effects"),
-    Shot("effect", unknown_effect),
-    Shot("outbox", "/outbox"),
-    Shot("schedules", "/schedules"),
-    Shot("schedule", "/schedules/one?name=weekly+stock+count"),
-    Shot("workers", "/workers"),
-    Shot("reflections", "/reflections"),
+    Shot("question-form", question("invoice")),
+    Shot("link", link),
+    Shot("runs", "/runs"),
+    Shot("timeline", lambda rt: f"/runs/{busiest(rt)}", element="figure.timeline"),
     Shot("health", "/health"),
-    Shot("doctor", "/health", act=check_journal),
     Shot("code-changes", "/code-changes?check=yes"),
-    Shot("prompts", "/prompts"),
-    Shot("prompt", "/prompts/one?name=shipping+reply"),
-    Shot("scores", "/scores"),
 )

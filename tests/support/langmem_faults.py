@@ -38,10 +38,7 @@ ONCE = Retry(attempts=1)
 
 
 def corrected(what: str) -> str:
-    return (
-        f"LangMem has corrected this: {what}. Change docs/evidence/langmem-executor.md, and remove "
-        "this test."
-    )
+    return f"LangMem has corrected this: {what}. Change docs/evidence.md, and remove this test."
 
 
 def raised_by(call: Callable[[], Any]) -> Exception | None:

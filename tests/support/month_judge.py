@@ -370,7 +370,7 @@ class Judge:
 
 
 def figures(month: Month, judge: Judge) -> dict[str, Any]:
-    """What happened, for docs/evidence/campaign-month.md."""
+    """What happened, for docs/evidence.md."""
     counts = month.counts
     faults = Counter(
         one.fault.value for one in month.office.conversations if one.fault and one.reached

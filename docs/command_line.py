@@ -1,22 +1,21 @@
-"""Write the reference of the command line from the help texts: `make reference`.
-
-The page keeps what is above `MARK`. A test fails while the rest is not what the help texts say.
-"""
+"""A hook of MkDocs: the help texts of all commands become their reference."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from perdure.cli import app
 
-PAGE = Path(__file__).parent / "reference" / "command-line.md"
-MARK = "<!-- `make reference` writes everything below from the help texts in src/perdure/cli/. -->"
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
 GUIDES = {
     "demo": "[the campaign](../tutorials/campaign.md)",
     "dev": "[LangGraph projects](../guides/langgraph-projects.md)",
@@ -54,18 +53,14 @@ SELECTS = (
 _CODE = re.compile(r"(?<![\w-])(?:--[a-z][a-z-]*|PERDURE_[A-Z_]+|/[a-z]+(?:/[a-z]+)*)(?![\w-])")
 
 
-def main() -> None:
-    """Write the page."""
-    PAGE.write_text(f"{written()}{MARK}\n\n{generated()}", encoding="utf-8")
-
-
-def written() -> str:
-    """What people wrote: the page above the mark."""
-    return PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Add every command below what people wrote."""
+    is_reference = page.file.src_uri == "reference/command-line.md"
+    return f"{markdown}\n\n{generated()}" if is_reference else markdown
 
 
 def generated() -> str:
-    """The page below the mark: every command in its section."""
+    """Every command, in its section."""
     parts, section = [], ""
     for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
         if command.rich_help_panel != section:
@@ -141,7 +136,3 @@ def _prose(text: str) -> str:
         part = _CODE.sub(lambda found: f"`{found[0]}`", part)
         parts[2 * n] = part.replace("|", "&#124;").replace("*", "\\*")
     return "`".join(parts)
-
-
-if __name__ == "__main__":
-    main()
