@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from perdure.journal import connect as connect
     from perdure.runtime import Runtime as Runtime
     from perdure.saver import Saver as Saver
-    from perdure.serde.redaction_policy import Redaction as Redaction
+    from perdure.serde.redaction import Redaction as Redaction
     from perdure.server.ui.identity import TrustedProxy as TrustedProxy
     from perdure.server.ui.identity import UiUser as UiUser
     from perdure.service.mail import Mail as Mail
@@ -102,7 +102,7 @@ _HOME = {
     "NotFound": "perdure.errors",
     "Observer": "perdure.types",
     "Record": "perdure.types",
-    "Redaction": "perdure.serde.redaction_policy",
+    "Redaction": "perdure.serde.redaction",
     "Retention": "perdure.types",
     "Retry": "perdure.types",
     "Run": "perdure.types",

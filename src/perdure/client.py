@@ -30,8 +30,7 @@ from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, call_number, parent_of_call, recorded
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
-from perdure.serde.redaction import hide_in_url
-from perdure.serde.redaction_policy import Redaction
+from perdure.serde.redaction import Redaction, hide_in_url
 from perdure.serde.serializer import Serializer
 from perdure.service.health import Diagnosis, diagnose, redact
 from perdure.service.local_engine import LocalEngine

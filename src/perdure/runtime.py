@@ -30,7 +30,7 @@ from perdure.operations.messages import QUESTION
 from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, recorded
 from perdure.saver import Saver
-from perdure.serde.redaction_policy import Redaction
+from perdure.serde.redaction import Redaction
 from perdure.server.mail.sender import MailSender
 from perdure.server.webhooks.sender import WebhookSender
 from perdure.service.mail import Mail

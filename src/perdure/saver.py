@@ -57,7 +57,7 @@ from perdure.operations import losses
 from perdure.segments.segment import find
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
-from perdure.serde.redaction_policy import Redaction
+from perdure.serde.redaction import Redaction
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
 

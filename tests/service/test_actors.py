@@ -12,7 +12,7 @@ import pytest
 
 from perdure.cli import main
 from perdure.operations.events import actor_data
-from perdure.serde.redaction_policy import Redaction
+from perdure.serde.redaction import Redaction
 from perdure.types import Actor, Event, Run, State
 from perdure.views.event_wording import view_event
 from tests.support.agents import Log, chain, opened

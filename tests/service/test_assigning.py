@@ -18,7 +18,7 @@ from perdure.errors import (
     WaitExpired,
     WrongWait,
 )
-from perdure.serde.redaction_policy import Redaction
+from perdure.serde.redaction import Redaction
 from perdure.testing import TemporaryRuntime
 from perdure.types import Actor, EventKind, Kind, Run, State, Wait
 from perdure.views.event_wording import view_event

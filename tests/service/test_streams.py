@@ -15,7 +15,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 import perdure
 from perdure.errors import BadArgument, NotFound
 from perdure.operations.streams import between
-from perdure.serde.redaction_policy import Redaction
+from perdure.serde.redaction import Redaction
 from perdure.testing import Clock
 from perdure.types import Chunk
 from tests.support.agents import NOON, Calls, Gate, Log, chain, driving, opened

@@ -9,7 +9,6 @@ depth          how deep a document is nested: deeper ones are refused
 places         which columns of its row a blob is bound to
 encryption     the envelope around each blob: a checksum, or authenticated encryption
 serializer     codec and envelope in one: a value to the blob of one row
-redaction      secrets out of texts that are stored
-redaction_policy  keys and patterns that must not be stored, by policy
+redaction      secrets by name, and by policy: what is never stored
 allowlist      the types that may be stored and loaded; any other is refused
 """

@@ -29,7 +29,7 @@ from perdure.serde.builtin_types import BUILTINS, letter_of
 from perdure.serde.class_adapter import ClassAdapter
 from perdure.serde.class_types import EnumAdapter, adapter_for, find
 from perdure.serde.depth import depth_at_most, is_within
-from perdure.serde.redaction_policy import Redaction, Redactor
+from perdure.serde.redaction import Redaction, Redactor
 from perdure.types import Actor, Prompt
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from perdure.errors import Damaged, Error, TooLarge
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import Envelope
 from perdure.serde.places import Place
-from perdure.serde.redaction_policy import is_id
+from perdure.serde.redaction import is_id
 
 T = TypeVar("T")
 Part = tuple[str, int]
