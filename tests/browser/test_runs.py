@@ -15,7 +15,6 @@ from playwright.async_api import expect
 from perdure.server.ui import bulk
 from perdure.types import State
 from tests.support.browser import People, axe, fits
-from tests.support.polling import auntil
 from tests.support.ui_site import Site, site_of
 from tests.support.waiters import asking, chain
 
@@ -122,23 +121,3 @@ async def test_runs_are_filtered_and_opened_by_keyboard(site: Site, people: Peop
     await page.keyboard.press("j")
     await page.keyboard.press("Enter")
     await page.wait_for_url(f"**/runs/{ids[1]}")
-
-
-async def test_a_conversation_grows_live(site: Site, people: People) -> None:
-    async def say(text: str) -> None:
-        given = {"messages": [{"role": "user", "content": text}]}
-        run = await site.call("start", "chat", given, thread_id="talk")
-        await auntil(lambda: ended(run.id), "the end of the run")
-
-    async def ended(id: str) -> bool:
-        return bool((await site.call("get", id)).ended)
-
-    await say("hello")
-    page = await site.visit(people, "root", "/threads/one?id=talk", dark=True, phone=True)
-    await expect(page.locator(".chat > li")).to_have_count(2)
-    await say("how are you?")
-    await expect(page.locator(".chat > li")).to_have_count(4)
-    await expect(page.locator(".chat em").last).to_have_text("how are you?")
-    await expect(page.locator(".thread-runs li")).to_have_count(2)
-    await axe(page)
-    await fits(page)

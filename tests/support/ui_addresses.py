@@ -168,17 +168,6 @@ async def thread_lists(rt: perdure.Runtime) -> Iterable[str]:
     return ["/ui/threads", *found]
 
 
-async def single_threads(rt: perdure.Runtime) -> Iterable[str]:
-    runs = await rt.runs(limit=1000, output=False)
-    paths = {asked("/ui/threads/one", id=run.thread_id) for run in runs}
-    return [*paths, *(f"{path}&until=[1]" for path in paths)]
-
-
-async def live_threads(rt: perdure.Runtime) -> Iterable[str]:
-    runs = await rt.runs(state=State.WAITING, limit=50, output=False)
-    return {asked("/ui/conversation/live", id=run.thread_id) for run in runs}
-
-
 FOUND: dict[str, Find] = {
     "/ui/code-changes": fixed("/ui/code-changes", "/ui/code-changes?check=yes"),
     "/ui/effects": effect_lists,
@@ -205,12 +194,10 @@ FOUND: dict[str, Find] = {
     "/ui/workers/drain": workers,
     "/ui/workers/list": fixed("/ui/workers/list"),
     "/ui/threads": thread_lists,
-    "/ui/threads/one": single_threads,
 }
 
 
 STREAMS: dict[str, Find] = {
-    "/ui/conversation/live": live_threads,
     "/ui/inbox/live": live_inbox,
     "/ui/run-list/live": live_runs,
     "/ui/runs/{run_id}/live": live_run,

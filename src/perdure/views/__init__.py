@@ -18,7 +18,7 @@ Renderers for the browser are here too, so that all pages look alike.
     waiting_for      the same in a few words, for lists
     consequences     what pausing, cancelling or retrying a run will do
     bulk_preview     the same for several runs, grouped and counted
-    conversation     the state of a thread as a chat; message_parts, one message
+    message_parts    one message of a state
     run_tree         the runs below a run
     formatting       times, durations, counts and figures in words
     intervals        means, shares and differences with their confidence intervals

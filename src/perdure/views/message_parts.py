@@ -38,6 +38,8 @@ SPEAKERS: Mapping[str, Speaker] = {
     "chat": Speaker.OTHER,
 }
 """By LangChain's types and OpenAI's roles; a piece of a streamed message ends with MessageChunk."""
+CHANNEL = "messages"
+"""The channel that holds the messages of most graphs."""
 ATTACHMENTS = {"image_url": "image", "input_audio": "audio", "media": "file", "document": "file"}
 """Content blocks whose type differs from what they are."""
 
@@ -82,6 +84,20 @@ def is_message(value: Any) -> bool:
         return isinstance(kind, str) and _speaker(kind) is not None and "content" in value
     kind = getattr(value, "type", None)
     return isinstance(kind, str) and hasattr(value, "content")
+
+
+def messages_in(state: Mapping[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The messages of a state, and its other channels. They are in the channel `messages`, or else
+    in the one with the most."""
+    found = {name: one for name, one in state.items() if _are_messages(one)}
+    if not found:
+        return (), dict(state)
+    channel = CHANNEL if CHANNEL in found else max(found, key=lambda name: len(found[name]))
+    return found[channel], {name: one for name, one in state.items() if name != channel}
+
+
+def _are_messages(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(map(is_message, value))
 
 
 def message_parts(message: Any) -> MessageParts:

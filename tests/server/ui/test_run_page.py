@@ -327,14 +327,27 @@ def test_a_signal_is_sent_once_from_the_page_of_the_run(rt: Runtime, person: Per
     until(lambda: rt.blocking.get(run.id).state is State.WAITING)
     page = person.get(f"/runs/{run.id}")
     assert "The run is waiting for reply and continues with the value you send." in page.text
-    wrong = page.submit("/signals", value="{" + HOSTILE)
+    wrong = page.submit("/signal", value="{" + HOSTILE)
     assert wrong.status == 422
-    sent = wrong.submit("/signals", value='{"said": "yes"}')
+    sent = wrong.submit("/signal", value='{"said": "yes"}')
     assert sent.path == f"/ui/runs/{run.id}"
     assert "The signal reply was sent." in sent.text
-    assert "had already been sent" in wrong.submit("/signals", value='{"said": "yes"}').text
+    assert "had already been sent" in wrong.submit("/signal", value='{"said": "yes"}').text
     until(lambda: rt.blocking.get(run.id).state is State.DONE)
     assert rt.blocking.get(run.id).output["notes"][-1] == "{'said': 'yes'}"
+
+
+@pytest.mark.parametrize(("typed", "value"), [("", None), ("7", 7), ("just words", "just words")])
+def test_the_value_of_a_signal_is_json_or_text(
+    rt: Runtime, person: Person, typed: str, value: Any
+) -> None:
+    run = asleep(rt, begin(rt))
+    rt.blocking.wake(run.id)
+    until(lambda: rt.blocking.waits(run_id=run.id, kind="signal"))
+    until(lambda: rt.blocking.get(run.id).state is State.WAITING)
+    person.get(f"/runs/{run.id}").submit("/signal", value=typed)
+    until(lambda: rt.blocking.get(run.id).state is State.DONE)
+    assert rt.blocking.get(run.id).output["notes"][-1] == str(value)
 
 
 def test_a_run_that_went_on_meanwhile_says_so(rt: Runtime, person: Person) -> None:
@@ -360,7 +373,7 @@ def test_readers_and_approvers_cannot_control_runs(rt: Runtime) -> None:
             assert "/cancel" not in page.html
             assert "/fork" not in page.html
             assert them.get(f"/runs/{run.id}/fork").status == 403
-            for action in ("pause", "resume", "retry", "wake", "cancel", "fork"):
+            for action in ("pause", "resume", "retry", "wake", "cancel", "signal", "fork"):
                 address = f"/ui/runs/{run.id}/{action}"
                 assert them.post(address, [("csrf", _form_token(page))]).status == 403
         assert rt.blocking.get(run.id).state is State.WAITING

@@ -85,7 +85,7 @@ def test_each_run_says_what_it_waits_for(runtime: Runtime) -> None:
             assert said in page.text
         assert listed(page)[0] == failed.id
         assert f"/ui/runs/{asked.id}" in page.html
-        assert "/ui/threads/one?id=t%2F1+%C3%BC" in page.html
+        assert "/ui/runs?thread=t%2F1+%C3%BC" in page.html
         assert re.findall(r"<b>(\d+)</b> <span>(\w+)", page.html) == [
             ("1", "pending"),
             ("0", "running"),

@@ -230,7 +230,7 @@ NEEDED: dict[str, Scope] = {
     "/ui/reflections/retry": Scope.ADMIN,
     "/ui/runs/bulk": Scope.ADMIN,
     "/ui/runs/bulk/do": Scope.ADMIN,
-    "/ui/signals": Scope.ADMIN,
+    "/ui/runs/{run_id}/signal": Scope.ADMIN,
     "/ui/runs/{run_id}/cancel": Scope.ADMIN,
     "/ui/runs/{run_id}/fork": Scope.ADMIN,
     "/ui/runs/{run_id}/pause": Scope.ADMIN,

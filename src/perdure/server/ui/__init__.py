@@ -21,7 +21,7 @@ workers       scores      prompts
 inbox         everything that needs a person; inbox_filter, inbox_pages, inbox_items, inbox_live
 questions     one question; question_access, question_people, answered; several: many at once
 runs          the list of runs; run_filters, run_rows: its filters and rows; bulk: many at once
-threads       the list of threads; single_thread: one as a chat
+threads       the list of threads
 
 single_run    the page of one run: _view reads it and renders its parts; _tabs, _detail, _live:
               the rest of the page; _actions: pause, cancel, …; _fork: fork with an edited state

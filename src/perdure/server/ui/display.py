@@ -1,7 +1,6 @@
-"""Formatting for templates: times in the viewer's zone, durations, values, states, Markdown.
+"""Formatting for templates: times in the viewer's zone, durations, values, states.
 
-Everything here returns `Html` whose texts are escaped, or plain text, which Jinja escapes. Markdown
-is rendered without HTML and without images; a link shows its address.
+Everything here returns `Html` whose texts are escaped, or plain text, which Jinja escapes.
 """
 
 from __future__ import annotations
@@ -9,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
-
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 
 from perdure.views import formatting
 from perdure.views.json_text import any_json
@@ -24,15 +19,12 @@ JUST_NOW = timedelta(seconds=5)
 """Times within this span are just now."""
 LONG_TEXT = 600
 """Characters above which a text is folded."""
-LONGEST_MARKDOWN = 20_000
-"""Characters of a text that is rendered as Markdown."""
 DEEP = 4
 """Levels of nesting shown as lists; deeper values are JSON."""
 MANY = 50
 """Entries of a list or dict that are shown one by one."""
 
 _WORDS: Mapping[bool | None, str] = {None: "none", True: "yes", False: "no"}
-_MARKDOWN = MarkdownIt("commonmark", {"html": False, "linkify": False}).disable(["image"])
 
 
 def when(at: datetime | None, now: datetime, zone: ZoneInfo) -> Html:
@@ -106,45 +98,3 @@ def _folded(text: str, kind: str) -> Html:
         return element("div", text, class_=kind)
     summary = element("summary", f"{text[:LONG_TEXT].rstrip()}…")
     return element("details", summary, element("div", text, class_=kind), class_="folded")
-
-
-def markdown(text: str) -> Html:
-    """Markdown without HTML and images. Links lead only to web pages, and show where. A very long
-    text is shown as it is: some of it would take many seconds."""
-    if len(text) > LONGEST_MARKDOWN:
-        return _text(text)
-    tokens = _MARKDOWN.parse(text)
-    for token in tokens:
-        if token.children:
-            token.children = _safe(token.children)
-    rendered: str = _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})
-    return Html(f'<div class="markdown">{rendered}</div>')
-
-
-def _safe(children: list[Token]) -> list[Token]:
-    """The inline parts with links that are safe to click, each followed by its address."""
-    found: list[Token] = []
-    address = ""
-    for child in children:
-        if child.type == "link_open":
-            address = str(child.attrGet("href") or "")
-            if _is_web(address):
-                child.attrSet("rel", "noopener noreferrer nofollow")
-                child.attrSet("target", "_blank")
-            else:
-                child = Token("text", "", 0)
-        elif child.type == "link_close":
-            after = Token("text", "", 0, content=f" ({address})")
-            if _is_web(address):
-                found.append(child)
-            child, address = after, ""
-        found.append(child)
-    return found
-
-
-def _is_web(address: str) -> bool:
-    try:
-        parts = urlsplit(address)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https", "mailto") and bool(parts.netloc or parts.path)

@@ -215,7 +215,6 @@ class Ui:
             "value": display.value,
             "whole": whole_value,
             "revealed": revealed,
-            "markdown": display.markdown,
             "state_badge": display.state_badge,
         }
 

@@ -10,15 +10,17 @@ from perdure.server.ui import run_states
 from perdure.server.ui.single_run_view import RunView
 from perdure.service.run_report import MOST_BELOW, MOST_CHILDREN, MOST_LEVELS
 from perdure.types import Event, EventKind, State
-from perdure.views.conversation import conversation
 from perdure.views.event_wording import EventView, view_event
 from perdure.views.formatting import call_arguments, graph_title
 from perdure.views.markup import Html
+from perdure.views.message_parts import message_parts, messages_in
 from perdure.views.run_tree import run_tree, tree_lines
 from perdure.views.waiting_for import RunLine, line_note
 
 PAGE = 50
 """Maximum number of rows in a tab."""
+MESSAGES = 200
+"""Maximum number of messages of the state."""
 LONGEST = 300
 """Maximum length of an effect's arguments in a row."""
 
@@ -118,10 +120,14 @@ async def _scores(view: RunView) -> Html:
 
 async def _state(view: RunView) -> Html:
     state = await run_states.state_at(view.ui.runtime, view.run.thread_id)
-    talk = conversation(state.values)
-    others = talk.values if talk.values is not None else state.values
+    messages, others = messages_in(state.values)
     return view.ui.fragment(
-        "parts/run_state.html", view=view, state=state, talk=talk, others=others
+        "parts/run_state.html",
+        view=view,
+        state=state,
+        messages=[message_parts(one) for one in messages[-MESSAGES:]],
+        earlier=max(0, len(messages) - MESSAGES),
+        others=others,
     )
 
 

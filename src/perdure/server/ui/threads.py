@@ -53,7 +53,7 @@ async def list_threads(
     place = from_cursor(before, int, str)
     seen = await ThreadFilter.of(ui.api)
     if query.text and place is None and await _is_thread(ui, seen, query):
-        return ui.redirect("/threads/one", id=query.text)
+        return ui.redirect("/runs", thread=query.text)
     journal = ui.runtime.journal
     plan = search_threads(
         ui.runtime.services.threads,
