@@ -5,7 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from matrix.failover.__main__ import INTRO, KINDS, MADE, PAGE, ROUNDS, plan, render
+from matrix.evidence import PAGE
+from matrix.failover.__main__ import INTRO, KINDS, MADE, ROUNDS, plan, render
 from matrix.failover.cluster import ROUTES
 from matrix.failover.judge import Change, Left, first_commit, judge
 from tests.support.written_pages import says

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from matrix.kills.__main__ import INTRO, MADE, PAGE, fork_servers, kill, render
+from matrix.evidence import PAGE
+from matrix.kills.__main__ import INTRO, MADE, fork_servers, kill, render
 from matrix.kills.io_stops import Operation, is_supported, listen, supervise
 from matrix.kills.judge import PostgresDatabases, SqliteFiles, Trial
 from matrix.kills.process import ForkServer

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from matrix.__main__ import INTRO, MADE, PAGE, SHAPES, Line, render
+from matrix.__main__ import INTRO, MADE, SHAPES, Line, render
+from matrix.evidence import PAGE
 from matrix.graphs import INPUTS
 from perdure.testing.crashtest import CrashTest
 from tests.support.crashtest_server import warm as warm
