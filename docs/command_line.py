@@ -30,7 +30,6 @@ GUIDES = {
     "cancel": "[undoing effects](../guides/undo-effects.md), [child runs](../guides/child-runs.md)",
     "effects": "[effects](../guides/effects.md)",
     "settle": "[effects](../guides/effects.md)",
-    "prompts": "[prompts](../guides/prompts.md)",
     "schedules": "[schedules](../guides/schedules.md)",
     "reflections": "[reflections](../guides/reflections.md)",
     "prune": "[privacy](../guides/privacy.md)",

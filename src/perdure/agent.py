@@ -330,11 +330,12 @@ def label(**values: Any) -> None:
 def prompt(name: str, text: str) -> Prompt:
     """Return the text of a prompt, and record which version of it this step used.
 
-    The version is a hash of the text. It is recorded on the step of the node, on the effects that
-    the node calls afterwards, on the questions it asks, and on scores about any of them and about
-    the run: `Client.prompts` then compares versions. Call it in the node, or in the effect, that
-    uses the text; a prompt made when a module is imported is not recorded. Each text is stored once
-    per journal. Outside a run this returns just the text.
+    The version is a hash of the text; the text itself is not stored. A prompt that a node reads is
+    named in the event of the step and of the effects that the node calls afterwards; one that an
+    effect reads, in the event of the effect. Traces have it as `perdure.prompts`, and a score the
+    versions that its step, effect or run had read by then. Call it in the node, or in the effect,
+    that uses the text; a prompt made when a module is imported is not recorded. Outside a run this
+    returns just the text.
 
         model.invoke([perdure.prompt("writer", "Write a short letter."), *messages])
 
@@ -354,14 +355,13 @@ def prompt(name: str, text: str) -> Prompt:
     config = configurable()
     if (segment := _find_segment(config)) is None:
         return made
-    segment.prompts.keep(made)
     inside = current()
     if inside is not None and inside.owner is not None:
         inside.prompts[made.id] = None
     else:
         task = task_config.task_info(config)
         above = task_config.checkpoints_above(config)
-        segment.prompts.note(task.namespace, above, [made.id])
+        segment.progress.note_prompt(task.namespace, above, made.id)
     return made
 
 
@@ -464,7 +464,6 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
     if not task_config.is_in_task(config):
         raise NotInRun("sleep(), ask() and wait_for() can only be called in a node of a graph.")
     _check_durable(config)
-    _note_prompts_of_effect(config)
     _place_answer(value, question.kind)
     try:
         return interrupt(value, response_schema=response_schema)
@@ -473,14 +472,6 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
             for one in raised.args[0]:
                 segment.questions.expect(one, question)
         raise
-
-
-def _note_prompts_of_effect(config: Mapping[str, Any]) -> None:
-    """A question that an effect asks is about the prompts that the effect has read."""
-    segment, inside = _segment(), current()
-    if segment is not None and inside is not None and inside.prompts:
-        task, above = task_config.task_info(config), task_config.checkpoints_above(config)
-        segment.prompts.note(task.namespace, above, inside.prompts)
 
 
 def _check_durable(config: Mapping[str, Any]) -> None:

@@ -427,9 +427,8 @@ class Score:
     value: float | None
     """The number. None for other kinds."""
     about: str
-    """The part of the run that was scored, empty for the whole run. For a step, effect or question
-    it is the id; for one of several decisions in an answer, the id and the number of the
-    decision."""
+    """The part of the run that was scored, empty for the whole run. For a step or effect it is its
+    id."""
     at: datetime
     """When it was given."""
     comment: str | None = None
@@ -444,58 +443,8 @@ class Score:
     """Checkpoint of the step that was scored."""
     effect: str | None = None
     """Key of the effect that was scored."""
-    question: str | None = None
-    """The wait that the scored decision answered."""
-    action: str | None = None
-    """The tool that the decision was about. With `Durable`, the effect of that call is named `tool`
-    followed by this name."""
-    call: str | None = None
-    """Id of that tool call, if the question had it."""
     prompts: tuple[PromptVersion, ...] = ()
-    """The prompt versions that the scored step, effect, question or run had read by then."""
-    damaged: str | None = None
-    """Why the row cannot be read. The other fields are then as stored, or empty."""
-
-
-@dataclass(frozen=True)
-class PromptOutcome:
-    """How everything that read one prompt version was scored, under one score name."""
-
-    score: str
-    """Name of the score."""
-    label: str | None
-    """The category whose share this is. None for numbers."""
-    n: int
-    """How many scores were counted."""
-    value: float
-    """The mean of the numbers, or a share: of the category `label`, or of numbers that are all 0 or
-    1."""
-    low: float | None
-    """Lower end of the 95 % interval. None if there is only one number."""
-    high: float | None
-    """Upper end of the 95 % interval. None if there is only one number."""
-    share: bool = False
-    """Whether `value` is a share."""
-    variance: float = 0.0
-    """Variance of the numbers."""
-
-
-@dataclass(frozen=True)
-class PromptRecord:
-    """One version of a prompt, and the scores it earned."""
-
-    name: str
-    """Name of the prompt."""
-    version: str
-    """Hash of the text."""
-    text: str
-    """The text."""
-    first_at: datetime
-    """When it was first read."""
-    runs: int
-    """Number of runs that read it."""
-    outcomes: tuple[PromptOutcome, ...] = ()
-    """Its scores, by name and category."""
+    """The prompt versions that the scored step, effect or run had read by then."""
     damaged: str | None = None
     """Why the row cannot be read. The other fields are then as stored, or empty."""
 
@@ -788,16 +737,6 @@ class WorkerInfo:
     """When it was asked to drain."""
     drain_by: Mapping[str, str] = field(default_factory=dict)
     """The person who asked: `by`, `via` and `from`."""
-
-
-@dataclass(frozen=True)
-class DatabaseSize:
-    """Size of the database at one time."""
-
-    at: datetime
-    """Start of the hour."""
-    bytes: int
-    """Size in bytes."""
 
 
 @dataclass(frozen=True)

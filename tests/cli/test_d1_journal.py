@@ -150,7 +150,6 @@ def test_every_command_works_on_a_journal_on_d1(
     command("tokens", "revoke", "ci").done  # noqa: B018
     assert "No worker" in command("workers").done.out
     assert command("drain", "nobody:1").code == 2  # no such worker
-    assert command("prompts").done.out
     evaluate(command, tmp_path)
 
     make_threads(tmp_path / "old.db")

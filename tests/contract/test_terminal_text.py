@@ -49,10 +49,10 @@ async def test_no_text_in_a_journal_controls_the_terminal_of_who_lists_it(
     names = [json.loads(line)["name"] for line in capsys.readouterr().out.splitlines()]
     commands = [
         *(["runs"], ["inbox"], ["effects", "--state", "unknown"], ["effects", "--state", "done"]),
-        *(["effects", "--state", "failed"], ["workers"], ["schedules"], ["prompts"], ["doctor"]),
+        *(["effects", "--state", "failed"], ["workers"], ["schedules"], ["doctor"]),
         *(["reflections"], ["evals", "list"], ["export"], ["tokens", "list"]),
         *(["export", "--what", "runs"], ["runs", "--json"], ["inbox", "--json"]),
-        *(["workers", "--json"], ["prompts", "--json"], ["effects", "--json"]),
+        *(["workers", "--json"], ["effects", "--json"]),
         *(
             ["cancel", "--thread", HOSTILE, "--dry-run"],
             ["retry", "--state", "failed", "--dry-run"],

@@ -31,13 +31,11 @@ WHOLE_JOURNAL = {
     "perdure_graphs",
     "perdure_schedules",
     "perdure_fence",
-    "perdure_prompts",
     "perdure_tokens",
     "perdure_assistants",
     "perdure_assistant_versions",
     "perdure_server_secret",
     "perdure_workers",
-    "perdure_sizes",
 }
 """Tables of what belongs to no thread."""
 D1_TABLES = {"perdure_chunks", "perdure_revoked"}

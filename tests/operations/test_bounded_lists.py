@@ -19,7 +19,6 @@ SECOND = timedelta(seconds=1)
 
 def tell(state: Log) -> Any:
     for text in state["log"]:
-        perdure.prompt(text, f"text of {text}")
         perdure.outbox("crm", text)
     return {}
 
@@ -100,12 +99,3 @@ async def test_the_last_runs_of_a_schedule_come_first(url: str) -> None:
         ]
         page = await rt.journal.ado(schedules.page("daily", 1))
         assert [one.name for one in page] == ["daily@x"]
-
-
-async def test_texts_of_prompts_are_listed_behind_a_name(url: str) -> None:
-    async with opened(url) as rt:
-        rt.register(chain(tell), name="tell")
-        await rt.start("tell", {"log": ["a", "b"]})
-        await rt.tick()
-        found = await rt.journal.arun(rt.services.prompts.texts("a", 9))
-        assert [(one.name, one.text) for one in found] == [("b", "text of b")]

@@ -1,5 +1,5 @@
 """What the campaign does not have: a chat, tool calls to review, forms, an unknown payment, a run
-that failed, schedules, prompt versions, reflections and a stuck outbox."""
+that failed, schedules, reflections and a stuck outbox."""
 
 from __future__ import annotations
 
@@ -138,22 +138,6 @@ def notify(state: Work) -> Work:
     return {"log": ["told"]}
 
 
-# -- shipping: what prompt versions are about
-
-FORMAL = "Answer formally, and explain our shipping policy first."
-SHORT = "Answer in two sentences: the day, then what to do."
-
-
-def shipping(prompt: str) -> Any:
-    def reply(state: Work) -> Work:
-        perdure.prompt("shipping reply", prompt)
-        perdure.label(tone="short" if prompt is SHORT else "formal")
-        day = state["day"] if prompt is SHORT or state["day"] != "Sunday" else "Saturday"
-        return {"log": [f"Order {state['order']} ships on {day}."]}
-
-    return _line(reply)
-
-
 def _line(*nodes: Any, schema: Any = Work) -> Any:
     graph: Any = StateGraph(schema)
     graph.add_sequence(list(nodes))
@@ -174,8 +158,6 @@ def register(rt: perdure.Runtime) -> None:
         rt.register(_line(node), name=name, retry=ONCE)
     rt.register(_line(notify), name="erp sync")
     rt.register(_line(wait_for_scan), name="returns")
-    rt.register(shipping(FORMAL), name="shipping formal")
-    rt.register(shipping(SHORT), name="shipping short")
     rt.deliver("erp", _refuse)
 
 
@@ -185,7 +167,6 @@ def _refuse(message: Message) -> None:
 
 async def live(rt: perdure.Runtime) -> None:
     """Start all of it, and bring it to where it rests."""
-    await judge(rt)
     await asyncio.to_thread(reflect, rt)
     hello = {"messages": [HumanMessage(ASKED, id="asked")]}
     labels = {"customer": "Mia Berg", "channel": "chat"}
@@ -245,14 +226,3 @@ async def before_the_deploy(rt: perdure.Runtime) -> None:
 async def drive(rt: perdure.Runtime) -> None:
     while (await rt.tick(limit=100)).claimed:
         pass
-
-
-async def judge(rt: perdure.Runtime) -> None:
-    """What people thought of two prompt versions."""
-    week = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
-    for n in range(24):
-        target = "shipping short" if n % 2 else "shipping formal"
-        run = await rt.start(target, {"order": f"A-{n}", "day": week[n % 7]}, thread_id=f"ask-{n}")
-        await drive(rt)
-        good = n % 8 != 7 if n % 2 else n % 3 == 0
-        await rt.score(run.id, "helpful", good, by="lea@example.com")

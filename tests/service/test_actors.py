@@ -83,7 +83,7 @@ async def test_the_event_of_every_decision_says_who_how_and_from_where(url: str)
         [score] = await rt.scores(run.id)
         assert score.by == "ana"
         scored = [one for one in await rt.events(run.id) if one.kind == "scored"]
-        assert [one.data["name"] for one in scored] == ["decision", "tone"]
+        assert [one.data["name"] for one in scored] == ["tone"]
 
 
 async def test_a_decision_without_a_name_still_says_how_it_came(sqlite_url: str) -> None:

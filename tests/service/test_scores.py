@@ -1,6 +1,6 @@
 """Scores: of a run, a step or an effect, by number, category or text, at any time, with an event.
 
-A score and its event are one batch; what an answer decides is scored in the batch of the answer.
+A score and its event are one batch.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 
 import perdure
 from perdure.client import Client
-from perdure.errors import AlreadyAnswered, BadArgument, NotFound
+from perdure.errors import BadArgument, NotFound
 from perdure.journal.operation import Ambiguous
 from perdure.types import EventKind, Run, Score, State
-from tests.service.test_dialects import PAY, asked, reviewed
+from tests.service.test_dialects import asked
 from tests.support.agents import Log, chain, opened
 from tests.support.raw import execute
 
@@ -89,7 +89,7 @@ async def test_a_score_of_any_kind_is_given_weeks_later_by_another_process_and_c
             run.output,
         )
         assert await rt.prune(older_than=timedelta(days=19)) == 1
-        for table in ("scores", "score_prompts", "prompt_uses", "events", "runs"):
+        for table in ("scores", "events", "runs"):
             assert execute(url, f"SELECT * FROM perdure_{table}") == []
 
 
@@ -135,45 +135,6 @@ async def test_a_score_must_be_about_something_of_its_run(sqlite_url: str) -> No
         assert len(await scored(rt, other)) == 1
 
 
-async def test_a_decision_is_scored_once_with_its_answer_and_withdrawn_with_it(url: str) -> None:
-    agent, paid = reviewed({"invoice": "A-17"}, {"invoice": "A-18"}, {"invoice": "A-19"})
-    async with opened(url) as rt:
-        run, wait = await asked(rt, agent, PAY)
-        edited = {"name": "pay", "args": {"invoice": "A-20"}}
-        decisions = [
-            {"type": "approve"},
-            {"type": "edit", "edited_action": edited},
-            {"type": "reject", "message": "too much"},
-        ]
-        answers = (rt.answer(wait.id, {"decisions": decisions}, by=who) for who in ("ana", "bo"))
-        results = await asyncio.gather(*answers, return_exceptions=True)
-        assert [type(one) for one in results if one is not None] == [AlreadyAnswered]
-        found = await rt.scores(run.id)
-        assert [(one.name, one.label or one.value, one.action) for one in found] == [
-            ("decision", "approved", "pay"),
-            ("decision", "edited", "pay"),
-            ("decision", "rejected", "pay"),
-            ("edit_distance", 0.5, "pay"),
-        ]
-        assert {one.question for one in found} == {wait.id}
-        assert found[2].comment == "too much"
-        events = await rt.events(run.id)
-        [at] = [n for n, one in enumerate(events) if one.kind == EventKind.ANSWER]
-        batch = events[at : at + 5]
-        assert [one.kind for one in batch] == ["answer", *["scored"] * 4]
-        assert {one.at for one in batch} == {events[at].at}
-        assert "too much" not in str(batch)
-
-        await rt.withdraw(wait.id)
-        assert await rt.scores(run.id) == []
-        await rt.answer(wait.id, {"decisions": [{"type": "approve"}] * 3}, by="bo")
-        assert [one.label for one in await rt.scores(run.id)] == ["approved"] * 3
-        await rt.tick()
-        assert (await rt.get(run.id)).state is State.DONE
-        assert sorted(paid) == ["A-17", "A-18", "A-19"]
-        assert len(await rt.scores(run.id)) == 3
-
-
 def asks(state: Log) -> Log:
     decision = perdure.ask({"draft": "Dear Bo"})
     return {"log": [str(decision)]}
@@ -192,13 +153,11 @@ async def test_a_run_scored_while_it_waits_goes_on_in_an_encrypted_journal(sqlit
         told = {one.name: one.label or one.value for one in await rt.scores(run.id)}
         assert told == {
             "looks good": 1.0,
-            "decision": "edited",
-            "edit_distance": 0.0667,
             "late": "yes",
             "note": None,
         }
-        execute(sqlite_url, "UPDATE perdure_scores SET label = 'approved' WHERE name = 'decision'")
-        [changed] = [one for one in await rt.scores(run.id) if one.name == "decision"]
+        execute(sqlite_url, "UPDATE perdure_scores SET label = 'approved' WHERE name = 'late'")
+        [changed] = [one for one in await rt.scores(run.id) if one.name == "late"]
         assert changed.damaged
 
 

@@ -89,10 +89,6 @@ async def _effects(rt: perdure.Runtime) -> list[EffectRecord]:
     return [one for run in runs for one in await rt.effects(run.id)]
 
 
-async def prompts(rt: perdure.Runtime) -> Iterable[str]:
-    return {asked("/ui/prompts/one", name=one.name) for one in await rt.prompts()}
-
-
 def schedules(path: str) -> Find:
     async def find(rt: perdure.Runtime) -> Iterable[str]:
         return [asked(path, name=one.name) for one in await rt.schedules()]
@@ -177,8 +173,6 @@ FOUND: dict[str, Find] = {
     "/ui/inbox": inboxes,
     "/ui/link": links,
     "/ui/outbox": fixed("/ui/outbox", "/ui/outbox?show=given-up"),
-    "/ui/prompts": fixed("/ui/prompts"),
-    "/ui/prompts/one": prompts,
     "/ui/questions/{wait_id}": questions,
     "/ui/reflections": fixed("/ui/reflections"),
     "/ui/runs": run_lists,
@@ -188,7 +182,6 @@ FOUND: dict[str, Find] = {
     "/ui/schedules": fixed("/ui/schedules"),
     "/ui/schedules/delete": schedules("/ui/schedules/delete"),
     "/ui/schedules/one": schedules("/ui/schedules/one"),
-    "/ui/scores": fixed("/ui/scores"),
     "/ui/sign-in": fixed("/ui/sign-in", "/ui/sign-in?next=/inbox"),
     "/ui/workers": fixed("/ui/workers"),
     "/ui/workers/drain": workers,

@@ -169,12 +169,11 @@ def _storable(writes: Writes, segment: Segment | None) -> Writes:
 
 
 def _waits(segment: Segment, task: TaskKey, writes: Writes, stamp: int) -> list[Statement]:
-    """The waits that are stored with the interrupt of a task that the runtime drives, and the
-    prompts that the run has read since."""
+    """The waits that are stored with the interrupt of a task that the runtime drives."""
     segment.progress.has_written = True
     given = dict(writes)
     if not given.get(INTERRUPT):
-        return segment.prompts.flush()
+        return []
     before = given.get(RESUME, [])
     before = before if isinstance(before, list) else [before]
     place = {**task._asdict(), "stamp": stamp}

@@ -42,7 +42,6 @@ from perdure.cli import (
     export,
     inbox,
     maintenance,
-    prompts,
     reflections,
     runs,
     schedules,
@@ -85,7 +84,7 @@ _add("People and messages", inbox.inbox, inbox.answer, inbox.withdraw, inbox.lin
 _add("Change the course of a run", control.pause, control.resume)
 _add("Change the course of a run", control.wake, control.cancel, control.retry, control.fork)
 _add("Effects, schedules, memories", effects.effects, effects.settle)
-_add("Effects, schedules, memories", prompts.prompts, schedules.schedules, reflections.reflections)
+_add("Effects, schedules, memories", schedules.schedules, reflections.reflections)
 _add("Look after a journal", maintenance.prune, maintenance.erase)
 _add("Look after a journal", maintenance.doctor, maintenance.migrate)
 _add("Look after a journal", export.export, thread_import.import_)

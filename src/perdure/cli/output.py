@@ -58,7 +58,6 @@ LISTING_COMMANDS = {
     "effect": "effects",
     "schedule": "schedules",
     "reflection": "reflections",
-    "prompt": "prompts",
 }
 NARROWEST_COLUMN = 8
 """Width that a column of a table keeps when it shrinks."""

@@ -187,8 +187,7 @@ def _print_scores(scores: list[Score]) -> None:
     if scores:
         print("\nScores")
     for one in scores:
-        named = one.action or one.about
-        about = f"  of {printable(named)}" if named else ""
+        about = f"  of {printable(one.about)}" if one.about else ""
         value = one.label if one.value is None else f"{one.value:g}"
         comment = f"  {one_line(one.damaged or one.comment)}" if one.damaged or one.comment else ""
         at = paint(utc_time(one.at), "dim")

@@ -16,7 +16,7 @@ from perdure.effects.record_matching import ALL, CallPosition, Match
 from perdure.effects.recording import INJECTED
 from perdure.effects.spec import EffectSpec
 from perdure.errors import EffectHeld, OrderChanged, Postponed
-from perdure.journal import Plan, Statement
+from perdure.journal import Plan
 from perdure.journal.ids import random_number
 from perdure.operations import effects
 from perdure.operations.effects import (
@@ -27,7 +27,6 @@ from perdure.operations.effects import (
     Unconfirmed,
     UndoState,
 )
-from perdure.operations.prompts import EFFECT
 from perdure.serde.redaction import secrets_in
 from perdure.times import moment
 from perdure.types import EffectState, EventKind, PromptVersion
@@ -244,7 +243,6 @@ class CallRecord:
             self._add_event(EventKind.EFFECT, {**data, "how": how})
         outcome = self.row.load_outcome(self.task.serializer)
         result, usage, interrupts = outcome if len(outcome) == 3 else (outcome[0], None, 0)
-        self.task.note_prompts(self.task.recorded_prompts.get(self.row.key, ()))
         self._note_saved(*(usage or (0, 0)))
         self.position.skip_interrupts(interrupts)
         return result
@@ -279,7 +277,6 @@ class CallRecord:
         if usage is not None:
             data["usage"] = usage.as_event()
         yield from self._settle(EffectState.DONE, blob, data, wait=wait)
-        task.note_prompts(self.prompts)
         return task.serializer.codec.redacted(result)  # as a replay gives it
 
     def failed(self, error: Exception) -> Plan[None]:
@@ -323,10 +320,7 @@ class CallRecord:
             event = (task.serializer, {**begun, **data, **self.prompts_in_event()})
             if task.segment is not None:
                 saved = task.segment.progress.take_saved()
-        used = self.prompt_uses()
-        op = effects.write_state(
-            task.owner, self.row, task.now, event=event, saved=saved, more=used
-        )
+        op = effects.write_state(task.owner, self.row, task.now, event=event, saved=saved)
         op = task.guarded(op)
         if wait:
             return bool((yield op))
@@ -336,14 +330,6 @@ class CallRecord:
     def prompts_in_event(self) -> dict[str, list[list[str]]]:
         """What the event of this call says of the prompts that it has read."""
         return {"prompts": [list(one) for one in sorted(self.prompts)]} if self.prompts else {}
-
-    def prompt_uses(self, *, flush: bool = True) -> list[Statement]:
-        """The statements that store which prompts it has read, for the batch of its event. Without
-        `flush`, what else the run has read is left to a later batch: this one may be made again."""
-        segment = self.task.segment
-        if segment is None or not self.prompts:
-            return []
-        return segment.prompts.uses(EFFECT, self.row.key, self.prompts, flush=flush)
 
     def hold(self, why: str, error: BaseException | None) -> Plan[None]:
         """Store that the outcome is unknown, and raise `EffectHeld`: a person settles it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -53,8 +53,6 @@ class TaskContext:
     records: TaskRecords = field(default_factory=TaskRecords)
     outer_prompts: dict[PromptVersion, None] | None = None
     """Of effects that an effect calls, the prompt versions that it has read."""
-    recorded_prompts: Mapping[str, Sequence[PromptVersion]] = field(default_factory=dict)
-    """The prompt versions that the recorded effects of this task had read, by key."""
     abandoned: OrderChanged | None = None
     """Why no further effect of this execution is called."""
 
@@ -89,7 +87,7 @@ class TaskContext:
             found = yield effects.of_task(
                 self.owner.thread_id, self.id, self.owner.run_id, whole_run
             )
-            rows, places, self.recorded_prompts = found
+            rows, places = found
             for row in rows:
                 row.check(self.serializer)
             for scope, task, name, n, key in places:
@@ -103,14 +101,7 @@ class TaskContext:
         """The prompt versions that the task has read so far."""
         if self.outer_prompts is not None:
             return self.outer_prompts
-        return () if self.segment is None else self.segment.prompts.of_task(self.namespace)
-
-    def note_prompts(self, versions: Iterable[PromptVersion]) -> None:
-        """Note what the task has read, itself or in an effect that is done."""
-        if self.outer_prompts is not None:
-            self.outer_prompts.update(dict.fromkeys(versions))
-        elif self.segment is not None:
-            self.segment.prompts.note(self.namespace, self.checkpoints, versions)
+        return () if self.segment is None else self.segment.progress.prompts_of_task(self.namespace)
 
     def recorded_reads(self) -> list[str]:
         """The results of this task's recorded reads, as text."""

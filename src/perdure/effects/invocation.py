@@ -181,7 +181,6 @@ class TransactionalCall:
                 task.segment.refuse()
             raise
         task.records.remember(settled)
-        task.note_prompts(self.record.prompts)
         return CallReturned(result)
 
     async def arun(self) -> CallReturned | CallRaised | EffectRow:
@@ -205,7 +204,6 @@ class TransactionalCall:
             raise _FunctionRaised from error
         settled = row._replace(state=EffectState.DONE.value, outcome=blob)
         said = {"attempt": row.attempts, "transactional": True, **self.record.prompts_in_event()}
-        event, used = (task.serializer, said), self.record.prompt_uses(flush=False)
-        op = effects.write_state(task.owner, settled, now, event=event, more=used)
+        op = effects.write_state(task.owner, settled, now, event=(task.serializer, said))
         transaction.run(op.render())
         return settled, task.serializer.codec.redacted(result)

@@ -131,8 +131,6 @@ class SegmentFinish(SegmentPlans):
                     end = yield from self._after_error(drive, lost)
         if lost is not None and segment.inline:
             raise lost
-        if ended is not Ended.LOST:
-            segment.prompts.confirm()  # what the segment queued is on disk before its end
         return ended
 
     def end(self, row: RunRow, end: SegmentEnd, *, after: Segment | None = None) -> Plan[Ended]:

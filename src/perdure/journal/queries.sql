@@ -1195,98 +1195,13 @@ WHERE thread_id = :thread_id AND id = :id AND change <> :change AND EXISTS (
   WHERE thread_id = :thread_id AND run_id = :id AND name = :name AND about = :about
     AND change = :change);
 
--- name: insert_score_prompts
--- The prompt versions that the target of a stored score has read so far.
-INSERT INTO perdure_score_prompts (thread_id, run_id, name, about, prompt, version)
-SELECT s.thread_id, s.run_id, s.name, s.about, u.prompt, u.version
-FROM perdure_scores AS s JOIN perdure_prompt_uses AS u
-  ON u.thread_id = s.thread_id AND u.run_id = s.run_id AND u.target = s.target
-     AND u.target_id = s.target_id
-WHERE s.thread_id = :thread_id AND s.run_id = :id AND s.name = :name AND s.about = :about
-  AND s.change = :change
-ON CONFLICT DO NOTHING;
-
--- name: withdraw_score_prompts
--- This and the next: an answer that is withdrawn takes its scores with it.
-DELETE FROM perdure_score_prompts
-WHERE thread_id = :thread_id AND run_id = :id AND (name, about) IN (
-    SELECT name, about FROM perdure_scores
-    WHERE thread_id = :thread_id AND run_id = :id AND target = 'question' AND target_id = :wait_id)
-  AND EXISTS (SELECT 1 FROM perdure_waits
-              WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
-
--- name: withdraw_scores
-DELETE FROM perdure_scores
-WHERE thread_id = :thread_id AND run_id = :id AND target = 'question' AND target_id = :wait_id
-  AND EXISTS (SELECT 1 FROM perdure_waits
-              WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
-
 -- name: scores_of_run
 SELECT name, about, value, at, body, kind, label, target, target_id, change FROM perdure_scores
 WHERE thread_id = :thread_id AND run_id = :id ORDER BY at, name, about;
 
--- name: newest_scores
--- The scores of runs behind a position, newest run first. A run without scores has a row too, so that
--- :count bounds what is read.
-SELECT r.created_at, r.id, r.thread_id, r.graph,
-       s.name, s.about, s.value, s.at, s.body, s.kind, s.label, s.target, s.target_id, s.change
-FROM perdure_runs AS r LEFT JOIN perdure_scores AS s ON s.thread_id = r.thread_id AND s.run_id = r.id
-  AND ((r.created_at, r.id) < (:before, :before_id) OR (s.name, s.about) > (:name, :about))
-WHERE (r.created_at, r.id) <= (:before, :before_id)
-ORDER BY r.created_at DESC, r.id DESC, s.name, s.about LIMIT :count;
-
 -- name: find_score
 SELECT name, about, value, at, body, kind, label, target, target_id, change FROM perdure_scores
 WHERE thread_id = :thread_id AND run_id = :id AND name = :name AND about = :about;
-
--- name: prompts_of_scores
--- The prompt versions that the scores of a run are about.
-SELECT name, about, prompt, version FROM perdure_score_prompts
-WHERE thread_id = :thread_id AND run_id = :id ORDER BY name, about, prompt, version;
-
--- name: insert_prompt
-INSERT INTO perdure_prompts (name, version, first_at, body)
-VALUES (:name, :version, :now, :body) ON CONFLICT DO NOTHING;
-
--- name: insert_prompt_use
-INSERT INTO perdure_prompt_uses (thread_id, run_id, target, target_id, prompt, version)
-VALUES (:thread_id, :id, :target, :target_id, :prompt, :version) ON CONFLICT DO NOTHING;
-
--- name: prompts_read_by
-SELECT prompt, version FROM perdure_prompt_uses
-WHERE thread_id = :thread_id AND run_id = :id AND target = :target AND target_id = :target_id
-ORDER BY prompt, version;
-
--- name: prompts_of_task
--- The prompt versions that each effect of a task had read.
-SELECT target_id, prompt, version FROM perdure_prompt_uses
-WHERE thread_id = :thread_id AND run_id = :id AND target = 'effect' AND target_id IN (
-  SELECT key FROM perdure_effects WHERE scope = :thread_id AND task = :task);
-
--- name: prompt_versions
--- The versions of prompts whose names are in a range, each with the number of runs that read it.
-SELECT name, version, first_at, body, (
-  SELECT COUNT(*) FROM perdure_prompt_uses AS u
-  WHERE u.target = '' AND u.prompt = perdure_prompts.name AND u.version = perdure_prompts.version)
-FROM perdure_prompts WHERE name >= :first AND name <= :last
-ORDER BY name, first_at, version;
-
--- name: prompt_texts
--- The versions of prompts behind a name, without what is counted.
-SELECT name, version, first_at, body, 0 FROM perdure_prompts WHERE name > :after
-ORDER BY name, first_at, version LIMIT :count;
-
--- name: prompt_outcomes
--- The scores of what these versions touched: how many, their sum, the sum of their squares, and how
--- many are 0 or 1; by name and category. The square of a huge number would not fit.
-SELECT p.prompt, p.version, s.name, s.kind, s.label, COUNT(*), SUM(s.value),
-       SUM(CASE WHEN ABS(s.value) < 1e150 THEN s.value * s.value ELSE 1e300 END),
-       SUM(CASE WHEN s.value IN (0, 1) THEN 1 ELSE 0 END)
-FROM perdure_score_prompts AS p JOIN perdure_scores AS s
-  ON s.thread_id = p.thread_id AND s.run_id = p.run_id AND s.name = p.name AND s.about = p.about
-WHERE p.prompt >= :first AND p.prompt <= :last AND s.kind <> 'text'
-GROUP BY p.prompt, p.version, s.name, s.kind, s.label
-ORDER BY p.prompt, p.version, s.name, s.label;
 
 -- name: step_of_run
 -- Whether a run made a checkpoint.
@@ -1765,20 +1680,6 @@ WHERE thread_id = :thread_id AND run_id = :id AND (name, about) IN (
     WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
   AND {over};
 
--- name: delete_run_score_prompts
-DELETE FROM perdure_score_prompts
-WHERE thread_id = :thread_id AND run_id = :id AND (name, about, prompt, version) IN (
-    SELECT name, about, prompt, version FROM perdure_score_prompts
-    WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
-  AND {over};
-
--- name: delete_run_prompt_uses
-DELETE FROM perdure_prompt_uses
-WHERE thread_id = :thread_id AND run_id = :id AND (target, target_id, prompt, version) IN (
-    SELECT target, target_id, prompt, version FROM perdure_prompt_uses
-    WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
-  AND {over};
-
 -- name: delete_run_traces
 DELETE FROM perdure_traces WHERE thread_id = :thread_id AND run_id = :id AND {over};
 
@@ -1795,9 +1696,6 @@ WHERE thread_id = :thread_id AND id = :id AND state IN {ended}
                   WHERE scope = :thread_id AND run_id = :id AND run_id <> '')
   AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND run_id = :id)
   AND NOT EXISTS (SELECT 1 FROM perdure_scores WHERE thread_id = :thread_id AND run_id = :id)
-  AND NOT EXISTS (SELECT 1 FROM perdure_score_prompts
-                  WHERE thread_id = :thread_id AND run_id = :id)
-  AND NOT EXISTS (SELECT 1 FROM perdure_prompt_uses WHERE thread_id = :thread_id AND run_id = :id)
   AND (:keeps_state = 1
        OR EXISTS (SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)
        OR NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id)
@@ -1833,8 +1731,6 @@ SELECT (SELECT COUNT(*) FROM perdure_runs WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_reads WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_outbox WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_scores WHERE thread_id = :thread_id),
-       (SELECT COUNT(*) FROM perdure_score_prompts WHERE thread_id = :thread_id),
-       (SELECT COUNT(*) FROM perdure_prompt_uses WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_traces WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_stream WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_threads WHERE thread_id = :thread_id),
@@ -2373,10 +2269,9 @@ SELECT {run} FROM perdure_runs WHERE thread_id = :thread_id AND n > :after ORDER
 
 -- name: oldest_kept
 -- What may be kept no longer: when the first thread is to be erased, and when the first run was accepted
--- whose chunks are kept. And when the size of the database was last noted.
+-- whose chunks are kept.
 SELECT (SELECT min(expires_at) FROM perdure_threads WHERE expires_at IS NOT NULL),
-       (SELECT min(created_at) FROM perdure_runs WHERE streams = 1),
-       (SELECT max(at) FROM perdure_sizes);
+       (SELECT min(created_at) FROM perdure_runs WHERE streams = 1);
 
 -- name: insert_server_secret
 -- If several processes create the secret at once, the first wins.
@@ -2439,14 +2334,3 @@ WHERE worker IS NOT NULL GROUP BY worker ORDER BY worker LIMIT :count;
 SELECT worker, id, thread_id, graph, version, driven, updated_at, due_at FROM perdure_runs
 WHERE worker IS NOT NULL AND state = 'running' ORDER BY worker LIMIT :count;
 
--- name: insert_size
--- Stores a sample of the database size, once an hour, if the database reports it.
-INSERT INTO perdure_sizes (at, bytes)
-SELECT CAST(:at AS BIGINT), COALESCE((SELECT {bytes}), 0) WHERE (SELECT {bytes}) IS NOT NULL
-ON CONFLICT DO NOTHING;
-
--- name: forget_sizes
-DELETE FROM perdure_sizes WHERE at < :before;
-
--- name: sizes
-SELECT at, bytes FROM perdure_sizes WHERE at >= :since ORDER BY at;

@@ -18,7 +18,7 @@ from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, maybe_moment, moment
-from perdure.types import EffectRecord, EffectState, EventKind, PromptVersion, RunError, State
+from perdure.types import EffectRecord, EffectState, EventKind, RunError, State
 
 STATES = frozenset(EffectState)
 LISTED = 50
@@ -250,10 +250,9 @@ def write_state(
     *,
     event: tuple[Serializer, dict[str, Any]] | None = None,
     saved: Saved = NOTHING_SAVED,
-    more: Sequence[Statement] = (),
 ) -> Op[bool]:
     """Store the state of a call, as `row` has it, with an event of its run, which also counts what
-    was `saved`, and `more` with that. False: another process has taken the call over, which can
+    was `saved`. False: another process has taken the call over, which can
     only happen without a lease."""
     made, params = change(owner.thread_id, owner.run_id, now), {**row._asdict(), "now": now}
     written, before, after = Statement("write_effect", params), owner.fence, []
@@ -264,7 +263,7 @@ def write_state(
         count = {**made.params, "token": owner.token, "progress": int(settled)}
         data = {"name": row.name, "key": row.key, "state": row.state, **said, **saved.data}
         before = [Statement("count_effect", count), *count_saved(owner, saved)]
-        after = [made.event(serializer, EventKind.EFFECT, data), *more]
+        after = [made.event(serializer, EventKind.EFFECT, data)]
     at = len(before)
     return Op(
         f"the outcome of effect {row.name!r}",
@@ -332,22 +331,17 @@ def count_saved(owner: Owner, saved: Saved) -> list[Statement]:
 
 def of_task(
     thread_id: str, task: str, run_id: str, whole_run: str | None
-) -> Op[tuple[list[EffectRow], list[EffectPlace], dict[str, list[PromptVersion]]]]:
-    """The effects of a task, the places of all effects of a run, if one is given, and the prompt
-    versions that each effect had read, by its key."""
+) -> Op[tuple[list[EffectRow], list[EffectPlace]]]:
+    """The effects of a task, and the places of all effects of a run, if one is given."""
     params = {"thread_id": thread_id, "task": task, "id": run_id}
-    statements = with_params(params, "effects_of_task", "prompts_of_task")
+    statements = with_params(params, "effects_of_task")
     if whole_run:
         statements.append(Statement("effect_places", {"id": whole_run}))
 
     def result(
         rows: Sequence[Sequence[Row]],
-    ) -> tuple[list[EffectRow], list[EffectPlace], dict[str, list[PromptVersion]]]:
-        read: dict[str, list[PromptVersion]] = {}
-        for key, name, version in rows[1]:
-            read.setdefault(key, []).append(PromptVersion(name, version))
-        places = [EffectPlace(*row) for some in rows[2:] for row in some]
-        return _effects(rows), places, read
+    ) -> tuple[list[EffectRow], list[EffectPlace]]:
+        return _effects(rows), [EffectPlace(*row) for some in rows[1:] for row in some]
 
     return Op("effects_of_task", statements, result)
 

@@ -10,7 +10,7 @@ from perdure.journal import Op, is_left, read_op, with_params
 
 TABLES = (
     *("runs", "checkpoints", "values", "writes", "events", "effects", "waits", "joins", "signals"),
-    *("reads", "outbox", "scores", "score_prompts", "prompt_uses", "traces", "stream", "threads"),
+    *("reads", "outbox", "scores", "traces", "stream", "threads"),
     *("schedules", "losses"),
 )
 """The tables with rows of threads, in the order in which `rows_of_thread` counts them."""

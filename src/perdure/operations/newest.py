@@ -1,18 +1,15 @@
-"""Effects and scores of the newest runs, in pieces of bounded size.
+"""Effects of the newest runs, in pieces of bounded size.
 
-Neither table has an index by time, which would make every effect more expensive to store. Runs have
+The table has no index by time, which would make every effect more expensive to store. Runs have
 one, so a list walks over runs, newest first, and is in their order. A run without effects counts as
 one row of a piece, so that a piece never reads more rows than asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from perdure.journal import Op, Row, read_op
-from perdure.operations.scores import ScoreRow
-from perdure.operations.stored_rows import stored
+from perdure.journal import Op, read_op
 from perdure.times import LAST_MS
 
 LAST = "\U0010ffff"
@@ -25,15 +22,6 @@ class EffectPosition(NamedTuple):
     run_id: str = LAST
     at: int = 0
     key: str = ""
-
-
-class ScorePosition(NamedTuple):
-    """A position in a list of scores: a run, and a score of it."""
-
-    run_at: int = LAST_MS
-    run_id: str = LAST
-    name: str = ""
-    about: str = ""
 
 
 class EffectHead(NamedTuple):
@@ -53,38 +41,8 @@ class EffectHead(NamedTuple):
         return EffectPosition(self.run_at, self.run_id, self.at or 0, self.key or "")
 
 
-class ScoreHead(NamedTuple):
-    """A score and its run; or a run that has no score."""
-
-    run_at: int
-    run_id: str
-    thread_id: str
-    graph: str
-    score: ScoreRow | None
-
-    @property
-    def position(self) -> ScorePosition:
-        one = self.score
-        inside = (one.name, one.about) if one else (LAST, "")
-        return ScorePosition(self.run_at, self.run_id, *inside)
-
-
 def recent_effects(behind: EffectPosition, count: int) -> Op[list[EffectHead]]:
     """Effects behind a position, newest run first."""
     params = {"before": behind.run_at, "before_id": behind.run_id, "count": count}
     params |= {"at": behind.at, "key": behind.key}
     return read_op("newest_effects", params, lambda rows: [EffectHead(*row) for row in rows[0]])
-
-
-def recent_scores(behind: ScorePosition, count: int) -> Op[list[ScoreHead]]:
-    """Scores behind a position, newest run first."""
-    params = {"before": behind.run_at, "before_id": behind.run_id, "count": count}
-    params |= {"name": behind.name, "about": behind.about}
-
-    def result(rows: Sequence[Sequence[Row]]) -> list[ScoreHead]:
-        return [
-            ScoreHead(at, id, thread, graph, None if row[0] is None else stored(ScoreRow, row))
-            for at, id, thread, graph, *row in rows[0]
-        ]
-
-    return read_op("newest_scores", params, result)

@@ -38,7 +38,7 @@ DELETING = "it is being deleted: prune again to finish that"
 """The reason of a run that is deleted in several pieces, until the last."""
 ROWS_OF_RUN = (
     *("events", "reads", "stream", "effects", "signals", "joins", "waits"),
-    *("scores", "score_prompts", "prompt_uses", "traces", "turn"),
+    *("scores", "traces", "turn"),
 )
 """What is deleted with a run, each by its statement, in this order."""
 

@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 from perdure.errors import UNREADABLE, BadArgument, Damaged
 from perdure.journal import Op, Row, Statement, read_op, with_params
 from perdure.journal.names import check_text
-from perdure.operations import scores, stored_rows
-from perdure.operations.answer_decisions import Decision, decisions_in
+from perdure.operations import stored_rows
 from perdure.operations.events import Change, actor_data, actor_name, change
 from perdure.operations.messages import Endpoint
 from perdure.operations.runs import RunRow, names_in_pieces, release
@@ -36,7 +35,7 @@ from perdure.serde.encryption import is_bound_to_place
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, LAST_MS, maybe_moment, moment
-from perdure.types import EventKind, Kind, PromptVersion, State, Wait, WaitState
+from perdure.types import EventKind, Kind, State, Wait, WaitState
 
 FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
 """States of a wait that a run is past."""
@@ -444,13 +443,11 @@ def answer(
     number: int | None = None,
     *,
     setup: NewSetup | None = None,
-    prompts: Mapping[str, Sequence[PromptVersion]] | None = None,
     last_answered: int | None = None,
 ) -> Op[bool]:
-    """Accept answers to questions of one run, all or none, and what they decide as scores. With
-    `setup`, only while the run rests. `prompts` are the versions that the tasks that ask had read,
-    by wait. With `last_answered` only if the last answer, since withdrawn, was given then (0: never
-    given). False: one is too late, or the run does not rest."""
+    """Accept answers to questions of one run, all or none. With `setup`, only while the run rests.
+    With `last_answered` only if the last answer, since withdrawn, was given then (0: never given).
+    False: one is too late, or the run does not rest."""
     first, name = answers[0][0], actor_name(by)
     at = answer_time([row for row, _ in answers], now) if setup is None else setup.answered_at
     key = change(first.thread_id, first.run_id, now, number)
@@ -465,14 +462,6 @@ def answer(
         statements += [
             *with_params(params, "answer_wait", "refuse_unanswered", "poke_run"),
             made.event(serializer, EventKind.ANSWER, {"wait": row.id, **actor_data(by)}),
-            *scores.of_answer(
-                serializer,
-                made,
-                row.id,
-                decisions(serializer, row, value),
-                by,
-                (prompts or {}).get(row.id, ()),
-            ),
         ]
     if setup is not None:
         new = {"setup": setup.after, "streams": setup.streams, "webhook": setup.webhook}
@@ -488,11 +477,6 @@ def answer(
     )
 
 
-def decisions(serializer: Serializer, row: WaitRow, value: Any) -> list[Decision]:
-    """What an answer decides."""
-    return decisions_in(load_body(serializer, row).value, value)
-
-
 def answer_time(rows: Sequence[WaitRow], now: int) -> int:
     """The time of an answer. It tells the answer from one before it that was withdrawn, so it is
     later, whatever the clock says."""
@@ -502,7 +486,7 @@ def answer_time(rows: Sequence[WaitRow], now: int) -> int:
 def withdraw(
     serializer: Serializer, row: WaitRow, said: dict[str, str], now: int, number: int | None = None
 ) -> Op[bool]:
-    """Take an answer back, and its scores; `said` goes into its event. A run that failed or was
+    """Take an answer back; `said` goes into its event. A run that failed or was
     held is due, if none of its effects is unknown. False: a task has gone on with the answer, or
     may at this moment."""
     made = change(row.thread_id, row.run_id, now, number)
@@ -511,7 +495,6 @@ def withdraw(
         f"withdraw {row.id}",
         [
             *with_params(params, "lock_thread", "lock_runs", "withdraw_wait", "count_answer"),
-            *with_params(params, "withdraw_score_prompts", "withdraw_scores"),
             made.event(serializer, EventKind.WITHDRAWN, {"wait": row.id, **said}),
             *release(serializer, made, (State.FAILED, State.HELD), EventKind.RETRIED),
         ],

@@ -5,20 +5,27 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.journal import Statement
 from perdure.journal.clock import Clock
 from perdure.operations.effects import NOTHING_SAVED, Owner, Saved, count_saved
 from perdure.operations.events import change, is_input
-from perdure.operations.prompts import STEP
 from perdure.operations.run_payload import load_labels, place
 from perdure.segments.lease import Lease
 from perdure.segments.model_calls import ModelCalls
-from perdure.segments.prompt_reads import PromptReads
 from perdure.segments.stream_recorder import StreamRecorder
 from perdure.serde.serializer import Serializer
-from perdure.types import EventKind
+from perdure.types import EventKind, PromptVersion
+
+
+class _PromptRead(NamedTuple):
+    """A prompt version that a task has read."""
+
+    task: str
+    version: PromptVersion
+    steps: dict[str, str]
+    """The checkpoints that its steps began with, by namespace, of those not yet stored."""
 
 
 class Progress:
@@ -30,11 +37,9 @@ class Progress:
         serializer: Serializer,
         clock: Clock,
         fingerprint: str | None,
-        prompts: PromptReads,
     ) -> None:
         """`fingerprint` is that of the graph, if it is not the run's."""
         self._lease, self.serializer, self._clock = lease, serializer, clock
-        self.prompts = prompts
         self.fingerprint = fingerprint
         """Stored with the first step, then None; or with a question, if the run has none."""
         self.stream: StreamRecorder | None = None
@@ -49,6 +54,7 @@ class Progress:
         """Whether something was queued for it: until then all there is of the run is on disk."""
         self._moved_at = time.monotonic()
         self._saved, self._saving = NOTHING_SAVED, threading.Lock()
+        self._prompts: list[_PromptRead] = []
         self.model_calls = ModelCalls()
         self.steps = 0
         """How many steps it finished, at the top of the graph."""
@@ -89,6 +95,31 @@ class Progress:
         with self._saving:
             saved, self._saved = self._saved, NOTHING_SAVED
             return saved
+
+    def note_prompt(
+        self, task: str, checkpoints: Mapping[str, str], version: PromptVersion
+    ) -> None:
+        """Note that a task has read this version of a prompt. `checkpoints` are those that the
+        steps it is in began with, by namespace: the event of each names the version."""
+        with self._saving:
+            self._prompts.append(_PromptRead(task, version, dict(checkpoints)))
+
+    def prompts_of_task(self, task: str) -> list[PromptVersion]:
+        """The prompt versions that a task has read so far."""
+        with self._saving:
+            return [read.version for read in self._prompts if read.task == task]
+
+    def _take_prompts(self, ns: str, before: str | None) -> list[PromptVersion]:
+        """The prompt versions that the tasks of a step have read, those of subgraphs included. The
+        step began with the checkpoint `before`."""
+        if not self._prompts:
+            return []
+        with self._saving:
+            of_step = [one for one in self._prompts if before and one.steps.get(ns) == before]
+            for read in of_step:
+                del read.steps[ns]
+            self._prompts = [read for read in self._prompts if read.steps]
+        return sorted({read.version for read in of_step})
 
     def label(self, values: Mapping[str, Any]) -> None:
         """Add labels. They are stored with the next step."""
@@ -135,10 +166,9 @@ class Progress:
             "steps": int(bool(nodes)),
             "model_calls": self.model_calls.take(ns),
         }
-        if read := self.prompts.of_step(ns, before):
+        if read := self._take_prompts(ns, before):
             data["prompts"] = [list(one) for one in read]
         saved = self.take_saved()
         owner = Owner(self._lease.thread_id, self._lease.run_id, self._lease.token)
         event = made.event(self.serializer, EventKind.STEP, data | saved.data)
-        uses = self.prompts.uses(STEP, checkpoint_id, read)
-        return [Statement("progress", params), *count_saved(owner, saved), event, *uses]
+        return [Statement("progress", params), *count_saved(owner, saved), event]

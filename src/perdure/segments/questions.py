@@ -12,7 +12,6 @@ from perdure.journal.clock import Clock
 from perdure.operations import waits
 from perdure.operations.events import change
 from perdure.operations.messages import Endpoint
-from perdure.operations.prompts import QUESTION
 from perdure.operations.waits import Body, Question
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
@@ -126,12 +125,6 @@ class Questions:
             schema = one.response_schema if isinstance(one.response_schema, dict) else None
             question, body = self._expectation(one), Body(one.value, schema, before)
             statements += self._ask(question, body, one.id, place)
-            if question.kind is Kind.HUMAN:
-                id = waits.wait_id(
-                    self._progress.serializer, self._lease.run_id, question, body, one.id
-                )
-                read = self._progress.prompts.of_task_id(place["ns"], place["task_id"])
-                statements += self._progress.prompts.uses(QUESTION, id, read)
         return statements
 
     def ask_for_run(

@@ -28,7 +28,6 @@ from perdure.operations.messages import Endpoint
 from perdure.segments.evaluation_policy import EvaluationPolicy
 from perdure.segments.lease import Lease
 from perdure.segments.progress import Progress
-from perdure.segments.prompt_reads import PromptReads
 from perdure.segments.questions import Questions
 from perdure.segments.recorded_reads import RecordedReads
 from perdure.segments.stream_recorder import StreamRecorder
@@ -155,8 +154,7 @@ class Segment:
         self.lease, self.journal, self.serializer, self.clock = lease, journal, serializer, clock
         self.saver, self.durability = saver, durability
         self.inline, self.at_exit, self.unstored = inline, at_exit, unstored
-        self.prompts = PromptReads(lease, journal, serializer, clock)
-        self.progress = Progress(lease, serializer, clock, fingerprint, self.prompts)
+        self.progress = Progress(lease, serializer, clock, fingerprint)
         # A message about a question would reach a person; a sleep would take its time.
         self.questions = Questions(
             lease,

@@ -146,10 +146,6 @@ def of_score(
     return Place(f"score {name!r} of {about!r} of run {run_id}", columns)
 
 
-def of_prompt(name: str, version: str) -> Place:
-    return Place(f"version {version} of prompt {name!r}", ())
-
-
 def of_assistant_version(
     assistant_id: str, version: int, graph: str, name: str, created_at: int
 ) -> Place:

@@ -9,13 +9,13 @@ from perdure.errors import BadArgument, NotFound
 from perdure.journal import CONFIRM, Plan
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_id, check_text
-from perdure.operations import effects, events, prompts, runs, scores
+from perdure.operations import effects, events, runs, scores
 from perdure.operations.effects import EffectRow
 from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
 from perdure.service.validation import check_name
 from perdure.times import moment
-from perdure.types import Event, EventKind, Score, ScoreKind
+from perdure.types import Event, EventKind, PromptVersion, Score, ScoreKind
 
 MAX_NUMBER = 1e300
 PAGE = 500
@@ -72,7 +72,6 @@ class ScoreService:
         row = yield from self._find_run(run_id)
         targets = about if isinstance(about, dict) else {}
         attempt = yield from self._check_target(row, **targets)
-        [(target, id)] = targets.items() or [(prompts.RUN, "")]
         kind = ScoreKind.NUMBER
         if not isinstance(value, float):
             kind = ScoreKind.TEXT if value is None else ScoreKind.CATEGORY
@@ -88,7 +87,7 @@ class ScoreService:
             self._serializer.redacted_text(value) if isinstance(value, str) else None,
             step=targets.get("step"),
             effect=targets.get("effect"),
-            prompts=tuple((yield prompts.read_by(row.thread_id, row.id, target, id))),
+            prompts=(yield from self._prompts_read(row, **targets)),
         )
         plain = replace(made, by=events.actor_name(by))
         while True:
@@ -137,13 +136,29 @@ class ScoreService:
         """Whether a run made this checkpoint. One that was pruned is still in the history."""
         if (yield scores.is_step(run.thread_id, run.id, checkpoint_id)):
             return True
-        after, is_more = 0, True
-        while is_more:
-            page: list[Event] = yield events.events(
-                self._serializer, run.thread_id, run.id, after, PAGE
-            )
-            steps = (event.data for event in page if event.kind == EventKind.STEP)
-            if any(data.get("checkpoint") == checkpoint_id for data in steps):
-                return True
-            is_more, after = len(page) == PAGE, page[-1].n if page else 0
-        return False
+        steps = yield from self._events(run, EventKind.STEP)
+        return any(event.data.get("checkpoint") == checkpoint_id for event in steps)
+
+    def _prompts_read(
+        self, run: RunRow, step: str | None = None, effect: str | None = None
+    ) -> Plan[tuple[PromptVersion, ...]]:
+        """The prompt versions that a step or effect has read so far, or else all that the run has:
+        their events name them."""
+        history = yield from self._events(run, EventKind.STEP, EventKind.EFFECT)
+        read = {
+            PromptVersion(*version)
+            for event in history
+            if step in (None, event.data.get("checkpoint"))
+            and effect in (None, event.data.get("key"))
+            for version in event.data.get("prompts", ())
+        }
+        return tuple(sorted(read))
+
+    def _events(self, run: RunRow, *kinds: EventKind) -> Plan[list[Event]]:
+        found: list[Event] = []
+        page: list[Event] | None = None
+        while page is None or len(page) == PAGE:
+            after = page[-1].n if page else 0
+            page = yield events.events(self._serializer, run.thread_id, run.id, after, PAGE)
+            found += [event for event in page if event.kind in kinds]
+        return found

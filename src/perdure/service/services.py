@@ -7,7 +7,6 @@ from perdure.service.assistants import AssistantService
 from perdure.service.effects import EffectService
 from perdure.service.inbox import InboxService
 from perdure.service.local_engine import LocalEngine
-from perdure.service.prompts import PromptService
 from perdure.service.question_links import QuestionLinkService
 from perdure.service.reflections import ReflectionService
 from perdure.service.run_lines import RunLineService
@@ -33,7 +32,6 @@ class Services:
         self.links = QuestionLinkService(serializer, clock, self.waits)
         self.inbox = InboxService(serializer, self.runs)
         self.effects = EffectService(serializer, clock)
-        self.prompts = PromptService(serializer)
         self.scores = ScoreService(serializer, clock)
         self.schedules = ScheduleService(serializer, clock)
         self.reflections = ReflectionService(serializer, clock)

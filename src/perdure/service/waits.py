@@ -25,7 +25,7 @@ from perdure.journal import CONFIRM, Plan
 from perdure.journal.clock import Clock
 from perdure.journal.ids import new_id
 from perdure.journal.names import check_id, check_text
-from perdure.operations import prompts, runs, waits
+from perdure.operations import runs, waits
 from perdure.operations.answer_dialects import check_fits
 from perdure.operations.events import actor_data, actor_name, was_made
 from perdure.operations.runs import RunRow
@@ -137,15 +137,9 @@ class WaitService:
             row = yield from self.find_open(wait_id)
             yield from self._check_answer(row, value)
             rows.append((row, value))
-        read = {}
-        for row, value in rows:
-            if waits.decisions(self._serializer, row, value):
-                read[row.id] = yield prompts.read_by(
-                    row.thread_id, row.run_id, prompts.QUESTION, row.id
-                )
         now = self._clock.now()
-        more: Any = {"setup": setup, "prompts": read, "last_answered": last_answered}
-        if (yield waits.answer(self._serializer, rows, by, now, number, **more)):
+        options: Any = {"setup": setup, "last_answered": last_answered}
+        if (yield waits.answer(self._serializer, rows, by, now, number, **options)):
             return
         for row, _ in rows:
             found = yield from self.find_open(row.id)

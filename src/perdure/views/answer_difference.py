@@ -10,8 +10,8 @@ from perdure.operations.answer_schema import as_json
 from perdure.views.answer_form import AnswerForm
 from perdure.views.field_texts import json_of
 from perdure.views.markup import Html, element
-from perdure.views.page import text_diff
 from perdure.views.question import Question
+from perdure.views.text_difference import text_diff
 from perdure.views.tool_calls import Action, Decision
 
 

@@ -218,7 +218,7 @@ def _scored(facts: _Facts) -> EventView:
     data = facts.data
     value = data.get("label") if "label" in data else data.get("value")
     shown = "" if value is None else f" {value:g}" if isinstance(value, float) else f" {value}"
-    parts = [data.get("about") or data.get("action")]
+    parts = [data.get("about")]
     parts += [f"{name} {data[name]}" for name in ("step", "effect") if data.get(name)]
     about = next((f" of {part}" for part in parts if part), "")
     return EventView(f"scored {facts.name}{shown}{about}{facts.by}", Tone.NOTABLE)

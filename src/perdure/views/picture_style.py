@@ -1,9 +1,28 @@
-"""The style sheet of the pictures of runs: only classes and the page's own colours.
+"""The colours of every page, and the style sheet of the pictures of runs: only classes and these
+colours.
 
 A page has `--paper --panel --text --quiet --line --accent --good --bad --warn`, light or dark. No
 element has a style of its own, so a strict content security policy lets all of it through.
 """
 
+LIGHT = (
+    "color-scheme:light;--paper:#fff;--panel:#f6f7f9;--text:#1b1f24;--quiet:#5b6570;--line:#d9dee4;"
+    "--accent:#1f5fbf;--good:#116b35;--bad:#b3261e;--warn:#7a5200;--add:#d8f3df;--gone:#fbdfdc;"
+    "--s0:#123f80;--s1:#2f6fcf;--s2:#7fabea;--s3:#b9d2f5;--s4:#dfe9fa;"
+    "--on-dark:#fff;--on-light:#1b1f24"
+)
+DARK = (
+    "color-scheme:dark;--paper:#14171b;--panel:#1d2127;--text:#e6e9ed;--quiet:#9aa5b1;"
+    "--line:#333a43;--accent:#7fb0ff;--good:#6fd08f;--bad:#ff9a90;--warn:#f0c36a;--add:#173f25;"
+    "--gone:#4d1f1c;--s0:#1d4f9a;--s1:#2f6fcf;--s2:#7fabea;--s3:#b9d2f5;--s4:#dfe9fa;"
+    "--on-dark:#fff;--on-light:#14171b"
+)
+THEME = (
+    f":root{{{LIGHT}}}"
+    f"@media(prefers-color-scheme:dark){{:root{{{DARK}}}}}"
+    f":root[data-theme=light]{{{LIGHT}}}:root[data-theme=dark]{{{DARK}}}"
+)
+"""The colours of every page, as CSS variables."""
 TIMELINE = """
 .timeline{margin:0;min-width:0}
 .timeline .scroll{overflow-x:auto;margin:0}

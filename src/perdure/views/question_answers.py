@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perdure.operations.answer_decisions import Verdict, decisions_in
 from perdure.operations.answer_schema import SchemaCheck
 from perdure.serde.redaction import HIDDEN
+from perdure.views.answer_decisions import Verdict, verdicts_in
 from perdure.views.form_fields import Field, Widget
 from perdure.views.question import Dialect, Question
 from perdure.views.schema_form import make_form
@@ -130,8 +130,7 @@ def _choices(question: Question, schema: Mapping[str, Any]) -> list[QuickAnswer]
     found = []
     for choice in field.choices:
         answer = {field.key: choice.value} if field is not form else choice.value
-        decided = decisions_in(question.shown, answer)
-        verdict = decided[0].label if decided else None
+        verdict = next(iter(verdicts_in(question.shown, answer)), None)
         if verdict not in HALF and not check.faults(answer):
             found.append(QuickAnswer(choice.label, answer, verdict))
     return found

@@ -14,7 +14,7 @@ from typing import Any
 from perdure.views.json_text import any_json
 from perdure.views.markup import Html
 from perdure.views.message_parts import MessageParts, is_message, message_parts
-from perdure.views.page import text_diff
+from perdure.views.text_difference import text_diff
 from perdure.views.value_text import value_text
 
 LONGEST = 20_000

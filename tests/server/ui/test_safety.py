@@ -124,7 +124,6 @@ POSITIONS = {
     "/reflections": ("behind", f'["{HALF}",1]'),
     "/runs": ("before", f'[1,"{HALF}"]'),
     "/run-list/live": ("top", f'[1,"{HALF}"]'),
-    "/scores": ("behind", f'[1,"{HALF}","{HALF}","{HALF}"]'),
     "/threads": ("before", f'[1,"{HALF}"]'),
 }
 

@@ -13,11 +13,10 @@ sign_in       signing in and out
 notifications new questions for the browser's notifications
 links         the page of a signed link: one question, without sign-in
 change_log    log lines for changes that are in no run's history
-kept          a cache of expensive sums, shared by all viewers
 lists         positions in lists, filters without an index, who may see every thread
 
 schedules     effects     outbox     reflections     health     code_changes
-workers       scores      prompts
+workers
 inbox         everything that needs a person; inbox_filter, inbox_pages, inbox_items, inbox_live
 questions     one question; question_access, question_people, answered; several: many at once
 runs          the list of runs; run_filters, run_rows: its filters and rows; bulk: many at once

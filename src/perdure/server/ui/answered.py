@@ -8,13 +8,13 @@ from typing import Any
 from fastapi import Response
 
 from perdure.errors import Error
-from perdure.operations.answer_decisions import Verdict, decisions_in
 from perdure.server.caller import Scope
 from perdure.server.ui.inbox_filter import InboxFilter
 from perdure.server.ui.inbox_pages import next_question
 from perdure.server.ui.page import Ui
 from perdure.server.ui.question_access import Found, find_question, is_withdrawable
 from perdure.times import milliseconds
+from perdure.views.answer_decisions import Verdict, verdicts_in
 from perdure.views.question import Question, headline
 from perdure.views.question_end import End
 
@@ -73,7 +73,7 @@ async def just_done(ui: Ui) -> Done | None:
 
 def said(question: Question, value: Any, answer: Any) -> str:
     """What an answer decided, in a sentence."""
-    made = {one.label for one in decisions_in(value, answer)}
+    made = set(verdicts_in(value, answer))
     verb = SENT[made.pop()] if len(made) == 1 else "You answered"
     title = headline(question)
     return (

@@ -9,7 +9,6 @@ from __future__ import annotations
 from fastapi import Response
 
 from perdure.errors import AnswerRefused, BadAnswer, WaitClosed
-from perdure.operations.answer_decisions import decisions_in
 from perdure.operations.answer_schema import as_json
 from perdure.server.caller import Scope
 from perdure.server.ui.answered import filters_of, go_on, just_done
@@ -21,6 +20,7 @@ from perdure.server.ui.question_access import (
     is_withdrawable,
     posted,
 )
+from perdure.views.answer_decisions import verdicts_in
 from perdure.views.answer_difference import differences, edited_calls
 from perdure.views.answer_form import AnswerForm, empty_form, filled_form
 from perdure.views.markup import Html
@@ -141,7 +141,7 @@ def title_of(question: Question) -> str:
 
 
 async def _over(ui: Ui, found: Found, *, refused: bool = False) -> Response:
-    made = decisions_in(found.record.value, found.record.answer)
+    verdicts = verdicts_in(found.record.value, found.record.answer)
     return ui.page(
         "question_over.html",
         title=found.end.title,
@@ -150,7 +150,7 @@ async def _over(ui: Ui, found: Found, *, refused: bool = False) -> Response:
         record=found.record,
         run=found.run,
         end=found.end,
-        verdict=", ".join(dict.fromkeys(one.label for one in made)),
+        verdict=", ".join(dict.fromkeys(verdicts)),
         edited=edited_calls(found.question, found.record.answer),
         newer=found.newer,
         refused=refused,

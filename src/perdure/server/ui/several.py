@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from fastapi import Response
 
 from perdure.errors import Error
-from perdure.operations.answer_decisions import Verdict
 from perdure.operations.answer_schema import as_json
 from perdure.server.caller import Scope
 from perdure.server.json_errors import ApiError
 from perdure.server.ui.answered import filters_of
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.question_access import Found, find_question
+from perdure.views.answer_decisions import Verdict
 from perdure.views.formatting import count
 from perdure.views.question import Question, headline
 from perdure.views.question_answers import QuickAnswer, answer_for

@@ -15,7 +15,6 @@ from perdure.operations.server_secret import server_secret
 from perdure.server.caller import Scope
 from perdure.server.gate import Gate
 from perdure.server.ui.identity import Identities
-from perdure.server.ui.kept import KeptSums
 from perdure.server.ui.live import LiveFeed
 from perdure.server.ui.signing import Signer
 
@@ -59,13 +58,6 @@ NAVIGATION: tuple[tuple[str, tuple[Section, ...]], ...] = (
             Section("health", "Health", "/health"),
         ),
     ),
-    (
-        "Understand",
-        (
-            Section("prompts", "Prompts", "/prompts"),
-            Section("scores", "Scores", "/scores"),
-        ),
-    ),
 )
 
 
@@ -93,7 +85,6 @@ class Site:
     def __init__(self, gate: Gate) -> None:
         self.gate, self.runtime = gate, gate.runtime
         self.identities = Identities(gate)
-        self.sums = KeptSums()
         self._signer: Signer | None = None
         self._reading = asyncio.Lock()
         self._parts: dict[Callable[[Site], Any], Any] = {}
