@@ -8,6 +8,7 @@ once: the clock moves, people answer, signals come. Each test says one promise a
 
 from __future__ import annotations
 
+import ast
 import io
 import runpy
 import shutil
@@ -315,9 +316,14 @@ def life(
 
 
 def same_part(found: Any, told: Any) -> Any:
-    """Of what was found the part that was told: a later version may say more."""
+    """Of what was found the part that was told: a later version may say more. Tokens are no longer
+    among what continuing saved."""
     if isinstance(told, dict):
         return {name: same_part(found[name], one) for name, one in told.items()}
+    if isinstance(told, str) and told.startswith("{'effects': ") and "'tokens': " in told:
+        counts, before = ast.literal_eval(found), ast.literal_eval(told)
+        assert {name: counts[name] for name in before if name != "tokens"}.items() <= before.items()
+        return told
     if isinstance(told, list) and len(found) == len(told):
         return [same_part(*pair) for pair in zip(found, told, strict=True)]
     return found
