@@ -168,3 +168,14 @@ def test_the_public_names_are_there_and_no_others() -> None:
         assert getattr(perdure, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = perdure.nothing
+
+
+def test_without_the_extra_the_command_says_how_to_install_it() -> None:
+    code = (
+        "import sys; sys.modules['typer'] = None; from perdure.__main__ import main; exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "perdure: the command line needs the extra: install perdure[cli].\n"
