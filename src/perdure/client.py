@@ -76,8 +76,6 @@ if TYPE_CHECKING:  # imported on first use
     from perdure.views.attention import InboxItem
 
 STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
-WITHOUT_BY = Record(without=("by",))
-"""For calls whose records in older journals have no `by`: their arguments must stay the same."""
 _NAMESPACE = uuid.UUID("9a4b4f0e-5d1c-5b6e-8a51-7d7065726475")
 
 B = TypeVar("B", bound=LoopThread)
@@ -662,6 +660,7 @@ class Client(ContextManaged):
             wanted = [check_member(EventKind, "a kind of event", one) for one in kinds]
         return await self.journal.arun(self.services.runs.events(run_id, number, limit, wanted))
 
+    @recorded("comment")
     async def comment(
         self, run_id: str, text: str, *, wait_id: str | None = None, by: str | None = None
     ) -> None:
@@ -671,7 +670,7 @@ class Client(ContextManaged):
 
             await client.comment(run.id, "Asked finance.", wait_id=wait.id, by="ana")
 
-        Comments appear in `decisions`, and on the pages of the server.
+        Comments appear in the history of the run, and on the pages of the server.
 
         Args:
             run_id: The id of the run.
@@ -683,10 +682,7 @@ class Client(ContextManaged):
             NotFound: The journal has no such run, or the run has no such wait.
             BadArgument: The text is empty.
         """
-        await self._comment(check_id("run", run_id), text, maybe_id("wait", wait_id), by)
-
-    @recorded("comment")
-    async def _comment(self, run_id: str, text: str, wait_id: str | None, by: str | None) -> None:
+        run_id, wait_id = check_id("run", run_id), maybe_id("wait", wait_id)
         plan = self.services.runs.comment(run_id, text, wait_id, by, number=call_number())
         await self.journal.arun(plan)
 
@@ -767,13 +763,13 @@ class Client(ContextManaged):
             await self.now(),
         )
 
+    @recorded("answer")
     async def answer(self, wait_id: str, value: Any, *, by: str | None = None) -> None:
         """Answer a question that was asked of a person, and make its run due.
 
         An answer is accepted once: if two people answer at the same time, the second call raises.
         It is checked against the question's `response_schema`, or against what the asking
-        middleware accepts, before it is stored. This process needs no graph and no worker. If the
-        answer is a clear decision, such as an approval, it also becomes a score.
+        middleware accepts, before it is stored. This process needs no graph and no worker.
 
             await client.answer(wait.id, {"approved": True}, by="ada")
 
@@ -795,14 +791,12 @@ class Client(ContextManaged):
             BadAnswer: The answer does not fit the question; the message says what is wrong.
             NotFound: The journal has no wait with this id.
         """
-        await self._answer(check_id("wait", wait_id), value, by)
-        self.engine.wake()
-
-    @recorded("answer")
-    async def _answer(self, wait_id: str, value: Any, by: str | None) -> None:
+        wait_id = check_id("wait", wait_id)
         plan = self.services.waits.answer(wait_id, value, by, number=call_number())
         await self.journal.arun(plan)
+        self.engine.wake()
 
+    @recorded("assign")
     async def assign(
         self,
         wait_id: str,
@@ -831,15 +825,11 @@ class Client(ContextManaged):
             AnswerRefused: The question was answered, expired or closed, or is not for a person.
             NotFound: The journal has no wait with this id.
         """
-        await self._assign(check_id("wait", wait_id), to, by, expected)
-
-    @recorded("assign")
-    async def _assign(
-        self, wait_id: str, to: str | None, by: str | None, expected: str | None
-    ) -> None:
+        wait_id = check_id("wait", wait_id)
         plan = self.services.waits.assign(wait_id, to, by, expected, number=call_number())
         await self.journal.arun(plan)
 
+    @recorded("withdraw")
     async def withdraw(
         self, wait_id: str, *, by: str | None = None, reason: str | None = None
     ) -> None:
@@ -847,7 +837,7 @@ class Client(ContextManaged):
 
         A failed or held run continues from its last step, and asks again. Effects that are
         done stay done: an effect that the node called with the old answer returns its recorded
-        outcome. Scores made from the answer are removed. An `update` or `goto` that came with the
+        outcome. An `update` or `goto` that came with the
         answer is not taken back if the run has begun to apply it.
 
             await client.withdraw(wait.id, by="ada", reason="a slip")
@@ -864,13 +854,9 @@ class Client(ContextManaged):
                 the message names the checkpoint to fork from. Nothing was changed.
             NotFound: The journal has no wait with this id.
         """
-        await self._withdraw(wait_id, by, reason)
-        self.engine.wake()
-
-    @recorded("withdraw")
-    async def _withdraw(self, wait_id: str, by: str | None, reason: str | None) -> None:
         plan = self.services.waits.withdraw(wait_id, by, reason, number=call_number())
         await self.journal.arun(plan)
+        self.engine.wake()
 
     async def link(self, wait_id: str, *, to: str, expires: timedelta = LASTS) -> str:
         """Return the URL of a page where one person can answer one question, without signing in.
@@ -902,6 +888,7 @@ class Client(ContextManaged):
         _, token = await self.journal.arun(self.services.links.make(wait_id, to, expires))
         return public.link(token)
 
+    @recorded("signal")
     async def signal(
         self, thread_id: str, name: str, value: Any = None, *, key: str | None = None
     ) -> bool:
@@ -929,14 +916,10 @@ class Client(ContextManaged):
             BadArgument: The name, the key or the thread is empty.
             Unserializable: The value cannot be stored. Nothing was stored.
         """
-        stored = await self._signal(thread_id, name, value, key)
+        plan = self.services.waits.signal(thread_id, name, value, key, id=call_key())
+        stored = await self.journal.arun(plan)
         self.engine.wake()
         return stored
-
-    @recorded("signal")
-    async def _signal(self, thread_id: str, name: str, value: Any, key: str | None) -> bool:
-        plan = self.services.waits.signal(thread_id, name, value, key, id=call_key())
-        return await self.journal.arun(plan)
 
     # -- effects
 
@@ -978,6 +961,7 @@ class Client(ContextManaged):
         )
         return await self.journal.arun(plan)
 
+    @recorded("settle")
     async def settle(
         self,
         key: str,
@@ -1011,14 +995,9 @@ class Client(ContextManaged):
             NotFound: The journal has no effect with this key.
             BadArgument: `how` is unknown, or `result` is passed with `retry` or `fail`.
         """
-        await self._settle(check_id("effect", key), how, result, by, reason)
-        self.engine.wake()
-
-    @recorded("settle")
-    async def _settle(
-        self, key: str, how: str, result: Any, by: str | None, reason: str | None
-    ) -> None:
+        key = check_id("effect", key)
         await self.journal.arun(self.services.effects.settle(key, how, result, by, reason))
+        self.engine.wake()
 
     async def messages(self, *, after: Message | None = None, limit: int = PAGE) -> list[Message]:
         """List the undelivered outbox messages, oldest first.
@@ -1137,6 +1116,7 @@ class Client(ContextManaged):
         stop, number = self.services.runs.stop, call_number()
         await self.journal.arun(stop(run_id, control, grace, reason=reason, by=by, number=number))
 
+    @recorded("wake", returns_run=True)
     async def wake(self, run_id: str, *, by: str | None = None) -> Run:
         """End every current sleep of a run now.
 
@@ -1154,15 +1134,13 @@ class Client(ContextManaged):
             WrongState: The run is not asleep.
             NotFound: The journal has no run with this id.
         """
-        await self._wake(run_id, by)
+        plan = self.services.waits.wake(run_id, by, number=call_number())
+        await self.journal.arun(plan)
         self.engine.wake()
         return await self.get(run_id)
 
-    @recorded("wake")
-    async def _wake(self, run_id: str, by: str | None) -> None:
-        plan = self.services.waits.wake(run_id, by, number=call_number())
-        await self.journal.arun(plan)
-
+    # Records of older journals have no `by` here: the arguments must stay the same.
+    @recorded("resume", returns_run=True, without=("by",))
     async def resume(self, run_id: str, *, by: str | None = None) -> Run:
         """Resume a paused run.
 
@@ -1177,14 +1155,12 @@ class Client(ContextManaged):
             WrongState: The run is not paused.
             NotFound: The journal has no run with this id.
         """
-        await self._resume(check_id("run", run_id), by)
+        plan = self.services.runs.resume(check_id("run", run_id), by, number=call_number())
+        await self.journal.arun(plan)
         self.engine.wake()
         return await self.get(run_id)
 
-    @recorded("resume", record=WITHOUT_BY)
-    async def _resume(self, run_id: str, by: str | None) -> None:
-        await self.journal.arun(self.services.runs.resume(run_id, by, number=call_number()))
-
+    @recorded("retry", returns_run=True, without=("by",))
     async def retry(self, run_id: str, *, by: str | None = None) -> Run:
         """Try a failed or held run again, from its last step.
 
@@ -1204,13 +1180,10 @@ class Client(ContextManaged):
             WrongState: The run is neither failed nor held, or a later run of its thread has begun.
             NotFound: The journal has no run with this id.
         """
-        await self._retry(check_id("run", run_id), by)
+        plan = self.services.runs.retry(check_id("run", run_id), by, number=call_number())
+        await self.journal.arun(plan)
         self.engine.wake()
         return await self.get(run_id)
-
-    @recorded("retry", record=WITHOUT_BY)
-    async def _retry(self, run_id: str, by: str | None) -> None:
-        await self.journal.arun(self.services.runs.retry(run_id, by, number=call_number()))
 
     async def prune(
         self,
@@ -1259,6 +1232,7 @@ class Client(ContextManaged):
         plan = self.services.runs.prune(older_than, wanted, limit, dry_run=dry_run)
         return await self.journal.arun(plan)
 
+    @recorded("erase")
     async def erase(self, thread_id: str) -> dict[str, int]:
         """Delete everything the journal holds about a thread.
 
@@ -1283,10 +1257,7 @@ class Client(ContextManaged):
             WrongState: A run of the thread has not ended. Cancel it, wait for its end, and call
                 again.
         """
-        return await self._erase(check_text("thread_id", thread_id))
-
-    @recorded("erase")
-    async def _erase(self, thread_id: str) -> dict[str, int]:
+        check_text("thread_id", thread_id)
         return await self.journal.arun(self.services.runs.erase(thread_id))
 
     async def scrub(self) -> bool:
@@ -1459,6 +1430,7 @@ class Client(ContextManaged):
         """
         return await self.journal.arun(self.services.workers.workers())
 
+    @recorded("drain")
     async def drain(self, worker_id: str, *, by: str | None = None) -> None:
         """Ask a worker to drain, as SIGTERM does.
 
@@ -1472,12 +1444,9 @@ class Client(ContextManaged):
         Raises:
             NotFound: No worker with this id sends heartbeats.
         """
-        await self._drain(check_id("worker", worker_id), by)
-        self.engine.wake()
-
-    @recorded("drain")
-    async def _drain(self, worker_id: str, by: str | None) -> None:
+        worker_id = check_id("worker", worker_id)
         await self.journal.arun(self.services.workers.drain(worker_id, by))
+        self.engine.wake()
 
     async def wait_counts(self, limit: int = 1000) -> dict[Kind, int]:
         """Count the open waits of each kind.

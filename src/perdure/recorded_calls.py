@@ -11,13 +11,14 @@ import contextlib
 import functools
 import hashlib
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from perdure.journal import Journal
 from perdure.operations.runs import Parent
+from perdure.types import Record, Run
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,13 +28,17 @@ _IS_PARALLEL: ContextVar[bool | None] = ContextVar("perdure_is_parallel", defaul
 
 
 def recorded(
-    name: str, **options: Any
+    name: str, *, returns_run: bool = False, without: Collection[str] = (), **options: Any
 ) -> Callable[
     [Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]],
     Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ]:
-    """Make a method the effect `perdure.<name>` where a node calls it. `options` are those of
-    `effect`. Its arguments and its result must be values that can be stored."""
+    """Make a method the effect `perdure.<name>` where a node calls it.
+
+    Its arguments, `without` some, and its result must be values that can be stored. Of a method
+    that `returns_run`, the record has the id, and its caller gets the run as it is now. `options`
+    are those of `effect`.
+    """
 
     def decorate(
         method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
@@ -42,8 +47,11 @@ def recorded(
         def effect() -> Any:
             from perdure.effects.decorator import Effect
 
-            made = Effect.of(method, name=f"perdure.{name}", retry=None, **options)
-            return replace(made, spec=replace(made.spec, in_journal=True))
+            record = Record(without=tuple(without), result=_id_of if returns_run else None)
+            found = Effect.of(
+                method, **{"record": record, **options}, name=f"perdure.{name}", retry=None
+            )
+            return replace(found, spec=replace(found.spec, in_journal=True))
 
         @functools.wraps(method)
         async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -55,11 +63,19 @@ def recorded(
             result: T = await call_method(
                 effect(), ((self, *args), dict(kwargs)), _IS_PARALLEL.get()
             )
-            return result
+            if not returns_run:
+                return result
+            # Older journals have no result of a call that changed an existing run.
+            found: T = await self.get(result or (args[0] if args else kwargs["run_id"]))
+            return found
 
         return call
 
     return decorate
+
+
+def _id_of(run: Run) -> str:
+    return run.id
 
 
 @contextlib.contextmanager

@@ -27,7 +27,6 @@ from perdure.journal.names import check_id, check_renamed, check_text
 from perdure.observe.observers import Observers
 from perdure.operations import runs
 from perdure.operations.messages import QUESTION
-from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, recorded
 from perdure.saver import Saver
 from perdure.serde.redaction import Redaction
@@ -45,7 +44,6 @@ from perdure.types import (
     DrivenBy,
     Durability,
     Message,
-    Record,
     Retention,
     Retry,
     Run,
@@ -355,6 +353,7 @@ class Runtime(Client):
             raise BadArgument(f"The handler of topic {topic!r} must be callable, not {handler!r}.")
         self.engine.receivers[topic] = Receiver(handler)
 
+    @recorded("fork", returns_run=True)
     async def fork(
         self,
         run_id: str,
@@ -396,35 +395,22 @@ class Runtime(Client):
             UnknownGraph: The run's graph is not registered here.
             BadArgument: The thread has runs already, or the graph has no node `as_node`.
         """
-        forked = await self._fork(check_id("run", run_id), at, update, as_node, thread_id)
-        self.engine.wake()
-        if isinstance(forked, str):  # its id, from the record of the effect
-            return await self.get(forked)
-        return await self.journal.arun(self.services.runs.show(forked))
-
-    @recorded("fork", record=Record(result=lambda row: row.id))
-    async def _fork(
-        self,
-        run_id: str,
-        at: str | None,
-        update: Any,
-        as_node: str | None,
-        thread_id: str | None,
-    ) -> RunRow | str:
         if thread_id is None and (key := call_key()) is not None:
             thread_id = str(uuid.uuid5(uuid.NAMESPACE_OID, key))
-            if made := await self.journal.ado(runs.page(thread_id=thread_id, count=1)):
-                return made[0]  # by an attempt that was cut off
+            if found := await self.journal.ado(runs.page(thread_id=thread_id, count=1)):
+                return await self.get(found[0].id)  # by an attempt that was cut off
             await self.saver.adelete_thread(thread_id)
-        return await forking.fork(
+        row = await forking.fork(
             self.engine,
             self.services,
-            run_id,
+            check_id("run", run_id),
             at=at,
             update=update,
             as_node=as_node,
             thread_id=thread_id,
         )
+        self.engine.wake()
+        return await self.journal.arun(self.services.runs.show(row))
 
     # -- driving
 
