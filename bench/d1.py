@@ -19,7 +19,7 @@ from langgraph_checkpoint_cloudflare_d1 import AsyncCloudflareD1Saver, Cloudflar
 import perdure
 from bench.agents import Saver, growing_loop, on, texts
 from bench.contenders import aready, asettle, ready, settle
-from bench.d1_meter import Meter, Used, metered
+from bench.d1_meter import Meter, Used
 from bench.due import copies
 from bench.hands import effects, graphs, sleeper
 from bench.report import Bar, Section, Table, times
@@ -62,9 +62,9 @@ def d1(bench: Bench) -> Section:
         return Section([])
     steps, rounds = bench.pick(50, 10), bench.pick(7, 2)
     watched = bench.pick(60, 5)
-    with local_d1(databases=8) as server, metered(server.port) as meter:
+    with local_d1(databases=8) as server, Meter(server) as meter:
         beside = _beside(_ways(server, meter), meter, steps)
-        used = asyncio.run(_runtime(meter.url(server.url(6)), meter, rounds, watched))
+        used = asyncio.run(_runtime(meter.through(server.url(6)), meter, rounds, watched))
     return Section(
         [_beside_table(beside), _runtime_table(used), _prices(used)],
         [*_bars(beside), *_runtime_bars(used)],
@@ -87,10 +87,10 @@ def _missing() -> str:
 def _ways(server: Workerd, meter: Meter) -> list[Way]:
     return [
         _public(server, meter, 0),
-        _perdure("perdure `sync`", meter.url(server.url(1)), "sync"),
-        _perdure("perdure `auto`", meter.url(server.url(2)), "async"),
-        _perdure("perdure `sync`, REST API", meter.url(server.rest_url(3)), "sync"),
-        _perdure("perdure `auto`, REST API", meter.url(server.rest_url(4)), "async"),
+        _perdure("perdure `sync`", meter.through(server.url(1)), "sync"),
+        _perdure("perdure `auto`", meter.through(server.url(2)), "async"),
+        _perdure("perdure `sync`, REST API", meter.through(server.rest_url(3)), "sync"),
+        _perdure("perdure `auto`, REST API", meter.through(server.rest_url(4)), "async"),
     ]
 
 
