@@ -1,65 +1,48 @@
-"""`python -m bench`: measure, print progress, write the pages and plots of docs/benchmarks."""
+"""`python -m bench`: measure, print progress, write the tables and plots of docs/benchmarks."""
 
 import argparse
 import logging
 import warnings
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from bench import plots
 from bench.accept import accept
 from bench.agent import agent
-from bench.commits import commits
-from bench.crowd import crowd
 from bench.d1 import d1
-from bench.databases import databases
+from bench.databases import databases, describe
 from bench.drive import drive
 from bench.due import due
 from bench.effects import effects
 from bench.fsyncs import fsyncs
-from bench.imports import imports
 from bench.load import load
-from bench.machine import describe
 from bench.observing import observing
 from bench.recovery import recovery
-from bench.reflections import reflections
-from bench.report import Section, page
+from bench.report import Section, Table, bars, fill
 from bench.rounds import Bench, say
 from bench.server import server
-from bench.sleepers import sleepers
 from bench.steps import steps
 from bench.stored import stored
-from bench.texts import PAGES, Page
-from bench.tick import tick
 from bench.turns import turns
-from bench.ui import ui
 
-MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
-    "steps": steps,
-    "bytes": stored,
-    "turns": turns,
-    "load": load,
-    "concurrent": crowd,
-    "fsyncs": fsyncs,
-    "import": imports,
-    "accept": accept,
-    "drive": drive,
-    "recovery": recovery,
-    "due": due,
-    "sleeping": sleepers,
-    "commits": commits,
-    "effects": effects,
-    "agent": agent,
-    "observing": observing,
-    "reflections": reflections,
-    "server": server,
-    "pages": ui,
-    "tick": tick,
-    "d1": d1,
+PAGES: dict[str, dict[str, Callable[[Bench], Section]]] = {
+    "core": {
+        "steps": steps,
+        "bytes": stored,
+        "turns": turns,
+        "load": load,
+        "fsyncs": fsyncs,
+        "accept": accept,
+        "drive": drive,
+        "recovery": recovery,
+        "due": due,
+    },
+    "effects": {"effects": effects, "agent": agent},
+    "observing": {"observing": observing},
+    "server": {"server": server},
+    "d1": {"d1": d1},
 }
-
-PLACE = Path(__file__).parent.parent / "docs" / "benchmarks"
+MEASUREMENTS = {name: run for page in PAGES.values() for name, run in page.items()}
 
 
 def main() -> None:
@@ -67,31 +50,41 @@ def main() -> None:
     without = tuple(word.lower() for word in args.without)
     warnings.filterwarnings("ignore", message=".*DeltaChannel.*")
     logging.disable(logging.WARNING)  # stock savers log each type they load
+    printed = bool(args.quick or args.without or args.only)
     with databases(postgres="postgres" not in without) as places:
         bench = Bench(places, quick=args.quick, without=without)
         if args.only:
-            some = Page("Benchmarks", "", args.only)
-            say("\n" + _measure(some, bench, args.quick))
+            found, machine, note = _measure(args.only, bench)
+            _print(found, machine, note)
             return
-        for name in args.pages or PAGES:
-            text = _measure(PAGES[name], bench, args.quick)
-            if args.quick or args.without:
-                say("\n" + text)
-            else:
-                (PLACE / f"{name}.md").write_text(text)
-                say(f"wrote {name}.md")
-    if not args.quick and not args.without:
+        for page in args.pages or PAGES:
+            found, machine, note = _measure(list(PAGES[page]), bench)
+            if printed:
+                _print(found, machine, note)
+                continue
+            path = plots.PLACE / f"{page}.md"
+            path.write_text(fill(path.read_text(), found, machine, note))
+            say(f"wrote {path.name}")
+    if not printed:
         plots.main()
 
 
-def _measure(wanted: Page, bench: Bench, quick: bool) -> str:
+def _measure(names: Sequence[str], bench: Bench) -> tuple[dict[str, Section], Table, str]:
     start, machine = perf_counter(), describe(bench.databases)
-    sections = [MEASUREMENTS[name](bench) for name in wanted.measurements]
+    found = {name: MEASUREMENTS[name](bench) for name in names}
     minutes = (perf_counter() - start) / 60
-    note = f"This run took {minutes:.1f} minutes."
-    if quick:
-        note = f"**A quick run ({minutes:.1f} minutes): too few rounds to quote.**"
-    return page(wanted.title, wanted.introduction, sections, machine, note, wanted.remarks)
+    if bench.quick:
+        return found, machine, f"**A quick run ({minutes:.1f} minutes): too few rounds to quote.**"
+    return found, machine, f"This run took {minutes:.1f} minutes."
+
+
+def _print(found: dict[str, Section], machine: Table, note: str) -> None:
+    parts = [f"## {name}\n\n{section.markdown()}" for name, section in found.items()]
+    say("\n" + "\n\n".join([*parts, note, machine.markdown(), bars(found)]))
+
+
+def _names(words: str) -> list[str]:
+    return words.split(",")
 
 
 def _arguments() -> argparse.Namespace:
@@ -104,8 +97,8 @@ def _arguments() -> argparse.Namespace:
     some.add_argument(
         "--only",
         nargs="+",
-        choices=MEASUREMENTS,
-        metavar="NAME",
+        type=_names,
+        metavar="NAME,NAME",
         default=[],
         help="only these measurements; prints them and writes no page",
     )
@@ -116,7 +109,12 @@ def _arguments() -> argparse.Namespace:
         metavar="WORD",
         help="leave out contenders by word; prints the pages and writes none",
     )
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.only = [name for names in args.only for name in names]
+    if unknown := [name for name in args.only if name not in MEASUREMENTS]:
+        known = ", ".join(MEASUREMENTS)
+        parser.error(f"no such measurement: {', '.join(unknown)}; there are {known}")
+    return args
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from bench.engines import Dbos, Engine, Perdure, client
 from bench.hands import QUEUE
 from bench.report import Section, Series, Table, millis, times
 from bench.rounds import Bench
-from bench.texts import TEXTS
 
 CROWD = 50
 
@@ -39,7 +38,7 @@ def accept(bench: Bench) -> Section:
         for who in field
     ]
     head = ["", "× DBOS", "one after another", f"× DBOS, {CROWD} at once", f"{CROWD} at once"]
-    return TEXTS["accept"].section([Table(head, rows)], count=count, crowd=CROWD)
+    return Section([Table(head, rows)])
 
 
 async def _perdure(url: str, count: int) -> tuple[float, float]:

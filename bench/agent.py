@@ -21,7 +21,6 @@ import perdure
 from bench.databases import Kind
 from bench.report import Bar, Section, Series, Table, millis
 from bench.rounds import Bench
-from bench.texts import TEXTS
 from perdure.langchain import Durable
 
 THINKS = 0.2
@@ -139,8 +138,7 @@ def agent(bench: Bench) -> Section:
         for who in field
     ]
     head = ["", "overhead", "per turn", "whole run"]
-    counts = {"turns": turns, "thinks": THINKS * 1000}
-    return TEXTS["agent"].section([Table(head, rows)], _bars(field, found), **counts)
+    return Section([Table(head, rows)], _bars(field, found))
 
 
 def _overheads(found: Series, name: str) -> list[float]:

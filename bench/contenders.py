@@ -1,4 +1,4 @@
-"""Who is measured: a name, how a saver is opened, and the durability LangGraph is told.
+"""Who is measured: a name, how a saver is opened and waited for, and the durability.
 
 A contender never knows what it is measured at, a measurement never knows whom it measures.
 """
@@ -27,7 +27,8 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool
 
-from bench.agents import Saver
+import perdure as ours
+from bench.agents import Saver, on
 from bench.databases import Kind, sqlite_path
 
 Opened: TypeAlias = AbstractContextManager[Saver | None]
@@ -149,14 +150,12 @@ def stock_postgres(durability: Durability, *, pool: bool = False) -> Contender:
 
 
 def perdure(database: Kind, durability: Literal["auto", "sync", "async", "exit"]) -> Contender:
-    def ours(url: str) -> Any:
-        from perdure import Saver as PerdureSaver  # not at import: stock can be measured without
-
-        return PerdureSaver(url, durability=durability)
+    def opened(url: str) -> Any:
+        return ours.Saver(url, durability=durability)
 
     label = {"sqlite": "SQLite", "postgres": "PostgreSQL"}[database]
     told: Durability | None = "sync" if durability == "sync" else None
-    return Contender(f"perdure {label} {durability}", "perdure", ours, ours, database, told)
+    return Contender(f"perdure {label} {durability}", "perdure", opened, opened, database, told)
 
 
 @contextmanager
@@ -181,3 +180,33 @@ async def _pooled_postgres_saver(url: str) -> AsyncIterator[Saver]:
         saver = AsyncPostgresSaver(pool)  # type: ignore[arg-type]  # row_factory is in kwargs
         await saver.setup()
         yield saver
+
+
+def ready(saver: Saver | None) -> None:
+    """Connections, tables and migrations are there afterwards, nothing of a real thread."""
+    if saver is not None:
+        saver.get_tuple(on("nobody"))
+
+
+async def aready(saver: Saver | None) -> None:
+    if saver is not None:
+        await saver.aget_tuple(on("nobody"))
+
+
+def settle(saver: Saver | None) -> None:
+    """Wait until everything put so far is durable. The stock savers are at that point already."""
+    if isinstance(saver, ours.Saver):
+        saver.flush()
+
+
+async def asettle(saver: Saver | None) -> None:
+    if isinstance(saver, ours.Saver):
+        await saver.aflush()
+
+
+def stored_values(who: Contender, url: str, thread: str) -> dict[str, Any]:
+    """What a fresh saver finds in the database: whoever lost something must not win."""
+    with who.open(url) as saver:
+        found = saver.get_tuple(on(thread)) if saver is not None else None
+    assert found is not None, f"{who.name} does not find its thread {thread} again"
+    return found.checkpoint["channel_values"]

@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
     contextmanager,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from statistics import median
 from typing import Any, Literal
 
 from langgraph_checkpoint_cloudflare_d1 import AsyncCloudflareD1Saver, CloudflareD1Saver
 
 import perdure
 from bench.agents import Saver, growing_loop, on, texts
-from bench.d1_meter import DISTANCE, Meter, Used, metered
-from bench.d1_prices import PRICES, prices
-from bench.d1_runtime import (
-    ASLEEP,
-    DUE,
-    IDLE,
-    NOTHING_DUE,
-    NOTHING_DUE_CROWD,
-    TOGETHER,
-    TOGETHER_CROWD,
-    runtime,
-)
+from bench.contenders import aready, asettle, ready, settle
+from bench.d1_meter import Meter, Used
+from bench.due import copies
+from bench.hands import effects, graphs, sleeper
 from bench.report import Bar, Section, Table, times
 from bench.rounds import Bench, say
-from bench.savers import aready, asettle, ready, settle
-from bench.texts import TEXTS
+from perdure.d1 import Client
 from perdure.testing import d1 as testing
 from perdure.testing.d1 import Workerd, local_d1
 from perdure.testing.node import find_node
+
+ASLEEP = 10_000
+DUE = 25
+
+START = "start of a run"
+NOTHING_DUE = "tick, nothing due"
+NOTHING_DUE_CROWD = f"tick, nothing due, {ASLEEP:,} asleep"
+ALONE = "tick with one run of 1 step"
+STEP = "… each further step"
+EFFECT = "… each further effect"
+TOGETHER = f"{DUE} runs of 3 steps in one tick, per run"
+TOGETHER_CROWD = f"{TOGETHER}, {ASLEEP:,} asleep"
+IDLE = "worker, idle, per minute"
+
+SETTLING = 3
+"""Seconds after which a worker that finds nothing has slowed down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +58,16 @@ class Way:
 
 def d1(bench: Bench) -> Section:
     if missing := _missing():
-        say(f"d1   left out: {missing}")
-        return Section(TEXTS["d1"].title, f"Not measured: {missing}", "", [])
+        say(f"d1   not measured: {missing}")
+        return Section([])
     steps, rounds = bench.pick(50, 10), bench.pick(7, 2)
     watched = bench.pick(60, 5)
-    with local_d1(databases=8) as server, metered(server.port) as meter:
+    with local_d1(databases=8) as server, Meter(server) as meter:
         beside = _beside(_ways(server, meter), meter, steps)
-        used = asyncio.run(runtime(meter.url(server.url(6)), meter, rounds, watched))
-    return TEXTS["d1"].section(
-        [_beside_table(beside), _runtime_table(used), prices(used)],
+        used = asyncio.run(_runtime(meter.through(server.url(6)), meter, rounds, watched))
+    return Section(
+        [_beside_table(beside), _runtime_table(used), _prices(used)],
         [*_bars(beside), *_runtime_bars(used)],
-        version=_version(),
-        distance=round(DISTANCE * 1000),
-        steps=steps,
-        rounds=rounds,
-        due=DUE,
-        asleep=f"{ASLEEP:,}",
-        watched=watched,
-        prices=PRICES,
     )
 
 
@@ -82,21 +81,16 @@ def _missing() -> str:
     return ""
 
 
-def _version() -> str:
-    package = testing._miniflare() / "node_modules" / "workerd" / "package.json"
-    return str(json.loads(package.read_text())["version"])
-
-
 # Beside the public saver.
 
 
 def _ways(server: Workerd, meter: Meter) -> list[Way]:
     return [
         _public(server, meter, 0),
-        _perdure("perdure `sync`", meter.url(server.url(1)), "sync"),
-        _perdure("perdure `auto`", meter.url(server.url(2)), "async"),
-        _perdure("perdure `sync`, REST API", meter.url(server.rest_url(3)), "sync"),
-        _perdure("perdure `auto`, REST API", meter.url(server.rest_url(4)), "async"),
+        _perdure("perdure `sync`", meter.through(server.url(1)), "sync"),
+        _perdure("perdure `auto`", meter.through(server.url(2)), "async"),
+        _perdure("perdure `sync`, REST API", meter.through(server.rest_url(3)), "sync"),
+        _perdure("perdure `auto`, REST API", meter.through(server.rest_url(4)), "async"),
     ]
 
 
@@ -234,3 +228,153 @@ def _runtime_bars(found: dict[str, Used]) -> list[Bar]:
 
 def _rows(used: Used) -> float:
     return used.read + used.written
+
+
+# The runtime.
+
+
+async def _runtime(url: str, meter: Meter, rounds: int, watched: int) -> dict[str, Used]:
+    """What each of them costs, by name."""
+    async with perdure.Runtime(url) as runtime:
+        for name, graph in {**graphs(), **effects(), "sleeper": sleeper()}.items():
+            runtime.register(graph, name=name)
+            await runtime.start(name, {"n": 0, "until": 1})
+        await runtime.tick()
+        measure = _Measure(runtime, meter, rounds)
+        used = await measure.alone()
+        used |= {TOGETHER: await measure.together(), NOTHING_DUE: await measure.tick()}
+        await asyncio.to_thread(_copy_sleeper, url)
+        used |= {TOGETHER_CROWD: await measure.together(), NOTHING_DUE_CROWD: await measure.tick()}
+        return used | {IDLE: await measure.idle(watched)}
+
+
+class _Measure:
+    """One runtime, which works in this process, and the meter it is seen through."""
+
+    def __init__(self, runtime: perdure.Runtime, meter: Meter, rounds: int) -> None:
+        self._runtime, self._meter, self._rounds = runtime, meter, rounds
+
+    async def alone(self) -> dict[str, Used]:
+        """A run by itself in its tick."""
+        run = {
+            (graph, n): await self.tick((graph, n))
+            for graph in ("steps", "effects", "effects-unkeyed")
+            for n in (1, 10)
+        }
+        further = {
+            graph: (run[graph, 10] - run[graph, 1]).times(1 / 9)
+            for graph in ("steps", "effects", "effects-unkeyed")
+        }
+        return {
+            START: await self._start(),
+            ALONE: run["steps", 1],
+            STEP: further["steps"],
+            f"{ALONE}, 1 effect": run["effects", 1],
+            EFFECT: further["effects"],
+            f"{EFFECT} that does not ask for its key": further["effects-unkeyed"],
+            "tick with one run, which goes to sleep": await self.tick(("sleeper", 1)),
+        }
+
+    async def together(self) -> Used:
+        """A run among others in its tick."""
+        return (await self.tick(*[("steps", 3)] * DUE)).times(1 / DUE)
+
+    async def idle(self, seconds: int) -> Used:
+        """A minute of a worker that has nothing to do."""
+        work = asyncio.create_task(self._runtime.work(handle_signals=False))
+        await asyncio.sleep(SETTLING)
+        before = self._meter.used
+        await asyncio.sleep(seconds)
+        used = self._meter.used - before
+        work.cancel()
+        await asyncio.wait([work])
+        say(f"d1   worker, idle: {used.requests / seconds:.2f} requests per second")
+        return used.times(60 / seconds)
+
+    async def tick(self, *runs: tuple[str, int]) -> Used:
+        """A tick in which these runs are due: their graph, and how far it goes."""
+        found = []
+        for _ in range(self._rounds):
+            await asyncio.gather(
+                *(self._runtime.start(graph, {"n": 0, "until": until}) for graph, until in runs)
+            )
+            before = self._meter.used
+            counts = await self._runtime.tick()
+            found.append(self._meter.used - before)
+            assert counts.claimed == len(runs), f"a tick drove {counts.claimed} of {len(runs)} runs"
+        what = f"{len(runs)} of {runs[0]}" if runs else "nothing"
+        used = _median(found)
+        say(f"d1   tick, due: {what}: {used.requests:.1f} requests")
+        return used
+
+    async def _start(self) -> Used:
+        found = []
+        for _ in range(self._rounds):
+            before = self._meter.used
+            await self._runtime.start("steps", {"n": 0, "until": 1})
+            found.append(self._meter.used - before)
+        await self._runtime.tick()
+        return _median(found)
+
+
+def _median(found: list[Used]) -> Used:
+    """Each figure by itself."""
+    return Used(*(median(getattr(one, f.name) for one in found) for f in fields(Used)))
+
+
+def _copy_sleeper(url: str) -> None:
+    """Copy the row of a run that sleeps, a thousand at a time."""
+    client = Client(url)
+    [rows] = client.batch([("PRAGMA table_info(perdure_runs)", ())], idempotent=True)
+    for first in range(0, ASLEEP, 1000):
+        numbers = f"SELECT {first} AS i UNION ALL SELECT i + 1 FROM numbers WHERE i < {first + 999}"
+        copy = copies([row[1] for row in rows], "numbers")
+        client.batch([(f"WITH RECURSIVE numbers AS ({numbers}) {copy}", ())])
+    client.close()
+    say(f"d1   {ASLEEP:,} asleep")
+
+
+# Cloudflare's published prices.
+
+REQUESTS, READ, WRITTEN = 0.30, 0.001, 1.00
+"""Dollars per million: requests to a Worker, rows read, rows written."""
+INCLUDED = Used(requests=10e6, read=25e9, written=50e6)
+"""In a month of the paid plan."""
+MINUTES = 30 * 24 * 60
+
+
+def _prices(used: Mapping[str, Used]) -> Table:
+    million = 1e6
+    bills = {
+        "a month of ticks, one a minute, nothing due": used[NOTHING_DUE].times(MINUTES),
+        "a month of one idle worker": used[IDLE].times(MINUTES),
+        "a million runs of 1 step, each alone": (used[START] + used[ALONE]).times(million),
+        "a million runs of 3 steps, 25 to a tick": (used[START] + used[TOGETHER]).times(million),
+        "a million further steps, alone": used[STEP].times(million),
+        "a million further effects, alone": used[EFFECT].times(million),
+    }
+    head = ["", "requests", "rows read", "rows written", "of the included amount", "at list price"]
+    rows = [
+        [
+            what,
+            *(f"{n / million:,.2f} M" for n in (bill.requests, bill.read, bill.written)),
+            f"{_share(bill):.1%}",
+            f"${_dollars(bill):,.2f}",
+        ]
+        for what, bill in bills.items()
+    ]
+    return Table(head, rows, "At Cloudflare's published prices")
+
+
+def _share(bill: Used) -> float:
+    """Of the included amount that is used up first."""
+    return max(
+        bill.requests / INCLUDED.requests,
+        bill.read / INCLUDED.read,
+        bill.written / INCLUDED.written,
+    )
+
+
+def _dollars(bill: Used) -> float:
+    """As if nothing were included."""
+    return (bill.requests * REQUESTS + bill.read * READ + bill.written * WRITTEN) / 1e6

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 
 from bench.engines import Dbos, Engine, LangGraph, Perdure
-from bench.hands import CONCURRENCY
 from bench.report import Bar, Section, Series, Table, millis, times
 from bench.rounds import Bench
-from bench.texts import TEXTS
 
 FULL = 4
 
@@ -40,12 +38,11 @@ def drive(bench: Bench) -> Section:
         return noops / one.seconds
 
     noop = bench.interleave("drive", field, bench.pick(5, 1), trial, unit="runs/s")
-    counts = {"noops": f"{noops:,}", "loops": loops, "steps": steps, "crowd": CONCURRENCY}
     tables = [
         _table("No-op runs per second", field, noop, noop_cpu, "run"),
         _table("Steps per second", field, stepped, step_cpu, "step"),
     ]
-    return TEXTS["drive"].section(tables, [*_bars(noop, stepped)], **counts)
+    return Section(tables, [*_bars(noop, stepped)])
 
 
 def _table(title: str, field: list[Engine], found: Series, cpu: Series, what: str) -> Table:

@@ -15,7 +15,6 @@ from bench.engines import LABEL
 from bench.hands import sleeper
 from bench.report import Bar, Section, Series, Table, millis, times
 from bench.rounds import Bench, say
-from bench.texts import TEXTS
 from perdure.operations import claims
 from perdure.operations.look import look
 
@@ -94,7 +93,7 @@ def due(bench: Bench) -> Section:
         for what, found in (("nothing due", nothing), (f"{SOME} due", some))
         for k in kinds
     ]
-    return TEXTS["due"].section(tables, bars, most=f"{sizes[-1]:,}", some=SOME)
+    return Section(tables, bars)
 
 
 def _table(title: str, kinds: list[Kind], sizes: tuple[int, ...], found: Series) -> Table:
@@ -130,8 +129,8 @@ async def _now(runtime: perdure.Runtime) -> int:
     return await runtime.journal.ado(journal_time())
 
 
-def _copies(kind: Kind, url: str, size: int) -> list[str]:
-    """Statements that copy the one row of a sleeping run."""
+def copies(columns: list[str], numbers: str) -> str:
+    """A statement that copies the row of one sleeping run, once for each `i` of `numbers`."""
     other = {
         "thread_id": "'thread-' || i",
         "id": "'sleeper-' || i",
@@ -139,32 +138,35 @@ def _copies(kind: Kind, url: str, size: int) -> list[str]:
         "created_at": "created_at + i",
         "change": "i",
     }
-    columns = _columns(url)
     picked = ", ".join(other.get(column, column) for column in columns)
-    into = f"INSERT INTO perdure_runs ({', '.join(columns)}) SELECT {picked} FROM"
-    one = "(SELECT * FROM perdure_runs LIMIT 1) AS one"
+    one = "(SELECT * FROM perdure_runs WHERE state = 'waiting' LIMIT 1) AS one"
+    return f"INSERT INTO perdure_runs ({', '.join(columns)}) SELECT {picked} FROM {one}, {numbers}"
+
+
+def _copies(kind: Kind, url: str, size: int) -> list[str]:
     if kind == "postgres":
-        return [f"{into} {one}, generate_series(1, {size - 1}) AS i", "ANALYZE perdure_runs"]
+        numbers = f"generate_series(1, {size - 1}) AS i"
+        return [copies(_columns(url), numbers), "ANALYZE perdure_runs"]
     numbers = f"SELECT 1 AS i UNION ALL SELECT i + 1 FROM numbers WHERE i < {size - 1}"
     return [
         "PRAGMA synchronous = OFF",
         "PRAGMA cache_size = -400000",
-        f"WITH RECURSIVE numbers AS ({numbers}) {into} {one}, numbers",
+        f"WITH RECURSIVE numbers AS ({numbers}) {copies(_columns(url), 'numbers')}",
         "PRAGMA wal_checkpoint(TRUNCATE)",
     ]
 
 
 _COLUMNS = """
 SELECT attname FROM pg_attribute
-WHERE attrelid = CAST('{}' AS regclass) AND attnum > 0 AND NOT attisdropped
+WHERE attrelid = CAST('perdure_runs' AS regclass) AND attnum > 0 AND NOT attisdropped
 """
 
 
-def _columns(url: str, table: str = "perdure_runs") -> list[str]:
+def _columns(url: str) -> list[str]:
     if url.startswith("sqlite:"):
-        rows = _execute(url, f"PRAGMA table_info({table})")
+        rows = _execute(url, "PRAGMA table_info(perdure_runs)")
         return [row[1] for row in rows]
-    rows = _execute(url, _COLUMNS.format(table))
+    rows = _execute(url, _COLUMNS)
     return [row[0] for row in rows]
 
 

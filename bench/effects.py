@@ -8,7 +8,6 @@ from bench.engines import LABEL, Dbos, Engine, Perdure
 from bench.hands import CONCURRENCY
 from bench.report import Bar, Section, Series, Table, millis, times
 from bench.rounds import Bench
-from bench.texts import TEXTS
 
 
 class Kinds(NamedTuple):
@@ -51,8 +50,7 @@ def effects(bench: Bench) -> Section:
     bench.interleave("effects", field, bench.pick(5, 1), trial, unit="effects/s alone")
     kinds = [kind for kind in LABEL if any(who.database == kind for who in field)]
     tables = [_table(size, rates[size], cpu[size], kinds) for size in sizes]
-    counts = {"alone": alone, "together": together, "crowd": CONCURRENCY}
-    return TEXTS["effects"].section(tables, [*_bars(rates, kinds)], **counts)
+    return Section(tables, [*_bars(rates, kinds)])
 
 
 def _ways(who: Engine) -> list[str]:

@@ -13,7 +13,6 @@ from bench.databases import ask
 from bench.report import Section, Table
 from bench.rounds import Bench, say
 from bench.steps import loop
-from bench.texts import TEXTS
 
 CONTENDERS = (
     stock_sqlite("async"),
@@ -39,7 +38,7 @@ def fsyncs(bench: Bench) -> Section:
         say(f"fsyncs  {who.name:<28} {count / steps:.2f} per step")
         rows.append([who.name, f"{count / steps:.2f}", str(count)])
     table = Table(["", "per step", "total"], rows)
-    return TEXTS["fsyncs"].section([table], steps=steps)
+    return Section([table])
 
 
 def _sqlite(who: Contender, url: str, steps: int) -> int:

@@ -5,15 +5,11 @@ of its input with one line of JSON, and ends with its input. Started by `bench.f
 """
 
 import asyncio
-import contextlib
-import ctypes
-import gc
 import json
 import logging
 import os
 import sys
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -109,7 +105,7 @@ def effects() -> dict[str, Any]:
 
 @contextmanager
 def _perdure(url: str, number: str) -> Iterator[Work]:
-    """`work`: until nothing is due. `work-on`: until SIGTERM. `size`: of the process."""
+    """`work`: until nothing is due. `work-on`: until SIGTERM."""
     import perdure
 
     with perdure.Runtime(url) as runtime:
@@ -122,11 +118,6 @@ def _perdure(url: str, number: str) -> Iterator[Work]:
         asyncio.run(runtime.tick())
 
         def work(words: list[str]) -> Answer:
-            if words[0] == "size":
-                size = resident()
-                # Not counted: sqlite3's weak references to cursors, dropped 200 at a time.
-                kept = sum(type(one) is not weakref.ref for one in gc.get_objects())
-                return {"rss": size, "objects": kept}
             spent = time.process_time()
             idle = words[0] == "work"
             counts = asyncio.run(runtime.work(concurrency=CONCURRENCY, until_idle=idle))
@@ -263,15 +254,6 @@ async def _at_once(graph: Any, times: int, until: int) -> None:
             assert (await graph.ainvoke({"n": 0, "until": until}))["n"] == until
 
     await asyncio.gather(*(one_after_another() for _ in range(CONCURRENCY)))
-
-
-def resident() -> int:
-    """Bytes of this process in memory, once what is free was given back."""
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # glibc's, elsewhere there is none
-        ctypes.CDLL(None).malloc_trim(0)
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 ROLES = {"perdure": _perdure, "stuck": _stuck, "dbos": _dbos, "langgraph": _langgraph}

@@ -6,11 +6,9 @@ from time import perf_counter
 from typing import Any
 
 from bench.agents import Graph, Saver, fixed_loop, growing_loop, on, texts
-from bench.contenders import Contender, perdure, stock_postgres, stock_sqlite
+from bench.contenders import Contender, perdure, ready, stock_postgres, stock_sqlite
 from bench.report import Section, Series, Table, millis, times
 from bench.rounds import Bench, say
-from bench.savers import ready
-from bench.texts import TEXTS
 
 
 def load(bench: Bench) -> Section:
@@ -29,7 +27,7 @@ def load(bench: Bench) -> Section:
         stock_stop=stop,
     )
     tables = [_table("Fixed-size state", fixed), _table("Growing list", growing)]
-    return TEXTS["load"].section(tables, stop=stop, most=lengths[-1])
+    return Section(tables)
 
 
 def _histories(

@@ -15,7 +15,6 @@ from bench.databases import Kind, sqlite_path
 from bench.hands import graphs
 from bench.report import Bar, Section, Series, Table, millis
 from bench.rounds import Bench
-from bench.texts import TEXTS
 
 OFF, METRICS, TRACES = "off", "metrics", "traces"
 
@@ -71,12 +70,11 @@ def observing(bench: Bench) -> Section:
             return took / (runs * steps)
 
         found = bench.interleave("observing", field, rounds, trial)
-    counts = {"runs": runs, "steps": steps, "rounds": rounds}
     bars = [
         Bar("step with metrics against one without", 1.02, found.ratio(METRICS, OFF)),
         Bar("step with OpenTelemetry traces against one without", 1.10, found.ratio(TRACES, OFF)),
     ]
-    return TEXTS["observing"].section([_table(found, cpu)], bars, **counts)
+    return Section([_table(found, cpu)], bars)
 
 
 def _metrics() -> Any:

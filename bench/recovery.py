@@ -7,7 +7,6 @@ from bench.engines import LABEL, Perdure, accept, finished
 from bench.fleet import fleet
 from bench.report import Bar, Section, Table, millis
 from bench.rounds import Bench
-from bench.texts import TEXTS
 
 WORKERS = 4
 
@@ -49,5 +48,4 @@ def recovery(bench: Bench) -> Section:
         for name, label in names.items()
     ]
     head = ["", "until all are done", "per run", "spread"]
-    counts = {"workers": WORKERS, "runs": f"{runs:,}", "hand": 50}
-    return TEXTS["recovery"].section([Table(head, rows)], bars, **counts)
+    return Section([Table(head, rows)], bars)

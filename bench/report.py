@@ -1,8 +1,10 @@
-"""The results of a run as tables, bars, and a page of docs/benchmarks."""
+"""The results of a run as tables and bars, and where they stand in the pages of docs/benchmarks."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
+
+from upstream.differences import replace_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,10 @@ class Bar:
         return f"{'met' if met else '**missed**'} by {apart:.0%}"
 
     def row(self) -> list[str]:
+        unit = self.unit if self.unit in ("", "×") else f" {self.unit}"
+        found = "–" if self.measured is None else f"{self.measured:.2f}{unit}"
         sign = "≤" if self.at_most else "≥"
-        found = "–" if self.measured is None else f"{self.measured:.2f}{_unit(self.unit)}"
-        return [self.what, f"{sign} {self.limit:g}{_unit(self.unit)}", found, self.verdict]
+        return [self.what, f"{sign} {self.limit:g}{unit}", found, self.verdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +48,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One measurement: what it shows, its tables, how it was done, and the bars it judges."""
+    """One measurement: its tables, and the bars it judges."""
 
-    title: str
-    lead: str
-    method: str
     tables: Sequence[Table]
-    bars: Sequence[Bar] = field(default_factory=tuple)
+    bars: Sequence[Bar] = ()
 
     def markdown(self) -> str:
-        method = f"{METHOD} {self.method}" if self.method else ""
-        tables = (table.markdown() for table in self.tables)
-        return paragraphs(f"## {self.title}", self.lead, *tables, method)
+        return "\n\n".join(table.markdown() for table in self.tables)
 
 
 class Series:
@@ -109,41 +107,14 @@ def megabytes(size: float) -> str:
     return f"{size / 1e6:.2f} MB"
 
 
-METHOD = "**How it was measured.**"
-MACHINE = "The rules for all pages are in [How it was measured](index.md#how-it-was-measured)."
-BARS = "Limits that we set ourselves before measuring."
+def bars(sections: Mapping[str, Section]) -> str:
+    rows = [bar.row() for section in sections.values() for bar in section.bars]
+    return Table(["bar", "limit", "measured", "verdict"], rows).markdown() if rows else "None."
 
 
-def page(
-    title: str,
-    introduction: str,
-    sections: Sequence[Section],
-    machine: Table,
-    note: str,
-    remarks: str = "",
-) -> str:
-    """The whole document: the measurements first, the machine and the internal bars at the end."""
-    bars = [bar.row() for section in sections for bar in section.bars]
-    return (
-        paragraphs(
-            f"# {title}",
-            introduction,
-            *(section.markdown() for section in sections),
-            remarks,
-            "## Machine",
-            f"{MACHINE} {note}",
-            machine.markdown(),
-            "## Internal bars",
-            BARS,
-            Table(["bar", "limit", "measured", "verdict"], bars).markdown() if bars else "None.",
-        )
-        + "\n"
-    )
-
-
-def paragraphs(*parts: str) -> str:
-    return "\n\n".join(part for part in parts if part)
-
-
-def _unit(unit: str) -> str:
-    return unit if unit in ("", "×") else f" {unit}"
+def fill(page: str, sections: Mapping[str, Section], machine: Table, note: str) -> str:
+    """The page with its tables replaced, each between the marks with the measurement's name."""
+    for name, section in sections.items():
+        page = replace_block(page, name, section.markdown())
+    page = replace_block(page, "machine", f"{note}\n\n{machine.markdown()}")
+    return replace_block(page, "bars", bars(sections))

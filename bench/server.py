@@ -1,15 +1,13 @@
-"""The server over HTTP beside `langgraph dev`, and streams beside `graph.astream`."""
+"""The server over HTTP beside `langgraph dev`."""
 
 import asyncio
 
 from bench.databases import Kind
 from bench.engines import LABEL
-from bench.report import Bar, Section, Series, Table, millis, times
-from bench.rounds import Bench, say
+from bench.report import Bar, Section, Table, millis, times
+from bench.rounds import Bench
 from bench.server_requests import CLIENTS, Found, measure
-from bench.servers import Dev, Ours, Server, install, versions
-from bench.streams import STREAMED, in_process, streaming_steps
-from bench.texts import TEXTS
+from bench.servers import Dev, Ours, Server, install
 
 
 def server(bench: Bench) -> Section:
@@ -18,38 +16,21 @@ def server(bench: Bench) -> Section:
     if any(isinstance(who, Dev) for who in field):
         install()
     found = Found()
-    tokens, steps = bench.pick(1000, 200), bench.pick(300, 50)
+    tokens = bench.pick(1000, 200)
 
     def trial(who: Server, url: str, thread: str) -> float:
         # A database of its own: the runs that the last round left would be driven beside this one.
         with bench.databases.fresh(who.database) as fresh, who.serve(fresh) as port:
             return asyncio.run(measure(bench, who, port, tokens, found))
 
-    rounds = bench.pick(3, 1)
-    bench.interleave("server", field, rounds, trial, unit="s")
-    for n in range(rounds):
-        for name, stream in in_process(bench, kinds, tokens):
-            found.first.add(name, stream.first)
-            found.rate.add(name, stream.rate)
-        say(f"server  in process {n + 1}/{rounds}")
-    streamed = streaming_steps(bench, kinds, steps, bench.pick(7, 2))
-    return TEXTS["server"].section(
-        [
-            _chat(found),
-            _requests(field, found),
-            _latencies(field, found),
-            _stepped(kinds, streamed),
-        ],
-        [*_bars(kinds, found), *_stream_bars(kinds, streamed)],
-        versions=versions(),
-        tokens=f"{tokens:,}",
-        steps=steps,
-    )
+    bench.interleave("server", field, bench.pick(3, 1), trial, unit="s")
+    tables = [_chat(found), _requests(field, found), _latencies(field, found)]
+    return Section(tables, _bars(kinds, found))
 
 
 def _chat(found: Found) -> Table:
     dev = Dev().name
-    head = ["", "first token", "× langgraph dev", "tokens/s", "× langgraph dev", "× graph.astream"]
+    head = ["", "first token", "× langgraph dev", "tokens/s", "× langgraph dev"]
     rows = [
         [
             name,
@@ -57,7 +38,6 @@ def _chat(found: Found) -> Table:
             times(found.first.ratio(name, dev)),
             f"{found.rate.median(name):,.0f}",
             times(found.rate.ratio(name, dev)),
-            times(found.rate.ratio(name, "graph.astream")),
         ]
         for name in found.first.names
     ]
@@ -96,19 +76,6 @@ def _latencies(field: list[Server], found: Found) -> Table:
     return Table(["", "one-node `runs/wait`", "answer to running node"], rows, "Latency (medians)")
 
 
-def _stepped(kinds: list[Kind], streamed: Series) -> Table:
-    rows = [
-        [
-            f"perdure {LABEL[kind]}, {mode}",
-            times(streamed.ratio(f"{LABEL[kind]} {mode}", f"{LABEL[kind]} off")),
-            millis(streamed.median(f"{LABEL[kind]} {mode}")),
-        ]
-        for kind in kinds
-        for mode in ("off", *STREAMED)
-    ]
-    return Table(["streamed", "× off", "per step"], rows, "A step with streaming on and off")
-
-
 def _bars(kinds: list[Kind], found: Found) -> list[Bar]:
     dev = Dev().name
     bars = []
@@ -123,15 +90,3 @@ def _bars(kinds: list[Kind], found: Found) -> list[Bar]:
         bars.append(Bar(f"one-node runs/wait, {name}", 30.0, wait, unit="ms"))
         bars.append(Bar(f"from an answer to the running node, {name}", 50.0, answer, unit="ms"))
     return bars
-
-
-def _stream_bars(kinds: list[Kind], streamed: Series) -> list[Bar]:
-    return [
-        Bar(
-            f"a step that streams {mode} against one that streams nothing, perdure {LABEL[kind]}",
-            1.1,
-            streamed.ratio(f"{LABEL[kind]} {mode}", f"{LABEL[kind]} off"),
-        )
-        for kind in kinds
-        for mode in STREAMED
-    ]

@@ -61,10 +61,6 @@ async def ask(state: Numbers) -> Numbers:
     return {"at": time.time()}
 
 
-async def again(state: Numbers) -> Numbers:
-    return {"n": state["n"] - 1}
-
-
 def _chat() -> Any:
     graph = StateGraph(MessagesState)
     graph.add_node("model", model)
@@ -81,17 +77,8 @@ def _numbers(name: str, node: Any) -> Any:
     return graph.compile(name=name)
 
 
-def _loop() -> Any:
-    graph = StateGraph(Numbers)
-    graph.add_node("again", again)
-    graph.add_edge(START, "again")
-    graph.add_conditional_edges("again", lambda state: "again" if state["n"] > 0 else END)
-    return graph.compile(name="loop")
-
-
 chat = _chat()
 one = _numbers("add", add)
 gate = _numbers("ask", ask)
-loop = _loop()
 
-GRAPHS = {"chat": chat, "one": one, "gate": gate, "loop": loop}
+GRAPHS = {"chat": chat, "one": one, "gate": gate}

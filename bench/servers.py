@@ -65,7 +65,7 @@ class Dev:
         port = free_port()
         with tempfile.TemporaryDirectory(prefix="perdure-dev-") as folder:
             shutil.copy(ROOT / "bench" / "server_graphs.py", Path(folder, "graphs.py"))
-            graphs = {name: f"./graphs.py:{name}" for name in ("chat", "one", "gate", "loop")}
+            graphs = {name: f"./graphs.py:{name}" for name in ("chat", "one", "gate")}
             settings = {"dependencies": ["."], "graphs": graphs}
             Path(folder, "langgraph.json").write_text(json.dumps(settings))
             command = [
@@ -92,11 +92,6 @@ def install() -> None:
     )
     subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *NEEDED], check=True)
     ready.touch()
-
-
-def versions() -> str:
-    """Versions of what `langgraph dev` is made of."""
-    return ", ".join(one.replace("==", " ") for one in NEEDED)
 
 
 @contextmanager

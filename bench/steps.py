@@ -8,18 +8,21 @@ from typing import Any
 from bench.agents import growing_loop, on, texts
 from bench.contenders import (
     Contender,
+    aready,
+    asettle,
     memory,
     no_checkpointer,
     only_syncs,
     perdure,
+    ready,
+    settle,
     stock_postgres,
     stock_sqlite,
+    stored_values,
     stores_nothing,
 )
 from bench.report import Bar, Section, Series, Table, millis, times
 from bench.rounds import Bench
-from bench.savers import aready, asettle, ready, settle, stored_values
-from bench.texts import TEXTS
 
 CONTENDERS = (
     no_checkpointer(),
@@ -57,11 +60,9 @@ def steps(bench: Bench) -> Section:
 
     blocking = bench.interleave("steps sync API", field, rounds, trial)
     awaited = bench.interleave("steps async API", field, rounds, atrial)
-    return TEXTS["steps"].section(
+    return Section(
         [_table("sync API", field, blocking), _table("async API", field, awaited)],
         [*_bars("sync API", blocking), *_bars("async API", awaited)],
-        steps=count,
-        floor=_floor(blocking, awaited),
     )
 
 
@@ -105,20 +106,15 @@ def _begin(steps: int) -> dict[str, Any]:
     return {"n": 0, "until": steps, "log": []}
 
 
-def _floor(blocking: Series, awaited: Series) -> str:
-    """What share of the stock saver's time the floor itself takes."""
-    shares = [found.ratio("one fsync sync", "stock SQLite sync") for found in (blocking, awaited)]
-    sync, aio = (times(share) for share in shares)
-    return f"That floor is {sync} the time of the stock SQLite saver (async API: {aio})."
-
-
 def _table(title: str, field: list[Contender], found: Series) -> Table:
     stock = {"sqlite": "stock SQLite sync", "postgres": "stock PostgreSQL sync", None: ""}
+    beside = {who.name: stock[who.database] for who in field}
+    beside[only_syncs().name] = stock["sqlite"]
     rows = [
         [
             who.name,
             times(found.ratio(who.name, "no checkpointer")),
-            times(found.ratio(who.name, stock[who.database])),
+            times(found.ratio(who.name, beside[who.name])),
             millis(found.median(who.name)),
             found.spread(who.name),
         ]

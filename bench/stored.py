@@ -8,7 +8,6 @@ from bench.contenders import Contender, perdure, stock_postgres, stock_sqlite
 from bench.databases import size
 from bench.report import Bar, Section, Table, megabytes, times
 from bench.rounds import Bench, say
-from bench.texts import TEXTS
 
 _DELTA = " + DeltaChannel"
 
@@ -38,7 +37,7 @@ def stored(bench: Bench) -> Section:
         if who.maker == "perdure"
     ]
     table = Table(["", "× payload", "bytes", "empty tables"], rows)
-    return TEXTS["bytes"].section([table], bars, turns=turns, payload=megabytes(payload))
+    return Section([table], bars)
 
 
 def _with_delta(who: Contender) -> Contender:

@@ -1,12 +1,10 @@
-"""`python -m matrix`: kill every agent everywhere, and write its section of docs/evidence.md."""
+"""`python -m matrix`: kill every agent everywhere, and write the figures of docs/evidence.md."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import os
-import platform
-import sqlite3
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from matrix import dbos_trials
-from matrix.evidence import PAGE, write_section
+from matrix.evidence import PAGE, machine, write_section
 from matrix.graphs import INPUTS
 from perdure.testing.crashtest import CrashTest, counts
 from perdure.testing.postgres import local_postgres
@@ -140,7 +138,7 @@ def _dbos(progress: Progress, arguments: argparse.Namespace) -> Line:
 
 
 def render(lines: list[Line], seconds: float, limit: int | None = None) -> str:
-    """The section: a row for each agent, with the counts of all databases together."""
+    """The figures: a row for each agent, with the counts of all databases together."""
     ours = [line.counts for line in lines if line.driver == "perdure"]
     stock = [line.counts for line in lines if line.driver.startswith("LangGraph")]
     drivers = list(dict.fromkeys(line.driver for line in lines))
@@ -151,12 +149,11 @@ def render(lines: list[Line], seconds: float, limit: int | None = None) -> str:
             for driver in drivers
         ]
         rows.append(f"| {SHAPES[shape]} | {' | '.join(cells)} |")
-    made = MADE.format(
-        points="all points" if limit is None else f"{limit} points of each, evenly chosen,",
-        databases=" and ".join(dict.fromkeys(line.database for line in lines)),
-        **_machine(seconds),
-    )
-    parts = [TITLE, _sentence(ours, stock), INTRO, "\n".join(rows), made]
+    points = "all points" if limit is None else f"{limit} points of each, evenly chosen,"
+    databases = " and ".join(dict.fromkeys(line.database for line in lines))
+    run = machine(seconds, "langgraph", "langchain", "dbos")
+    made = f"`make crash-matrix`, {run}: {points} on {databases}."
+    parts = [_sentence(ours, stock), "\n".join(rows), made]
     return "\n\n".join(part.strip() for part in parts)
 
 
@@ -167,26 +164,6 @@ def _cell(found: list[dict[str, int]]) -> str:
     wrong = {name: sum(counts.get(name, 0) for counts in found) for name in PROBLEMS}
     told = ", ".join(f"{n} {name}" for name, n in wrong.items() if n) or "**0**"
     return f"{told} of {sum(counts['trials'] for counts in found)}"
-
-
-TITLE = "## The crash matrix"
-INTRO = """
-Agents of every shape are killed with SIGKILL before and after every statement of the journal and
-around every effect. A new process recovers each run, and is killed too. The same agents run with
-LangGraph's own saver (`durability="sync"`), killed at the calls to it and around the same effects,
-and resumed with `invoke(None)` or `invoke(input)`; as a DBOS workflow, killed around each step. A
-ledger in another process counts what was **duplicated** without a key by which the far side could
-recognise it, **lost**, **different** from the result without a kill, or **unrecoverable**.
-
-A call whose outcome was not on disk yet is made again with the same key: no engine can avoid this.
-`verify=` asks the far side first, `unknown="hold"` asks a person ([Effects](guides/effects.md)).
-[`perdure crashtest`](guides/crash-testing.md) does the same to your own agent.
-"""
-MADE = """
-`make crash-matrix`, {date}: {points} on {databases}, in {minutes:.0f} minutes on {cores} cores
-with Python {python}, SQLite {sqlite}, langgraph {langgraph}, langchain {langchain}, dbos {dbos}.
-Timing is left to chance, so counts may differ by a few between runs. perdure's zeros must not.
-"""
 
 
 def _sentence(ours: list[dict[str, int]], stock: list[dict[str, int]]) -> str:
@@ -200,17 +177,6 @@ def _sentence(ours: list[dict[str, int]], stock: list[dict[str, int]]) -> str:
         f"With LangGraph's own saver, something was duplicated after {share:.0%} of "
         f"{total(stock, 'trials'):,} kills."
     )
-
-
-def _machine(seconds: float) -> dict[str, Any]:
-    return {
-        "date": time.strftime("%B %Y"),
-        "minutes": seconds / 60,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
-        **{name: version(name) for name in ("langgraph", "langchain", "dbos")},
-    }
 
 
 if __name__ == "__main__":

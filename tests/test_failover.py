@@ -6,10 +6,9 @@ from argparse import Namespace
 from typing import Any
 
 from matrix.evidence import PAGE
-from matrix.failover.__main__ import INTRO, KINDS, MADE, ROUNDS, plan, render
+from matrix.failover.__main__ import KINDS, ROUNDS, plan, render
 from matrix.failover.cluster import ROUTES
 from matrix.failover.judge import Change, Left, first_commit, judge
-from tests.support.written_pages import says
 
 RUN = "01a1ecca-e706-7a1e-bb93-4efc452dbb19"
 OTHER = "01a1ecca-ffff-7a1e-bb93-4efc452dbb19"
@@ -112,6 +111,5 @@ def test_the_page_says_what_was_found() -> None:
     assert f"kill -9, strict, HAProxy: lost: start a {RUN}" in page
 
 
-def test_the_committed_page_says_what_its_source_says() -> None:
-    for part in (INTRO, MADE):
-        assert says(PAGE.read_text(), part), part
+def test_the_evidence_has_a_place_for_the_figures() -> None:
+    assert PAGE.read_text().count("<!-- failover -->\n**") == 1

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from matrix.evidence import PAGE
-from matrix.kills.__main__ import INTRO, MADE, fork_servers, kill, render
+from matrix.kills.__main__ import fork_servers, kill, render
 from matrix.kills.io_stops import Operation, is_supported, listen, supervise
 from matrix.kills.judge import PostgresDatabases, SqliteFiles, Trial
 from matrix.kills.process import ForkServer
 from matrix.kills.scenarios import SCENARIOS
 from perdure.testing.postgres import Server
-from tests.support.written_pages import says
 
 needs_stops = pytest.mark.skipif(not is_supported(), reason="needs seccomp's notifications")
 
@@ -89,6 +88,5 @@ def test_the_page_says_what_was_found() -> None:
     assert "| orders | SQLite | 2 | 2 | journal 1, world 1 | 0 | 1 | 0 | 0 |" in page
 
 
-def test_the_committed_page_says_what_its_source_says() -> None:
-    for part in (INTRO, MADE):
-        assert says(PAGE.read_text(), part), part
+def test_the_evidence_has_a_place_for_the_figures() -> None:
+    assert PAGE.read_text().count("<!-- kills -->\n**") == 1

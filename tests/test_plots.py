@@ -1,64 +1,42 @@
-"""The benchmark pages say what their source says; the overview and its plots are of their tables.
+"""The tables of the benchmark pages stand where the benchmark puts them, and the overview and its
+plots are of these tables.
 
-`python -m bench.plots` draws the plots and writes the overview again.
+`python -m bench.plots` draws the plots and brings the overview up to date.
 """
 
 import re
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from bench.pages import Cell, Figures, number
-from bench.plots import CHARTS, PLOTS, WIDTH, overview, written
-from bench.report import Table, page
-from bench.texts import PAGES, TEXTS
-
-BENCHMARKS = Path(__file__).parent.parent / "docs" / "benchmarks"
-ANY = "\0"
-
-
-class Anything:
-    """A value that no format refuses."""
-
-    def __format__(self, spec: str) -> str:
-        return ANY
-
-
-def words(text: str) -> list[str]:
-    """The paragraphs of a page, without its tables, and without the notes about a single run."""
-    before, _, after = text.partition("\n\n## Machine\n\n")
-    bars = after[after.index("## Internal bars") :]
-    parts = [*before.split("\n\n"), after.split("\n\n")[0], *bars.split("\n\n")[:2]]
-    return [part for part in parts if not re.match(r"\||\*\*[^\n]+\*\*$", part)]
-
-
-def source(name: str) -> list[str]:
-    """The same of the source, in which figures are not known."""
-    wanted, none = PAGES[name], Table([""], [])
-    sections = []
-    for one in wanted.measurements:
-        text = TEXTS[one]
-        names = re.findall(r"\{(\w+)", text.title + text.lead + text.method)
-        values: dict[str, Any] = {name: Anything() for name in names}
-        sections.append(text.section([none], **values))
-    return words(page(wanted.title, wanted.introduction, sections, none, ANY, wanted.remarks))
+from bench.__main__ import PAGES
+from bench.plots import CHARTS, PLACE, PLOTS, WIDTH, Figures, number, overview, written
+from bench.report import Bar, Section, Table, fill
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_says_what_its_source_says(name: str) -> None:
-    text = (BENCHMARKS / f"{name}.md").read_text()
-    for said, meant in zip(words(text), source(name), strict=True):
-        pattern = "(?s:.+?)".join(map(re.escape, meant.split(ANY)))
-        assert re.fullmatch(pattern, said), f"the page: {said}\n\nthe source: {meant}"
-    assert PAGES[name].remarks in text
+def test_a_page_has_a_place_for_each_measurement(name: str) -> None:
+    page = (PLACE / f"{name}.md").read_text()
+    marks = re.findall(r"^<!-- (\w+) -->$", page, re.MULTILINE)
+    assert marks == [mark for one in [*PAGES[name], "machine", "bars"] for mark in (one, "end")]
 
 
-def test_every_text_is_on_a_page() -> None:
-    on_pages = [name for one in PAGES.values() for name in one.measurements]
-    assert sorted(on_pages) == sorted(TEXTS)
-    assert {path.stem for path in BENCHMARKS.glob("*.md")} == {*PAGES, "index"}
+def test_every_page_is_of_a_measurement() -> None:
+    assert {path.stem for path in PLACE.glob("*.md")} == {*PAGES, "index"}
+
+
+def test_a_run_replaces_tables_machine_and_bars_and_nothing_else() -> None:
+    marks = {name: f"<!-- {name} -->\nold\n<!-- end -->" for name in ("steps", "machine", "bars")}
+    page = "# Core\n\n" + "\n\nBy hand.\n\n".join(marks.values())
+    table = Table(["", "per step"], [["ours", "1 ms"]])
+    bars = [Bar("a", 1, 2.0), Bar("b", 1, 1.0), Bar("c", 3, 1.5, at_most=False, unit="s")]
+    filled = fill(page, {"steps": Section([table], bars)}, table, "It took a minute.")
+    assert filled.count("By hand.") == 2
+    assert "old" not in filled
+    assert "|  | per step |\n|---|---:|\n| ours | 1 ms |" in filled
+    assert "| a | ≤ 1× | 2.00× | **missed** by 100% |\n| b | ≤ 1× | 1.00× | met by 0% |" in filled
+    assert "| c | ≥ 3 s | 1.50 s | **missed** by 50% |" in filled
 
 
 def test_the_overview_and_its_plots_are_of_the_tables() -> None:
@@ -70,7 +48,7 @@ def test_the_overview_and_its_plots_are_of_the_tables() -> None:
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_a_plot_is_on_the_overview_and_stays_on_its_card(name: str) -> None:
-    assert f"../images/plots/{name}.svg" in (BENCHMARKS / "index.md").read_text()
+    assert f"../images/plots/{name}.svg" in (PLACE / "index.md").read_text()
     root = ElementTree.fromstring((PLOTS / f"{name}.svg").read_text())
     for rect in root.iter("{http://www.w3.org/2000/svg}rect"):
         assert float(rect.attrib["x"]) + float(rect.attrib["width"]) <= WIDTH
@@ -85,15 +63,22 @@ def test_a_figure_is_looked_up_by_its_place(tmp_path: Path) -> None:
         "| a | ≤ 1× | 2× | **missed** by 100% |\n| b | ≤ 1× | 1× | met by 0% |\n"
     )
     figures = Figures(tmp_path)
-    template = "It takes {{core > Speed > Fast > ours > per step}}."
-    assert overview(figures, template) == "It takes 0.5 ms.\n"
-    assert figures.text(Cell("core", "Speed", "Fast", "ours", "rate")) == "1,456"
-    assert figures.text(Cell("core", "Speed", "Fast", "ours", "rate ()")) == "2.08×"
-    assert overview(figures, "{{bars}}").startswith(
-        "1 of 2 are met, 1 are missed.\n\n**[Core](core.md#internal-bars)**: 1 of 2 missed\n\n|"
-    )
+    place = "<!-- core > Speed > Fast > ours > per step -->"
+    assert overview(figures, f"It takes 7 s{place}.") == f"It takes 0.5 ms{place}."
+    assert figures.text("core > Speed > Fast > ours > rate") == "1,456"
+    assert figures.text("core > Speed > Fast > ours > rate ()") == "2.08×"
+    bars = overview(figures, "<!-- bars -->\nold\n<!-- end -->")
+    assert "1 of 2 are met, 1 are missed." in bars
+    assert "| [core](core.md#internal-bars): a | ≤ 1× | 2× |\n<!-- end -->" in bars
     with pytest.raises(KeyError, match="no such figure"):
-        figures.text(Cell("core", "Speed", "Fast", "theirs", "per step"))
+        figures.text("core > Speed > Fast > theirs > per step")
+
+
+def test_every_figure_of_the_overview_that_names_its_place_is_replaced() -> None:
+    text = (PLACE / "index.md").read_text()
+    blank = re.sub(r"[\d.,]+(?: \w+| %|[×%])?<!-- (\w+ >)", r"9<!-- \1", text)
+    assert blank != text
+    assert overview(Figures(), blank) == text
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ import asyncio
 import contextlib
 import multiprocessing
 import multiprocessing.forkserver
-import os
-import platform
 import random
 import subprocess
 import sys
@@ -17,14 +15,13 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from itertools import count, cycle, groupby
 from pathlib import Path
 
 import psycopg
 
 import perdure
-from matrix.evidence import PAGE, write_section
+from matrix.evidence import PAGE, machine, write_section
 from matrix.failover.cluster import (
     ROUTES,
     TIMINGS,
@@ -334,46 +331,14 @@ def _seconds(values: Sequence[float | None]) -> str:
     return f"{'–'.join(dict.fromkeys([*found[:1], *found[-1:]]))} s{never}"
 
 
-TITLE = "## Changes of the primary"
-INTRO = """
-Three nodes run PostgreSQL, Patroni and etcd; callers and `perdure worker` processes reach them
-through a multi-host URL, HAProxy, or PgBouncer before or behind HAProxy. The primary is taken away
-under load: a **ghost** (Patroni and etcd are killed, PostgreSQL lives and nothing tells it to step
-down), a **cut between the nodes** that clients do not notice, a **network cut**, **kill -9** of
-the postmaster, **SIGSTOP** of the whole node, a **switchover** by an operator. Ghosts and cuts
-between the nodes last {held:.0f} s longer than it takes until runs end on the new primary.
-
-**Writes after**: seconds until a plain psycopg client could commit through the same route.
-**Lost**: starts, signals and answers acknowledged to a caller that the journal does not have.
-**Effects repeated**: calls whose outcome had been recorded. **Unnamed**: those of both that stand
-in no log and are not printed by `perdure doctor`. **Exited**: processes that ended by themselves.
-"""
-MADE = """
-`make failover` needs Debian's packages of Patroni, etcd, HAProxy, PgBouncer and PostgreSQL. This
-run, {date}: {minutes:.0f} minutes on {cores} cores with Python {python}, {programs},
-langgraph {langgraph}, seed {seed}; {timings}, short for this test; {workers} workers,
-{callers} callers, files in memory.
-"""
-
-
 def render(
     changes: Sequence[Change], planned: int, seed: str, seconds: float, programs: str
 ) -> str:
-    """The section."""
-    made = MADE.format(
-        date=time.strftime("%B %Y"),
-        minutes=seconds / 60,
-        cores=os.cpu_count(),
-        python=platform.python_version(),
-        programs=programs,
-        langgraph=version("langgraph"),
-        seed=seed,
-        timings=", ".join(f"`{name}: {value}`" for name, value in TIMINGS.items()),
-        workers=WORKERS,
-        callers=CALLERS,
-    )
-    parts = [TITLE, f"**{_sentence(changes, planned)}**", INTRO.format(held=HELD)]
-    parts += ["\n".join(_table(changes))]
+    """The figures of the section."""
+    timings = ", ".join(f"`{name}: {value}`" for name, value in TIMINGS.items())
+    run = f"{machine(seconds, 'langgraph')}, {programs}, seed {seed}"
+    made = f"`make failover`, {run}; {timings}; {WORKERS} workers, {CALLERS} callers."
+    parts = [f"**{_sentence(changes, planned)}**", "\n".join(_table(changes))]
     if found := [f"- {text}" for change in changes for text in _summary(change)]:
         parts += ["What is not as promised:", "\n".join(found)]
     return "\n\n".join(part.strip() for part in [*parts, made])

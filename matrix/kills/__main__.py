@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import platform
-import sqlite3
 import sys
 import tempfile
 import threading
@@ -14,11 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from matrix.evidence import PAGE, write_section
+from matrix.evidence import PAGE, machine, write_section
 from matrix.kills.io_stops import is_supported
 from matrix.kills.judge import Database, Judge, PostgresDatabases, SqliteFiles, Trial
 from matrix.kills.process import ForkServer
@@ -171,47 +168,19 @@ def _table(trials: Sequence[Trial]) -> Iterator[str]:
         yield f"| {' | '.join(map(str, cells))} |"
 
 
-TITLE = "## Kills at single I/O operations"
-INTRO = """
-The kernel stops a process before one write, sync, truncate, delete, lock, send or receive, which
-then never happens (`matrix/kills/io_stops.py`). Another process recovers the run, and may be killed
-too. A file outside the journal records what really happened. **orders** uses every feature that
-matters for "nothing twice": sets, equal parallel calls, loops, fan-out, questions, sleeps, signals,
-the outbox, child runs, compensation, and effects of every policy. **assistant** is a `create_agent`
-with `Durable()`, equal parallel tool calls and `HumanInTheLoopMiddleware`. A simulated person
-answers, cancels and settles unknown outcomes, and is killed in the middle as well.
-
-**Silent duplicates** happened more often than they should have, although a far side that honours
-keys did its work once per key; a **stranded** run did not end, or is held without saying what to
-settle, or `doctor` finds a violated invariant.
-"""
-MADE = """
-`make kills`, {date}: {minutes:.0f} minutes on {cores} cores with Python {python}, SQLite {sqlite},
-langgraph {langgraph}, langchain {langchain}, and seed {seed}. The same seed draws the same
-operations, but may find the process at a different point. The zeros must not differ.
-"""
-
-
 def render(trials: Sequence[Trial], seed: str, seconds: float) -> str:
-    """The section."""
+    """The figures of the section."""
     killed = sum(len(one.kills) for one in trials)
     kinds = {"duplicated": "silent duplicates", "lost": "lost", "stranded": "stranded"}
     kinds["different"] = "different results"
     found = [
         f"{sum(bool(getattr(one, kind)) for one in trials)} {name}" for kind, name in kinds.items()
     ]
-    made = MADE.format(
-        date=time.strftime("%B %Y"),
-        minutes=seconds / 60,
-        cores=os.cpu_count(),
-        python=platform.python_version(),
-        sqlite=sqlite3.sqlite_version,
-        seed=seed,
-        **{name: version(name) for name in ("langgraph", "langchain")},
-    )
+    run = machine(seconds, "langgraph", "langchain")
+    made = f"`make kills`, {run}, and seed {seed}."
     sentence = f"**{killed:,} kills in {len(trials):,} trials: {', '.join(found)}.**"
     table = "\n".join(_table(trials))
-    parts = [TITLE, sentence, INTRO, table, made]
+    parts = [sentence, table, made]
     return "\n\n".join(part.strip() for part in parts)
 
 

@@ -13,9 +13,9 @@ from playwright.async_api import Page, expect
 
 import perdure
 from perdure.types import EventKind, Wait
+from tests.browser.ui_site import Site, site_of
 from tests.support.browser import People, axe, fits
 from tests.support.reviewed_agents import asking, reviewed_agent
-from tests.support.ui_site import Site, site_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 

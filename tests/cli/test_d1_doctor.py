@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import threading
@@ -11,15 +12,49 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+from httpcore._sync.http11 import HTTP11Connection
 
 import perdure
-from perdure.cli import d1_checks
+from perdure.cli import d1_checks, main
 from perdure.journal import connect
 from perdure.journal.d1_binding import Call
 from perdure.journal.d1_client import D1Client
+from perdure.journal.d1_transports import WorkerTransport
 from perdure.testing.d1 import Workerd
 from tests.support.commands import Command, Told
-from tests.support.fork_server import ForkServer
+from tests.support.fork_server import ForkServer, Tell
+
+
+def doctor(order: dict[str, Any], tell: Tell) -> None:
+    """Is killed at its `nth` request that makes a table: before it is sent, once it is sent and
+    before the reply is read, or after the reply."""
+    d1_checks.ROUND_TRIPS = 1
+    is_here, made = False, 0
+    send, receive = WorkerTransport.send, HTTP11Connection._receive_response_headers
+
+    def die_if(when: str) -> None:
+        if is_here and order["when"] == when:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def sending(self: Any, calls: Sequence[Call]) -> Any:
+        nonlocal is_here, made
+        is_making = calls[0].sql.startswith("CREATE TABLE")
+        made += is_making
+        is_here = is_making and made == order["nth"]
+        die_if("before")
+        try:
+            return send(self, calls)
+        finally:
+            die_if("after")
+
+    def receiving(self: HTTP11Connection, **kwargs: Any) -> Any:
+        die_if("sent")
+        return receive(self, **kwargs)
+
+    WorkerTransport.send = sending  # type: ignore[method-assign]
+    HTTP11Connection._receive_response_headers = receiving  # type: ignore[assignment, method-assign]
+    tell("ended", main(["d1", "doctor", order["url"]]), made)
+
 
 pytestmark = [pytest.mark.slow, pytest.mark.d1, pytest.mark.d1_sample]
 
@@ -242,9 +277,9 @@ def test_killed_at_a_request_that_writes_it_leaves_nothing(
 ) -> None:
     order: dict[str, Any] = {"url": server.url(n), "when": when}
     for nth in (1, 2):
-        ended = fork_server.run("d1_doctor_child:doctor", nth=nth, **order)
+        ended = fork_server.run(doctor, nth=nth, **order)
         assert ended.status == -signal.SIGKILL
         assert tables(server.url(n)) == []
-    last = fork_server.run("d1_doctor_child:doctor", nth=0, **order)
+    last = fork_server.run(doctor, nth=0, **order)
     assert last.one("ended") == [0, 2]  # there are no others that write
     assert tables(server.url(n)) == []

@@ -22,11 +22,11 @@ import perdure
 from perdure.errors import NotFound, Unavailable, WentBack
 from perdure.observe import Metrics
 from perdure.testing.d1 import local_d1
+from tests.contract.replicated import Pair, execute, replicated
 from tests.support.agent_server import served
 from tests.support.agents import Calls, Gate, chain, driving, gate
 from tests.support.polling import auntil, until
 from tests.support.proxy import Proxy
-from tests.support.replicated import Pair, execute, replicated
 
 pytestmark = pytest.mark.slow
 

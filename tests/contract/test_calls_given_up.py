@@ -8,27 +8,98 @@ import asyncio
 import gc
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 import perdure
+import perdure.journal.postgres  # now, so that no child has to import it
 from perdure import AlreadyAnswered, ThreadBusy
+from perdure.journal import failpoints
 from perdure.testing import runtime
 from perdure.types import EventKind, State
 from tests.support.agent_server import refused, served
 from tests.support.bound import Gate, Log, T, asking, says, sequence
-from tests.support.bound_child import LEASE, echo
-from tests.support.fork_server import ForkServer
+from tests.support.fork_server import ForkServer, Tell
 from tests.support.polling import auntil, until
 from tests.support.sweep import sample
+
+LEASE = timedelta(seconds=0.5)
+
+
+def echo(state: Log) -> Log:
+    return {"log": ["echo"]}
+
+
+def call(order: dict[str, Any], tell: Tell) -> None:
+    """Call a graph by its method `how`. At the statement of the number `at`, counted from the call
+    to the graph's first node, the process gets the signal `gets`: SIGKILL, or SIGINT, which cancels
+    the task of a coroutine. Without a number each statement is told.
+
+    `by` says how signals end it: `default`, or `raises`, as a web server's handler does.
+    """
+    number = 0
+    tasks: list[asyncio.Task[Any]] = []
+
+    def stop(how: signal.Signals) -> None:
+        if how == signal.SIGKILL:
+            os.kill(os.getpid(), how)
+        if tasks:  # what a signal does, once the loop has woken up
+            tasks[0].get_loop().call_soon_threadsafe(tasks[0].cancel)
+            until(lambda: tasks[0].cancelling() or tasks[0].done(), "its cancellation")
+        else:
+            signal.pthread_kill(cast(int, threading.main_thread().ident), how)
+
+    def hook(point: str) -> None:
+        nonlocal number
+        number += 1
+        if number == order.get("at"):
+            stop(order["gets"])
+        if "at" not in order:
+            tell("point", point)
+
+    def echoes(state: Log) -> Log:
+        failpoints.hook = None
+        tell("begun")
+        return echo(state)
+
+    def leave(*_: Any) -> None:
+        raise SystemExit(0)
+
+    async def in_task() -> None:
+        tasks.append(cast(asyncio.Task[Any], asyncio.current_task()))
+        await graph.ainvoke(given, on)
+
+    if order.get("by") == "raises":
+        signal.signal(signal.SIGTERM, leave)
+    else:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    with perdure.Runtime(order["url"], lease=LEASE) as rt:
+        graph = rt.register(sequence(echo=echoes), name="agent")
+        rt.setup()
+        if order.get("counts", True):
+            failpoints.hook = hook
+        given: Any = {"log": ["given up"]}
+        on: RunnableConfig = {"configurable": {"thread_id": order.get("thread", "t")}}
+        on["metadata"] = {"call": "given up"}
+        match order["how"]:
+            case "update_state":
+                graph.update_state(on, given, as_node="__start__")
+            case "ainvoke":
+                asyncio.run(in_task())
+            case _:
+                tell("returned", graph.invoke(given, on)["log"])
+
 
 SOON = 30.0
 """Seconds. A call that waits without end fails its test."""
@@ -182,7 +253,7 @@ async def test_a_process_that_ends_while_its_call_waits_takes_the_run_with_it(
     with perdure.Runtime(url, lease=LEASE) as rt:
         graph = registered(rt, gate)
         with busy(graph, gate):
-            child = fork_server.start("bound_child:call", url=url, how=how, by=by, counts=False)
+            child = fork_server.start(call, url=url, how=how, by=by, counts=False)
             await auntil(lambda: len(rt.blocking.runs()) == 2, "its run")
             child.send(number)
             await asyncio.to_thread(child.wait)
@@ -200,7 +271,7 @@ def test_a_call_killed_at_any_statement_keeps_no_thread_waiting(
 ) -> None:
     """The next call returns. What the dead one was given is applied only if it had begun."""
     order: dict[str, Any] = {"url": url, "how": how}
-    whole = fork_server.run("bound_child:call", thread="whole", **order)
+    whole = fork_server.run(call, thread="whole", **order)
     assert whole.status == 0
     points = [fact[1] for fact in whole.facts if fact[0] == "point"]
     assert {"insert_run.after", "claim_run.before"} <= {*points}
@@ -210,9 +281,7 @@ def test_a_call_killed_at_any_statement_keeps_no_thread_waiting(
         for n in sample(range(1, len(points) + 1), 12, lambda n: points[n - 1]):
             where = f"killed at {points[n - 1]}, statement {n} of {len(points)}"
             on: Any = {"configurable": {"thread_id": where}}
-            killed = fork_server.run(
-                "bound_child:call", thread=where, at=n, gets=signal.SIGKILL, **order
-            )
+            killed = fork_server.run(call, thread=where, at=n, gets=signal.SIGKILL, **order)
             assert killed.status == -signal.SIGKILL, where
             found = rt.blocking.runs(thread_id=where)
             begun = any(is_claim(event) for run in found for event in rt.blocking.events(run.id))
@@ -239,7 +308,7 @@ def test_a_call_interrupted_at_any_statement_leaves_nothing_that_is_driven_by_no
 ) -> None:
     """By Ctrl-C, which cancels the task of a coroutine."""
     order: dict[str, Any] = {"url": url, "how": how, "log": os.devnull}
-    whole = fork_server.run("bound_child:call", thread="whole", **order)
+    whole = fork_server.run(call, thread="whole", **order)
     points = [fact[1] for fact in whole.facts if fact[0] == "point"]
     assert {"insert_run.after", "claim_run.after"} <= {*points}
     cancelled = 0
@@ -248,9 +317,7 @@ def test_a_call_interrupted_at_any_statement_leaves_nothing_that_is_driven_by_no
         for n in sample(range(1, len(points) + 1), 16, lambda n: points[n - 1]):
             where = f"interrupted at {points[n - 1]}, statement {n} of {len(points)}"
             on: Any = {"configurable": {"thread_id": where}}
-            ended = fork_server.run(
-                "bound_child:call", thread=where, at=n, gets=signal.SIGINT, **order
-            )
+            ended = fork_server.run(call, thread=where, at=n, gets=signal.SIGINT, **order)
             assert ended.status == 3 or ended.all("returned"), where
             for run in rt.blocking.runs(thread_id=where):
                 kinds = [event.kind for event in rt.blocking.events(run.id)]
@@ -277,7 +344,7 @@ async def test_a_call_that_was_taken_for_dead_applies_its_input_when_it_wakes_up
     with perdure.Runtime(url, lease=LEASE) as rt:
         graph = registered(rt, gate)
         with busy(graph, gate):
-            child = fork_server.start("bound_child:call", url=url, how="invoke", counts=False)
+            child = fork_server.start(call, url=url, how="invoke", counts=False)
             await auntil(lambda: len(rt.blocking.runs()) == 2, "its run")
             child.stop()
         assert (await invoked(graph, NEXT))["log"] == ["first", "echo", "next", "echo"]
@@ -324,10 +391,10 @@ async def test_the_run_of_a_dead_call_is_nobodys_to_drive(
 
 def accepted_and_killed(server: ForkServer, url: str, rt: perdure.Runtime) -> Any:
     """The run of a call whose process died between the acceptance and the claim."""
-    whole = server.run("bound_child:call", url=url, how="invoke", thread="whole")
+    whole = server.run(call, url=url, how="invoke", thread="whole")
     points = [fact[1] for fact in whole.facts if fact[0] == "point"]
     at = points.index("claim_run.before") + 1
-    server.run("bound_child:call", url=url, how="invoke", at=at, gets=signal.SIGKILL)
+    server.run(call, url=url, how="invoke", at=at, gets=signal.SIGKILL)
     run = next(one for one in rt.blocking.runs(thread_id="t") if one.state is State.PENDING)
     assert [event.kind for event in rt.blocking.events(run.id)] == ["started"]
     return run

@@ -14,11 +14,11 @@ import pytest
 
 import perdure
 from perdure.testing.postgres import Server
+from tests.contract.pooler import Pooler
 from tests.support.agents import Calls, chain, driving
 from tests.support.cli_process import cli_process
 from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil
-from tests.support.pooler import Pooler
 
 AGENTS = """
 import os, perdure

@@ -13,7 +13,7 @@ import pytest
 import perdure
 from perdure.errors import BadURL
 from perdure.testing.postgres import Server
-from tests.support.pooler import Pooler
+from tests.contract.pooler import Pooler
 
 
 def execute(url: str, *statements: str) -> list[Any]:

@@ -18,8 +18,8 @@ import pytest
 import perdure
 from perdure.testing.postgres import Server
 from perdure.types import Run
+from tests.contract.replicated import Pair, execute, replicated, waiting_for_standby
 from tests.support.polling import until
-from tests.support.replicated import Pair, execute, replicated, waiting_for_standby
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

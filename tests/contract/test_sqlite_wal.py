@@ -7,20 +7,32 @@ checkpoints, and perdure checkpoints often enough.
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import perdure
 from perdure.execution.journal_store import JournalStore
 from tests.support.disk import VFS, Disk, SqliteOutOfReach
-from tests.support.fork_server import Child, ForkServer
+from tests.support.fork_server import Child, ForkServer, Tell
 from tests.support.polling import until
 from tests.support.sweep import EVERY_POINT
+
+
+def commit(order: dict[str, Any], tell: Tell) -> None:
+    """Store signals of several pages until it is killed, or as many as it is told."""
+    with perdure.Client(order["url"]) as client:
+        for number in itertools.islice(itertools.count(), order.get("times")):
+            thread = f"{order['name']}-{number}"
+            client.blocking.signal(thread, "stored", thread * 6000)
+            tell("stored", thread)
+
 
 PAGE = 8192 + 24
 LONG = 256 * PAGE
@@ -137,7 +149,7 @@ def test_processes_that_are_killed_while_they_checkpoint_lose_no_commit(
     for kill in range(40 if EVERY_POINT else 4):
         while len(children) < 3:
             name = f"{kill}-{len(children)}"
-            children.append(fork_server.start("wal_child:commit", url=sqlite_url, name=name))
+            children.append(fork_server.start(commit, url=sqlite_url, name=name))
         size = path.stat().st_size
         until(partial(is_larger, path, size), "a checkpoint that grows the file")
         longest = max(longest, wal_size(sqlite_url))

@@ -1,7 +1,7 @@
 """A journal that an older perdure left in mid-life comes to its right end on the present code.
 
 `tests/fixtures` has journals of version 0.1 on SQLite and PostgreSQL, and an encrypted one;
-`tests/support/make_journal.py` says what is in them. Each is copied, opened, and lives to its end
+`tests/fixtures/make_journal.py` says what is in them. Each is copied, opened, and lives to its end
 once: the clock moves, people answer, signals come. Each test says one promise about that life.
 `WORLD` counts the calls that reach the far side.
 """
@@ -30,9 +30,9 @@ import perdure
 from perdure.errors import AlreadyAnswered, BadAnswer, WrongKey
 from perdure.langmem import ReflectionExecutor
 from perdure.testing.postgres import Server
+from tests.fixtures.journals import FILES, left, load_rows, opened, seen
 from tests.support.databases import DATABASES
 from tests.support.journal_graphs import LARGE, NAMESPACE, WORLD, chat, letter, reflect, talk, who
-from tests.support.journals import FILES, left, load_rows, opened, seen
 from tests.support.polling import until
 
 DAY = timedelta(days=1)

@@ -17,9 +17,9 @@ from perdure.execution import presence
 from perdure.operations import workers
 from perdure.operations.workers import WorkerRow
 from perdure.types import Actor, State, WorkerInfo, WorkerState
+from tests.execution.counting import count_requests
 from tests.support.agents import Calls, Log, chain, driving, opened, reaches
 from tests.support.controls import echo, said
-from tests.support.counting import count_requests
 from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil
 from tests.support.raw import execute

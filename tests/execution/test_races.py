@@ -14,7 +14,7 @@ from perdure.operations import claims, invariants
 from perdure.operations.claims import LeaseTimes
 from perdure.operations.runs import RunRow
 from perdure.types import Run
-from tests.support.runtime_model import (
+from tests.execution.runtime_model import (
     BROKEN,
     DEATHS,
     LEASE,

@@ -19,8 +19,8 @@ from perdure.execution.worker import Worker
 from perdure.journal import Poll, group_commit
 from perdure.runtime import Runtime
 from perdure.types import Message, State
+from tests.execution.counting import Counting, Request, count_requests
 from tests.support.agents import Calls, Log, chain, driving, gate, reaches
-from tests.support.counting import Counting, Request, count_requests
 from tests.support.polling import auntil
 
 HOUR = timedelta(hours=1)

@@ -24,8 +24,7 @@ from hypothesis.stateful import (
 from perdure import errors
 from perdure.operations import claims, invariants, waits
 from perdure.operations.claims import LeaseTimes
-from tests.support import sweep
-from tests.support.runtime_model import (
+from tests.execution.runtime_model import (
     BROKEN,
     LEASE,
     Asked,
@@ -36,6 +35,7 @@ from tests.support.runtime_model import (
     Side,
     tell,
 )
+from tests.support import sweep
 
 PICKS = st.integers(0, 20)
 PARTS = st.sampled_from(

@@ -22,9 +22,9 @@ from perdure.serde.redaction import Redaction
 from perdure.testing import TemporaryRuntime
 from perdure.types import Actor, EventKind, Kind, Run, State, Wait
 from perdure.views.event_wording import view_event
+from tests.service.plans import interrupted
 from tests.support.agents import Log, chain, opened
 from tests.support.controls import HOUR, ONCE, approve, echo, fail, nap, said
-from tests.support.plans import interrupted
 
 BO = Actor("bo", via="browser", address="10.0.0.7")
 

@@ -18,7 +18,7 @@ from perdure.views.answer_form import AnswerForm, empty_form, filled_form
 from perdure.views.question import Dialect, Question, headline, question_of
 from perdure.views.question_answers import quick_answers
 from perdure.views.tool_calls import Decision
-from tests.support.forms import posted, posted_edit
+from tests.service.forms import posted, posted_edit
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

@@ -32,9 +32,9 @@ from perdure.service.failures import Failures
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.times import milliseconds, moment
 from perdure.types import State
+from tests.service.plans import interrupted
 from tests.support.fork_server import ForkServer
 from tests.support.forked_python import start
-from tests.support.plans import interrupted
 
 NOON = datetime(2026, 6, 1, 12, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -19,7 +19,7 @@ from perdure.views.form_fields import LEFT_OUT, Widget
 from perdure.views.question_form import fill
 from perdure.views.schema_form import make_form
 from perdure.views.schema_parts import schema_of
-from tests.support.forms import posted
+from tests.service.forms import posted
 
 
 class Size(Enum):

@@ -146,7 +146,7 @@ class FaultyProxy:
                 self.seen[fault] += 1
             return fault
 
-    def _forwarded(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
+    def forwarded(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
         if self.secret is not None:
             headers["Authorization"] = f"Bearer {self.secret}"
         connection = http.client.HTTPConnection(*self._target, timeout=60)
@@ -194,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is None or fault.passes:
             headers = {name: self.headers[name] or "" for name in ("Authorization", "Content-Type")}
             with suppress(OSError, http.client.HTTPException):
-                reply = proxy._forwarded(self.command, self.path, headers, body)
+                reply = proxy.forwarded(self.command, self.path, headers, body)
             if reply is None:  # the Worker is down, or went down
                 self.close_connection = True
                 return

@@ -1,7 +1,8 @@
 """One process that forks all those that a test kills: `python -m tests.support.fork_server`.
 
 It imports LangGraph, and each module whose function is asked for, once; then a child is there in
-milliseconds. A child calls `function(order, tell)`, which may be a coroutine function. `tell` sends
+milliseconds. A child calls `function(order, tell)`, which may be a coroutine function: one of the
+test's own module, or, by its name, one of a module below `tests.support`. `tell` sends
 a fact, any JSON, to the test; what was told survives the child. A child that returns leaves by
 `os._exit`, or with `exits=True` as any interpreter does, with what is registered for its exit.
 """
@@ -29,6 +30,8 @@ from typing import Any, NamedTuple
 from tests.support.polling import PATIENCE, until
 
 Tell = Callable[..., None]
+Function = str | Callable[[dict[str, Any], Tell], Any]
+"""What a child calls, or `module:function` below `tests.support`."""
 
 
 class Ended(NamedTuple):
@@ -108,18 +111,18 @@ class ForkServer:
             text=True,
         )
 
-    def start(self, function: str, *, exits: bool = False, **order: Any) -> Child:
-        """A child that calls `module:function`, which is below `tests.support`."""
-        found = self.ask(do="start", function=function, exits=exits, order=order)
+    def start(self, function: Function, *, exits: bool = False, **order: Any) -> Child:
+        """A child that calls the function."""
+        found = self.ask(do="start", function=_name(function), exits=exits, order=order)
         return Child(self, found["pid"])
 
-    def run(self, function: str, *, exits: bool = False, **order: Any) -> Ended:
+    def run(self, function: Function, *, exits: bool = False, **order: Any) -> Ended:
         """The same, to its end."""
-        found = self.ask(do="run", function=function, exits=exits, order=order)
+        found = self.ask(do="run", function=_name(function), exits=exits, order=order)
         return Ended(**found)
 
     @contextlib.contextmanager
-    def child(self, function: str, **order: Any) -> Iterator[Child]:
+    def child(self, function: Function, **order: Any) -> Iterator[Child]:
         """One that is killed at the end of the block, if it is still there."""
         child = self.start(function, **order)
         try:
@@ -139,6 +142,12 @@ class ForkServer:
 
     def close(self) -> None:
         self._process.communicate(timeout=30)
+
+
+def _name(function: Function) -> str:
+    if isinstance(function, str):
+        return f"tests.support.{function}"
+    return f"{function.__module__}:{function.__name__}"
 
 
 # -- the server's side
@@ -171,7 +180,7 @@ def main() -> None:
 
 def _fork(do: str, function: str, exits: bool, order: dict[str, Any]) -> tuple[int, int]:
     module, _, name = function.partition(":")
-    if (module := f"tests.support.{module}") not in sys.modules:
+    if module not in sys.modules:
         importlib.import_module(module)
         gc.collect()
         gc.freeze()  # a child that looks for garbage need not look at what was here before it

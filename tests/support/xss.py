@@ -1,7 +1,7 @@
 """Attack payloads that people or models could put into a page.
 
 Each one, if a page lets it act, sets `window.__xss`, opens a dialog, asks another origin for
-something, or leaves markup that `tests/support/html_judge.py` finds.
+something, or leaves markup that `tests/server/ui/html_judge.py` finds.
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ from perdure.server.ui import inbox_live
 from perdure.server.ui.inbox_items import dom_id
 from perdure.testing import TemporaryRuntime
 from tests.server.ui.test_question_page import HOSTILE, answered, damage, pages
+from tests.server.ui.ui_live import Stream
 from tests.support.agent_server import served
 from tests.support.polling import until
 from tests.support.reviewed_agents import asking, begin, reviewed_agent
 from tests.support.ui import Person, form_token
-from tests.support.ui_live import Stream
 
 ONCE = perdure.Retry(attempts=1)
 

@@ -17,7 +17,7 @@ import perdure.testing
 from perdure.runtime import Runtime
 from perdure.testing import TemporaryRuntime
 from perdure.types import Retry
-from tests.support.html_judge import faults
+from tests.server.ui.html_judge import faults
 from tests.support.mail_server import receiving_mail
 from tests.support.reviewed_agents import asking, begin, reviewed_agent
 from tests.support.ui import Page, Person, ui_server

@@ -10,8 +10,8 @@ import pytest
 import perdure
 from perdure.operations.messages import NEVER
 from perdure.runtime import Runtime
+from tests.server.ui.html_judge import faults
 from tests.support.agents import Log, chain
-from tests.support.html_judge import faults
 from tests.support.raw import execute
 from tests.support.ui import Person, ui_account, ui_server
 from tests.support.xss import PAYLOADS

@@ -11,7 +11,7 @@ import perdure
 from perdure.langmem.debounce import accept, debounce_thread
 from perdure.runtime import Runtime
 from perdure.types import State
-from tests.support.html_judge import faults
+from tests.server.ui.html_judge import faults
 from tests.support.raw import execute
 from tests.support.ui import Person, ui_account, ui_server
 from tests.support.xss import PAYLOADS

@@ -14,10 +14,10 @@ from perdure.runtime import Runtime
 from perdure.server.ui import bulk, live, runs
 from perdure.service import run_search
 from perdure.types import Retry, Run, State
+from tests.server.ui.ui_live import Stream
+from tests.server.ui.ui_owners import by_header, owned, person_named
 from tests.support.polling import until
 from tests.support.ui import Page, ui_server
-from tests.support.ui_live import Stream
-from tests.support.ui_owners import by_header, owned, person_named
 from tests.support.waiters import DAY, asking, chain, listening, sleeping
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'`{{7*7}}"

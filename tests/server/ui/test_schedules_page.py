@@ -9,8 +9,8 @@ import pytest
 import perdure
 from perdure.runtime import Runtime
 from perdure.views.formatting import short_id
+from tests.server.ui.html_judge import faults
 from tests.support.agents import Log, chain
-from tests.support.html_judge import faults
 from tests.support.ui import Person, ui_account, ui_server
 from tests.support.xss import PAYLOADS, as_name
 

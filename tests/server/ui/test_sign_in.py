@@ -21,8 +21,8 @@ from perdure.server.ui.identity import TrustedProxy, UiUser
 from perdure.server.ui.page_route import browser_cookie, session_cookie
 from perdure.server.ui.signing import Session, Signer
 from perdure.server.ui.site import sign_in_path
+from tests.server.ui.html_judge import faults
 from tests.support.agents import opened
-from tests.support.html_judge import faults
 from tests.support.visitor import account, csrf, signer_of, visiting
 
 HOME = "/ui/inbox"

@@ -11,8 +11,8 @@ import perdure
 from perdure.runtime import Runtime
 from perdure.server.ui import threads
 from perdure.service import thread_search
+from tests.server.ui.ui_owners import by_header, owned, person_named
 from tests.support.ui import Page, ui_server
-from tests.support.ui_owners import by_header, owned, person_named
 from tests.support.waiters import asking, chain
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'`{{7*7}}"

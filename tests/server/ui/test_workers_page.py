@@ -11,8 +11,8 @@ import pytest
 import perdure
 from perdure.runtime import Runtime
 from perdure.types import State, WorkerInfo, WorkerState
+from tests.server.ui.html_judge import faults
 from tests.support.agents import Gate, chain
-from tests.support.html_judge import faults
 from tests.support.polling import until
 from tests.support.raw import execute
 from tests.support.ui import Person, ui_account, ui_server

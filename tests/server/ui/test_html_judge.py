@@ -6,7 +6,7 @@ import html
 
 import pytest
 
-from tests.support.html_judge import faults
+from tests.server.ui.html_judge import faults
 from tests.support.xss import ATTRIBUTES, MARKUP, PAYLOADS
 
 FIELD = '<input type="hidden" name="csrf" value="x">'

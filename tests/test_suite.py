@@ -1,4 +1,5 @@
-"""A failure on a busy machine is told apart from a broken test."""
+"""A failure on a busy machine is told apart from a broken test, and the lists of tests that run on
+D1 name tests that there are."""
 
 import os
 import subprocess
@@ -8,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import suite
+from tests.support.on_d1 import NOT_ON_D1, SAMPLE, named
 
-pytestmark = pytest.mark.slow
-
+TESTS = Path(__file__).parent
 ONCE = """
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def run(folder: Path, tests: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_once_is_called_flaky_and_does_not_fail_the_suite(tmp_path: Path) -> None:
     code, printed = run(tmp_path, ONCE)
     assert code == 0
@@ -47,6 +49,7 @@ def test_a_test_that_fails_once_is_called_flaky_and_does_not_fail_the_suite(tmp_
     assert "test_it.py::test_fails_once" in printed.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_twice_fails_the_suite(tmp_path: Path) -> None:
     code, printed = run(tmp_path, ONCE + TWICE)
     assert code == 1
@@ -54,6 +57,7 @@ def test_a_test_that_fails_twice_fails_the_suite(tmp_path: Path) -> None:
     assert "test_it.py::test_fails_always" in printed
 
 
+@pytest.mark.slow
 def test_many_failures_are_no_accident_and_are_not_repeated(tmp_path: Path) -> None:
     many = f"import pytest\n@pytest.mark.parametrize('n', range({suite.MOST + 1}))"
     code, printed = run(tmp_path, f"{many}\ndef test_fails(n):\n    raise AssertionError(n)\n")
@@ -72,6 +76,7 @@ def test_files(tmp_path):
 """
 
 
+@pytest.mark.slow
 def test_temporary_files_are_in_memory_and_gone_afterwards(tmp_path: Path) -> None:
     if not suite._is_fit(suite.MEMORY):
         pytest.skip(f"{suite.MEMORY} is too small, or no program may run there")
@@ -86,6 +91,7 @@ def test_temporary_files_are_in_memory_and_gone_afterwards(tmp_path: Path) -> No
     assert not left.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("free", [0, suite.ENOUGH - 1])
 def test_temporary_files_are_on_disk_where_memory_is_short(
     monkeypatch: pytest.MonkeyPatch, free: int
@@ -95,3 +101,17 @@ def test_temporary_files_are_on_disk_where_memory_is_short(
     small = os.statvfs_result((*found[:4], blocks, *found[5:]))
     monkeypatch.setattr(os, "statvfs", lambda _: small)
     assert not suite._is_fit(suite.MEMORY)
+
+
+@pytest.mark.parametrize("name", [*SAMPLE, *NOT_ON_D1])
+def test_a_listed_test_exists(name: str) -> None:
+    file, _, function = name.partition("::")
+    text = (TESTS / file).read_text()
+    assert not function or f"def {function}(" in text
+
+
+def test_a_test_is_named_by_its_file_or_its_function() -> None:
+    nodeid = "tests/journal/test_a.py::test_one[d1-x::y[0]]"
+    assert named(nodeid, ["journal/test_a.py"]) == "journal/test_a.py"
+    assert named(nodeid, ["journal/test_a.py::test_one"]) == "journal/test_a.py::test_one"
+    assert named(nodeid, ["journal/test_a.py::test_two", "test_a.py"]) is None
