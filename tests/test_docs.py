@@ -235,9 +235,6 @@ def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page} links to {target}, which is not there"
 
 
-REFERENCE = ROOT / "docs" / "reference" / "runtime.md"
-
-
 def test_what_the_doctor_says_of_a_healthy_journal_is_what_the_guide_shows() -> None:
     page = (ROOT / "docs" / "guides" / "deploying.md").read_text()
     assert f"All {len(invariants.INVARIANTS)} invariants hold." in page
@@ -265,12 +262,6 @@ ENTRIES = {
 def test_every_public_name_has_a_docstring_and_is_in_the_reference(name: str) -> None:
     assert inspect.getdoc(ENTRIES[name])
     assert path_of(ENTRIES[name]) in described()
-
-
-def test_the_table_at_the_top_of_the_runtimes_page_has_every_public_name() -> None:
-    quoted = re.findall(r"^\|.*\|$", REFERENCE.read_text(), re.MULTILINE)
-    named = {word for row in quoted for word in re.findall(r"`(\w+)`", row)}
-    assert {*public(Runtime), *public(Client)} - INTERNAL <= named
 
 
 @pytest.mark.parametrize("kind", [Run, Wait, Event, Schedule, Counts])

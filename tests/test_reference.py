@@ -18,7 +18,7 @@ import pytest
 from langgraph.graph import START, StateGraph
 
 import perdure
-from docs import command_line
+from docs import command_line, reference_groups
 from perdure import errors, types
 from perdure.server.options import ServerOptions
 from perdure.server.ui.identity import TrustedProxy, UiUser
@@ -95,7 +95,8 @@ def test_every_error_says_when_it_is_raised_and_what_to_do(kind: type) -> None:
 
 def test_every_value_and_every_error_has_its_place_in_the_reference() -> None:
     for name, module in (("types", types), ("errors", errors)):
-        listed = re.findall(rf"^::: perdure\.{name}\.(\w+)$", page(name), re.MULTILINE)
+        text = reference_groups.expanded(page(name))
+        listed = re.findall(rf"^::: perdure\.{name}\.(\w+)$", text, re.MULTILINE)
         assert len(listed) == len({*listed})
         assert {one.__name__ for one in classes(module)} <= {*listed}
 

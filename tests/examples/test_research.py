@@ -11,7 +11,6 @@ import asyncio
 import copy
 import itertools
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -348,15 +347,3 @@ def test_the_example_ends_right_and_tells_what_happened(tmp_path: Path) -> None:
     assert "Recorded, yet repeated 0" in lines
     [path] = tmp_path.glob("report-*.md")
     assert f"Report {path}" in lines
-
-
-def test_what_the_guide_shows_of_the_agent_is_its_code() -> None:
-    page = (ROOT / "docs" / "tutorials" / "research-agent.md").read_text()
-    code = (ROOT / "examples" / "research" / "agent.py").read_text()
-    excerpts = re.findall(r"an excerpt of .*?-->\n```python\n(.*?)```", page, re.DOTALL)
-    assert excerpts
-    assert [excerpt for excerpt in excerpts if unindented(excerpt) not in unindented(code)] == []
-
-
-def unindented(text: str) -> str:
-    return "\n".join(line.strip() for line in text.splitlines())

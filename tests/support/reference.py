@@ -1,5 +1,7 @@
 """What the reference describes: the `::: path` directives of its pages, resolved to the objects.
 
+A group, `::: module: A B`, is expanded as on the site.
+
 A directive of a class covers its fields and properties, which its entry has as a table, and the
 methods that `members` names; without `members` all of them, with `members: false` none.
 """
@@ -14,6 +16,8 @@ import re
 import textwrap
 from pathlib import Path
 from typing import Any
+
+from docs.reference_groups import expanded
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 _DIRECTIVE = re.compile(r"^::: ([\w.]+)\n((?: {4}.*\n)*)", re.MULTILINE)
@@ -38,7 +42,7 @@ def described() -> dict[str, Any]:
     """Everything that has an entry in the reference, by where it is defined."""
     found: dict[str, Any] = {}
     for page in sorted(PAGES.glob("*.md")):
-        for path, options in _DIRECTIVE.findall(page.read_text(encoding="utf-8")):
+        for path, options in _DIRECTIVE.findall(expanded(page.read_text(encoding="utf-8")) + "\n"):
             value = _resolve(path)
             if not callable(value):
                 continue
