@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 
-from perdure.saver import Saver
+from perdure import Saver
 from tests.support.crowd import SHARED, Telling, atalk, build, crowd, digest, lines, on
 from tests.support.fork_server import ForkServer
 

@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.types import Interrupt
 
-from perdure.saver import Saver
+from perdure import Saver
 from perdure.types import Durability
 from tests.support.crash_child import NEVER, Told, converse, open_saver
 from tests.support.fork_server import Ended, ForkServer

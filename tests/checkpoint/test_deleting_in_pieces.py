@@ -19,10 +19,10 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
 import perdure
+from perdure import Saver
 from perdure.errors import Error, NotFound, WrongState
 from perdure.operations.invariants import examine
 from perdure.operations.runs import DELETING
-from perdure.saver import Saver
 from perdure.types import State
 from tests.support.agents import chain
 from tests.support.entries import Commits

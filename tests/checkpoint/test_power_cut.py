@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from perdure.saver import Saver
+from perdure import Saver
 from perdure.types import Durability
 from tests.support.crash_child import Told, converse, open_saver
 from tests.support.disk import Disk, Event, SqliteOutOfReach, surviving

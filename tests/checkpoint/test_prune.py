@@ -21,10 +21,10 @@ from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
+from perdure import Saver
 from perdure.checkpoint.row_format import value_location
 from perdure.checkpoint.value_chain import RowKind, ValueRef
 from perdure.errors import Error
-from perdure.saver import Saver
 from perdure.serde.encryption import ChecksumEnvelope
 from tests.support.scripts import Graph, plain
 

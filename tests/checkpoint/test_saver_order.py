@@ -20,9 +20,9 @@ from langgraph.checkpoint.base import (
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import CachePolicy, Command, Send, interrupt
 
+from perdure import Saver
 from perdure.errors import Error
-from perdure.journal import failpoints
-from perdure.saver import Saver
+from perdure.testing import watch_points
 from tests.support import raw
 from tests.support.channel_stories import build_delta
 from tests.support.scripts import Graph
@@ -300,7 +300,7 @@ def test_who_reads_sees_what_was_put_before_though_its_commit_is_under_way(
         graph = line(saver)
         graph.invoke({"count": 0}, on("a"))
         saver.flush()
-        monkeypatch.setattr(failpoints, "hook", hook)
+        watch_points(hook)
         graph.update_state(on("a"), {"count": 77})
         assert under_way.wait(60)
         read: list[Any] = []
@@ -309,7 +309,7 @@ def test_who_reads_sees_what_was_put_before_though_its_commit_is_under_way(
         reader.join(0.3)
         go_on.set()
         reader.join()
-        monkeypatch.setattr(failpoints, "hook", None)
+        watch_points(None)
         assert read[0].values["count"] == 77
 
 

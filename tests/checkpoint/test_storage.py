@@ -17,8 +17,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
-from perdure.journal import failpoints
-from perdure.saver import Saver
+from perdure import Saver
+from perdure.testing import watch_points
 from tests.support.scripts import Graph, Savers
 
 A: RunnableConfig = {"configurable": {"thread_id": "a"}}
@@ -230,9 +230,9 @@ class Counted(list[str]):
 
 def statements(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> list[str]:
     counted = Counted()
-    monkeypatch.setattr(failpoints, "hook", counted)
+    watch_points(counted)
     work()
-    monkeypatch.setattr(failpoints, "hook", None)
+    watch_points(None)
     return list(counted)
 
 

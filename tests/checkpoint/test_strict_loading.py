@@ -23,13 +23,11 @@ from perdure.errors import Damaged, TypeNotAllowed, WrongKey
 from perdure.serde.codec import BUILTIN, KNOWN_TYPE, OBJECT, PAIRS, Codec
 from tests.support import samples as s
 from tests.support import sweep
+from tests.support.forged import forge_state, forge_value, forge_writes
 from tests.support.raw import (
     LONG,
     config,
     execute,
-    forge_state,
-    forge_value,
-    forge_writes,
     put,
     rewrite,
     values_of,

@@ -20,12 +20,11 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 
 import perdure
-from perdure.cli import main
+from perdure import Saver, import_threads
 from perdure.errors import BadArgument
-from perdure.saver import Saver
-from perdure.thread_import import import_threads
 from perdure.types import State
 from tests.support.channel_stories import build_delta
+from tests.support.commands import main
 from tests.support.fork_server import ForkServer
 from tests.support.import_child import Address, Secret, build, fill, on, said
 from tests.support.raw import execute

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.cli import main
 from perdure.journal import connect, version
 from perdure.journal.migrate import migrations
 from perdure.types import State
 from tests.support.agents import Log, chain, opened
-from tests.support.commands import Told
+from tests.support.commands import Told, main
 
 
 def ask(state: Log) -> Any:

@@ -323,7 +323,7 @@ def test_help_is_there_without_loading_langgraph(arguments: list[str]) -> None:
     code = f"""
 import sys
 import urllib.request
-from perdure.cli import main
+from tests.support.commands import main
 assert main({arguments!r}) == 0
 print([name for name in sys.modules if name.partition(".")[0] in ("langgraph", "langchain_core")])
 """

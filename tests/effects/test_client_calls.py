@@ -17,9 +17,8 @@ from langgraph.config import get_config as langgraph_config
 
 import perdure
 from perdure.errors import ThreadBusy
-from perdure.journal import failpoints
 from perdure.operations import invariants
-from perdure.testing import TemporaryRuntime
+from perdure.testing import TemporaryRuntime, watch_points
 from perdure.types import Retry, Run, State
 from tests.support.agents import Log, chain, history, opened
 from tests.support.effects import AT_ONCE, Boom, Cut, Times
@@ -111,11 +110,11 @@ def cut(name: str) -> Iterator[None]:
         if point == f"effect perdure.{name}.after":
             cuts()
 
-    failpoints.hook = hook
+    watch_points(hook)
     try:
         yield
     finally:
-        failpoints.hook = None
+        watch_points(None)
     assert not cuts.n, "it was not called"
 
 

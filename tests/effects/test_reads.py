@@ -16,7 +16,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy, Send
 
 import perdure
-from perdure.saver import Saver
+from perdure import Saver
 from tests.support.waiters import (
     DAY,
     HOUR,

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.cli import main
-from perdure.operations.invariants import INVARIANTS, examine
+from perdure.operations.invariants import INVARIANTS
 from perdure.types import State
 from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
+from tests.support.commands import main
 from tests.support.effects import AT_ONCE, Boom, Cut, Mortals, Times, held, states
 from tests.support.effects import children as children
 from tests.support.policies import one
@@ -146,10 +146,10 @@ async def test_a_run_that_an_older_version_left_held_is_found_and_can_be_retried
 ) -> None:
     async with opened(url) as rt:
         run, effect = await held(rt, one(unsure, "ana"))
-        assert await rt.journal.ado(examine()) == []
+        assert not (await rt.doctor()).findings
         await rt.settle(effect.key, "done", "by hand")
         strand(url, run.id)
-        [found] = await rt.journal.ado(examine())
+        [found] = (await rt.doctor()).findings
         assert found.problem == INVARIANTS["doctor_held_settled"]
         assert found.id == run.id
         capsys.readouterr()

@@ -34,8 +34,7 @@ from perdure.effects.context import current
 from perdure.errors import EffectFailed
 from perdure.journal import Journal, failpoints
 from perdure.operations import invariants, runs
-from perdure.testing import Clock
-from perdure.testing.runtimes import TemporaryRuntime
+from perdure.testing import Clock, TemporaryRuntime, watch_points
 from perdure.types import EffectRecord, EffectState, Run, State
 from tests.support import sweep
 
@@ -267,7 +266,7 @@ class Machine(RuleBasedStateMachine):
         """By key: what was once on record, and how often it had been called."""
 
     def teardown(self) -> None:
-        failpoints.hook = None
+        watch_points(None)
         try:
             self.bring_to_an_end()
         finally:
@@ -317,7 +316,7 @@ class Machine(RuleBasedStateMachine):
         try:
             self.rt.blocking.tick()
         finally:
-            failpoints.hook = None
+            watch_points(None)
         if self.stealing is not None:  # nobody waits for who lost a run, and he is the thief
             assert self.stealing.wait(60)
             self.stealing = None
@@ -336,7 +335,7 @@ class Machine(RuleBasedStateMachine):
             left -= wanted
             if not wanted or left != 0:
                 return
-            failpoints.hook = None
+            watch_points(None)
             self.stealing = over = threading.Event()
             self.world.thefts += 1
             self.clock.advance(2 * LEASE)

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.cli import main
 from perdure.errors import BadArgument, EffectFailed, EffectHeld, NotFound, NotSettled
 from perdure.types import Done, Retry, State
 from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
+from tests.support.commands import main
 from tests.support.effects import (
     AT_ONCE,
     Boom,

@@ -20,10 +20,10 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 
 import perdure
+from perdure import Runtime
 from perdure.errors import BadArgument, EffectFailed, NotInRun
 from perdure.evals import Example, Result, evaluate
 from perdure.langchain import Durable
-from perdure.runtime import Runtime
 from perdure.testing import TemporaryRuntime
 from perdure.types import Done, State
 from tests.support.agents import Log, chain

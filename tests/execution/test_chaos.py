@@ -20,9 +20,9 @@ import psycopg
 import pytest
 
 import perdure
+from perdure import Runtime
 from perdure.errors import AlreadyAnswered, Unavailable
 from perdure.operations import invariants
-from perdure.runtime import Runtime
 from tests.support import sweep
 from tests.support.chaos_worker import expected_log, expected_steps
 from tests.support.fork_server import Child, ForkServer

@@ -14,8 +14,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 import perdure
+from perdure import Runtime
 from perdure.errors import WrongState
-from perdure.runtime import Runtime
 from perdure.testing import Clock
 from perdure.types import Retry, Run, State
 from tests.support.agents import NOON, Calls, Log, chain, checkpoints, history, opened

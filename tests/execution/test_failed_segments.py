@@ -16,8 +16,8 @@ import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 
+from perdure import Runtime
 from perdure.errors import WrongState
-from perdure.runtime import Runtime
 from perdure.testing import Clock
 from perdure.types import Retry, Run, State
 from tests.support.agents import (

@@ -20,7 +20,6 @@ from perdure.errors import LeaseLost, ThreadBusy
 from perdure.journal import Refused
 from perdure.operations import claims
 from perdure.operations.claims import LeaseTimes
-from perdure.operations.invariants import examine
 from perdure.operations.runs import RunRow
 from perdure.testing import TemporaryRuntime
 from perdure.types import Durability, EventKind, State
@@ -198,7 +197,7 @@ async def test_an_answer_that_a_fenced_driver_saw_is_handed_over_by_its_successo
     # The second one has asked again meanwhile, and rests.
     assert not isinstance(begun, claims.SegmentEnd)
     rt.journal.run(driver.end(new, claims.SegmentEnd(State.WAITING, EventKind.WAITING, {})))
-    assert await rt.journal.ado(examine()) == []
+    assert not (await rt.doctor()).findings
     rt.clock.advance(timedelta(minutes=5))
     await rt.tick()
     found = await rt.get(run.id)
@@ -349,7 +348,7 @@ async def test_a_worker_stopped_past_its_lease_writes_nothing_when_it_wakes(
         assert found.output["log"] == [f"hold {other.pid}", "last"]
         kinds = [event.kind for event in await rt.events(run.id)]
         assert kinds.count("claimed") == kinds.count("recovered") == kinds.count("done") == 1
-        assert await rt.journal.ado(examine()) == []
+        assert not (await rt.doctor()).findings
 
 
 def rt_is(rt: perdure.Runtime, run_id: str, state: State) -> Callable[[], Awaitable[bool]]:
@@ -383,7 +382,7 @@ async def test_a_worker_whose_event_loop_is_blocked_gives_its_lease_up(
         assert found.output["log"] == [f"hold {other.pid}", "last"]
         kinds = [event.kind for event in await rt.events(run.id)]
         assert kinds.count("recovered") == kinds.count("done") == 1
-        assert await rt.journal.ado(examine()) == []
+        assert not (await rt.doctor()).findings
 
 
 async def test_a_function_that_takes_longer_than_its_lease_keeps_it(

@@ -24,8 +24,8 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 import perdure.testing
+from perdure import connect
 from perdure.errors import Error, ThreadBusy
-from perdure.journal import connect
 from perdure.journal.clock import JournalClock, journal_time
 from perdure.operations.invariants import examine
 from perdure.testing import Clock
@@ -112,7 +112,7 @@ async def test_a_worker_killed_on_this_host_is_replaced_at_once(
             place.touch("go")
             await auntil(is_state(rt, run, State.DONE), "the run to end")
         assert (await rt.get(run.id)).output["log"] == [f"hold {second.pid}", "last"]
-        assert await rt.journal.ado(examine()) == []
+        assert not (await rt.doctor()).findings
 
 
 @pytest.mark.slow
@@ -206,7 +206,7 @@ async def test_a_run_that_kills_its_workers_is_held_and_the_others_finish(
         found = await rt.get(killer.id)
         assert "3 workers in a row died" in str(found.reason)
         assert [(await rt.get(other.id)).state for other in others] == [State.DONE] * 4
-        assert await rt.journal.ado(examine()) == []
+        assert not (await rt.doctor()).findings
         # The fix is deployed, and somebody has it tried again.
         place.touch("fixed")
         await rt.retry(killer.id)
@@ -366,7 +366,7 @@ async def test_a_database_restarted_under_load_loses_nothing(
             assert found.output["log"] == ["step", "doze", "last"]
         assert len({run.id for run in started}) == 100
         assert {run.id for run in await rt.runs(limit=200)} == {run.id for run in started}
-        assert await rt.journal.ado(examine()) == []
+        assert not (await rt.doctor()).findings
         for worker in (first, second):
             worker.send(signal.SIGTERM)
             assert worker.wait() == 0
@@ -413,7 +413,7 @@ async def test_a_clock_that_is_set_fires_no_timer_early_or_twice(url: str) -> No
             for event in fired:
                 wait = asked[event.data["wait"]]
                 assert event.at >= (wait.get("wake_at") or wait["expires_at"]), "early"
-        assert await rt.journal.ado(examine()) == []
+        assert not (await rt.doctor()).findings
 
 
 async def test_a_sleep_is_not_looked_at_before_its_time_however_often_the_clock_turns(

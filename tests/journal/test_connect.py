@@ -351,7 +351,7 @@ def test_processes_that_open_a_fresh_database_at_the_same_time_all_succeed(
 ) -> None:
     program = """
         import os, sys
-        from perdure.journal import connect
+        from perdure import connect
         from tests.support.entries import add
         print("ready", flush=True)
         for url in sys.stdin:

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 from langchain_core.runnables import RunnableConfig
 
+from perdure import connect
 from perdure.errors import Unavailable
-from perdure.journal import connect
 from perdure.journal.postgres import CONNECTIONS, Postgres
 from perdure.testing.postgres import Server
 from tests.support.crash_child import Told, converse, open_saver

@@ -46,10 +46,9 @@ from langgraph.store.base import Op, PutOp, Result
 from langgraph.store.sqlite import SqliteStore
 
 import perdure
-from perdure.journal import failpoints
 from perdure.journal.sql import templates
 from perdure.langmem import ReflectionExecutor
-from perdure.testing import Clock
+from perdure.testing import Clock, watch_points
 from perdure.testing.postgres import Server
 from tests.support.fork_server import Child, ForkServer
 from tests.support.memory import manager, opened_store, remembered, talk, who
@@ -490,13 +489,13 @@ def test_nor_is_it_written_late_in_the_transaction_of_the_journal(
 
     def fail_once(point: str) -> None:
         if point == "lock_turn.after":  # between what the model said, and the write
-            monkeypatch.setattr(failpoints, "hook", None)
+            watch_points(None)
             raise RuntimeError("no luck")
 
     with perdure.Runtime(url, clock=clock) as rt, opened_store(url) as store:
         reflector = manager(before=asked.append)
         with ReflectionExecutor(reflector, store=store, journal=rt) as executor:
-            monkeypatch.setattr(failpoints, "hook", fail_once)
+            watch_points(fail_once)
             first = executor.submit(talk("fact-first", "fact-shared"), who("ana", "t1"))
             until(lambda: [one for one in executor.pending() if one.error], "an error")
             second = executor.submit(talk("fact-second", "fact-shared"), who("ana", "t2"))
@@ -521,10 +520,10 @@ def test_a_store_closed_before_a_reflection_was_written_is_no_other_store(
 
         def close(point: str) -> None:
             if point == "lock_turn.after":  # between what the model said, and the write
-                monkeypatch.setattr(failpoints, "hook", None)
+                watch_points(None)
                 stack.close()
 
-        monkeypatch.setattr(failpoints, "hook", close)
+        watch_points(close)
         with ReflectionExecutor(manager(), store=store, journal=rt, name="it") as executor:
             executor.submit(talk("fact-one"), who("ana"))
             until(lambda: [one for one in executor.pending() if one.error], "an error")

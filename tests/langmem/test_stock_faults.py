@@ -11,8 +11,8 @@ from langgraph.config import get_config
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
+from perdure import Runtime
 from perdure.errors import Closed, ReflectionFailed, ReflectionLeft
-from perdure.runtime import Runtime
 from perdure.testing import Clock
 from perdure.types import State
 from tests.support.agents import Gate

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from perdure import Runtime
 from perdure.errors import UNREADABLE, NotFound
-from perdure.runtime import Runtime
 from perdure.types import State
 from tests.support import sealed_journal
 from tests.support.commands import commands_at

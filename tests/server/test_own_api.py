@@ -16,8 +16,8 @@ import standardwebhooks
 from langgraph_sdk import Auth
 
 import perdure
+from perdure import Runtime
 from perdure.operations.tokens import IMPLIED, Scope
-from perdure.runtime import Runtime
 from perdure.types import Retry
 from tests.support.agent_server import AgentServer, served
 from tests.support.agents import Log, chain

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from perdure.cli import main
+from perdure import Redaction
 from perdure.operations.events import actor_data
-from perdure.serde.redaction import Redaction
 from perdure.types import Actor, Event, Run, State
 from perdure.views.event_wording import view_event
 from tests.support.agents import Log, chain, opened
+from tests.support.commands import main
 from tests.support.controls import ONCE, approve, fail, nap, resting, said
 
 ANA = Actor("ana", via="browser", address="10.0.0.7")

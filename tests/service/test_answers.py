@@ -19,8 +19,7 @@ from pydantic import BaseModel, Field, field_validator
 from typing_extensions import TypedDict
 
 import perdure
-from perdure import errors
-from perdure.runtime import Runtime
+from perdure import Runtime, errors
 from perdure.types import Kind, Run, State
 from perdure.views.formatting import utc_time
 from tests.support.loopback import serving

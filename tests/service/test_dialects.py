@@ -21,11 +21,11 @@ from langchain_core.tools import tool
 from langgraph.types import interrupt
 
 import perdure
-from perdure.cli import main
 from perdure.errors import BadAnswer, NotFound, NotWithdrawn
 from perdure.operations.answer_dialects import check_fits, dialect_of
 from perdure.types import Run, State
 from tests.support.agents import Log, chain, history, opened
+from tests.support.commands import main
 from tests.support.controls import ONCE, echo, said
 
 

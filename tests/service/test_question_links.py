@@ -12,6 +12,7 @@ import pytest
 from itsdangerous import URLSafeSerializer
 
 import perdure
+from perdure import Runtime
 from perdure.errors import (
     AlreadyAnswered,
     BadAnswer,
@@ -23,7 +24,6 @@ from perdure.errors import (
     WaitClosed,
     WaitExpired,
 )
-from perdure.runtime import Runtime
 from perdure.service.public_url import PublicUrl, check_public_url
 from perdure.types import Retry, Wait
 from tests.support.agents import Log, chain, opened

@@ -18,6 +18,7 @@ from langgraph.func import entrypoint
 from langgraph.runtime import Runtime as NodeRuntime
 
 import perdure
+from perdure import Runtime
 from perdure.errors import (
     BadArgument,
     Error,
@@ -27,7 +28,6 @@ from perdure.errors import (
     Unserializable,
 )
 from perdure.execution.segment_end import MAX_STORED_OUTPUT
-from perdure.runtime import Runtime
 from perdure.testing import Clock
 from perdure.types import Event, Run, State
 from tests.support.agents import (

@@ -13,9 +13,9 @@ from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 
 import perdure
+from perdure import Redaction
 from perdure.errors import BadArgument, NotFound
 from perdure.operations.streams import between
-from perdure.serde.redaction import Redaction
 from perdure.testing import Clock
 from perdure.types import Chunk
 from tests.support.agents import NOON, Calls, Gate, Log, chain, driving, opened

@@ -17,8 +17,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 import perdure
+from perdure import Saver
 from perdure.errors import BadArgument, NotDurable, NotInRun
-from perdure.saver import Saver
 from perdure.testing import Clock
 from perdure.testing.postgres import Server
 from perdure.types import Kind, State

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.cli import main
 from perdure.errors import NotFound, WrongState
 from perdure.types import Message, State
 from tests.support.agents import Log, chain, history, opened
+from tests.support.commands import main
 from tests.support.controls import HOUR, approve, echo, nap, said
 
 

@@ -11,7 +11,7 @@ import httpx
 import uvicorn
 from fastapi import APIRouter, FastAPI
 
-from perdure.runtime import Runtime
+from perdure import Runtime
 from perdure.server.app import add_to_app
 from perdure.server.options import ServerSettings
 from perdure.server.route import add_routes

@@ -19,8 +19,8 @@ from urllib.parse import urlencode
 
 import httpx
 
+from perdure import Runtime
 from perdure.operations.server_secret import server_secret
-from perdure.runtime import Runtime
 from perdure.server.ui.page_route import browser_cookie
 from perdure.server.ui.signing import Signer
 from perdure.server.ui.site import sign_in_path

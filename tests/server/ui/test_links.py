@@ -14,7 +14,7 @@ import pytest
 
 import perdure
 import perdure.testing
-from perdure.runtime import Runtime
+from perdure import Runtime
 from perdure.testing import TemporaryRuntime
 from perdure.types import Retry
 from tests.support.html_judge import faults
