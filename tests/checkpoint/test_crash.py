@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 import signal
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +20,9 @@ from perdure import Saver
 from perdure.types import Durability
 from tests.support.crash_child import NEVER, Told, converse, open_saver
 from tests.support.fork_server import Ended, ForkServer
-from tests.support.sweep import parts, sample
+from tests.support.sweep import sample
 
 pytestmark = pytest.mark.slow
-PARTS = parts(4)
 Step = tuple[str, int, int]
 """A checkpoint's place in the conversation: its graph, which run of that graph, its step."""
 
@@ -153,58 +151,6 @@ def end_of(url: str, thread: str) -> Any:
         latest = saver.get_tuple({"configurable": {"thread_id": thread}})
     assert latest is not None
     return latest.checkpoint["channel_values"]
-
-
-def check(judge: Judge, mode: Durability, part: int, fresh: Callable[[str], str]) -> None:
-    """Kill at the points of this part, twice. `fresh` gives the URL for a name."""
-    url = fresh("whole")
-    complete = judge.run(url, mode, "whole")
-    whole, end = whole_picture(url, "whole"), end_of(url, "whole")
-    points = points_of(complete)
-    assert {point.rsplit(".")[0] for point in points} >= {
-        "insert_value",
-        "insert_writes",
-        "insert_checkpoint",
-        "commit",
-    }
-    alike = 0
-    wanted = sample(list(enumerate(points, 1)), 16, lambda point: point[1])[part :: len(PARTS)]
-    for number, _ in wanted:
-        outcomes = []
-        for attempt in ("first", "second"):
-            thread = f"{number}-{attempt}"
-            url = fresh(thread)
-            ended = judge.run(url, mode, thread, kill=number)
-            if ended.status == 0 and mode != "sync":
-                # Who commits for whom is left to chance there, and this time it took fewer.
-                assert len(points_of(ended)) < number
-                continue
-            assert ended.status == -signal.SIGKILL
-            outcomes.append(outcome(url, thread, ended, whole))
-            assert outcomes[-1].end == end
-        alike += len(outcomes) == 2 and outcomes[0].steps == outcomes[1].steps
-    # LangGraph hands over writes (and in `auto` checkpoints) from threads of its own, so which is
-    # the n-th commit is sometimes left to chance; what it leaves is sound in any case, see above.
-    assert mode != "sync" or alike > len(wanted) / 2, "hardly any two left the same"
-
-
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("mode", ["sync", "auto"])
-def test_killed_at_every_statement_and_commit_on_sqlite(
-    judge: Judge, tmp_path: Path, mode: Durability, part: int
-) -> None:
-    def fresh(name: str) -> str:
-        return f"sqlite:///{tmp_path}/{name}.db"
-
-    check(judge, mode, part, fresh)
-
-
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("mode", ["sync", "auto"])
-def test_killed_at_every_statement_and_commit_on_a_server(
-    judge: Judge, served_url: str, mode: Durability, part: int
-) -> None:
-    check(judge, mode, part, lambda name: served_url)
 
 
 @pytest.mark.parametrize("mode", ["auto", "async", "exit"])

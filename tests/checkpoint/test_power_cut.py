@@ -111,16 +111,6 @@ def verdicts(log: list[Event], tmp_path: Path) -> Counter[str]:
     return counts
 
 
-@pytest.mark.parametrize("mode", ["sync", "auto", "exit"])
-def test_nothing_acknowledged_is_lost_when_power_is(
-    disk: Disk, tmp_path: Path, mode: Durability
-) -> None:
-    (tmp_path / "disk").mkdir()
-    log = record(disk, tmp_path / "disk" / "a.db", mode)
-    disk.uninstall()
-    assert verdicts(log, tmp_path) == {"kept": CUTS}
-
-
 def test_with_normal_sync_acknowledged_work_is_lost_so_this_test_can_fail(
     disk: Disk, tmp_path: Path
 ) -> None:

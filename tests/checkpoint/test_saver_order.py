@@ -97,14 +97,6 @@ def on(thread_id: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread_id}}
 
 
-def test_a_put_is_never_durable_before_the_writes_of_its_step(sqlite_url: str) -> None:
-    with Late(sqlite_url) as saver:
-        for _ in range(3):
-            line(saver).invoke({"count": 0}, on("a"))
-        assert saver.checked == 9
-        assert saver.early == []
-
-
 def test_nor_when_one_node_runs_again_and_again(sqlite_url: str) -> None:
     with Late(sqlite_url) as saver:
         builder = StateGraph(State)

@@ -126,22 +126,6 @@ class V1:
 SAYS = ["hi", *(" ".join(f"{number}.{n}" for n in range(40)) for number in (1, 2, 3))]
 
 
-@pytest.mark.parametrize("mode", ["messages-tuple", "messages"])
-def test_a_client_whose_server_is_killed_again_and_again_misses_nothing(
-    server: ServerProcess, mode: str
-) -> None:
-    client = V1(server, mode)
-    for step in (10, 35, 1, 20, 60):
-        client.read(step)
-        server.child.kill()
-        server.start()
-    client.read(10_000)
-    assert client.is_over
-    assert client.text() == "|".join(SAYS[1:])
-    assert client.final() == SAYS
-    assert len({*client.seen}) == len(client.seen)  # no event twice
-
-
 async def test_langgraphs_client_reconnects_by_itself(server: ServerProcess) -> None:
     async with get_client(url=server.url, api_key=None) as client:
         stream = client.runs.stream(
