@@ -10,8 +10,8 @@ import pytest
 
 import perdure
 from perdure.types import Kind, State
-from tests.execution.test_takeover import Place, is_state, kinds, until_recovered
-from tests.execution.test_takeover import place as place
+from tests.contract.test_takeover import Place, is_state, kinds, until_recovered
+from tests.contract.test_takeover import place as place
 from tests.support.fork_server import Child, ForkServer
 from tests.support.polling import auntil, until
 from tests.support.runtime_child import worker_process, worker_runtime

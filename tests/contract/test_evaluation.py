@@ -123,7 +123,7 @@ async def test_a_plain_worker_a_fork_and_a_retry_obey_the_policy_too(rt: Tempora
     graph = chain(lambda state: {}, node)
     rt.register(graph, name="letter", retry=perdure.Retry(1))
     result = await evaluated(rt, "letter", example=Example({"value": "ada"}))
-    worker = Runtime(rt._url, clock=rt.clock)
+    worker = Runtime(rt.url, clock=rt.clock)
     worker.register(graph, name="evals:letter", version="0", retry=perdure.Retry(1))
     async with worker:
         assert (await worker.get(result.run_id)).version == "0"

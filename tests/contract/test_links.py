@@ -13,8 +13,10 @@ import perdure
 import perdure.testing
 from perdure import Runtime
 from perdure.testing import TemporaryRuntime
+from tests.support.agent_server import served as serve
 from tests.support.reviewed_agents import begin, reviewed_agent
-from tests.support.ui import Person, ui_server
+from tests.support.tokens import create_token
+from tests.support.ui import Person
 
 ANA = "ana@example.com"
 
@@ -32,9 +34,9 @@ def runtime(sqlite_url: str) -> Iterator[TemporaryRuntime]:
 @contextmanager
 def served(runtime: Runtime) -> Iterator[Person]:
     """Somebody with a browser who is not signed in, at a server that requires it."""
-    runtime.journal.run(runtime.services.tokens.create("op", ["admin"]))
-    with ui_server(runtime, worker=False) as person:
-        yield person.stranger()
+    create_token(runtime.url, "op", "admin")
+    with serve(runtime, ui=True, worker=False) as server:
+        yield Person(server.http(follow_redirects=True), server)
 
 
 def link(runtime: Runtime, wait: Any, to: str = ANA, **options: Any) -> str:

@@ -9,12 +9,27 @@ from collections.abc import Iterator
 
 import pytest
 
-from perdure import connect
+from perdure import Client
 from perdure.errors import Unavailable
+from perdure.testing.d1 import Workerd
 from perdure.testing.postgres import Server
-from tests.support.entries import PATIENCE, add, entries, in_threads, stored
+from tests.support.faulty_proxy import PASSING, Fault, FaultyProxy
 from tests.support.polling import until
 from tests.support.proxy import Cut, Proxy
+from tests.support.raw import execute
+
+PATIENCE = 20.0
+
+
+def add(client: Client, n: int) -> None:
+    """The least that can be stored: a signal that nobody waits for."""
+    client.blocking.signal(f"t{n}", "news", n)
+
+
+def stored(url: str) -> list[int]:
+    """What another process would find now, in order, with what is there twice."""
+    rows = execute(url, "SELECT thread_id FROM perdure_signals")
+    return sorted(int(thread[1:]) for (thread,) in rows)
 
 
 @pytest.fixture
@@ -28,74 +43,90 @@ def proxy(postgres_url: str) -> Iterator[Proxy]:
 def test_a_server_that_is_killed_under_load_loses_nothing_acknowledged(
     postgres_server: Server, postgres_url: str
 ) -> None:
-    journal = connect(postgres_url)
     numbers = itertools.count(1)
     acknowledged: list[int] = []
     over = threading.Event()
 
-    def block(_: int) -> None:
+    def block() -> None:
         while not over.is_set():
             number = next(numbers)
-            journal.do(add(number))
+            add(client, number)
             acknowledged.append(number)
 
     async def wait() -> None:
         while not over.is_set():
             number = next(numbers)
-            await journal.ado(add(number))
+            await client.signal(f"t{number}", "news", number)
             acknowledged.append(number)
 
     async def several() -> None:
         await asyncio.gather(*(wait() for _ in range(4)))
 
-    threads = in_threads(4, block) + in_threads(1, lambda n: asyncio.run(several()))
-    for goal in (40, 80, 120):
-        until(lambda goal=goal: len(acknowledged) >= goal)  # type: ignore[misc]
-        postgres_server.restart("immediate")
-    goal = len(acknowledged) + 40
-    until(lambda: len(acknowledged) >= goal)
-    over.set()
-    for thread in threads:
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
-    found = journal.do(entries())
+    with Client(postgres_url) as client:
+        threads = [threading.Thread(target=block, daemon=True) for _ in range(4)]
+        threads.append(threading.Thread(target=lambda: asyncio.run(several()), daemon=True))
+        for thread in threads:
+            thread.start()
+        for goal in (40, 80, 120):
+            until(lambda goal=goal: len(acknowledged) >= goal)  # type: ignore[misc]
+            postgres_server.restart("immediate")
+        goal = len(acknowledged) + 40
+        until(lambda: len(acknowledged) >= goal)
+        over.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+    found = stored(postgres_url)
     assert len(found) == len(set(found)), "each once"
     assert set(acknowledged) <= set(found)
-    journal.close()
 
 
 @pytest.mark.parametrize("cut", ["request", "half", "reply"])
 def test_a_lost_reply_to_commit_is_settled_and_the_row_is_there_once(
     proxy: Proxy, postgres_url: str, cut: Cut
 ) -> None:
-    journal = connect(proxy.url)
-    journal.do(add(0))
-    deferred = [journal.defer(add(n), hold=True) for n in (1, 2)]
-    proxy.cut(cut)
-    journal.do(add(3))
-    assert proxy.cut_count == 1
-    assert [ticket.error for ticket in deferred] == [None, None]
-    journal.close()
-    assert stored(postgres_url) == [0, 1, 2, 3]
+    with Client(proxy.url) as client:
+        add(client, 0)
+        proxy.cut(cut)
+        add(client, 1)
+        assert proxy.cut_count == 1
+        add(client, 2)
+    assert stored(postgres_url) == [0, 1, 2]
 
 
 def test_replies_lost_one_after_the_other_end_in_success_or_an_error_but_not_in_a_lie(
     proxy: Proxy, postgres_url: str
 ) -> None:
-    journal = connect(proxy.url)
     acknowledged = []
     moments: list[Cut] = ["request", "half", "reply"]
-    for n, cuts in enumerate(itertools.product(moments, repeat=3)):
-        proxy.cut(*cuts)
-        journal.defer(add(2 * n), hold=True)
-        try:
-            journal.do(add(2 * n + 1))
-        except Unavailable:
-            continue
-        acknowledged += [2 * n, 2 * n + 1]
-    proxy._cuts.clear()
-    journal.flush()
-    journal.close()
+    with Client(proxy.url) as client:
+        for n, cuts in enumerate(itertools.product(moments, repeat=3)):
+            proxy.cut(*cuts)
+            try:
+                add(client, n)
+            except Unavailable:
+                continue
+            acknowledged.append(n)
+        proxy._cuts.clear()
     found = stored(postgres_url)
+    assert acknowledged
     assert set(acknowledged) <= set(found)
     assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("way", ["worker", "rest"])
+@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: fault.name)
+def test_a_commit_that_meets_a_fault_is_stored_once(
+    d1_url: str, d1_server: Workerd, way: str, fault: Fault
+) -> None:
+    """Through the Worker, and through Cloudflare's REST API."""
+    url = d1_url
+    if way == "rest":
+        url = d1_server.rest_url(int(d1_url.rstrip("/").rsplit("/", 1)[1]))
+    with FaultyProxy(url) as proxy, Client(proxy.url) as client:
+        add(client, 1)
+        proxy.script(fault)
+        add(client, 2)
+        add(client, 3)
+        assert proxy.seen[fault] == 1
+    assert stored(d1_url) == [1, 2, 3]

@@ -12,7 +12,6 @@ import perdure
 from perdure.testing import Clock
 from perdure.types import Message, Retry, State
 from tests.support.agents import NOON, Log, chain, driving, opened
-from tests.support.batches import url as url
 from tests.support.effects import Times, started
 from tests.support.polling import auntil
 from tests.support.raw import execute

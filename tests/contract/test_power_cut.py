@@ -122,3 +122,12 @@ def test_nothing_acknowledged_is_lost_when_power_is(
     log = record(disk, tmp_path / "disk" / "a.db", mode)
     disk.uninstall()
     assert verdicts(log, tmp_path) == {"kept": CUTS}
+
+
+def test_with_normal_sync_acknowledged_work_is_lost_so_this_test_can_fail(
+    disk: Disk, tmp_path: Path
+) -> None:
+    (tmp_path / "disk").mkdir()
+    log = record(disk, tmp_path / "disk" / "a.db", "sync", "?synchronous=normal")
+    disk.uninstall()
+    assert verdicts(log, tmp_path)["lost"] > CUTS // 10

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from langgraph.checkpoint.base import CheckpointTuple
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
+from langgraph.types import Interrupt
 
 from perdure import Saver
 from perdure.types import Durability
@@ -204,3 +207,48 @@ def test_killed_at_every_statement_and_commit_on_a_server(
     judge: Judge, served_url: str, mode: Durability, part: int
 ) -> None:
     check(judge, mode, part, lambda name: served_url)
+
+
+@pytest.mark.parametrize("mode", ["auto", "async", "exit"])
+def test_killed_while_the_clock_commits_too_nothing_acknowledged_is_lost(
+    judge: Judge, tmp_path: Path, mode: Durability
+) -> None:
+    def url(name: object) -> str:
+        return f"sqlite:///{tmp_path}/{name}.db"
+
+    points = points_of(judge.run(url("whole"), mode, "t", interval=0.001))
+    whole, end = whole_picture(url("whole"), "t"), end_of(url("whole"), "t")
+    for number in sample(range(1, len(points) + 1, 5), 8):
+        ended = judge.run(url(number), mode, "t", kill=number, interval=0.001)
+        if mode == "async":
+            ended = ended._replace(facts=[])  # it promises nothing
+        assert outcome(url(number), "t", ended, whole).end == end
+
+
+def test_a_file_left_by_a_killed_process_is_whole(judge: Judge, tmp_path: Path) -> None:
+    for number in range(1, 160, 53):
+        judge.run(f"sqlite:///{tmp_path}/{number}.db", "sync", "t", kill=number)
+        database = sqlite3.connect(tmp_path / f"{number}.db")
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        database.close()
+
+
+@pytest.mark.parametrize("mode", ["auto", "exit"])
+def test_a_checkpoint_that_arrives_after_the_interrupt_at_it_is_waited_for(
+    url: str, mode: Durability
+) -> None:
+    # LangGraph stores both from threads, and gives control back when both calls have returned.
+    saver = open_saver(url, mode, NEVER)
+    checkpoint = empty_checkpoint()
+    checkpoint["updated_channels"] = ["branch:to:approve"]
+    config: RunnableConfig = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    at: RunnableConfig = {
+        "configurable": config["configurable"] | {"checkpoint_id": checkpoint["id"]}
+    }
+    saver.put_writes(at, [("__interrupt__", [Interrupt("may I?", id="i")])], "task")
+    saver.put(config, checkpoint, {"source": "loop", "step": 1, "parents": {}}, {})
+    other = open_saver(url, mode)
+    with closing(saver.journal), closing(other.journal):
+        found = other.get_tuple(config)
+        assert found is not None, "the process may die now, and the interrupt was shown to somebody"
+        assert [write[1] for write in found.pending_writes or ()] == ["__interrupt__"]

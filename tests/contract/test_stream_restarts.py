@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
+from langgraph_sdk import get_client
 
 from tests.support.fork_server import ForkServer
 from tests.support.polling import until
@@ -139,3 +142,81 @@ def test_a_client_whose_server_is_killed_again_and_again_misses_nothing(
     assert client.text() == "|".join(SAYS[1:])
     assert client.final() == SAYS
     assert len({*client.seen}) == len(client.seen)  # no event twice
+
+
+async def test_langgraphs_client_reconnects_by_itself(server: ServerProcess) -> None:
+    async with get_client(url=server.url, api_key=None) as client:
+        stream = client.runs.stream(
+            str(uuid4()),
+            "ponder",
+            input=HI,
+            stream_mode=["messages-tuple", "values"],
+            if_not_exists="create",
+        )
+        held: list[tuple[int, Any]] = []
+        count, final = 0, {}
+        async for part in stream:
+            count += 1
+            if count == 15:
+                server.child.kill()
+                server.start()
+            if part.event == "metadata":
+                first = part.data.get("replaces_from", 10**9)
+                held = [one for one in held if one[0] < first]
+            elif part.event == "messages":
+                held.append((int(part.id or ""), part.data[0]["content"]))
+            elif part.event == "values":
+                final = part.data
+        assert "".join(text for _, text in held) == "".join(SAYS[1:])
+        assert [one["content"] for one in final["messages"]] == SAYS
+
+
+def test_frames_of_a_thread_go_on_with_the_same_numbers(server: ServerProcess) -> None:
+    thread, since = str(uuid4()), 0
+    frames: list[dict[str, Any]] = []
+
+    def read(count: int) -> None:
+        nonlocal since
+        path, channels = f"/threads/{thread}/stream/events", ["messages", "lifecycle", "values"]
+        body = {"since": since, "channels": channels}
+        with server.http() as http, http.stream("POST", path, json=body) as reply:
+            for line in reply.iter_lines():
+                if line.startswith("data: "):
+                    frames.append(json.loads(line[6:]))
+                    since = frames[-1]["seq"]
+                    count -= 1
+                    if not count or frames[-1]["params"]["data"].get("event") == "completed":
+                        return
+
+    command = {"id": 1, "method": "run.start", "params": {"assistant_id": "ponder", "input": HI}}
+    with server.http() as http:
+        http.post(f"/threads/{thread}/commands", json=command).raise_for_status()
+    for step in (10, 45, 60):
+        read(step)
+        server.child.kill()
+        server.start()
+    read(10_000)
+    numbers = [one["seq"] for one in frames]
+    assert numbers == sorted({*numbers})
+    messages: dict[str, str] = {}
+    for one in frames:
+        data = one["params"]["data"]
+        if data.get("event") == "content-block-delta":
+            id = data["message_id"]
+            messages[id] = messages.get(id, "") + data["delta"]["text"]
+        elif data.get("event") == "error":
+            del messages[data["message_id"]]
+    assert list(messages.values()) == SAYS[1:]
+
+
+def test_a_server_that_is_asked_to_stop_cuts_its_streams_and_stops(server: ServerProcess) -> None:
+    client = V1(server, "messages-tuple")
+    with server.http() as http, client.opened(http) as reply:
+        lines = reply.iter_lines()
+        next(lines)
+        began = time.monotonic()
+        server.child.send(signal.SIGTERM)
+        with pytest.raises(httpx.RemoteProtocolError):
+            list(lines)
+    server.child.wait()
+    assert time.monotonic() - began < 10

@@ -32,8 +32,8 @@ from perdure.operations import claims
 from perdure.operations.claims import LeaseTimes
 from perdure.operations.runs import RunRow
 from perdure.types import State
-from tests.execution.test_takeover import Place, is_state, until_recovered
-from tests.execution.test_takeover import place as place
+from tests.contract.test_takeover import Place, is_state, until_recovered
+from tests.contract.test_takeover import place as place
 from tests.support.agents import Log, chain, driving, gate, reaches
 from tests.support.fork_server import Child, ForkServer
 from tests.support.polling import auntil, until

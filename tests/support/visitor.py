@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from fastapi.routing import APIRoute
 
 import perdure
-from perdure.operations.server_secret import server_secret
-from perdure.server.ui.signing import Signer
 from tests.support.http import client_of
+
+if TYPE_CHECKING:
+    from perdure.server.ui.signing import Signer
 
 
 class Visitor:
@@ -70,6 +71,9 @@ async def account(rt: perdure.Runtime, *scopes: str, name: str = "ana", **option
 
 
 async def signer_of(rt: perdure.Runtime) -> Signer:
+    from perdure.operations.server_secret import server_secret
+    from perdure.server.ui.signing import Signer
+
     return Signer(await rt.journal.arun(server_secret(rt.engine.serializer)))
 
 

@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from perdure.saver import Saver
 
 
-def points() -> list[str]:
+def points(*, writes_only: bool = False) -> list[str]:
     """List all points at which `crash_at` can kill a process.
 
     These are `<statement>.before` and `<statement>.after` for each statement of the journal, and
     `commit.before` and `commit.after`.
+
+    Args:
+        writes_only: Leave out the statements that only read.
     """
-    names = [*templates(), "commit"]
+    texts = templates()
+    kept = [name for name in texts if not (writes_only and texts[name].startswith("SELECT"))]
+    names = [*kept, "commit"]
     return [f"{name}.{side}" for name in names for side in ("before", "after")]
 
 
