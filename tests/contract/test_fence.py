@@ -59,13 +59,15 @@ def chain(*nodes: Any) -> StateGraph[Any, Any, Any, Any]:
     return graph
 
 
-def steal(rt: TemporaryRuntime, thread: str, *, away: timedelta = timedelta(days=1)) -> None:
+def steal(
+    url: str, rt: TemporaryRuntime, thread: str, *, away: timedelta = timedelta(days=1)
+) -> None:
     """Another worker takes what is driven on a thread, in one statement, and keeps it so long."""
     now = rt.clock.now()
     until = now + round(away.total_seconds() * 1000)
     # As a claim does it, at a time when our lease is over.
     sql = "UPDATE perdure_runs SET token = token + 1, worker = ?, due_at = ? WHERE thread_id = ?"
-    execute(rt.url, f"{sql} AND state = 'running'", "elsewhere:1:thief", until, thread)
+    execute(url, f"{sql} AND state = 'running'", "elsewhere:1:thief", until, thread)
 
 
 @pytest.fixture
@@ -83,7 +85,7 @@ async def test_a_write_with_an_old_token_is_refused_in_each_durability_mode(
     left: list[Any] = []
 
     def work(state: Mine) -> Mine:
-        steal(rt, "t")
+        steal(url, rt, "t")
         left.append(rows_of(url, "t"))
         return {"log": ["too late"]}
 
@@ -159,12 +161,14 @@ def rt_is(rt: perdure.Runtime, run_id: str, state: State) -> Callable[[], Awaita
 Node = Callable[[Mine], Any]
 
 
-async def test_a_wait_that_is_asked_with_an_old_token_is_not_stored(rt: TemporaryRuntime) -> None:
+async def test_a_wait_that_is_asked_with_an_old_token_is_not_stored(
+    url: str, rt: TemporaryRuntime
+) -> None:
     thefts = [1]
 
     def work(state: Mine) -> Mine:
         if thefts and thefts.pop():
-            steal(rt, "t", away=timedelta(0))
+            steal(url, rt, "t", away=timedelta(0))
         return {"log": [perdure.ask("may I?")]}
 
     rt.register(chain(work), name="g")
@@ -186,7 +190,7 @@ async def test_recorded_reads_of_a_fenced_driver_are_not_kept(
     def work(state: Mine) -> Mine:
         first = not seen
         if first:
-            steal(rt, "t", away=timedelta(0))
+            steal(url, rt, "t", away=timedelta(0))
         seen.append(perdure.uuid())
         if first:
             rt.journal.flush()
@@ -203,12 +207,12 @@ async def test_recorded_reads_of_a_fenced_driver_are_not_kept(
 
 @pytest.mark.parametrize("where", ["function", "coroutine", "subgraph"])
 async def test_an_agent_cannot_catch_that_its_lease_is_lost_by_mistake(
-    rt: TemporaryRuntime, where: str
+    url: str, rt: TemporaryRuntime, where: str
 ) -> None:
     swallowed: list[str] = []
 
     def careless(state: Mine) -> Mine:
-        steal(rt, "t")
+        steal(url, rt, "t")
         for _ in range(2):
             try:
                 perdure.now()
@@ -289,7 +293,7 @@ async def test_a_bound_graph_that_lost_its_lease_says_so_and_writes_nothing(
     left: list[Any] = []
 
     def work(state: Mine) -> Mine:
-        steal(rt, "t")
+        steal(url, rt, "t")
         left.append(rows_of(url, "t"))
         return {"log": ["too late"]}
 

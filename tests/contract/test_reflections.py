@@ -12,6 +12,7 @@ import pytest
 from langgraph.config import get_store
 from langgraph.store.base import BaseStore
 
+import perdure
 from perdure.errors import ReflectionFailed
 from perdure.langmem import Pending, Reflection, ReflectionExecutor
 from perdure.testing import Clock, TemporaryRuntime
@@ -19,6 +20,7 @@ from perdure.types import Retry, State
 from tests.support.agents import NOON
 from tests.support.memory import manager, remembered, talk, who
 from tests.support.polling import until
+from tests.support.raw import execute
 from tests.support.reflections import (
     ONCE,
     SOON,
@@ -39,27 +41,41 @@ def test_it_is_on_disk_when_submit_returns(url: str, store: BaseStore) -> None:
             assert (made.id, "pending") in runs_on_disk(url)
 
 
+BROKEN = {
+    "sqlite": [
+        """CREATE TRIGGER broken BEFORE INSERT ON store
+        BEGIN SELECT RAISE(ABORT, 'no memories today'); END"""
+    ],
+    "postgresql": [
+        """CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql
+        AS 'BEGIN RAISE EXCEPTION ''no memories today''; END'""",
+        "CREATE TRIGGER broken BEFORE INSERT ON store FOR EACH ROW EXECUTE FUNCTION broken()",
+    ],
+}
+MENDED = {
+    "sqlite": ["DROP TRIGGER broken"],
+    "postgresql": ["DROP TRIGGER broken ON store", "DROP FUNCTION broken"],
+}
+
+
 @pytest.mark.slow
 def test_memories_in_the_journals_database_are_committed_with_the_outcome(
-    url: str, store: BaseStore, monkeypatch: pytest.MonkeyPatch
+    url: str, store: BaseStore
 ) -> None:
-    """The second statement of the transaction raises: of the first one nothing is left, and the
-    effect is not recorded as done."""
-    from perdure.langmem import store_commit
-
-    real, broken = (
-        store_commit.put_statements,
-        [("INSERT INTO there_is_no_such_table VALUES (1)", ())],
-    )
-    monkeypatch.setattr(store_commit, "put_statements", lambda *args: real(*args) + broken)
+    """The statement of the memory raises: the effect is not recorded as done either."""
+    kind = url.partition(":")[0]
+    for sql in BROKEN[kind]:
+        execute(url, sql)
     with ReflectionExecutor(manager(), store=store, journal=url, retry=ONCE) as executor:
         made = executor.submit(talk("fact-tea"), who("ann", "t"))
         assert isinstance(made.exception(SOON), ReflectionFailed)
         assert remembered(store, "ann") == []
-        [record] = executor._runtime.blocking.effects(made.id)
+        with perdure.Client(url) as client:
+            [record] = client.blocking.effects(made.id)
         assert record.name == "memories"
         assert record.state != "done"
-        monkeypatch.undo()
+        for sql in MENDED[kind]:
+            execute(url, sql)
         executor.retry(made.id)
         until(lambda: not executor.pending())
         assert remembered(store, "ann") == ["fact-tea"]

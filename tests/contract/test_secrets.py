@@ -158,7 +158,7 @@ async def test_secrets_are_in_no_row_and_come_from_the_present_call(url: str, sy
         [effect] = await rt.effects(run.id)
         assert effect.arguments == {"to": "ana"}
         assert len(await settled(rt, run)) == 3
-        rt.journal.flush()
+        rt.saver.flush()
         stored = raw(url)
         assert b"ana" in stored
         assert SECRET.encode() not in stored

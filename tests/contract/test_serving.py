@@ -30,7 +30,7 @@ from tests.support.wire_agents import wire_server
 from tests.support.xss import PAYLOADS
 
 READS = (
-    "search", "count", "versions", "history", "stream/events", "store/namespaces", "commands",
+    "search", "count", "versions", "history", "stream/events", "store/namespaces", "commands", "state/checkpoint",
 )  # fmt: skip
 """How the paths end that only read, although they are posted to."""
 BODIES: dict[str, Any] = {
@@ -81,13 +81,15 @@ async def test_every_endpoint_that_is_not_public_requires_a_scope(sqlite_url: st
 async def test_a_caller_on_another_machine_needs_a_token(sqlite_url: str, address: str) -> None:
     async with opened(sqlite_url) as rt:
         async with client_of(rt.asgi(worker=False), address=address) as http:
-            answer = await http.get("/info")
+            answer = await http.get("/perdure/runs")
             assert answer.status_code == 401
             assert "perdure tokens create" in answer.json()["detail"]
             assert answer.headers["WWW-Authenticate"] == "Bearer"
         token = create_token(sqlite_url, "ada", "read")
         async with client_of(rt.asgi(worker=False), address=address) as http:
-            assert (await http.get("/info", headers={"x-api-key": token})).status_code == 200
+            assert (
+                await http.get("/perdure/runs", headers={"x-api-key": token})
+            ).status_code == 200
 
 
 NEW: Any = {"if_not_exists": "create"}

@@ -6,9 +6,12 @@ import asyncio
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import perdure
+from perdure import d1, testing
 from perdure.testing import Clock
 from perdure.testing.postgres import Server
 from perdure.types import State
@@ -105,3 +108,32 @@ async def test_an_answer_is_handed_over_again_after_a_worker_was_killed_with_it(
     assert sum(map(bool, recovered)) > len(POINTS) / 2
     for url, _ in databases:
         postgres_server.drop(url)
+
+
+async def test_a_look_does_not_depend_on_how_many_runs_sleep(d1_url: str) -> None:
+    """Counted in rows that D1 reads, which is what it charges for."""
+
+    def nap(state: Any) -> Any:
+        perdure.sleep(30 * DAY)
+        return {}
+
+    async def look() -> int:
+        before = d1.TOTAL.rows_read
+        await rt.tick()
+        return d1.TOTAL.rows_read - before
+
+    async with testing.runtime(d1_url) as rt:
+        rt.register(side_by_side(nap), name="nap")
+        await rt.start("nap", {"log": []}, thread_id="asleep")
+        await rt.tick()
+        await look()
+        few = await look()
+        columns = [name for _, name, *_ in execute(d1_url, "PRAGMA table_info(perdure_runs)")]
+        copied = ", ".join("id || i" if name == "id" else name for name in columns)
+        copied = copied.replace("thread_id", "thread_id || i").replace("due_at", "due_at + i")
+        execute(
+            d1_url,
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 2000) "
+            f"INSERT INTO perdure_runs SELECT {copied} FROM n, perdure_runs",
+        )
+        assert await look() <= few + 2

@@ -77,6 +77,15 @@ async def signer_of(rt: perdure.Runtime) -> Signer:
     return Signer(await rt.journal.arun(server_secret(rt.engine.serializer)))
 
 
+async def form_token(rt: perdure.Runtime, visitor: Visitor, name: str) -> str:
+    """The token of the forms of a visitor with a token of this name, also if no page shows one."""
+    from perdure.server.ui.page_route import browser_cookie
+
+    await visitor.get()
+    signer = await signer_of(rt)
+    return signer.form_token(visitor.http.cookies[browser_cookie(signer)], name)
+
+
 def pages_of(rt: perdure.Runtime) -> list[APIRoute]:
     routes = rt.router(ui=True, worker=False).routes
     return [one for one in routes if isinstance(one, APIRoute) and one.path.startswith("/ui")]

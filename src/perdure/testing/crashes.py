@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 def points(*, writes_only: bool = False) -> list[str]:
     """List all points at which `crash_at` can kill a process.
 
-    These are `<statement>.before` and `<statement>.after` for each statement of the journal, and
-    `commit.before` and `commit.after`.
+    These are `<statement>.before` and `<statement>.after` for each statement of the journal,
+    `migrate.before` and `migrate.after` for each statement of a migration, and `commit.before` and
+    `commit.after`.
 
     Args:
         writes_only: Leave out the statements that only read.
     """
     texts = templates()
     kept = [name for name in texts if not (writes_only and texts[name].startswith("SELECT"))]
-    names = [*kept, "commit"]
+    names = [*kept, "migrate", "commit"]
     return [f"{name}.{side}" for name in names for side in ("before", "after")]
 
 
