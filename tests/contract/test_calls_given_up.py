@@ -22,10 +22,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 import perdure
-import perdure.journal.postgres  # now, so that no child has to import it
 from perdure import AlreadyAnswered, ThreadBusy
-from perdure.journal import failpoints
-from perdure.testing import runtime
+from perdure.testing import runtime, watch_points
 from perdure.types import EventKind, State
 from tests.support.agent_server import refused, served
 from tests.support.bound import Gate, Log, T, asking, says, sequence
@@ -68,7 +66,7 @@ def call(order: dict[str, Any], tell: Tell) -> None:
             tell("point", point)
 
     def echoes(state: Log) -> Log:
-        failpoints.hook = None
+        watch_points(None)
         tell("begun")
         return echo(state)
 
@@ -88,7 +86,7 @@ def call(order: dict[str, Any], tell: Tell) -> None:
         graph = rt.register(sequence(echo=echoes), name="agent")
         rt.setup()
         if order.get("counts", True):
-            failpoints.hook = hook
+            watch_points(hook)
         given: Any = {"log": ["given up"]}
         on: RunnableConfig = {"configurable": {"thread_id": order.get("thread", "t")}}
         on["metadata"] = {"call": "given up"}

@@ -11,12 +11,19 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
 import pytest
 import typer
 
-from perdure.cli import app, main
+[_INSTALLED] = entry_points(group="console_scripts", name="perdure")
+
+
+def main(arguments: list[str]) -> int:
+    """The installed command `perdure`, in this process."""
+    code: int = _INSTALLED.load()(arguments)
+    return code
 
 
 class Told(NamedTuple):
@@ -51,6 +58,8 @@ Command = Callable[..., Told]
 
 def every_command() -> dict[str, Any]:
     """Every command by its name; those of a group as `d1 init`."""
+    from perdure.cli import app
+
     found: dict[str, Any] = {}
     for name, one in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
         group = getattr(one, "commands", None)
