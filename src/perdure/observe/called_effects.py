@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from perdure.observe.observed import Observed
+from perdure.observe.observers import Observed
 from perdure.observe.trace_exporter import RunSpans
 from perdure.operations import effects
 from perdure.types import EffectRecord

@@ -25,7 +25,7 @@ from perdure.observe.called_effects import called_effects
 from perdure.observe.langsmith_ids import feedback_id, segment_place
 from perdure.observe.langsmith_runs import About, scored_place, to_run
 from perdure.observe.langsmith_sender import Attempts, Sender
-from perdure.observe.observed import Observed
+from perdure.observe.observers import Observed
 from perdure.observe.trace_exporter import RunSpans, TraceSink
 from perdure.observe.trace_fold import Span
 from perdure.operations import runs, scores

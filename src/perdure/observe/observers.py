@@ -4,18 +4,45 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from perdure.errors import BadArgument
-from perdure.journal import Journal, connect_later
-from perdure.observe.observed import Observed
+from perdure.journal import Journal, Plan, connect_later
+from perdure.journal.clock import Clock
 from perdure.operations.event_observer import observe
+from perdure.serde.serializer import Serializer
+from perdure.service.failures import Failures
 from perdure.types import Observer
 
-T = TypeVar("T")
-
 log = logging.getLogger("perdure")
+
+
+class Observed(Protocol):
+    """The engine of a runtime or client: `service.local_engine`."""
+
+    serializer: Serializer
+
+    failures: Failures
+
+    @property
+    def journal(self) -> Journal:
+        """The journal. Its first use opens it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the journal has been opened."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the journal, which it opens."""
+
+    @property
+    def sinks(self) -> list[str]:
+        """The names of the sinks that this process has. A sink adds its own."""
+
+    def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
+        """The state of a thread at a checkpoint."""
 
 
 class Observers:
@@ -27,6 +54,7 @@ class Observers:
     nudge()               is called when a worker begins here, and when a segment it drove has ended
     on_lag(seconds)       is called four times a second, with how late the event loop of a worker is
     around(drive)         gives the context manager in which a worker drives a segment
+    scrape()              gives the body of `GET /metrics`
     close()               is called before the journal is closed
     reopen()              is called after that, before the journal is opened again
     """
@@ -74,9 +102,10 @@ class Observers:
                 journal.measure(one.on_commit)
         return observe(journal, told)
 
-    def find(self, kind: type[T]) -> T | None:
-        """The observer of a kind, if there is one."""
-        return next((one for one in self._all if isinstance(one, kind)), None)
+    @property
+    def metrics(self) -> Any:
+        """The observer with metrics to scrape, if there is one."""
+        return next((one for one in self._all if hasattr(one, "scrape")), None)
 
     def nudge(self) -> None:
         """A worker has begun, or a segment has ended here."""
@@ -139,3 +168,12 @@ def _listed(given: Any) -> Iterable[Any]:
 
 def _is_observer(value: Any) -> bool:
     return hasattr(value, "on_event") or hasattr(value, "attach")
+
+
+def check_is_new(observer: object, attached: object) -> None:
+    """Raise if an observer observes a runtime or client already, perhaps one that was closed."""
+    if attached is not None:
+        raise BadArgument(
+            f"This {type(observer).__name__} observes another runtime or client already: make one "
+            "for each."
+        )

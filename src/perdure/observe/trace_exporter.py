@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 
 from perdure.errors import Closed, Unavailable, WriteLost
 from perdure.journal import Op
-from perdure.observe.observed import Observed, check_is_new
+from perdure.observe.observers import Observed, check_is_new
 from perdure.observe.trace_fold import ScoredSpans, Span, TraceFold, is_about_a_part
 from perdure.operations import events as event_ops
 from perdure.operations import traces
