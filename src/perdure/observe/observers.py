@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from perdure.errors import BadArgument
-from perdure.journal import Journal, Plan, connect_later
+from perdure.journal import Journal, connect_later
 from perdure.journal.clock import Clock
 from perdure.operations.event_observer import observe
 from perdure.serde.serializer import Serializer
@@ -40,9 +40,6 @@ class Observed(Protocol):
     @property
     def sinks(self) -> list[str]:
         """The names of the sinks that this process has. A sink adds its own."""
-
-    def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
-        """The state of a thread at a checkpoint."""
 
 
 class Observers:

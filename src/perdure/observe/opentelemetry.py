@@ -25,11 +25,8 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 
-from perdure.observe.called_effects import called_effects
-from perdure.observe.caller import parse
-from perdure.observe.current_span import SAMPLED, CurrentSpan, context_of
-from perdure.observe.model_calls import ModelCalls
-from perdure.observe.span_ids import RUN
+from perdure.observe.live_spans import SAMPLED, CurrentSpan, ModelCalls, context_of
+from perdure.observe.span_ids import RUN, parse_traceparent
 from perdure.observe.trace_exporter import RunSpans, TraceSink
 from perdure.observe.trace_fold import Span
 from perdure.types import EffectRecord, EffectState
@@ -125,7 +122,7 @@ class OpenTelemetry(TraceSink):
     def give(self, runs: Sequence[RunSpans]) -> bool:
         with self._lock:
             live, self._live = self._live, []
-        called = called_effects(self._engine, runs) if self._content else {}
+        called = self.called_effects(runs) if self._content else {}
         made = [self._readable(run, span, called) for run in runs for span in run.spans]
         if not made and not live:
             return True
@@ -170,7 +167,7 @@ def _callers(run: RunSpans) -> Iterator[Link]:
     """Links to what started a run: its parent run, and the span of the caller."""
     if run.fold.parent is not None:
         yield Link(context_of(run.fold.parent, RUN), {"perdure.parent": run.fold.parent})
-    if run.fold.caller is not None and (ids := parse(run.fold.caller)) is not None:
+    if run.fold.caller is not None and (ids := parse_traceparent(run.fold.caller)) is not None:
         yield Link(SpanContext(*ids, is_remote=True, trace_flags=SAMPLED))
 
 

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
@@ -17,10 +17,10 @@ from perdure.errors import Closed, Unavailable, WriteLost
 from perdure.journal import Op
 from perdure.observe.observers import Observed, check_is_new
 from perdure.observe.trace_fold import ScoredSpans, Span, TraceFold, is_about_a_part
+from perdure.operations import effects, traces
 from perdure.operations import events as event_ops
-from perdure.operations import traces
 from perdure.operations.traces import Trace, Unexported
-from perdure.types import Event
+from perdure.types import EffectRecord, Event
 
 log = logging.getLogger("perdure")
 
@@ -70,6 +70,17 @@ class TraceSink:
     def give(self, runs: Sequence[RunSpans]) -> bool:
         """Export spans, and what the sink has besides. False: they have to be given again."""
         raise NotImplementedError
+
+    def called_effects(self, runs: Sequence[RunSpans]) -> Mapping[str, EffectRecord]:
+        """The effects that were called, by key, with their content. Replayed ones were not."""
+        keys = {
+            str(span.attributes["perdure.effect.key"])
+            for run in runs
+            for span in run.spans
+            if span.what == "effect" and not span.attributes.get("perdure.replayed")
+        }
+        rows = self._engine.journal.do(effects.find_all(keys)) if keys else []
+        return {row.key: effects.to_record(self._engine.serializer, row) for row in rows}
 
     def attach(self, engine: Observed) -> None:
         check_is_new(self, self._exporter)
