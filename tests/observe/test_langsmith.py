@@ -70,9 +70,9 @@ async def test_each_segment_is_a_trace_of_its_thread_with_steps_effects_and_wait
         metadata = one["extra"]["metadata"]
         assert metadata["perdure_run_id"] == run.id
         assert (metadata["perdure_graph"], metadata["perdure_version"]) == ("g", "2")
-        assert metadata["perdure_driven"] == "cron"
         assert one["session_name"] == "agents"
     assert (first["name"], first["run_type"]) == ("g", "chain")
+    assert first["extra"]["metadata"]["perdure_driven"] == "cron"
     below = named(store, perdure_span="effect") | named(store, perdure_span="wait")
     mail, question = below["send_mail"], below["wait human"]
     assert (mail["run_type"], mail["outputs"]) == ("tool", {"output": "sent to ada@example.com"})
@@ -266,7 +266,6 @@ async def test_tokens_of_a_recorded_model_call_count_once(
         assert observer.give([RunSpans("r", "t", fold, spans)])
     [made] = store.runs.values()
     assert made["name"] == "chat m-1"
-    assert made["extra"]["metadata"]["perdure_driven"] == "worker"
     if live:  # LangChain reports the call, with its usage
         assert (made["run_type"], made["usage"]) == ("tool", {})
     else:

@@ -78,16 +78,15 @@ class LangSmith(TraceSink):
     """
 
     name = "langsmith"
-    paths = True
     spans = 100
 
     def __init__(self, client: Client | None = None, *, project: str | None = None) -> None:
         super().__init__()
         self._given = client
         self._live_client = client if client and langsmith_client.can_queue(client) else None
-        self._project = project or get_tracer_project() or "default"
         self._arrived: dict[Any, None] = {}
         self._connect()
+        self._project = project or get_tracer_project() or "default"
 
     def _connect(self) -> None:
         try:
@@ -184,7 +183,7 @@ class LangSmith(TraceSink):
             "langsmith.span.parent_id": str(where.parent_id or ""),
             "langsmith.span.dotted_order": where.dotted_order,
             "langsmith.trace.session_name": self._project,
-            "langsmith.trace.name": run.fold.graph if span.what == "segment" else _name(span),
+            "langsmith.trace.name": run.fold.open.graph if span.what == "segment" else _name(span),
             "langsmith.span.kind": "llm" if is_llm else "tool" if is_effect else "chain",
             "gen_ai.prompt": json_text(inputs) if inputs else "",
             "gen_ai.completion": json_text(outputs) if outputs else "",
@@ -300,11 +299,10 @@ def _metadata(run: RunSpans, span: Span) -> dict[str, Any]:
         **{name.replace(".", "_"): value for name, value in span.attributes.items()},
         "thread_id": run.thread_id,  # LangSmith groups traces by it
         "perdure_run_id": run.run_id,
-        "perdure_graph": run.fold.graph,
-        "perdure_version": run.fold.version,
+        "perdure_graph": run.fold.open.graph,
+        "perdure_version": run.fold.open.version,
         "perdure_span": span.what,
-        "perdure_parent": run.fold.parent,
-        "perdure_driven": span.driven,
+        "perdure_parent": run.fold.open.parent,
     }
     return {name: value for name, value in found.items() if value not in (None, "", [])}
 

@@ -57,6 +57,8 @@ UNKNOWN_GRAPH = "unknown"
 """The label of a run that another process started, and that was not driven here."""
 OUTCOMES = frozenset({EffectState.DONE, EffectState.FAILED, EffectState.UNKNOWN})
 
+CLAIMS = ("claim", "claim_run")
+"""Operations that claim runs."""
 SAVED = ("effects", "model_calls", "tokens")
 
 
@@ -100,7 +102,6 @@ class Metrics:
         self.port: int | None = None
         """The port at which it listens, if it does."""
         self._runs: dict[str, _Driven] = {}
-        self._gauges: JournalGauges | None = None
         self._counts: dict[str, Series] = {one.name: {} for one in COUNTERS}
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -110,20 +111,6 @@ class Metrics:
         }
         self._recorders: list[Callable[..., None]] = []
         """What else histograms record to."""
-        self._by_operation: dict[str, Callable[[QueuedOperation[Any]], None]] = {
-            "claim": self._claimed,
-            "claim_run": self._claimed,
-        }
-        self._by_kind: dict[str, Callable[[str, Mapping[str, Any], datetime], None]] = {
-            EventKind.STARTED: self._on_started,
-            EventKind.CLAIMED: self._on_claimed,
-            EventKind.RECOVERED: self._on_recovered,
-            EventKind.STEP: self._on_step,
-            EventKind.EFFECT: self._on_effect,
-            EventKind.FAILED: self._on_failed,
-            EventKind.DONE: partial(self._on_end, State.DONE),
-            EventKind.CANCELLED: partial(self._on_end, State.CANCELLED),
-        }
 
     # -- as an observer
 
@@ -150,12 +137,11 @@ class Metrics:
     def read(self) -> Readings:
         """Every gauge and counter as it is now. Reads the journal, unless it was counted just
         now."""
-        gauges: dict[str, Series] = {}
-        if self._gauges is not None and self._engine is not None:
-            gauges = self._gauges.read()
-            totals = self._engine.failures.totals.copy()
-            self._counts["perdure_worker_failures_total"] = by_name(totals)
-        return gauges, self._counts
+        if self._engine is None:
+            return {}, self._counts
+        totals = self._engine.failures.totals.copy()
+        self._counts["perdure_worker_failures_total"] = by_name(totals)
+        return self._gauges.read(), self._counts
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, for Prometheus's registry."""
@@ -234,10 +220,9 @@ class Metrics:
         self._record("perdure_journal_commit_seconds", seconds)
         self._record("perdure_journal_batch_operations", len(batch))
         for queued in batch:
-            measure = self._by_operation.get(queued.op.name)
-            if measure is not None and queued.error is None:
+            if queued.op.name in CLAIMS and queued.error is None:
                 try:
-                    measure(queued)
+                    self._claimed(queued)
                 except Exception:
                     log.exception("Measuring %r failed.", queued.op.name)
 
@@ -263,66 +248,63 @@ class Metrics:
     ) -> None:
         """Count one event. The parameters are those of `Observer.on_event`."""
         self._add("perdure_events_total", kind)
+        run = self._runs.get(run_id)
+        graph = UNKNOWN_GRAPH if run is None else run.graph
         if saved := data.get("saved"):
             for what in SAVED:
                 if saved.get(what):
-                    self._add(f"perdure_saved_{what}_total", self._graph(run_id), by=saved[what])
-        count_kind = self._by_kind.get(kind)
-        if count_kind is not None:
-            count_kind(run_id, data, at)
+                    self._add(f"perdure_saved_{what}_total", graph, by=saved[what])
+        match kind:
+            case EventKind.STEP if run is not None:
+                self._step(run_id, run, data, at)
+            case EventKind.EFFECT:
+                self._effect(data)
+            case EventKind.STARTED:
+                self._add("perdure_runs_started_total", data["graph"])
+                if run is None:
+                    self._remember(run_id, _Driven(data["graph"]))
+            case EventKind.CLAIMED if run is not None:
+                run.moved_at = at
+            case EventKind.RECOVERED:
+                self._add("perdure_takeovers_total", graph)
+                if run is not None:
+                    self._recovered(run_id, run, at)
+            case EventKind.FAILED if "retry_at" in data:
+                self._add("perdure_run_retries_total", graph)
+            case EventKind.DONE | EventKind.FAILED | EventKind.CANCELLED:
+                self._add("perdure_runs_ended_total", graph, str(kind))
+                self._runs.pop(run_id, None)
 
-    def _on_started(self, run_id: str, data: Mapping[str, Any], at: datetime) -> None:
-        self._add("perdure_runs_started_total", data["graph"])
-        if run_id not in self._runs:
-            self._remember(run_id, _Driven(data["graph"]))
-
-    def _on_claimed(self, run_id: str, data: Mapping[str, Any], at: datetime) -> None:
-        if (driven := self._runs.get(run_id)) is not None:
-            driven.moved_at = at
-
-    def _on_recovered(self, run_id: str, data: Mapping[str, Any], at: datetime) -> None:
-        self._on_claimed(run_id, data, at)
-        driven = self._runs.get(run_id)
-        self._add("perdure_takeovers_total", self._graph(run_id))
-        if driven is not None and driven.claim is not None and self._engine is not None:
-            (thread_id, n), driven.claim = driven.claim, None
-            params = {"thread_id": thread_id, "id": run_id, "after": n - 2, "count": 1}
-            before = self._engine.journal.read_committed(
-                read_op("events_after", params, lambda rows: rows[0])
-            )
-            if before:
-                lost = at.timestamp() - before[0][3] / 1000
-                self._record("perdure_recovery_seconds", max(0.0, lost), driven.graph)
-
-    def _on_step(self, run_id: str, data: Mapping[str, Any], at: datetime) -> None:
-        driven = self._runs.get(run_id)
-        if driven is None or "ns" in data:  # the step of a subgraph is part of another
+    def _step(self, run_id: str, run: _Driven, data: Mapping[str, Any], at: datetime) -> None:
+        if "ns" in data:  # the step of a subgraph is part of another
             return
-        if driven.moved_at is not None and "nodes" in data:  # not the one that stores the input
-            took = (at - driven.moved_at).total_seconds()
-            self._record("perdure_step_seconds", took, driven.graph)
-        driven.moved_at = at
-        self._remember(run_id, driven)  # as the last that moved
+        if run.moved_at is not None and "nodes" in data:  # not the one that stores the input
+            took = (at - run.moved_at).total_seconds()
+            self._record("perdure_step_seconds", took, run.graph)
+        run.moved_at = at
+        self._remember(run_id, run)  # as the last that moved
 
-    def _on_effect(self, run_id: str, data: Mapping[str, Any], at: datetime) -> None:
+    def _effect(self, data: Mapping[str, Any]) -> None:
         state = data["state"]
-        if state in OUTCOMES:
-            if not str(data.get("how", "")).startswith("in run"):  # it is that run's outcome
-                self._add("perdure_effects_total", data["name"], state)
-        else:
+        if state not in OUTCOMES:
             self._add("perdure_effect_retries_total", data["name"])
+        elif not str(data.get("how", "")).startswith("in run"):  # else it is that run's outcome
+            self._add("perdure_effects_total", data["name"], state)
 
-    def _on_failed(self, run_id: str, data: Mapping[str, Any], at: datetime) -> None:
-        if "retry_at" in data:
-            self._add("perdure_run_retries_total", self._graph(run_id))
-        else:
-            self._add("perdure_runs_ended_total", self._graph(run_id), State.FAILED.value)
+    def _recovered(self, run_id: str, run: _Driven, at: datetime) -> None:
+        run.moved_at = at
+        if run.claim is None or self._engine is None:
+            return
+        (thread_id, n), run.claim = run.claim, None
+        params = {"thread_id": thread_id, "id": run_id, "after": n - 2, "count": 1}
+        before = self._engine.journal.read_committed(
+            read_op("events_after", params, lambda rows: rows[0])
+        )
+        if before:
+            lost = at.timestamp() - before[0][3] / 1000
+            self._record("perdure_recovery_seconds", max(0.0, lost), run.graph)
 
-    def _on_end(self, state: State, run_id: str, data: Mapping[str, Any], at: datetime) -> None:
-        self._add("perdure_runs_ended_total", self._graph(run_id), state.value)
-        self._runs.pop(run_id, None)
-
-    # -- the numbers, and the graph of a run
+    # -- the numbers, and the runs
 
     def _add(self, counter: str, *labels: str, by: float = 1) -> None:
         series = self._counts[counter]
@@ -335,10 +317,6 @@ class Metrics:
         (histogram.labels(*labels) if labels else histogram).observe(value)
         for record in self._recorders:
             record(name, value, *labels)
-
-    def _graph(self, run_id: str) -> str:
-        driven = self._runs.get(run_id)
-        return UNKNOWN_GRAPH if driven is None else driven.graph
 
     def _remember(self, run_id: str, driven: _Driven) -> None:
         self._runs.pop(run_id, None)

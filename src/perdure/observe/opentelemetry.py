@@ -165,9 +165,12 @@ class OpenTelemetry(TraceSink):
 
 def _callers(run: RunSpans) -> Iterator[Link]:
     """Links to what started a run: its parent run, and the span of the caller."""
-    if run.fold.parent is not None:
-        yield Link(context_of(run.fold.parent, RUN), {"perdure.parent": run.fold.parent})
-    if run.fold.caller is not None and (ids := parse_traceparent(run.fold.caller)) is not None:
+    if run.fold.open.parent is not None:
+        yield Link(context_of(run.fold.open.parent, RUN), {"perdure.parent": run.fold.open.parent})
+    if (
+        run.fold.open.caller is not None
+        and (ids := parse_traceparent(run.fold.open.caller)) is not None
+    ):
         yield Link(SpanContext(*ids, is_remote=True, trace_flags=SAMPLED))
 
 
@@ -185,7 +188,10 @@ def _attributes(run: RunSpans, span: Span, called: Mapping[str, EffectRecord]) -
             "perdure.span": span.what,
         }
     if span.what in ("run", "segment"):
-        common |= {"gen_ai.agent.name": run.fold.graph, "gen_ai.agent.version": run.fold.version}
+        common |= {
+            "gen_ai.agent.name": run.fold.open.graph,
+            "gen_ai.agent.version": run.fold.open.version,
+        }
     if span.what in _OPERATIONS:
         common["gen_ai.operation.name"] = span.name.partition(" ")[0]
     if span.what == "effect" and span.name.startswith("execute_tool "):

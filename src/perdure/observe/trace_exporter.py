@@ -60,8 +60,6 @@ class TraceSink:
     name: ClassVar[str]
     spans: ClassVar[int]
     """Approximate number of spans in a request. A run is not split; what was taken is noted."""
-    paths: ClassVar[bool] = False
-    """Whether it needs to know what a span is in."""
 
     def __init__(self) -> None:
         self._engine: Observed
@@ -215,7 +213,7 @@ class TraceExporter:
         back."""
         trace, events = found
         try:
-            fold = TraceFold(trace.open, paths=self._sink.paths)
+            fold = TraceFold(trace.open)
             spans = self._spans(trace, fold, events)
         except (Unavailable, Closed, WriteLost):
             raise
