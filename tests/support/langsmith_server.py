@@ -9,6 +9,7 @@ write ends badly: it says 503, closes the connection, or takes the request and l
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import random
 import threading
@@ -121,6 +122,8 @@ def _at(text: str) -> datetime:
 
 
 def _parse(path: str, headers: dict[str, str], body: bytes) -> Any:
+    if headers.get("content-encoding") == "gzip":
+        body = gzip.decompress(body)
     if path == "/otel/v1/traces":
         sent = decoded(ExportTraceServiceRequest.FromString(body))
         return {"post": [_run(span) for span in sent], "patch": []}
