@@ -96,7 +96,7 @@ class LangSmith(TraceSink):
         except (LangSmithError, ValueError) as error:
             raise BadArgument(f"LangSmith cannot be used as it is configured: {error}") from error
         headers = {"x-api-key": self._client.api_key, "x-tenant-id": self._client.workspace_id}
-        self._spans: SpanExporter = OTLPSpanExporter(
+        self._otlp: SpanExporter = OTLPSpanExporter(
             f"{self._client.api_url}/otel/v1/traces",
             headers={name: value for name, value in headers.items() if value},
         )
@@ -126,7 +126,7 @@ class LangSmith(TraceSink):
 
     def close(self) -> None:
         super().close()
-        self._spans.shutdown()
+        self._otlp.shutdown()
         if self._given is None:
             self._client.close()
 
@@ -163,7 +163,7 @@ class LangSmith(TraceSink):
                     log.exception("LangSmith run %s cannot be prepared, and is left out.", where.id)
                 else:
                     found[where.id] = _readable(span, where, attributes)
-        if found and self._spans.export([*found.values()]) is not SpanExportResult.SUCCESS:
+        if found and self._otlp.export([*found.values()]) is not SpanExportResult.SUCCESS:
             return False
         self._remember(found)
         return True

@@ -106,17 +106,17 @@ class Observers:
 
     def nudge(self) -> None:
         """A worker has begun, or a segment has ended here."""
-        for one in self._all:
-            if hasattr(one, "nudge"):
-                with _kept_from_runs("nudge"):
-                    one.nudge()
+        self._call("nudge")
 
     def note_lag(self, seconds: float) -> None:
         """The event loop of a worker was so late."""
+        self._call("on_lag", seconds)
+
+    def _call(self, method: str, *arguments: Any) -> None:
         for one in self._all:
-            if hasattr(one, "on_lag"):
-                with _kept_from_runs("on_lag"):
-                    one.on_lag(seconds)
+            if hasattr(one, method):
+                with _kept_from_runs(method):
+                    getattr(one, method)(*arguments)
 
     @contextlib.contextmanager
     def around(self, drive: Any) -> Iterator[None]:
@@ -135,12 +135,7 @@ class Observers:
                 one.reopen()
 
     def close(self) -> None:
-        for one in self._all:
-            if hasattr(one, "close"):
-                try:
-                    one.close()
-                except Exception:
-                    log.exception("An observer could not be closed.")
+        self._call("close")
 
 
 @contextlib.contextmanager

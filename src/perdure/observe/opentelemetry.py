@@ -85,7 +85,7 @@ class OpenTelemetry(TraceSink):
     ) -> None:
         super().__init__()
         self._is_own = exporter is None
-        self._spans = exporter or OTLPSpanExporter()
+        self._otlp = exporter or OTLPSpanExporter()
         given = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "perdure"}
         self._resource = _Resource(resource or Resource.create(given))
         self._content = _captures_content() if content is None else content
@@ -110,14 +110,14 @@ class OpenTelemetry(TraceSink):
     def close(self) -> None:
         super().close()
         if self._is_own:
-            self._spans.shutdown()
+            self._otlp.shutdown()
         else:
-            self._spans.force_flush()
+            self._otlp.force_flush()
 
     def reopen(self) -> None:
         super().reopen()
         if self._is_own:
-            self._spans = OTLPSpanExporter()
+            self._otlp = OTLPSpanExporter()
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         with self._lock:
@@ -126,7 +126,7 @@ class OpenTelemetry(TraceSink):
         made = [self._readable(run, span, called) for run in runs for span in run.spans]
         if not made and not live:
             return True
-        given = self._spans.export([*made, *live]) is SpanExportResult.SUCCESS
+        given = self._otlp.export([*made, *live]) is SpanExportResult.SUCCESS
         if not given:
             with self._lock:
                 self._live = [*live, *self._live][:LIVE]

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 from perdure.errors import Closed, Unavailable, WriteLost
-from perdure.journal import Op
 from perdure.observe.observers import Observed, check_is_new
 from perdure.observe.trace_fold import ScoredSpans, Span, TraceFold, is_about_a_part
 from perdure.operations import effects, traces
@@ -54,8 +53,17 @@ class RunSpans(NamedTuple):
     spans: list[Span]
 
 
+class _Ready(NamedTuple):
+    """Spans of one run, and what to store once the sink has them."""
+
+    trace: Trace
+    run: RunSpans
+    n: int
+    more: bool
+
+
 class TraceSink:
-    """An observer that exports traces. Its subclasses say where to, in `give`."""
+    """An observer that exports traces, with a thread of its own. Its subclasses say where to."""
 
     name: ClassVar[str]
     spans: ClassVar[int]
@@ -63,7 +71,18 @@ class TraceSink:
 
     def __init__(self) -> None:
         self._engine: Observed
-        self._exporter: TraceExporter | None = None
+        self._look = LOOK
+        self._starting = threading.Lock()
+        self._exporting = threading.Lock()
+        self._most = RUNS
+        self._warned = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._woken = threading.Event()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         """Export spans, and what the sink has besides. False: they have to be given again."""
@@ -81,51 +100,9 @@ class TraceSink:
         return {row.key: effects.to_record(self._engine.serializer, row) for row in rows}
 
     def attach(self, engine: Observed) -> None:
-        check_is_new(self, self._exporter)
-        self._engine, self._exporter = engine, TraceExporter(engine, self)
+        check_is_new(self, getattr(self, "_engine", None))
+        self._engine = engine
         engine.sinks.append(self.name)
-
-    def nudge(self) -> None:
-        if self._exporter is not None:
-            self._exporter.nudge()
-
-    def flush(self) -> None:
-        """Export now what is due, and wait until it is done. Closing the runtime does it too."""
-        if self._exporter is not None:
-            while self._exporter.export_due():
-                pass
-
-    def close(self) -> None:
-        if self._exporter is not None:
-            self._exporter.close()
-
-    def reopen(self) -> None:
-        self._exporter = TraceExporter(self._engine, self)
-
-
-class _Ready(NamedTuple):
-    """Spans of one run, and what to store once the sink has them."""
-
-    trace: Trace
-    run: RunSpans
-    n: int
-    more: bool
-
-
-class TraceExporter:
-    """The thread that gives one sink what is due."""
-
-    def __init__(self, engine: Observed, sink: TraceSink) -> None:
-        self._engine, self._sink = engine, sink
-        self._look = LOOK
-        self._starting = threading.Lock()
-        self._exporting = threading.Lock()
-        self._most = RUNS
-        self._woken = threading.Event()
-        self._closing = False
-        self._thread: threading.Thread | None = None
-        self._pid = os.getpid()
-        self._warned = False
 
     def nudge(self) -> None:
         """Export soon. Starts the thread at its first call."""
@@ -136,9 +113,14 @@ class TraceExporter:
                     if self._pid != os.getpid():  # the parent's thread may hold it
                         self._pid, self._exporting = os.getpid(), threading.Lock()
                     self._thread = threading.Thread(
-                        target=self._run, name=f"perdure-{self._sink.name}", daemon=True
+                        target=self._run, name=f"perdure-{self.name}", daemon=True
                     )
                     self._thread.start()
+
+    def flush(self) -> None:
+        """Export now what is due, and wait until it is done. Closing the runtime does it too."""
+        while self.export_due():
+            pass
 
     def close(self) -> None:
         """Give what is due, for a few seconds at most; the rest is given by the next process."""
@@ -148,25 +130,28 @@ class TraceExporter:
         if thread is not None and self._pid == os.getpid():
             thread.join(FLUSH)
 
+    def reopen(self) -> None:
+        self._begin()
+
     def _run(self) -> None:
         poll = self._engine.journal.capabilities.poll
         self._look = max(LOOK, 10 * poll)
         while True:
             self._woken.wait(self._look)
-            closing = self._closing
+            is_left = threading.current_thread() is not self._thread  # it was reopened meanwhile
+            closing = self._closing or is_left
             if self._woken.is_set() and not closing:
                 self._woken.clear()
                 time.sleep(GATHER)
             try:
-                while self.export_due():
-                    pass
-                self._sink.give([])
+                self.flush()
+                self.give([])
             except Closed:
                 pass
             except Exception as error:
-                self._engine.failures.note(error, EXPORTING, self._sink.name)
+                self._engine.failures.note(error, EXPORTING, self.name)
             else:
-                self._engine.failures.clear(EXPORTING, self._sink.name)
+                self._engine.failures.clear(EXPORTING, self.name)
             if closing:
                 return
 
@@ -175,7 +160,7 @@ class TraceExporter:
         with self._exporting:  # who flushes waits for what the thread has taken
             journal, serializer = self._engine.journal, self._engine.serializer
             now = self._engine.clock.now()
-            taken = journal.do(traces.take(serializer, self._sink.name, now, now + RESERVED, RUNS))
+            taken = journal.do(traces.take(serializer, self.name, now, now + RESERVED, RUNS))
             if not taken:
                 return False
             count = max(EVENTS // 10, min(EVENTS, 10 * EVENTS // len(taken)))
@@ -203,7 +188,7 @@ class TraceExporter:
     def _split(self, ready: list[_Ready]) -> tuple[list[_Ready], list[_Ready]]:
         """The runs of the next request, and those of later ones."""
         n = spans = 0
-        while n < min(len(ready), self._most) and spans < self._sink.spans:
+        while n < min(len(ready), self._most) and spans < self.spans:
             spans += len(ready[n].run.spans)
             n += 1
         return ready[:n], ready[n:]
@@ -214,7 +199,7 @@ class TraceExporter:
         trace, events = found
         try:
             fold = TraceFold(trace.open)
-            spans = self._spans(trace, fold, events)
+            spans = self._fold(trace, fold, events)
         except (Unavailable, Closed, WriteLost):
             raise
         except Exception:
@@ -225,7 +210,7 @@ class TraceExporter:
         n = events[-1].n if events else trace.n
         return _Ready(trace, RunSpans(trace.run_id, trace.thread_id, fold, spans), n, is_more)
 
-    def _spans(self, trace: Trace, fold: TraceFold, events: list[Event]) -> list[Span]:
+    def _fold(self, trace: Trace, fold: TraceFold, events: list[Event]) -> list[Span]:
         """The spans of these events. That of a score says which span it is about: that is among
         these, or in the history before them, which is read once."""
         made: list[Span] = []
@@ -265,29 +250,24 @@ class TraceExporter:
         given = not any(ready.run.spans for ready in batch)
         if not given:
             try:
-                given = self._sink.give([ready.run for ready in batch])
+                given = self.give([ready.run for ready in batch])
             except Exception:
-                log.exception("Exporting traces to %s failed.", self._sink.name)
+                log.exception("Exporting traces to %s failed.", self.name)
         self._note(batch, given=given)
         if not given and not self._warned:
             log.warning(
                 "%s does not take traces now. They stay in the journal and are exported later.",
-                self._sink.name,
+                self.name,
             )
         self._warned = not given
         return given
 
     def _note(self, batch: Sequence[_Ready], *, given: bool) -> None:
         journal, now = self._engine.journal, self._engine.clock.now()
-        for ready in batch:
-            journal.defer(self._noted(ready, now) if given else _delayed(ready, now))
+        for trace, run, n, more in batch:
+            noted = traces.delay(trace, now + PAUSE)
+            if given:
+                opened = run.fold.dump()
+                noted = traces.note(self._engine.serializer, trace, n, opened, now, more=more)
+            journal.defer(noted)
         journal.flush()
-
-    def _noted(self, ready: _Ready, now: int) -> Op[None]:
-        opened = ready.run.fold.dump()
-        serializer = self._engine.serializer
-        return traces.note(serializer, ready.trace, ready.n, opened, now, more=ready.more)
-
-
-def _delayed(ready: _Ready, now: int) -> Op[None]:
-    return traces.delay(ready.trace, now + PAUSE)
