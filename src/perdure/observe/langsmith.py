@@ -82,7 +82,7 @@ class LangSmith(TraceSink):
 
     def __init__(self, client: Client | None = None, *, project: str | None = None) -> None:
         super().__init__()
-        self._given = client
+        self._callers_client = client
         self._live_client = client if client and langsmith_client.can_queue(client) else None
         self._arrived: dict[Any, None] = {}
         self._connect()
@@ -90,7 +90,7 @@ class LangSmith(TraceSink):
 
     def _connect(self) -> None:
         try:
-            self._client = self._given or Client(
+            self._client = self._callers_client or Client(
                 auto_batch_tracing=False, retry_config=RETRY, timeout_ms=TIMEOUT
             )
         except (LangSmithError, ValueError) as error:
@@ -127,7 +127,7 @@ class LangSmith(TraceSink):
     def close(self) -> None:
         super().close()
         self._otlp.shutdown()
-        if self._given is None:
+        if self._callers_client is None:
             self._client.close()
 
     def reopen(self) -> None:
@@ -247,11 +247,11 @@ class LangSmith(TraceSink):
 
     def _comment(self, score: Score) -> str | None:
         try:
-            _, shown, _ = langsmith_client.hidden(self._client, {}, {"text": score.comment}, {})
+            _, outputs, _ = langsmith_client.hidden(self._client, {}, {"text": score.comment}, {})
         except Exception:
             log.exception("A comment cannot be prepared for LangSmith and is left out.")
             return None
-        return shown.get("text")
+        return outputs.get("text")
 
 
 class _NoTraceback(logging.Filter):

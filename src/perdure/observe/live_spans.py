@@ -100,8 +100,8 @@ class ModelCalls(BaseCallbackHandler):
         effect = effect_context.current()
         if effect is not None and effect.is_model:
             return
-        given = {**(more.get("metadata") or {}), **(more.get("invocation_params") or {})}
-        names = (given.get(name) for name in ("ls_model_name", "model_name", "model"))
+        settings = {**(more.get("metadata") or {}), **(more.get("invocation_params") or {})}
+        names = (settings.get(name) for name in ("ls_model_name", "model_name", "model"))
         model = next((name for name in names if isinstance(name, str)), "model")
         self._begun[run_id] = (time.time_ns(), model, self._here.get_span_context())
 

@@ -1,4 +1,4 @@
-"""The observers of a runtime or client: told of its events, and of the segments it drives."""
+"""The observers of a runtime or client: they are called with its events, and around segments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from perdure.errors import BadArgument
 from perdure.journal import Journal, connect_later
 from perdure.journal.clock import Clock
-from perdure.operations.event_observer import observe
+from perdure.operations.event_observer import observe as observe_events
 from perdure.serde.serializer import Serializer
 from perdure.service.failures import Failures
 from perdure.types import Observer
@@ -56,12 +56,12 @@ class Observers:
     reopen()              is called after that, before the journal is opened again
     """
 
-    def __init__(self, given: Any = None) -> None:
+    def __init__(self, observe: Any = None) -> None:
         self._engine: Observed | None = None
         self._all: list[Any] = []
         self.sinks: list[str] = []
         """The names of the sinks that this process has."""
-        for one in _listed(given):
+        for one in _listed(observe):
             self.add(one)
 
     def __bool__(self) -> bool:
@@ -92,12 +92,12 @@ class Observers:
     def connect(self, url: str | None) -> Journal:
         """The journal at a URL, opened by its first use. Its commits are reported to the
         observers."""
-        told = [one for one in self._all if isinstance(one, Observer)]
-        journal = connect_later(url, told=bool(told))
+        of_events = [one for one in self._all if isinstance(one, Observer)]
+        journal = connect_later(url, told=bool(of_events))
         for one in self._all:
             if hasattr(one, "on_commit"):
                 journal.measure(one.on_commit)
-        return observe(journal, told)
+        return observe_events(journal, of_events)
 
     @property
     def metrics(self) -> Any:
@@ -147,15 +147,15 @@ def _kept_from_runs(method: str) -> Iterator[None]:
         log.exception("The observer failed in %s.", method)
 
 
-def _listed(given: Any) -> Iterable[Any]:
-    if given is None or given is False:
+def _listed(observe: Any) -> Iterable[Any]:
+    if observe is None or observe is False:
         return ()
-    if given is True:
+    if observe is True:
         from perdure.observe import from_env
 
         return from_env()
-    is_one = _is_observer(given) or not isinstance(given, (list, tuple))
-    return (given,) if is_one else given
+    is_one = _is_observer(observe) or not isinstance(observe, (list, tuple))
+    return (observe,) if is_one else observe
 
 
 def _is_observer(value: Any) -> bool:

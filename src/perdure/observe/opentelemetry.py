@@ -86,8 +86,8 @@ class OpenTelemetry(TraceSink):
         super().__init__()
         self._is_own = exporter is None
         self._otlp = exporter or OTLPSpanExporter()
-        given = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "perdure"}
-        self._resource = _Resource(resource or Resource.create(given))
+        default = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "perdure"}
+        self._resource = _Resource(resource or Resource.create(default))
         self._content = _captures_content() if content is None else content
         self._live: list[ReadableSpan] = []
         self._lock = threading.Lock()
@@ -123,18 +123,18 @@ class OpenTelemetry(TraceSink):
         with self._lock:
             live, self._live = self._live, []
         called = self.called_effects(runs) if self._content else {}
-        made = [self._readable(run, span, called) for run in runs for span in run.spans]
-        if not made and not live:
+        spans = [self._readable(run, span, called) for run in runs for span in run.spans]
+        if not spans and not live:
             return True
-        given = self._otlp.export([*made, *live]) is SpanExportResult.SUCCESS
-        if not given:
+        arrived = self._otlp.export([*spans, *live]) is SpanExportResult.SUCCESS
+        if not arrived:
             with self._lock:
                 self._live = [*live, *self._live][:LIVE]
-        return given
+        return arrived
 
-    def _keep(self, **made: Any) -> None:
+    def _keep(self, **span_fields: Any) -> None:
         """Export the span of a model call with the next batch, or within seconds."""
-        span = ReadableSpan(**made, resource=self._resource, instrumentation_scope=SCOPE)
+        span = ReadableSpan(**span_fields, resource=self._resource, instrumentation_scope=SCOPE)
         with self._lock:
             if len(self._live) < LIVE:
                 self._live.append(span)
@@ -165,18 +165,16 @@ class OpenTelemetry(TraceSink):
 
 def _callers(run: RunSpans) -> Iterator[Link]:
     """Links to what started a run: its parent run, and the span of the caller."""
-    if run.fold.open.parent is not None:
-        yield Link(context_of(run.fold.open.parent, RUN), {"perdure.parent": run.fold.open.parent})
-    if (
-        run.fold.open.caller is not None
-        and (ids := parse_traceparent(run.fold.open.caller)) is not None
-    ):
+    parent, caller = run.fold.open.parent, run.fold.open.caller
+    if parent is not None:
+        yield Link(context_of(parent, RUN), {"perdure.parent": parent})
+    if caller is not None and (ids := parse_traceparent(caller)) is not None:
         yield Link(SpanContext(*ids, is_remote=True, trace_flags=SAMPLED))
 
 
 def _captures_content() -> bool:
-    said = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
-    return said.lower() in ("true", "span_only", "span_and_event")
+    setting = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
+    return setting.lower() in ("true", "span_only", "span_and_event")
 
 
 def _attributes(run: RunSpans, span: Span, called: Mapping[str, EffectRecord]) -> Mapping[str, Any]:
@@ -204,5 +202,5 @@ def _attributes(run: RunSpans, span: Span, called: Mapping[str, EffectRecord]) -
             common["gen_ai.tool.call.result"] = json_text(effect.result)[:CONTENT]
     if span.error is not None:
         common["error.type"] = span.error
-    given = {**common, **span.attributes}
-    return {name: value for name, value in given.items() if value not in (None, "", [])}
+    every = {**common, **span.attributes}
+    return {name: value for name, value in every.items() if value not in (None, "", [])}

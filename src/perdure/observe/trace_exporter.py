@@ -181,7 +181,7 @@ class TraceSink:
             refused += 1
             self._most = max(1, len(batch) // 2)
             if len(batch) > 1 or refused == DOWN:
-                self._note(ready, given=False)
+                self._note(ready, arrived=False)
                 return False
         return True
 
@@ -213,7 +213,7 @@ class TraceSink:
     def _fold(self, trace: Trace, fold: TraceFold, events: list[Event]) -> list[Span]:
         """The spans of these events. That of a score says which span it is about: that is among
         these, or in the history before them, which is read once."""
-        made: list[Span] = []
+        closed: list[Span] = []
         scored = [event for event in events if is_about_a_part(event)]
         if not scored:
             return fold.spans(events)
@@ -228,8 +228,8 @@ class TraceSink:
                 event = replace(event, data={**event.data, "place": place})
             spans = fold.spans([event])
             here.add(spans)
-            made += spans
-        return made
+            closed += spans
+        return closed
 
     def _past(self, trace: Trace, before: int, scored: list[Event]) -> ScoredSpans:
         """Of the spans before an event those that scores are about."""
@@ -247,26 +247,26 @@ class TraceSink:
         return found
 
     def _give(self, batch: list[_Ready]) -> bool:
-        given = not any(ready.run.spans for ready in batch)
-        if not given:
+        arrived = not any(ready.run.spans for ready in batch)
+        if not arrived:
             try:
-                given = self.give([ready.run for ready in batch])
+                arrived = self.give([ready.run for ready in batch])
             except Exception:
                 log.exception("Exporting traces to %s failed.", self.name)
-        self._note(batch, given=given)
-        if not given and not self._warned:
+        self._note(batch, arrived=arrived)
+        if not arrived and not self._warned:
             log.warning(
                 "%s does not take traces now. They stay in the journal and are exported later.",
                 self.name,
             )
-        self._warned = not given
-        return given
+        self._warned = not arrived
+        return arrived
 
-    def _note(self, batch: Sequence[_Ready], *, given: bool) -> None:
+    def _note(self, batch: Sequence[_Ready], *, arrived: bool) -> None:
         journal, now = self._engine.journal, self._engine.clock.now()
         for trace, run, n, more in batch:
             noted = traces.delay(trace, now + PAUSE)
-            if given:
+            if arrived:
                 opened = run.fold.dump()
                 noted = traces.note(self._engine.serializer, trace, n, opened, now, more=more)
             journal.defer(noted)

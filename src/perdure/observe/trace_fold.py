@@ -113,12 +113,12 @@ class TraceFold:
 
     def spans(self, events: Iterable[Event]) -> list[Span]:
         """The spans that these events close."""
-        made = []
+        found = []
         for event in events:
             for span in self._after(event):
                 span.path = span.path or self._path(span)
-                made.append(span)
-        return made
+                found.append(span)
+        return found
 
     def open_wait(self, wait: str | None) -> Span | None:
         """The span that an open wait will have."""
