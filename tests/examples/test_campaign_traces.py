@@ -132,7 +132,7 @@ def test_each_contact_is_one_whole_trace_however_often_processes_and_the_collect
         print(f"requests: {dict(requests)}, collector killed: {receiver.kills}")
     print(
         f"LangSmith: {len(langsmith.requests)} requests, {len(langsmith.runs)} runs, "
-        f"{len(langsmith.feedback)} feedback, {langsmith.conflicts} it had already"
+        f"{len(langsmith.feedback)} feedback, {langsmith.repeats} it had already"
     )
     assert judge.findings() == []
     if LANGSMITH:

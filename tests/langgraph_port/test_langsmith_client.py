@@ -16,39 +16,18 @@ def made(**options: Any) -> Client:
     return Client(URL, api_key="key", auto_batch_tracing=False, info={}, **options)
 
 
-def test_a_run_is_prepared_as_the_client_does_it() -> None:
-    run = {
-        "id": "01890000-0000-7000-8000-000000000000",
-        "name": "g",
-        "run_type": "chain",
-        "inputs": {"a": "secret"},
-        "outputs": {"b": "secret"},
-        "extra": {"metadata": {"c": "secret"}},
-        "error": "secret",
-    }
-    hidden = made(hide_inputs=True, hide_outputs=True, hide_metadata=True)
-    prepared = langsmith_client.prepare(hidden, {**run, "error": None})
-    assert (prepared["inputs"], prepared["outputs"]) == ({}, {})
-    assert "runtime" in prepared["extra"]
-    assert b"secret" not in langsmith_client.serialize(prepared)
+def test_content_is_hidden_or_anonymized_as_the_client_does_it() -> None:
+    inputs, outputs, metadata = {"a": "secret"}, {"b": "secret"}, {"c": "secret"}
+    hiding = made(hide_inputs=True, hide_outputs=True, hide_metadata=True)
+    assert langsmith_client.hidden(hiding, inputs, outputs, metadata) == ({}, {}, {})
     masked = made(anonymizer=lambda value: json.loads(json.dumps(value).replace("secret", "***")))
-    prepared = langsmith_client.prepare(masked, run)
-    assert b"secret" not in langsmith_client.serialize(prepared)
-    assert prepared["inputs"] == {"a": "***"}
-    assert run["inputs"] == {"a": "secret"}
+    found = langsmith_client.hidden(masked, inputs, outputs, metadata)
+    assert found == ({"a": "***"}, {"b": "***"}, {"c": "***"})
+    assert langsmith_client.hidden(made(), inputs, outputs, metadata) == (inputs, outputs, metadata)
 
 
-def test_a_text_is_anonymized_as_an_output_is() -> None:
-    masked = made(hide_outputs=lambda outputs: {"text": "***"})
-    assert langsmith_client.anonymize(masked, "secret") == "***"
-    assert langsmith_client.anonymize(made(), "open") == "open"
-    assert langsmith_client.hides_outputs(made(hide_outputs=True))
-    assert not langsmith_client.hides_outputs(masked)
-
-
-def test_a_client_knows_what_it_samples_and_where_it_sends() -> None:
+def test_a_client_knows_what_it_samples_and_whether_it_queues() -> None:
     client = made(tracing_sampling_rate=0.0)
     assert not langsmith_client.is_sampled(client, "01890000-0000-7000-8000-000000000000")
     assert langsmith_client.is_sampled(made(), "any")
-    assert langsmith_client.write_urls(client) == {URL: "key"}
     assert not langsmith_client.can_queue(client)

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 from langsmith.utils import get_env_var
 
-from perdure.errors import BadArgument
+import perdure
+from perdure.errors import BadArgument, Error
 from perdure.observe import from_env
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -71,6 +72,22 @@ def test_a_missing_extra_is_told_with_the_variable_that_asks_for_it(
     assert kinds() == []
     [told] = caplog.messages
     assert told.startswith(f"{ENDPOINT} is set, and nothing is sent: perdure.observe.OpenTelemetry")
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "name"),
+    [
+        ("prometheus_client", "metrics", "Metrics"),
+        ("opentelemetry", "opentelemetry", "OpenTelemetry"),
+    ],
+)
+def test_an_observer_whose_extra_is_missing_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, package: str, module: str, name: str
+) -> None:
+    monkeypatch.delitem(sys.modules, f"perdure.observe.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(Error, match=f"perdure.observe.{name} needs"):
+        getattr(perdure.observe, name)
 
 
 def test_langsmith_without_a_key_or_with_a_wrong_rate_says_so(

@@ -16,13 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 import perdure
 from perdure.errors import BadArgument
 from perdure.observe import Metrics
-from perdure.observe import registry as registry_module
-from perdure.observe.journal_gauges import BILLED_ROWS, JournalGauges
-from perdure.observe.prometheus import CONTENT_TYPE, render
-from perdure.observe.registry import Counter, Description, Gauge, Histogram
+from perdure.observe.journal_gauges import BILLED_ROWS, pause_after
+from perdure.observe.metrics import MOST_SERIES
 from perdure.operations import claims
 from perdure.operations.claims import LeaseTimes
-from perdure.operations.journal_counts import OpenWaits, Rest
 from perdure.testing import Clock
 from perdure.types import Retry
 from tests.support.agents import NOON, Log, chain, opened
@@ -54,7 +51,7 @@ async def scraping(rt: Any) -> AsyncIterator[Any]:
             await asyncio.to_thread(rt.journal.drain)
             answer = await http.get("/metrics")
             assert answer.status_code == 200
-            assert answer.headers["content-type"] == CONTENT_TYPE
+            assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
             return samples(answer.text)
 
         yield scrape
@@ -221,47 +218,32 @@ async def test_a_journal_that_is_down_leaves_its_gauges_out_of_the_scrape(sqlite
 
 
 def test_the_journal_is_counted_for_a_hundredth_of_the_time_and_on_d1_for_few_rows() -> None:
-    gauges = JournalGauges(15.0)
-    few = Rest({("g", "waiting"): 10}, [], {}, 0, 0, None, {}, {}, 0)
-    many = Rest(
-        {("g", "waiting"): 600_000}, [OpenWaits("clock", 400_000, 0)], {}, 0, 0, None, {}, {}, 0
-    )
-    assert gauges._pause(few, 0.001, bills_rows=False) == 15.0
-    assert gauges._pause(many, 2.0, bills_rows=False) == 200.0
-    assert gauges._pause(many, 2.0, bills_rows=True) == 1_000_000 / BILLED_ROWS
+    assert pause_after(10, 0.001, 15.0, bills_rows=False) == 15.0
+    assert pause_after(1_000_000, 2.0, 15.0, bills_rows=False) == 200.0
+    assert pause_after(1_000_000, 2.0, 15.0, bills_rows=True) == 1_000_000 / BILLED_ROWS
 
 
 async def test_scrapes_in_between_do_not_count_again(sqlite_url: str) -> None:
     metrics = Metrics()
     async with opened(sqlite_url, observe=metrics) as rt:
         await rt.start("g")
-        first = samples(render(metrics.collect()))
+        first = samples(metrics.scrape().decode())
         await rt.start("g")
-        assert samples(render(metrics.collect()))["perdure_runs"] == first["perdure_runs"]
+        assert samples(metrics.scrape().decode())["perdure_runs"] == first["perdure_runs"]
 
 
 # -- the text
 
 
-def test_labels_and_help_are_escaped_and_histograms_are_cumulative() -> None:
-    counter = Counter(Description("a_total", "back\\slash\nline", ("graph",)))
+async def test_labels_are_escaped_and_a_counter_has_a_bounded_number_of_series(
+    sqlite_url: str,
+) -> None:
+    metrics = Metrics()
     odd = 'quote " back \\ line \n end'
-    counter.add((odd,))
-    histogram = Histogram(Description("b_seconds", "B.", ("graph",)), (0.5, 1))
-    for value in (0.5, 0.75, 0.8, 7):
-        histogram.observe(("g",), value)
-    found = samples(render([counter, histogram]))
-    assert found["a_total"] == {(("graph", odd),): 1}
-    buckets = {dict(labels)["le"]: value for labels, value in found["b_seconds_bucket"].items()}
-    assert buckets == {"0.5": 1, "1": 3, "+Inf": 4}
-    assert found["b_seconds_count"] == {(("graph", "g"),): 4}
-    assert found["b_seconds_sum"] == {(("graph", "g"),): 9.05}
-
-
-def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_module, "MOST_SERIES", 3)
-    counter, gauge = Counter(Description("a", "A.", ("x",))), Gauge(Description("b", "B.", ("x",)))
-    for n in range(10):
-        counter.add((str(n),))
-    gauge.replace({(str(n),): 1 for n in range(10)})
-    assert counter.series == gauge.series == {("0",): 1, ("1",): 1, ("2",): 1, ("other",): 7}
+    async with opened(sqlite_url, observe=metrics):
+        for graph in [odd, odd, *(str(n) for n in range(MOST_SERIES + 6))]:
+            metrics.on_event("started", graph, "t", {"graph": graph}, NOON)
+        found = samples(metrics.scrape().decode())["perdure_runs_started_total"]
+    assert found[(("graph", odd),)] == 2
+    assert found[(("graph", "other"),)] == 7
+    assert len(found) == MOST_SERIES + 1

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from perdure.client import Client
 from perdure.errors import BadArgument
 from perdure.observe import Metrics, OpenTelemetry, trace_exporter
-from perdure.observe.trace_exporter import TraceExporter
+from perdure.observe.trace_exporter import TraceSink
 from perdure.operations.traces import Trace
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import State
@@ -91,14 +91,14 @@ def test_a_run_that_cannot_be_given_or_made_a_trace_of_does_not_keep_the_others_
         rt.blocking.tick()
         refused, damaged = runs[0].id, runs[1].id
         collector.run_id, collector.is_down = refused, False
-        make = TraceExporter._spans
+        make = TraceSink._fold
 
         def spans(self: Any, trace: Trace, *given: Any) -> Any:
             if trace.run_id == damaged:
                 raise ValueError("an unexpected event")
             return make(self, trace, *given)
 
-        monkeypatch.setattr(TraceExporter, "_spans", spans)
+        monkeypatch.setattr(TraceSink, "_fold", spans)
         with caplog.at_level(logging.CRITICAL):
             for _ in range(5):
                 rt.clock.advance(timedelta(minutes=1))
@@ -115,7 +115,7 @@ def test_a_run_that_cannot_be_given_or_made_a_trace_of_does_not_keep_the_others_
 def test_the_model_calls_of_a_run_are_exported_although_another_process_exports_its_trace(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TraceExporter, "export_due", lambda self: False)
+    monkeypatch.setattr(TraceSink, "export_due", lambda self: False)
     collector = Collector()
     rt, _ = opened(sqlite_url, collector)
 
@@ -163,5 +163,5 @@ def test_an_observer_that_raises_fails_no_run(caplog: pytest.LogCaptureFixture) 
         run = rt.blocking.start("thinks", {"log": []})
         rt.blocking.tick()
         assert rt.blocking.get(run.id).state is State.DONE
-    for method in ("nudge", "around", "event", "closed"):
+    for method in ("in nudge", "in around", "event", "in close"):
         assert method in caplog.text

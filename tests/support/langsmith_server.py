@@ -1,23 +1,29 @@
-"""A stand-in for LangSmith over HTTP: it records what a client sends, and refuses what it has.
+"""A stand-in for LangSmith over HTTP: it records the spans and the feedback that it is given.
 
-A second run or feedback with an id that it has is a conflict (409), and then nothing of the request
-is taken. With `trouble`, a share of the requests that write ends badly: it says 503, closes the
-connection, or takes the request and loses the answer.
+Spans come by OTLP, and runs of LangChain from LangSmith's client. The `langsmith.*` attributes are
+read as LangSmith's documentation says. A span that it has is counted in `repeats`; a second
+feedback with an id that it has is a conflict (409). With `trouble`, a share of the requests that
+write ends badly: it says 503, closes the connection, or takes the request and loses the answer.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import random
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from email.parser import BytesParser
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
 from tests.support.loopback import serving
+from tests.support.otlp_receiver import Span, decoded
 
 PROJECT = "11111111-1111-4111-8111-111111111111"
 BAD = ("503", "closed", "lost")
@@ -31,9 +37,7 @@ class Store:
         self.runs: dict[str, dict[str, Any]] = {}
         self.feedback: dict[str, dict[str, Any]] = {}
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
-        self.conflicts = 0
-        self.refused = ""
-        """The name of runs that it does not take, whatever happens."""
+        self.repeats = 0
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self.url = ""
@@ -51,8 +55,6 @@ class Store:
             how = self._random.choice(BAD) if self._random.random() < self.trouble else "good"
             if how in BAD[:2]:
                 return (503 if how == "503" else 0), {}, how == "closed"
-            if path == "/runs/batch" and self.refused in [run["name"] for run in given["post"]]:
-                return 422, {}, False
             taken = self._take(method, path, given)
             return (200 if taken else 409), {}, how == "lost"
 
@@ -71,19 +73,17 @@ class Store:
         if path.startswith("/feedback"):
             if method == "PATCH":
                 self.feedback[path.rpartition("/")[2]] |= given
-                return True
-            return self._add(self.feedback, [given])
-        if not self._add(self.runs, given["post"]):
-            return False
+            elif given["id"] in self.feedback:
+                return False
+            else:
+                self.feedback[given["id"]] = given
+            return True
+        for run in given["post"]:
+            if run["id"] in self.runs:
+                self.repeats += 1
+            self.runs[run["id"]] = run
         for run in given["patch"]:
             self.runs.setdefault(run["id"], {}).update(run)
-        return True
-
-    def _add(self, into: dict[str, dict[str, Any]], given: list[dict[str, Any]]) -> bool:
-        if any(one["id"] in into for one in given):
-            self.conflicts += 1
-            return False
-        into |= {one["id"]: one for one in given}
         return True
 
     # -- what tests ask
@@ -104,19 +104,29 @@ class Store:
     def check(self) -> None:
         """Every run is over, below a run that is there, and in its trace."""
         for run in self.runs.values():
-            assert run["end_time"] >= run["start_time"], run
+            assert _at(run["end_time"]) >= _at(run["start_time"]), run
             order = run["dotted_order"].split(".")
             assert order[-1].endswith(run["id"])
             assert order[0].endswith(run["trace_id"])
             if (parent := run.get("parent_run_id")) is not None:
                 assert self.runs[parent]["dotted_order"] == ".".join(order[:-1]), run
-                assert self.runs[parent]["start_time"] <= run["start_time"]
+                assert _at(self.runs[parent]["start_time"]) <= _at(run["start_time"])
             else:
                 assert run["trace_id"] == run["id"]
         assert {one["run_id"] for one in self.feedback.values()} <= self.runs.keys()
 
 
+def _at(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
 def _parse(path: str, headers: dict[str, str], body: bytes) -> Any:
+    if headers.get("content-encoding") == "gzip":
+        body = gzip.decompress(body)
+    if path == "/otel/v1/traces":
+        sent = decoded(ExportTraceServiceRequest.FromString(body))
+        return {"post": [_run(span) for span in sent], "patch": []}
     if path == "/runs/multipart":
         return _multipart(headers, body)
     given = json.loads(body)
@@ -125,6 +135,42 @@ def _parse(path: str, headers: dict[str, str], body: bytes) -> Any:
     if path.startswith("/runs/") and path != "/runs/batch":
         return {"post": [], "patch": [{"id": path.rpartition("/")[2], **given}]}
     return given
+
+
+def _run(span: Span) -> dict[str, Any]:
+    """A span as LangSmith shows it."""
+    given = {name.removeprefix("langsmith."): value for name, value in span.attributes.items()}
+    parent = given.get("span.parent_id")
+    assert bool(parent) == bool(span.parent)
+    usage = {
+        f"{part}_tokens": given.get(f"gen_ai.usage.{part}_tokens") for part in ("input", "output")
+    }
+    return {
+        "id": given["span.id"],
+        "trace_id": given["trace.id"],
+        "parent_run_id": parent,
+        "dotted_order": given["span.dotted_order"],
+        "session_name": given["trace.session_name"],
+        "name": given["trace.name"],
+        "run_type": given["span.kind"],
+        "inputs": json.loads(given.get("gen_ai.prompt", "{}")),
+        "outputs": json.loads(given.get("gen_ai.completion", "{}")),
+        "usage": {name: count for name, count in usage.items() if count is not None},
+        "start_time": _time(span.start),
+        "end_time": _time(span.end),
+        "error": span.error,
+        "extra": {
+            "metadata": {
+                name.removeprefix("metadata."): value
+                for name, value in given.items()
+                if name.startswith("metadata.")
+            }
+        },
+    }
+
+
+def _time(nanoseconds: int) -> str:
+    return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="milliseconds")
 
 
 def _multipart(headers: dict[str, str], body: bytes) -> dict[str, list[dict[str, Any]]]:

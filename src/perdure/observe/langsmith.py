@@ -1,52 +1,62 @@
-"""LangSmith runs: each segment of a run is a trace.
+"""LangSmith: each segment of a run is a trace, and scores are feedback.
 
-The runs are made from the journal's events, after the fact, like the spans of `opentelemetry`: a
-segment is a root; its steps, effects and waits are below it. The process that drove the segment
-sends them, or any other process with LangSmith, until LangSmith has them. What LangChain itself
-reports while a segment is driven (LANGSMITH_TRACING) becomes a child of that root. LangChain sends
-it from memory, so it is lost with the process.
+Spans are sent by OTLP, with the attributes by which LangSmith takes run ids, parents and content
+from us. A run is not one trace there: LangSmith drops spans whose root does not arrive within
+hours, and a run may sleep for weeks. OTLP has no feedback: LangSmith's client sends that.
+
+What LangChain itself reports while a segment is driven (LANGSMITH_TRACING) becomes a child of the
+segment. LangChain sends it from memory, so it is lost with the process.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from langsmith import Client
 from langsmith.run_helpers import get_tracing_context, tracing_context
 from langsmith.run_trees import RunTree
-from langsmith.utils import LangSmithError, get_tracer_project, tracing_is_enabled
+from langsmith.utils import (
+    LangSmithConflictError,
+    LangSmithError,
+    filter_logs,
+    get_tracer_project,
+    tracing_is_enabled,
+)
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.trace import SpanContext, Status, StatusCode
 from urllib3.util import Retry
 
-from perdure.errors import UNREADABLE, BadArgument
+from perdure.errors import BadArgument
 from perdure.langgraph_port import langsmith_client
-from perdure.observe.called_effects import called_effects
-from perdure.observe.langsmith_ids import feedback_id, segment_place
-from perdure.observe.langsmith_runs import About, scored_place, to_run
-from perdure.observe.langsmith_sender import Attempts, Sender
-from perdure.observe.observed import Observed
+from perdure.observe.langsmith_ids import Place, feedback_id, place, segment_place
+from perdure.observe.live_spans import SAMPLED
 from perdure.observe.trace_exporter import RunSpans, TraceSink
 from perdure.observe.trace_fold import Span
-from perdure.operations import runs, scores
-from perdure.operations.run_payload import load_labels, load_output, load_setup
-from perdure.operations.runs import RunRow
-from perdure.types import Score
+from perdure.operations import scores
+from perdure.times import milliseconds
+from perdure.types import EffectRecord, Score
+from perdure.views.json_text import json_text
+
+log = logging.getLogger("perdure")
 
 OLD = 600_000
-"""Milliseconds for which feedback is sent again if LangSmith does not have its run."""
+"""Milliseconds for which feedback is sent again if LangSmith does not have its run, or refuses it
+for another reason."""
+_NEVER_TAKEN = (400, 404, 413, 422)
+REMEMBERED = 20_000
+"""How many spans and scores that arrived are remembered, so that they are not sent again with the
+others of their batch."""
 TIMEOUT = (5_000, 20_000)
 """Milliseconds to connect to LangSmith, and to wait for its answer."""
 RETRY = Retry(4, backoff_factor=0.1, status_forcelist=(502, 503, 504), allowed_methods=None)
-"""Retries of a lost request. What did not arrive is sent again later, from the journal."""
-
-
-def _client() -> Client:
-    """A client configured by the environment. Raises `BadArgument` for values that cannot work."""
-    try:
-        return Client(auto_batch_tracing=False, retry_config=RETRY, timeout_ms=TIMEOUT)
-    except (LangSmithError, ValueError) as error:
-        raise BadArgument(f"LangSmith cannot be used as it is configured: {error}") from error
+"""Retries of lost feedback. What did not arrive is sent again later, from the journal."""
+_USAGE = ("gen_ai.request.model", "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+_ABOUT = ("perdure.score.about", "perdure.checkpoint", "perdure.effect.key", "perdure.wait.id")
 
 
 class LangSmith(TraceSink):
@@ -68,16 +78,28 @@ class LangSmith(TraceSink):
     """
 
     name = "langsmith"
-    paths = True
     spans = 100
 
     def __init__(self, client: Client | None = None, *, project: str | None = None) -> None:
         super().__init__()
-        self._is_own = client is None
+        self._callers_client = client
         self._live_client = client if client and langsmith_client.can_queue(client) else None
-        self._client = client or _client()
+        self._arrived: dict[Any, None] = {}
+        self._connect()
         self._project = project or get_tracer_project() or "default"
-        self._sender = Sender(self._client, self._project)
+
+    def _connect(self) -> None:
+        try:
+            self._client = self._callers_client or Client(
+                auto_batch_tracing=False, retry_config=RETRY, timeout_ms=TIMEOUT
+            )
+        except (LangSmithError, ValueError) as error:
+            raise BadArgument(f"LangSmith cannot be used as it is configured: {error}") from error
+        headers = {"x-api-key": self._client.api_key, "x-tenant-id": self._client.workspace_id}
+        self._otlp: SpanExporter = OTLPSpanExporter(
+            f"{self._client.api_url}/otel/v1/traces",
+            headers={name: value for name, value in headers.items() if value},
+        )
 
     @contextlib.contextmanager
     def around(self, drive: Any) -> Iterator[None]:
@@ -104,104 +126,198 @@ class LangSmith(TraceSink):
 
     def close(self) -> None:
         super().close()
-        if self._is_own:
+        self._otlp.shutdown()
+        if self._callers_client is None:
             self._client.close()
 
     def reopen(self) -> None:
         super().reopen()
-        if self._is_own:
-            self._client = _client()
-            self._sender = Sender(self._client, self._project)
+        self._connect()
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
-        attempts = Attempts()
-        if not runs:
-            return True
-        try:
-            self._send(runs, attempts)
-        except (LangSmithError, OSError):  # LangSmith is down
+        if not self._send_spans(runs):
             return False
-        return attempts.all_arrived
+        try:
+            for run in runs:
+                if any(span.what == "score" for span in run.spans):
+                    self._send_scores(run)
+        except (LangSmithError, OSError) as error:
+            log.debug("LangSmith does not take feedback now: %s", error)
+            return False
+        return True
 
-    def _send(self, given: Sequence[RunSpans], attempts: Attempts) -> None:
-        described = self._describe(given)
-        called = called_effects(self._engine, given)
-        live = bool(tracing_is_enabled())
-        made = []
-        for run in given:
-            about = described.get(run.run_id, About())
+    # -- spans
+
+    def _send_spans(self, runs: Sequence[RunSpans]) -> bool:
+        called = self.called_effects(runs)
+        found: dict[Any, ReadableSpan] = {}
+        for run in runs:
             for span in run.spans:
+                where = _place_of(run.run_id, span)
+                if where is None or where.id in self._arrived or not self._is_sampled(where):
+                    continue
                 effect = called.get(str(span.attributes.get("perdure.effect.key")))
-                if span.what != "score":
-                    made.append(to_run(run, span, about, effect, traced_live=live))
-        found = [run for run in made if run is not None]
-        found.sort(key=lambda run: run["dotted_order"])  # parents first
-        self._sender.send_runs(found, attempts)
-        for run in given:
-            if any(span.what == "score" for span in run.spans):
-                self._send_scores(run, attempts)
+                try:
+                    attributes = self._attributes(run, span, where, effect)
+                except Exception:  # an anonymizer raised: sending without it could leak a secret
+                    log.exception("LangSmith run %s cannot be prepared, and is left out.", where.id)
+                else:
+                    found[where.id] = _readable(span, where, attributes)
+        if found and self._otlp.export([*found.values()]) is not SpanExportResult.SUCCESS:
+            return False
+        self._remember(found)
+        return True
 
-    def _send_scores(self, run: RunSpans, attempts: Attempts) -> None:
+    def _attributes(
+        self, run: RunSpans, span: Span, where: Place, effect: EffectRecord | None
+    ) -> dict[str, Any]:
+        inputs, outputs, metadata = langsmith_client.hidden(
+            self._client, *_content(span, effect), _metadata(run, span)
+        )
+        is_model = "gen_ai.request.model" in span.attributes or span.name.startswith("chat ")
+        is_llm = is_model and not tracing_is_enabled()  # else LangChain reports it, with its usage
+        is_effect = span.what == "effect"
+        found = {
+            "langsmith.span.id": str(where.id),
+            "langsmith.trace.id": str(where.trace_id),
+            "langsmith.span.parent_id": str(where.parent_id or ""),
+            "langsmith.span.dotted_order": where.dotted_order,
+            "langsmith.trace.session_name": self._project,
+            "langsmith.trace.name": run.fold.open.graph if span.what == "segment" else _name(span),
+            "langsmith.span.kind": "llm" if is_llm else "tool" if is_effect else "chain",
+            "gen_ai.prompt": json_text(inputs) if inputs else "",
+            "gen_ai.completion": json_text(outputs) if outputs else "",
+            **{f"langsmith.metadata.{name}": _plain(value) for name, value in metadata.items()},
+        }
+        if is_llm:
+            found |= {name: span.attributes.get(name, "") for name in _USAGE}
+        return {name: value for name, value in found.items() if value != ""}
+
+    def _is_sampled(self, where: Place) -> bool:
+        return langsmith_client.is_sampled(self._client, where.trace_id)
+
+    def _remember(self, arrived: Mapping[Any, Any]) -> None:
+        self._arrived |= dict.fromkeys(arrived)
+        while len(self._arrived) > REMEMBERED:
+            del self._arrived[next(iter(self._arrived))]
+
+    # -- feedback
+
+    def _send_scores(self, run: RunSpans) -> None:
         engine = self._engine
         of_run = scores.of_run(engine.serializer, run.thread_id, run.run_id)
         stored = {(one.name, one.about): one for one, _ in engine.journal.do(of_run)}
-        given = {_names(span): span for span in run.spans if span.what == "score"}
-        for (name, about), span in given.items():
-            score, where = stored.get((name, about)), scored_place(run.run_id, span)
-            if score is None or where is None:
-                continue  # it was withdrawn, or nothing was driven before it
-            with attempts.each():
-                self._sender.send_feedback(
-                    feedback_id(run.run_id, name, about),
-                    where.trace_id,
-                    (run.run_id, span.key),
-                    is_old=engine.clock.now() - span.start > OLD,
-                    run_id=where.id,
-                    key=name,
-                    score=score.value,  # as it is now: an older event does not bring it back
-                    value=score.label,
-                    comment=self._sender.comment(score.comment),
-                    source_info=_source(run, score),
-                    start_time=where.start,
-                )
+        for span in run.spans:
+            if span.what != "score" or (run.run_id, span.key) in self._arrived or not span.path:
+                continue
+            where = place(run.run_id, span.path)
+            about = next((str(found) for one in _ABOUT if (found := span.attributes.get(one))), "")
+            score = stored.get((str(span.attributes["gen_ai.evaluation.name"]), about))
+            if score is not None and self._is_sampled(where):  # else it was withdrawn
+                is_old = engine.clock.now() - span.start > OLD
+                self._send_feedback(run.run_id, where, score, about, is_old=is_old)
+            self._remember({(run.run_id, span.key): None})
 
-    # -- what the journal has besides events
-
-    def _describe(self, given: Sequence[RunSpans]) -> dict[str, About]:
-        engine = self._engine
-        rows = engine.journal.do(runs.find_all(run.run_id for run in given))
-        ended = {
-            run.run_id
-            for run in given
-            if any(span.attributes.get("perdure.ended") == "done" for span in run.spans)
-        }
-        return {row.id: self._about(engine, row, row.id in ended) for row in rows}
-
-    def _about(self, engine: Observed, row: RunRow, ended: bool) -> About:
+    def _send_feedback(
+        self, run_id: str, where: Place, score: Score, about: str, *, is_old: bool
+    ) -> None:
+        """Send a score, as it is now, as feedback; if LangSmith has that feedback, update it."""
+        id = feedback_id(run_id, score.name, about)
+        value: dict[str, Any] = {"score": score.value, "value": score.label}
+        value["comment"] = self._comment(score)
+        source = {"perdure_run_id": run_id, "perdure_score_about": about, "perdure_by": score.by}
         try:
-            setup = load_setup(engine.serializer, row)
-            metadata = {**(setup.get("metadata") or {}), **load_labels(engine.serializer, row)}
-            output = None
-            if ended and not langsmith_client.hides_outputs(self._client):
-                output = engine.journal.run(load_output(engine.serializer, row, engine.state_at))
-        except UNREADABLE:
-            return About()
-        return About(metadata, tuple(setup.get("tags") or ()), setup.get("input"), output)
+            with filter_logs(logging.getLogger("langsmith.client"), [_NoTraceback()]):
+                self._client.create_feedback(
+                    where.id,
+                    score.name,
+                    **value,
+                    feedback_id=id,
+                    source_info={name: one for name, one in source.items() if one is not None},
+                    session_id=self._client.read_project(project_name=self._project).id,
+                    start_time=where.start,
+                    stop_after_attempt=1,
+                )
+        except LangSmithConflictError:
+            self._client.update_feedback(id, **value)
+        except LangSmithError as error:
+            if not is_old or _status(error) not in _NEVER_TAKEN:
+                raise
+            log.warning("LangSmith does not take feedback on run %s: %s", where.id, error)
+
+    def _comment(self, score: Score) -> str | None:
+        try:
+            _, outputs, _ = langsmith_client.hidden(self._client, {}, {"text": score.comment}, {})
+        except Exception:
+            log.exception("A comment cannot be prepared for LangSmith and is left out.")
+            return None
+        return outputs.get("text")
 
 
-def _names(span: Span) -> tuple[str, str]:
-    """The name of a score, and the part of the run that it is stored for."""
-    names = ("perdure.score.about", "perdure.checkpoint", "perdure.effect.key", "perdure.wait.id")
-    about = next((str(found) for name in names if (found := span.attributes.get(name))), "")
-    return str(span.attributes["gen_ai.evaluation.name"]), about
+class _NoTraceback(logging.Filter):
+    """The client logs each failure with its traceback. The exporter logs it once."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "creating feedback" not in str(record.msg)
 
 
-def _source(run: RunSpans, score: Score) -> dict[str, Any]:
-    prompts = [f"{name}@{version}" for name, version in score.prompts]
-    about = {
+def _status(error: LangSmithError) -> int | None:
+    """The HTTP status of LangSmith's answer."""
+    response = getattr(error.__context__, "response", None)
+    return getattr(response, "status_code", None)
+
+
+def _place_of(run_id: str, span: Span) -> Place | None:
+    """Where a span is in LangSmith. None: it is not there."""
+    if span.what in ("run", "score") or (span.what != "segment" and not span.path):
+        return None
+    return place(run_id, (*span.path, (span.key, span.start)))
+
+
+def _readable(span: Span, where: Place, attributes: Mapping[str, Any]) -> ReadableSpan:
+    def context(id: Any) -> SpanContext:
+        return SpanContext(where.trace_id.int, id.int % 2**64, False, SAMPLED)
+
+    error = span.error
+    return ReadableSpan(
+        name=_name(span),
+        context=context(where.id),
+        parent=None if where.parent_id is None else context(where.parent_id),
+        attributes=attributes,
+        status=Status(StatusCode.UNSET) if error is None else Status(StatusCode.ERROR, error),
+        start_time=milliseconds(where.start) * 1_000_000,
+        end_time=max(milliseconds(where.start), span.end) * 1_000_000,
+    )
+
+
+def _name(span: Span) -> str:
+    return span.name.removeprefix("execute_tool ")
+
+
+def _metadata(run: RunSpans, span: Span) -> dict[str, Any]:
+    found = {
+        **{name.replace(".", "_"): value for name, value in span.attributes.items()},
+        "thread_id": run.thread_id,  # LangSmith groups traces by it
         "perdure_run_id": run.run_id,
-        "perdure_score_about": score.about,
-        "perdure_by": score.by,
-        "perdure_prompts": prompts,
+        "perdure_graph": run.fold.open.graph,
+        "perdure_version": run.fold.open.version,
+        "perdure_span": span.what,
+        "perdure_parent": run.fold.open.parent,
     }
-    return {name: value for name, value in about.items() if value}
+    return {name: value for name, value in found.items() if value not in (None, "", [])}
+
+
+def _content(
+    span: Span, effect: EffectRecord | None
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Arguments and result of an effect that was called."""
+    if effect is None or effect.damaged or span.attributes.get("perdure.replayed"):
+        return {}, {}
+    result = effect.result if span.attributes.get("perdure.effect.state") == "done" else None
+    if result is None or isinstance(result, dict):
+        return effect.arguments, result or {}
+    return effect.arguments, {"output": result}
+
+
+def _plain(value: Any) -> str | bool | int | float:
+    return value if isinstance(value, (str, bool, int, float)) else json_text(value)

@@ -84,8 +84,8 @@ class Logs:
             driven.stepped_at = at
         level = logging.WARNING if kind in WARNINGS else logging.INFO
         if self._logger.isEnabledFor(level):
-            shown = {name: _shown(value) for name, value in line.items() if value is not None}
-            self._logger.log(level, "%s", _as_json(shown) if self._json else _as_text(shown))
+            values = {name: _value(value) for name, value in line.items() if value is not None}
+            self._logger.log(level, "%s", _as_json(values) if self._json else _as_text(values))
 
     def _remember(self, kind: str, run_id: str, fields: Mapping[str, Any], at: datetime) -> _Driven:
         """What is known of the run, with what this event says of it."""
@@ -115,7 +115,7 @@ def _milliseconds(
     return None if since is None else round((at - since).total_seconds() * 1000)
 
 
-def _shown(value: Any) -> Any:
+def _value(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return value

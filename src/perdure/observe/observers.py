@@ -1,21 +1,45 @@
-"""The observers of a runtime or client: told of its events, and of the segments it drives."""
+"""The observers of a runtime or client: they are called with its events, and around segments."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 from perdure.errors import BadArgument
 from perdure.journal import Journal, connect_later
-from perdure.observe.observed import Observed
-from perdure.operations.event_observer import observe
+from perdure.journal.clock import Clock
+from perdure.operations.event_observer import observe as observe_events
+from perdure.serde.serializer import Serializer
+from perdure.service.failures import Failures
 from perdure.types import Observer
 
-T = TypeVar("T")
-
 log = logging.getLogger("perdure")
+
+
+class Observed(Protocol):
+    """The engine of a runtime or client: `service.local_engine`."""
+
+    serializer: Serializer
+
+    failures: Failures
+
+    @property
+    def journal(self) -> Journal:
+        """The journal. Its first use opens it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the journal has been opened."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the journal, which it opens."""
+
+    @property
+    def sinks(self) -> list[str]:
+        """The names of the sinks that this process has. A sink adds its own."""
 
 
 class Observers:
@@ -27,16 +51,17 @@ class Observers:
     nudge()               is called when a worker begins here, and when a segment it drove has ended
     on_lag(seconds)       is called four times a second, with how late the event loop of a worker is
     around(drive)         gives the context manager in which a worker drives a segment
+    scrape()              gives the body of `GET /metrics`
     close()               is called before the journal is closed
     reopen()              is called after that, before the journal is opened again
     """
 
-    def __init__(self, given: Any = None) -> None:
+    def __init__(self, observe: Any = None) -> None:
         self._engine: Observed | None = None
         self._all: list[Any] = []
         self.sinks: list[str] = []
         """The names of the sinks that this process has."""
-        for one in _listed(given):
+        for one in _listed(observe):
             self.add(one)
 
     def __bool__(self) -> bool:
@@ -67,30 +92,31 @@ class Observers:
     def connect(self, url: str | None) -> Journal:
         """The journal at a URL, opened by its first use. Its commits are reported to the
         observers."""
-        told = [one for one in self._all if isinstance(one, Observer)]
-        journal = connect_later(url, told=bool(told))
+        of_events = [one for one in self._all if isinstance(one, Observer)]
+        journal = connect_later(url, told=bool(of_events))
         for one in self._all:
             if hasattr(one, "on_commit"):
                 journal.measure(one.on_commit)
-        return observe(journal, told)
+        return observe_events(journal, of_events)
 
-    def find(self, kind: type[T]) -> T | None:
-        """The observer of a kind, if there is one."""
-        return next((one for one in self._all if isinstance(one, kind)), None)
+    @property
+    def metrics(self) -> Any:
+        """The observer with metrics to scrape, if there is one."""
+        return next((one for one in self._all if hasattr(one, "scrape")), None)
 
     def nudge(self) -> None:
         """A worker has begun, or a segment has ended here."""
-        for one in self._all:
-            if hasattr(one, "nudge"):
-                with _kept_from_runs("nudge"):
-                    one.nudge()
+        self._call("nudge")
 
     def note_lag(self, seconds: float) -> None:
         """The event loop of a worker was so late."""
+        self._call("on_lag", seconds)
+
+    def _call(self, method: str, *arguments: Any) -> None:
         for one in self._all:
-            if hasattr(one, "on_lag"):
-                with _kept_from_runs("on_lag"):
-                    one.on_lag(seconds)
+            if hasattr(one, method):
+                with _kept_from_runs(method):
+                    getattr(one, method)(*arguments)
 
     @contextlib.contextmanager
     def around(self, drive: Any) -> Iterator[None]:
@@ -109,12 +135,7 @@ class Observers:
                 one.reopen()
 
     def close(self) -> None:
-        for one in self._all:
-            if hasattr(one, "close"):
-                try:
-                    one.close()
-                except Exception:
-                    log.exception("An observer could not be closed.")
+        self._call("close")
 
 
 @contextlib.contextmanager
@@ -126,16 +147,25 @@ def _kept_from_runs(method: str) -> Iterator[None]:
         log.exception("The observer failed in %s.", method)
 
 
-def _listed(given: Any) -> Iterable[Any]:
-    if given is None or given is False:
+def _listed(observe: Any) -> Iterable[Any]:
+    if observe is None or observe is False:
         return ()
-    if given is True:
+    if observe is True:
         from perdure.observe import from_env
 
         return from_env()
-    is_one = _is_observer(given) or not isinstance(given, (list, tuple))
-    return (given,) if is_one else given
+    is_one = _is_observer(observe) or not isinstance(observe, (list, tuple))
+    return (observe,) if is_one else observe
 
 
 def _is_observer(value: Any) -> bool:
     return hasattr(value, "on_event") or hasattr(value, "attach")
+
+
+def check_is_new(observer: object, attached: object) -> None:
+    """Raise if an observer observes a runtime or client already, perhaps one that was closed."""
+    if attached is not None:
+        raise BadArgument(
+            f"This {type(observer).__name__} observes another runtime or client already: make one "
+            "for each."
+        )

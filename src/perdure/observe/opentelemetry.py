@@ -25,11 +25,8 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 
-from perdure.observe.called_effects import called_effects
-from perdure.observe.caller import parse
-from perdure.observe.current_span import SAMPLED, CurrentSpan, context_of
-from perdure.observe.model_calls import ModelCalls
-from perdure.observe.span_ids import RUN
+from perdure.observe.live_spans import SAMPLED, CurrentSpan, ModelCalls, context_of
+from perdure.observe.span_ids import RUN, parse_traceparent
 from perdure.observe.trace_exporter import RunSpans, TraceSink
 from perdure.observe.trace_fold import Span
 from perdure.types import EffectRecord, EffectState
@@ -88,9 +85,9 @@ class OpenTelemetry(TraceSink):
     ) -> None:
         super().__init__()
         self._is_own = exporter is None
-        self._spans = exporter or OTLPSpanExporter()
-        given = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "perdure"}
-        self._resource = _Resource(resource or Resource.create(given))
+        self._otlp = exporter or OTLPSpanExporter()
+        default = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "perdure"}
+        self._resource = _Resource(resource or Resource.create(default))
         self._content = _captures_content() if content is None else content
         self._live: list[ReadableSpan] = []
         self._lock = threading.Lock()
@@ -113,31 +110,31 @@ class OpenTelemetry(TraceSink):
     def close(self) -> None:
         super().close()
         if self._is_own:
-            self._spans.shutdown()
+            self._otlp.shutdown()
         else:
-            self._spans.force_flush()
+            self._otlp.force_flush()
 
     def reopen(self) -> None:
         super().reopen()
         if self._is_own:
-            self._spans = OTLPSpanExporter()
+            self._otlp = OTLPSpanExporter()
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
         with self._lock:
             live, self._live = self._live, []
-        called = called_effects(self._engine, runs) if self._content else {}
-        made = [self._readable(run, span, called) for run in runs for span in run.spans]
-        if not made and not live:
+        called = self.called_effects(runs) if self._content else {}
+        spans = [self._readable(run, span, called) for run in runs for span in run.spans]
+        if not spans and not live:
             return True
-        given = self._spans.export([*made, *live]) is SpanExportResult.SUCCESS
-        if not given:
+        arrived = self._otlp.export([*spans, *live]) is SpanExportResult.SUCCESS
+        if not arrived:
             with self._lock:
                 self._live = [*live, *self._live][:LIVE]
-        return given
+        return arrived
 
-    def _keep(self, **made: Any) -> None:
+    def _keep(self, **span_fields: Any) -> None:
         """Export the span of a model call with the next batch, or within seconds."""
-        span = ReadableSpan(**made, resource=self._resource, instrumentation_scope=SCOPE)
+        span = ReadableSpan(**span_fields, resource=self._resource, instrumentation_scope=SCOPE)
         with self._lock:
             if len(self._live) < LIVE:
                 self._live.append(span)
@@ -168,15 +165,16 @@ class OpenTelemetry(TraceSink):
 
 def _callers(run: RunSpans) -> Iterator[Link]:
     """Links to what started a run: its parent run, and the span of the caller."""
-    if run.fold.parent is not None:
-        yield Link(context_of(run.fold.parent, RUN), {"perdure.parent": run.fold.parent})
-    if run.fold.caller is not None and (ids := parse(run.fold.caller)) is not None:
+    parent, caller = run.fold.open.parent, run.fold.open.caller
+    if parent is not None:
+        yield Link(context_of(parent, RUN), {"perdure.parent": parent})
+    if caller is not None and (ids := parse_traceparent(caller)) is not None:
         yield Link(SpanContext(*ids, is_remote=True, trace_flags=SAMPLED))
 
 
 def _captures_content() -> bool:
-    said = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
-    return said.lower() in ("true", "span_only", "span_and_event")
+    setting = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
+    return setting.lower() in ("true", "span_only", "span_and_event")
 
 
 def _attributes(run: RunSpans, span: Span, called: Mapping[str, EffectRecord]) -> Mapping[str, Any]:
@@ -188,7 +186,10 @@ def _attributes(run: RunSpans, span: Span, called: Mapping[str, EffectRecord]) -
             "perdure.span": span.what,
         }
     if span.what in ("run", "segment"):
-        common |= {"gen_ai.agent.name": run.fold.graph, "gen_ai.agent.version": run.fold.version}
+        common |= {
+            "gen_ai.agent.name": run.fold.open.graph,
+            "gen_ai.agent.version": run.fold.open.version,
+        }
     if span.what in _OPERATIONS:
         common["gen_ai.operation.name"] = span.name.partition(" ")[0]
     if span.what == "effect" and span.name.startswith("execute_tool "):
@@ -201,5 +202,5 @@ def _attributes(run: RunSpans, span: Span, called: Mapping[str, EffectRecord]) -
             common["gen_ai.tool.call.result"] = json_text(effect.result)[:CONTENT]
     if span.error is not None:
         common["error.type"] = span.error
-    given = {**common, **span.attributes}
-    return {name: value for name, value in given.items() if value not in (None, "", [])}
+    every = {**common, **span.attributes}
+    return {name: value for name, value in every.items() if value not in (None, "", [])}

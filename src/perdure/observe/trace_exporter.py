@@ -9,18 +9,17 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 from perdure.errors import Closed, Unavailable, WriteLost
-from perdure.journal import Op
-from perdure.observe.observed import Observed, check_is_new
+from perdure.observe.observers import Observed, check_is_new
 from perdure.observe.trace_fold import ScoredSpans, Span, TraceFold, is_about_a_part
+from perdure.operations import effects, traces
 from perdure.operations import events as event_ops
-from perdure.operations import traces
 from perdure.operations.traces import Trace, Unexported
-from perdure.types import Event
+from perdure.types import EffectRecord, Event
 
 log = logging.getLogger("perdure")
 
@@ -54,46 +53,6 @@ class RunSpans(NamedTuple):
     spans: list[Span]
 
 
-class TraceSink:
-    """An observer that exports traces. Its subclasses say where to, in `give`."""
-
-    name: ClassVar[str]
-    spans: ClassVar[int]
-    """Approximate number of spans in a request. A run is not split; what was taken is noted."""
-    paths: ClassVar[bool] = False
-    """Whether it needs to know what a span is in."""
-
-    def __init__(self) -> None:
-        self._engine: Observed
-        self._exporter: TraceExporter | None = None
-
-    def give(self, runs: Sequence[RunSpans]) -> bool:
-        """Export spans, and what the sink has besides. False: they have to be given again."""
-        raise NotImplementedError
-
-    def attach(self, engine: Observed) -> None:
-        check_is_new(self, self._exporter)
-        self._engine, self._exporter = engine, TraceExporter(engine, self)
-        engine.sinks.append(self.name)
-
-    def nudge(self) -> None:
-        if self._exporter is not None:
-            self._exporter.nudge()
-
-    def flush(self) -> None:
-        """Export now what is due, and wait until it is done. Closing the runtime does it too."""
-        if self._exporter is not None:
-            while self._exporter.export_due():
-                pass
-
-    def close(self) -> None:
-        if self._exporter is not None:
-            self._exporter.close()
-
-    def reopen(self) -> None:
-        self._exporter = TraceExporter(self._engine, self)
-
-
 class _Ready(NamedTuple):
     """Spans of one run, and what to store once the sink has them."""
 
@@ -103,20 +62,47 @@ class _Ready(NamedTuple):
     more: bool
 
 
-class TraceExporter:
-    """The thread that gives one sink what is due."""
+class TraceSink:
+    """An observer that exports traces, with a thread of its own. Its subclasses say where to."""
 
-    def __init__(self, engine: Observed, sink: TraceSink) -> None:
-        self._engine, self._sink = engine, sink
+    name: ClassVar[str]
+    spans: ClassVar[int]
+    """Approximate number of spans in a request. A run is not split; what was taken is noted."""
+
+    def __init__(self) -> None:
+        self._engine: Observed
         self._look = LOOK
         self._starting = threading.Lock()
         self._exporting = threading.Lock()
         self._most = RUNS
+        self._warned = False
+        self._begin()
+
+    def _begin(self) -> None:
         self._woken = threading.Event()
         self._closing = False
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
-        self._warned = False
+
+    def give(self, runs: Sequence[RunSpans]) -> bool:
+        """Export spans, and what the sink has besides. False: they have to be given again."""
+        raise NotImplementedError
+
+    def called_effects(self, runs: Sequence[RunSpans]) -> Mapping[str, EffectRecord]:
+        """The effects that were called, by key, with their content. Replayed ones were not."""
+        keys = {
+            str(span.attributes["perdure.effect.key"])
+            for run in runs
+            for span in run.spans
+            if span.what == "effect" and not span.attributes.get("perdure.replayed")
+        }
+        rows = self._engine.journal.do(effects.find_all(keys)) if keys else []
+        return {row.key: effects.to_record(self._engine.serializer, row) for row in rows}
+
+    def attach(self, engine: Observed) -> None:
+        check_is_new(self, getattr(self, "_engine", None))
+        self._engine = engine
+        engine.sinks.append(self.name)
 
     def nudge(self) -> None:
         """Export soon. Starts the thread at its first call."""
@@ -127,9 +113,14 @@ class TraceExporter:
                     if self._pid != os.getpid():  # the parent's thread may hold it
                         self._pid, self._exporting = os.getpid(), threading.Lock()
                     self._thread = threading.Thread(
-                        target=self._run, name=f"perdure-{self._sink.name}", daemon=True
+                        target=self._run, name=f"perdure-{self.name}", daemon=True
                     )
                     self._thread.start()
+
+    def flush(self) -> None:
+        """Export now what is due, and wait until it is done. Closing the runtime does it too."""
+        while self.export_due():
+            pass
 
     def close(self) -> None:
         """Give what is due, for a few seconds at most; the rest is given by the next process."""
@@ -139,25 +130,28 @@ class TraceExporter:
         if thread is not None and self._pid == os.getpid():
             thread.join(FLUSH)
 
+    def reopen(self) -> None:
+        self._begin()
+
     def _run(self) -> None:
         poll = self._engine.journal.capabilities.poll
         self._look = max(LOOK, 10 * poll)
         while True:
             self._woken.wait(self._look)
-            closing = self._closing
+            is_left = threading.current_thread() is not self._thread  # it was reopened meanwhile
+            closing = self._closing or is_left
             if self._woken.is_set() and not closing:
                 self._woken.clear()
                 time.sleep(GATHER)
             try:
-                while self.export_due():
-                    pass
-                self._sink.give([])
+                self.flush()
+                self.give([])
             except Closed:
                 pass
             except Exception as error:
-                self._engine.failures.note(error, EXPORTING, self._sink.name)
+                self._engine.failures.note(error, EXPORTING, self.name)
             else:
-                self._engine.failures.clear(EXPORTING, self._sink.name)
+                self._engine.failures.clear(EXPORTING, self.name)
             if closing:
                 return
 
@@ -166,7 +160,7 @@ class TraceExporter:
         with self._exporting:  # who flushes waits for what the thread has taken
             journal, serializer = self._engine.journal, self._engine.serializer
             now = self._engine.clock.now()
-            taken = journal.do(traces.take(serializer, self._sink.name, now, now + RESERVED, RUNS))
+            taken = journal.do(traces.take(serializer, self.name, now, now + RESERVED, RUNS))
             if not taken:
                 return False
             count = max(EVENTS // 10, min(EVENTS, 10 * EVENTS // len(taken)))
@@ -187,14 +181,14 @@ class TraceExporter:
             refused += 1
             self._most = max(1, len(batch) // 2)
             if len(batch) > 1 or refused == DOWN:
-                self._note(ready, given=False)
+                self._note(ready, arrived=False)
                 return False
         return True
 
     def _split(self, ready: list[_Ready]) -> tuple[list[_Ready], list[_Ready]]:
         """The runs of the next request, and those of later ones."""
         n = spans = 0
-        while n < min(len(ready), self._most) and spans < self._sink.spans:
+        while n < min(len(ready), self._most) and spans < self.spans:
             spans += len(ready[n].run.spans)
             n += 1
         return ready[:n], ready[n:]
@@ -204,8 +198,8 @@ class TraceExporter:
         back."""
         trace, events = found
         try:
-            fold = TraceFold(trace.open, paths=self._sink.paths)
-            spans = self._spans(trace, fold, events)
+            fold = TraceFold(trace.open)
+            spans = self._fold(trace, fold, events)
         except (Unavailable, Closed, WriteLost):
             raise
         except Exception:
@@ -216,10 +210,10 @@ class TraceExporter:
         n = events[-1].n if events else trace.n
         return _Ready(trace, RunSpans(trace.run_id, trace.thread_id, fold, spans), n, is_more)
 
-    def _spans(self, trace: Trace, fold: TraceFold, events: list[Event]) -> list[Span]:
+    def _fold(self, trace: Trace, fold: TraceFold, events: list[Event]) -> list[Span]:
         """The spans of these events. That of a score says which span it is about: that is among
         these, or in the history before them, which is read once."""
-        made: list[Span] = []
+        closed: list[Span] = []
         scored = [event for event in events if is_about_a_part(event)]
         if not scored:
             return fold.spans(events)
@@ -234,8 +228,8 @@ class TraceExporter:
                 event = replace(event, data={**event.data, "place": place})
             spans = fold.spans([event])
             here.add(spans)
-            made += spans
-        return made
+            closed += spans
+        return closed
 
     def _past(self, trace: Trace, before: int, scored: list[Event]) -> ScoredSpans:
         """Of the spans before an event those that scores are about."""
@@ -253,32 +247,27 @@ class TraceExporter:
         return found
 
     def _give(self, batch: list[_Ready]) -> bool:
-        given = not any(ready.run.spans for ready in batch)
-        if not given:
+        arrived = not any(ready.run.spans for ready in batch)
+        if not arrived:
             try:
-                given = self._sink.give([ready.run for ready in batch])
+                arrived = self.give([ready.run for ready in batch])
             except Exception:
-                log.exception("Exporting traces to %s failed.", self._sink.name)
-        self._note(batch, given=given)
-        if not given and not self._warned:
+                log.exception("Exporting traces to %s failed.", self.name)
+        self._note(batch, arrived=arrived)
+        if not arrived and not self._warned:
             log.warning(
                 "%s does not take traces now. They stay in the journal and are exported later.",
-                self._sink.name,
+                self.name,
             )
-        self._warned = not given
-        return given
+        self._warned = not arrived
+        return arrived
 
-    def _note(self, batch: Sequence[_Ready], *, given: bool) -> None:
+    def _note(self, batch: Sequence[_Ready], *, arrived: bool) -> None:
         journal, now = self._engine.journal, self._engine.clock.now()
-        for ready in batch:
-            journal.defer(self._noted(ready, now) if given else _delayed(ready, now))
+        for trace, run, n, more in batch:
+            noted = traces.delay(trace, now + PAUSE)
+            if arrived:
+                opened = run.fold.dump()
+                noted = traces.note(self._engine.serializer, trace, n, opened, now, more=more)
+            journal.defer(noted)
         journal.flush()
-
-    def _noted(self, ready: _Ready, now: int) -> Op[None]:
-        opened = ready.run.fold.dump()
-        serializer = self._engine.serializer
-        return traces.note(serializer, ready.trace, ready.n, opened, now, more=ready.more)
-
-
-def _delayed(ready: _Ready, now: int) -> Op[None]:
-    return traces.delay(ready.trace, now + PAUSE)

@@ -68,8 +68,6 @@ class Span:
     path: Path = ()
     """What it is in, from the segment down to its parent, each with its start. Between two segments
     that is the last one. Empty: it is a segment or a run, or nothing was driven yet."""
-    driven: str | None = None
-    """What drove that segment."""
 
 
 @dataclass
@@ -79,15 +77,15 @@ class Open:
     graph: str = ""
     version: str = ""
     parent: str | None = None
+    """The run whose node started this one."""
     caller: str | None = None
+    """The span in which it was started: a `traceparent`."""
     started: int = 0
     life: int = 1
     token: int = 0
     segment: dict[str, Any] | None = None
     begun: int = 0
     """When the last segment began."""
-    driven: str | None = None
-    """What drove it."""
     steps: int = 0
     moved: int = 0
     inner: dict[str, int] = field(default_factory=dict)
@@ -105,46 +103,26 @@ class Open:
 class TraceFold:
     """The spans of one run."""
 
-    def __init__(self, opened: Mapping[str, Any] | None = None, *, paths: bool = True) -> None:
-        """`paths`: whether spans say what they are in, and what drove it."""
-        self._open = Open(**(opened or {}))
-        self._paths = paths
+    def __init__(self, opened: Mapping[str, Any] | None = None) -> None:
+        known = Open.__dataclass_fields__.keys()  # earlier versions stored more
+        self.open = Open(**{name: one for name, one in (opened or {}).items() if name in known})
 
     def dump(self) -> dict[str, Any]:
         """What is open, for the process that goes on."""
-        return dict(vars(self._open))
-
-    @property
-    def graph(self) -> str:
-        return self._open.graph
-
-    @property
-    def version(self) -> str:
-        return self._open.version
-
-    @property
-    def parent(self) -> str | None:
-        """The run whose node started this one."""
-        return self._open.parent
-
-    @property
-    def caller(self) -> str | None:
-        """The span in which it was started: a `traceparent`."""
-        return self._open.caller
+        return dict(vars(self.open))
 
     def spans(self, events: Iterable[Event]) -> list[Span]:
         """The spans that these events close."""
-        made = []
+        found = []
         for event in events:
             for span in self._after(event):
-                if self._paths:
-                    span.path, span.driven = span.path or self._path(span), self._open.driven
-                made.append(span)
-        return made
+                span.path = span.path or self._path(span)
+                found.append(span)
+        return found
 
     def open_wait(self, wait: str | None) -> Span | None:
         """The span that an open wait will have."""
-        opened = self._open.waits.get(wait or "")
+        opened = self.open.waits.get(wait or "")
         if wait is None or opened is None:
             return None
         key, start = ("wait", wait, opened["n"]), opened["from"]
@@ -154,7 +132,7 @@ class TraceFold:
     # -- one event
 
     def _after(self, event: Event) -> Iterator[Span]:
-        kind, at, now = event.kind, self._open, milliseconds(event.at)
+        kind, at, now = event.kind, self.open, milliseconds(event.at)
         yield from self._replayed(event, now)
         if kind == EventKind.STARTED:
             at.graph, at.version = event.data.get("graph", ""), event.data.get("version", "")
@@ -186,7 +164,7 @@ class TraceFold:
             yield from self._end_run(event, now)
 
     def _begin_segment(self, event: Event, now: int) -> Iterator[Span]:
-        at = self._open
+        at = self.open
         if at.segment is not None:
             at.crashed = [*step_key(at.token, at.steps), now]
             at.crashed_in = [at.begun, at.moved]
@@ -197,17 +175,17 @@ class TraceFold:
         recovered = event.kind == EventKind.RECOVERED
         at.segment = {"from": now, "recovered": recovered, "effects": 0}
         at.segment |= {name: event.data.get(name) for name in ("worker", "driven")}
-        at.begun, at.driven = now, event.data.get("driven")
+        at.begun = now
         at.steps, at.moved, at.inner, at.in_step = 0, now, {}, False
 
     def _cut_off(self, now: int) -> Iterator[Span]:
         """Close a segment whose worker died, and the step it was in."""
         yield self._open_step(now, CRASHED)
         yield self._segment_span(now, CRASHED, {"perdure.crashed": True})
-        self._open.segment = None
+        self.open.segment = None
 
     def _step(self, event: Event, now: int) -> Iterator[Span]:
-        at, data = self._open, event.data
+        at, data = self.open, event.data
         ns, nodes = data.get("ns", ""), data.get("nodes") or []
         if is_input(data):
             if ns:
@@ -235,13 +213,13 @@ class TraceFold:
 
     def _open_step(self, now: int, error: str | None) -> Span:
         """The step that a segment ended in the middle of."""
-        at = self._open
+        at = self.open
         key, parent = step_key(at.token, at.steps), segment_key(at.token)
         attributes = {"perdure.unfinished": True}
         return Span("step", key, parent, "step", at.moved, max(at.moved, now), attributes, error)
 
     def _effect(self, event: Event, now: int) -> Iterator[Span]:
-        at, data = self._open, event.data
+        at, data = self.open, event.data
         key, attempt, how = data["key"], data.get("attempt", 1), data.get("how")
         begun = data.get("begun_at")
         start = milliseconds(begun) if isinstance(begun, datetime) else now
@@ -279,7 +257,7 @@ class TraceFold:
         yield Span("effect", span_key, self._current(), name, start, max(start, now), about, error)
 
     def _end_wait(self, wait: str, now: int, ended: str) -> Iterator[Span]:
-        opened = self._open.waits.pop(wait, None)
+        opened = self.open.waits.pop(wait, None)
         if opened is None:
             return
         kind, start = opened.get("kind", ""), opened["from"]
@@ -298,26 +276,26 @@ class TraceFold:
             error = str(event.data.get("kind", "failed"))
         elif event.kind == EventKind.HELD:
             error = "held"
-        if event.kind != EventKind.DONE or self._open.in_step:  # else nothing ran after the last
+        if event.kind != EventKind.DONE or self.open.in_step:  # else nothing ran after the last
             yield self._open_step(now, error)
         yield self._segment_span(now, error, {"perdure.ended": event.kind})
-        self._open.segment = None
+        self.open.segment = None
 
     def _replayed(self, event: Event, now: int) -> Iterator[Span]:
         """The effects that came from the record before this event, in the step that it is in."""
-        saved, segment = event.data.get("saved"), self._open.segment
+        saved, segment = event.data.get("saved"), self.open.segment
         if not saved or segment is None:
             return
         for index, (name, key) in enumerate(saved.get("replayed", ())):
             about = {"perdure.effect.key": key, REPLAYED: True}
             place: SpanKey = ("replayed", event.n, index)
             yield Span("effect", place, self._current(), _named(name), now, now, about)
-            self._open.in_step = True
+            self.open.in_step = True
         counts = segment.setdefault("saved", {})
         counts |= {n: counts.get(n, 0) + saved[n] for n in SAVED if saved.get(n)}
 
     def _segment_span(self, now: int, error: str | None, ended: dict[str, Any]) -> Span:
-        at = self._open
+        at = self.open
         segment = at.segment or {"from": now}
         attributes = {
             "perdure.segment": at.token,
@@ -345,7 +323,7 @@ class TraceFold:
             for name in ("wait", "key", "state", "by", "forced")
             if isinstance(data.get(name), (str, bool))
         }
-        parent = self._run if self._open.segment is None else segment_key(self._open.token)
+        parent = self._run if self.open.segment is None else segment_key(self.open.token)
         name = f"{event.kind} {data['name']}" if isinstance(data.get("name"), str) else event.kind
         return Span("moment", ("event", event.n), parent, name, now, now, attributes)
 
@@ -370,7 +348,7 @@ class TraceFold:
         return Span("score", key, parent, name, now, now, attributes, path=path)
 
     def _end_run(self, event: Event, now: int) -> Iterator[Span]:
-        at = self._open
+        at = self.open
         for wait in list(at.waits):
             yield from self._end_wait(wait, now, "closed")
         attributes = {"perdure.state": event.kind, "perdure.segments": at.token}
@@ -386,11 +364,11 @@ class TraceFold:
     @property
     def _run(self) -> SpanKey:
         """The span of the run; of one that has ended, the one that ended."""
-        life = self._open.life
-        return ("run", life if self._open.started or life == 1 else life - 1)
+        life = self.open.life
+        return ("run", life if self.open.started or life == 1 else life - 1)
 
     def _path(self, span: Span) -> Path:
-        at, parent = self._open, span.parent
+        at, parent = self.open, span.parent
         if span.what in ("run", "segment") or not at.token:
             return ()
         if parent == step_key(at.token, at.steps):
@@ -401,7 +379,7 @@ class TraceFold:
         return ((segment_key(at.token), at.begun),)
 
     def _current(self) -> SpanKey:
-        at = self._open
+        at = self.open
         return self._run if at.segment is None else step_key(at.token, at.steps)
 
 

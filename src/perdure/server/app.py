@@ -30,8 +30,6 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from perdure.execution.shutdown import has_signal_handlers
-from perdure.observe import prometheus
-from perdure.observe.metrics import Metrics
 from perdure.server import agent_api, own_api, ui
 from perdure.server.gate import Gate
 from perdure.server.health import Health
@@ -49,6 +47,8 @@ from perdure.server.ui.site import Site
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime
+
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 A = TypeVar("A", bound=Starlette)
 
@@ -145,8 +145,8 @@ class MetricsEndpoint:
 
     async def get(self, request: Request) -> Response:
         """Metrics for Prometheus."""
-        metrics = self._runtime.engine.observers.find(Metrics)
+        metrics = self._runtime.engine.observers.metrics
         if metrics is None:
             return json_error(404, "Metrics are off. Pass Runtime(observe=Metrics()).")
-        families = await asyncio.to_thread(metrics.collect)
-        return Response(prometheus.render(families), media_type=prometheus.CONTENT_TYPE)
+        text = await asyncio.to_thread(metrics.scrape)
+        return Response(text, media_type=PROMETHEUS)
