@@ -1,15 +1,35 @@
-"""Kill this process at a named point, as `kill -9` would."""
+"""Kill this process at a named point, as `kill -9` would; and tell a crash test what left it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from perdure.errors import BadArgument
 from perdure.journal import failpoints
 from perdure.journal.sql import templates
+
+report: Callable[[str], None] | None = None
+"""Called by `outside`; set in the processes of a crash test."""
+
+
+def outside(what: str) -> None:
+    """Report to a crash test that something happened outside the process.
+
+    For actions that Python's audit events do not show, such as those of a C library. If the same
+    text is reported more often than in a run without a kill, it counts as a duplicate; less often,
+    as a loss. The call returns once the judge, which is another process, has received it. Outside a
+    crash test it does nothing.
+
+        perdure.testing.outside("mail to ana")
+
+    Args:
+        what: A description of the action, the same each time.
+    """
+    if report is not None:
+        report(str(what))
 
 
 def points() -> list[str]:
