@@ -35,8 +35,7 @@ from bench.rounds import Bench, say
 from bench.savers import aready, asettle, ready, settle
 from bench.texts import TEXTS
 from perdure.testing import d1 as testing
-from perdure.testing.d1 import Workerd, local_d1
-from perdure.testing.node import find_node
+from perdure.testing.d1 import Workerd, find_node, local_d1
 
 
 @dataclass(frozen=True, slots=True)
