@@ -26,8 +26,7 @@ from bench.report import Bar, Section, Table, times
 from bench.rounds import Bench, say
 from perdure.d1 import Client
 from perdure.testing import d1 as testing
-from perdure.testing.d1 import Workerd, local_d1
-from perdure.testing.node import find_node
+from perdure.testing.d1 import Workerd, find_node, local_d1
 
 ASLEEP = 10_000
 DUE = 25

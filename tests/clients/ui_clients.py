@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from perdure.testing.node import find_node
+from perdure.testing.d1 import find_node
 from tests.support.js_clients import INSTALLED, PROGRAMS, agent_server
 
 NONE = "-"

@@ -21,9 +21,8 @@ from langgraph.store.memory import InMemoryStore
 
 from perdure.journal import failpoints, postgres, sqlite
 from perdure.journal.sql import positional, render
-from perdure.langmem import ReflectionExecutor
+from perdure.langmem import Reflection, ReflectionExecutor
 from perdure.langmem.background_worker import BATCH
-from perdure.langmem.reflection_future import Reflection
 from tests.support.polling import until
 
 MONTH = 30 * 86_400

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import perdure
-from perdure.testing.node import find_node
+from perdure.testing.d1 import find_node
 from perdure.types import Retry
 from tests.clients.graphs import GRAPHS
 from tests.support.agent_server import served

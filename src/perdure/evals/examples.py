@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -37,16 +37,14 @@ def read_examples(source: str | os.PathLike[str] | Iterable[Any]) -> list[Exampl
         lines = Path(source).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise BadArgument(f"{source}: {getattr(error, 'strerror', None) or error}.") from error
-    return [_to_example(n, one) for n, one in _parsed(lines)]
+    return [_to_example(n, _parsed(n, line)) for n, line in enumerate(lines, 1) if line.strip()]
 
 
-def _parsed(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
-    for n, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                yield n, json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise BadArgument(f"Line {n} is not JSON: {error}.") from error
+def _parsed(n: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadArgument(f"Line {n} is not JSON: {error}.") from error
 
 
 def _to_example(n: int, given: Any) -> Example:

@@ -3,10 +3,10 @@ real ones, and only a process that evaluates drives them."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 from langgraph.func import entrypoint
@@ -14,11 +14,7 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
 from perdure.errors import BadArgument, UnknownGraph
-from perdure.execution.bound_graph import BoundGraph
-from perdure.execution.graphs import Graph, bind
-from perdure.journal.names import check_text
 from perdure.runtime import Runtime
-from perdure.types import Retry
 
 TARGETS = "evals:"
 """The name of a target's graph begins with it."""
@@ -29,38 +25,46 @@ DEATHS = 25
 def target_name(target: Any) -> str:
     """The name of a target."""
     if isinstance(target, str):
-        return check_text("target", target)
+        return target
     if isinstance(target, StateGraph):
         return "graph"
-    if isinstance(target, (Pregel, BoundGraph)):
+    if isinstance(target, Pregel) or hasattr(target, "unbound"):
         return str(target.name)
     name = getattr(target, "__name__", None) or type(target).__name__
     return "function" if name == "<lambda>" else str(name)
 
 
-def graph_of(target: Any, name: str, evaluation: str, runtime: Runtime) -> Graph:
-    """The graph that the runs of the target are runs of: registered under another name, with the
-    evaluation as its version."""
-    if isinstance(target, BoundGraph) and target.name in runtime.graphs:
+@contextlib.contextmanager
+def registered(
+    target: Any, name: str, evaluation: str, runtime: Runtime
+) -> Iterator[tuple[str, str]]:
+    """Register the graph that the runs of the target are runs of, under another name and with the
+    evaluation as its version. Gives both."""
+    graphs = runtime.engine.graphs
+    if hasattr(target, "unbound") and target.name in runtime.graphs:
         target = target.name
     if isinstance(target, str):
-        registered = runtime.engine.graphs.newest.get(target)
-        if registered is None:
+        if target not in graphs.newest:
             raise UnknownGraph(target, runtime.graphs)
-        return replace(
-            registered,
+        original = graphs.newest[target]
+        graph = replace(
+            original,
             name=TARGETS + name,
             version=evaluation,
-            deaths=max(DEATHS, registered.deaths),
+            deaths=max(DEATHS, original.deaths),
             hold=False,
             _with_old_names={},
         )
-    if isinstance(target, BoundGraph):
-        target = target.unbound
-    if not isinstance(target, (StateGraph, Pregel)):
-        target = as_graph(target)
-    name, pregel = bind(target, runtime.saver, TARGETS + name)
-    return Graph(name, evaluation, pregel, timedelta(hours=1), Retry(), DEATHS, False)
+        graphs.add(graph)
+    else:
+        if not isinstance(target, (StateGraph, Pregel)) and not hasattr(target, "unbound"):
+            target = as_graph(target)
+        runtime.register(target, name=TARGETS + name, version=evaluation, deaths=DEATHS)
+        graph = graphs.newest[TARGETS + name]
+    try:
+        yield graph.name, graph.version
+    finally:
+        graphs.discard(graph)
 
 
 def as_graph(function: Callable[[Any], Any]) -> Any:
@@ -70,10 +74,7 @@ def as_graph(function: Callable[[Any], Any]) -> Any:
             f"The target must be the name of a registered graph, a graph, or a function of the "
             f"input, not {function!r}."
         )
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 (is it a coroutine function?)
-    )
-    if is_async:
+    if is_coroutine_function(function):
 
         async def acall(input: Any) -> Any:
             return await function(input)
@@ -84,3 +85,9 @@ def as_graph(function: Callable[[Any], Any]) -> Any:
         return function(input)
 
     return entrypoint()(call)
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Whether calling it makes a coroutine: it may also be an object with `async def __call__`."""
+    call = getattr(function, "__call__", None)  # noqa: B004 (is it a coroutine function?)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

@@ -16,12 +16,12 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError(needs_extra("perdure.langmem", "langmem")) from error
 
+from perdure.langmem.background_worker import Reflection
 from perdure.langmem.executor import (
     LocalReflectionExecutor,
     ReflectionExecutor,
     resume_pending_reflections,
 )
-from perdure.langmem.reflection_future import Reflection
 from perdure.service.reflections import Pending
 
 __all__ = [

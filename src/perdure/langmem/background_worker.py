@@ -1,4 +1,5 @@
-"""The thread of an executor: it runs reflections and settles the futures that callers hold."""
+"""The futures that `submit` returns, and the thread of an executor, which runs reflections and
+settles these futures."""
 
 from __future__ import annotations
 
@@ -11,16 +12,18 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
+from typing import Any
 from weakref import WeakValueDictionary
 
-from perdure.errors import Closed, Error, NotFound
+from perdure.errors import Closed, Error, NotFound, ReflectionFailed, ReflectionLeft
 from perdure.journal import Poll
-from perdure.langmem.reflection_future import Reflection
 from perdure.operations import runs
 from perdure.runtime import Runtime
 from perdure.service.failures import WORKER
-from perdure.types import ENDED, State
+from perdure.types import ENDED, Run, State
 
 log = logging.getLogger("perdure")
 
@@ -33,6 +36,58 @@ BATCH = 200
 """Maximum number of reflections read at once."""
 _WORKERS: set[BackgroundWorker] = set()
 """The workers whose threads run."""
+
+
+class Reflection(Future[Any]):
+    """The future of a reflection. It follows the reflection in any process.
+
+    A `concurrent.futures.Future`. Its result is what the reflector returned, if that can be stored,
+    otherwise `None`. It is cancelled when a later reflection of its conversation replaces it. It
+    raises `ReflectionFailed` if the reflection is held, and `ReflectionLeft` if the executor was
+    shut down first.
+    """
+
+    def __init__(self, id: str, executor: str, cancel_run: Callable[[str], bool]) -> None:
+        super().__init__()
+        self.id, self._executor, self._cancel_run = id, executor, cancel_run
+        # When to read whether the reflection has ended, by the monotonic clock.
+        self.check_at = 0.0
+        self._lock = threading.RLock()
+
+    def cancel(self) -> bool:
+        """Cancel the reflection, unless it is running or has ended.
+
+        Returns:
+            Whether it is cancelled.
+        """
+        if self.done():
+            return self.cancelled()
+        return self._cancel_run(self.id) and self._set_cancelled()
+
+    def _set_cancelled(self) -> bool:
+        """Cancel the future and notify `concurrent.futures.wait`, once."""
+        with self._lock:
+            if not self.done() and super().cancel():
+                self.set_running_or_notify_cancel()
+        return self.cancelled()
+
+    def settle(self, run: Run) -> None:
+        """Set the outcome of the run, if it has one. Internal."""
+        if self.done():
+            return
+        with contextlib.suppress(Exception):  # the caller cancelled it at the same moment
+            if run.state is State.CANCELLED:
+                self._set_cancelled()
+            elif run.state is State.DONE:
+                self.set_result((run.output or {}).get("result"))
+            elif run.state is State.HELD or run.state in ENDED:
+                self.set_exception(ReflectionFailed(self.id, run.reason or str(run.error)))
+
+    def abandon(self, error: Error | None = None) -> None:
+        """Fail the future, by default with `ReflectionLeft`. Internal."""
+        if not self.done():
+            with contextlib.suppress(Exception):
+                self.set_exception(error or ReflectionLeft(self.id, self._executor))
 
 
 class BackgroundWorker:

@@ -1,7 +1,7 @@
 """`ReflectionExecutor`: LangMem's executor with its queue in a journal.
 
 A reflection is a run of the graph in `reflection_graph.py`. Which earlier reflection a new one
-replaces is decided in `debounce.py`. A crash in `submit` leaves nothing, or, after
+replaces is decided in `reflection_request.py`. A crash in `submit` leaves nothing, or, after
 its commit, a run with its due time; the run it replaces is cancelled in the same batch. A crash
 later leaves what any run leaves: a lease that expires, a checkpoint, an effect that settles.
 """
@@ -26,17 +26,17 @@ from perdure.effects.context import key as effect_key
 from perdure.effects.decorator import effect
 from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, WrongState
 from perdure.langgraph_port import stores, task_config
-from perdure.langmem import debounce
-from perdure.langmem.background_worker import BackgroundWorker
+from perdure.langmem.background_worker import BackgroundWorker, Reflection
 from perdure.langmem.langmem_port import labels_of, variables_of
-from perdure.langmem.reflection_future import Reflection
 from perdure.langmem.reflection_graph import LONGEST_PAUSE, ReflectionGraph
 from perdure.langmem.reflection_request import (
     FROM_CONFIG,
     Namespace,
     ReflectionRequest,
+    accept,
     check_delay,
     current_config,
+    debounce_thread,
     resolve_namespace,
 )
 from perdure.langmem.staged_writes import StagingStore, in_reflector
@@ -355,14 +355,14 @@ class ReflectionExecutor(ContextManaged):
     # -- accepting
 
     def _thread_of(self, request: ReflectionRequest, key: str) -> str:
-        return debounce.debounce_thread(self.name, request.namespace, request.thread_id, key)
+        return debounce_thread(self.name, request.namespace, request.thread_id, key)
 
     # Journals hold the names of the effect and of its recorded arguments: they must stay.
     @effect(name="reflect", record=("place", "after"))
     def _accept(self, place: str, request: ReflectionRequest, after: float) -> str:
         key = effect_key()
         input = {"request": dict(vars(request)), "id": key, "writes": None, "result": None}
-        plan = debounce.accept(
+        plan = accept(
             self._runtime.services.runs,
             self.name,
             place or self._thread_of(request, key),

@@ -1,9 +1,18 @@
-"""What `submit` stores of a reflection: the payload, the namespace and the caller's config."""
+"""What `submit` stores of a reflection, and which earlier one it replaces.
+
+Stored are the payload, the namespace and the caller's config. The reflections of one conversation
+in one namespace share a thread, and a run is started there with the strategy `replace`: one batch
+cancels the run that has not begun and inserts the new one. A running reflection is not touched; the
+new one follows it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -11,10 +20,13 @@ from langgraph.config import get_config
 from langmem.utils import NamespaceTemplate
 
 from perdure.errors import BadArgument
+from perdure.journal import Plan
 from perdure.journal.names import check_text
 from perdure.langgraph_port.call_config import is_own_key
 from perdure.langmem.langmem_port import labels_of, variables_of
 from perdure.serde.redaction import is_secret
+from perdure.service.reflections import PREFIX, graph_name
+from perdure.service.runs import RunService, make_setup
 
 Namespace = tuple[str, ...]
 LONGEST_DELAY = 100 * 365 * 86_400
@@ -108,3 +120,31 @@ def resolve_namespace(template: NamespaceTemplate, config: RunnableConfig | None
             "labels must not be empty or contain a '.'."
         )
     return found
+
+
+def debounce_thread(
+    executor: str, namespace: Sequence[str], conversation: str | None, key: str
+) -> str:
+    """The thread that a reflection shares with those it replaces, or is replaced by. Without a
+    conversation `key` makes it unique."""
+    parts = [key] if conversation is None else [*namespace, "", conversation]
+    digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16)
+    return f"{PREFIX}{executor}:{digest.hexdigest()}"
+
+
+def accept(
+    runs: RunService,
+    executor: str,
+    thread_id: str,
+    input: Mapping[str, Any],
+    *,
+    metadata: Mapping[str, Any],
+    key: str,
+    after: timedelta,
+) -> Plan[str]:
+    """Accept a reflection and return its id. The same `key` returns the one it made before."""
+    setup = make_setup(input=input, metadata=metadata, tags=(), context=None, config=None)
+    row = yield from runs.accept(
+        (graph_name(executor), ""), thread_id, setup, "replace", key=key, after=after
+    )
+    return row.id

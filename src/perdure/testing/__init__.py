@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.testing.clock import Clock, HostClock
-from perdure.testing.crashes import crash_at, points, set_commit_interval, watch_points
-from perdure.testing.crashtest import crashtest, outside
+from perdure.testing.crashes import crash_at, outside, points, set_commit_interval, watch_points
+from perdure.testing.crashtest import crashtest
 
 if TYPE_CHECKING:
     from perdure.testing.runtimes import TemporaryRuntime, runtime

@@ -1,4 +1,5 @@
-"""Named points of every statement and effect: watch them, or kill this process at one."""
+"""Named points of every statement and effect: watch them, or kill this process at one, as `kill -9`
+would; and tell a crash test what left the process."""
 
 from __future__ import annotations
 
@@ -15,6 +16,25 @@ from perdure.journal.sql import templates
 if TYPE_CHECKING:
     from perdure.client import Client
     from perdure.saver import Saver
+report: Callable[[str], None] | None = None
+"""Called by `outside`; set in the processes of a crash test."""
+
+
+def outside(what: str) -> None:
+    """Report to a crash test that something happened outside the process.
+
+    For actions that Python's audit events do not show, such as those of a C library. If the same
+    text is reported more often than in a run without a kill, it counts as a duplicate; less often,
+    as a loss. The call returns once the judge, which is another process, has received it. Outside a
+    crash test it does nothing.
+
+        perdure.testing.outside("mail to ana")
+
+    Args:
+        what: A description of the action, the same each time.
+    """
+    if report is not None:
+        report(str(what))
 
 
 def points(*, writes_only: bool = False) -> list[str]:

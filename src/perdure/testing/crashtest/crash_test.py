@@ -17,7 +17,8 @@ from dataclasses import astuple
 from typing import Any, Literal
 
 from perdure.errors import BadArgument
-from perdure.testing.crashtest.databases import Databases, databases
+from perdure.testing.crashtest.databases import PostgreSQLServer, SQLiteFiles, databases
+from perdure.testing.crashtest.findings import KEEPER, Finding, Point, Problem, Trial
 from perdure.testing.crashtest.judge import (
     Baseline,
     end_of,
@@ -26,21 +27,14 @@ from perdure.testing.crashtest.judge import (
     repeated,
     result_findings,
 )
-from perdure.testing.crashtest.model import (
-    KEEPER,
-    Finding,
-    Point,
-    Problem,
-    Trial,
-    follows_action,
-)
 from perdure.testing.crashtest.processes import ForkServer, ProcessLost, ProcessResult
 from perdure.testing.crashtest.report import Report
 from perdure.testing.crashtest.values import differences
 
+Databases = SQLiteFiles | PostgreSQLServer
 Kills = tuple[Point, ...]
 Reached = Sequence[Any]
-"""Name, phase and nearness of a point, as a process reports it."""
+"""Name and phase of a point, and how many outward actions were before it, as a process reports."""
 Progress = Callable[[str, int, int, "Trial | None"], None]
 """Called with the current activity, the trials done, the trials planned, and the last trial."""
 ATTEMPTS = 3
@@ -60,9 +54,9 @@ class CrashTest:
             `input` again.
         answer: The answer to every question to a person. By default an approving answer.
         context: LangGraph's runtime context of the run.
-        recovery: How many points of each recovery to kill at as well, or `"all"`.
-        limit: Kill at this many points: first those around what leaves the process, then others,
-            evenly spread. By default all.
+        recovery: How many points of each recovery to kill at as well.
+        limit: Kill at this many points: first those right after something left the process, then
+            others, evenly spread. By default all.
         ignore: Keys (`created_at`) or paths (`state.messages[0].id`) of the result that are not
             compared.
         harmless: Places whose outward actions may repeat: `FILE`, `FILE:LINE` or `effect NAME`;
@@ -86,7 +80,7 @@ class CrashTest:
         resume: Literal["none", "input"] = "none",
         answer: Any = None,
         context: Any = None,
-        recovery: int | Literal["all"] = 1,
+        recovery: int = 1,
         limit: int | None = None,
         ignore: Iterable[str] = (),
         harmless: Iterable[str] = (),
@@ -99,8 +93,8 @@ class CrashTest:
             raise BadArgument(f"{place!r} names no graph: use module:name, such as agents:graph.")
         if resume not in ("none", "input"):
             raise BadArgument(f"resume={resume!r}: use none or input.")
-        if recovery != "all" and recovery < 0:
-            raise BadArgument(f"recovery={recovery!r}: use a number from 0 on, or all.")
+        if recovery < 0:
+            raise BadArgument(f"recovery={recovery}: at least 0.")
         if limit is not None and limit < 1:
             raise BadArgument(f"limit={limit}: at least 1.")
         if deadline <= 0 or (jobs is not None and jobs < 1):
@@ -197,14 +191,13 @@ class CrashTest:
         recoveries: dict[Point, list[Reached]] = {}
 
         def trial(kills: Kills) -> Trial:
-            begun = time.monotonic()
             processes = self._run_with(server, places, kills)
             for _ in range(ATTEMPTS - 1):
                 if not processes[0].killed:
                     processes = self._run_with(server, places, kills)
             if len(kills) == 1 and processes[0].killed:
                 recoveries[kills[0]] = _reached(processes[-1])
-            return judge(kills, processes, baseline, time.monotonic() - begun)
+            return judge(kills, processes, baseline)
 
         def try_all(kills: Sequence[Kills], planned: int) -> None:
             begun, order = len(report.trials), {one: n for n, one in enumerate(kills)}
@@ -232,9 +225,6 @@ class CrashTest:
         hits: Counter[str] = Counter()
         for number, first in enumerate(points):
             second = list(_points(recoveries.get(first, [])))
-            if self._recovery == "all":
-                yield from ((first, point) for point in second)
-                continue
             for _ in range(min(self._recovery, len(second))):
                 turned = [*second[number % len(second) :], *second[: number % len(second)]]
                 point = min(turned, key=lambda one: hits[one.name])
@@ -266,24 +256,23 @@ def _reached(process: ProcessResult) -> list[Reached]:
 
 def _points(reached: Iterable[Reached]) -> Iterator[Point]:
     counts: Counter[str] = Counter()
-    actions = 0
-    for name, phase, near in reached:
+    before = 0
+    for name, phase, actions in reached:
         counts[name] += 1
-        is_after = follows_action(name, near)
-        actions += is_after
         if counts[name] == 1 or not name.startswith(KEEPER):
-            yield Point(name, counts[name], phase, near, actions if is_after else 0)
+            yield Point(name, counts[name], phase, actions if actions > before else 0)
+            before = actions
 
 
 def choose(points: Sequence[Point], limit: int | None) -> list[Point]:
-    """All of them, or that many: the nearest to what leaves the process, then the others, of each
-    kind evenly spread. In the order of the run."""
+    """All of them, or that many in the order of the run: first those right after something left the
+    process, then others, evenly spread."""
     if limit is None or limit >= len(points):
         return list(points)
-    chosen: set[int] = set()
-    for near in (2, 1, 0):
-        kind = [n for n, point in enumerate(points) if point.near == near]
-        chosen.update(_spread(kind, limit - len(chosen)))
+    after = [n for n, point in enumerate(points) if point.follows_action]
+    others = [n for n, point in enumerate(points) if not point.follows_action]
+    chosen = _spread(after, limit)
+    chosen += _spread(others, limit - len(chosen))
     return [points[n] for n in sorted(chosen)]
 
 

@@ -9,54 +9,26 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from perdure.errors import BadArgument, needs_extra
-from perdure.serde.redaction import hide_in_url
 
 
-class Databases(Protocol):
-    """Makes databases for trials."""
+class SQLiteFiles:
+    """Makes SQLite files in a folder."""
 
-    name: str
-    template: str
-    """The URL of the database to copy; its tables are made before the first copy."""
-
-    def fresh(self) -> contextlib.AbstractContextManager[str]:
-        """The URL of a new database, dropped at the end."""
-
-
-@contextlib.contextmanager
-def databases(url: str | None) -> Iterator[Databases]:
-    """SQLite files in a temporary folder, or databases beside the one the URL names."""
-    if url is None:
-        with tempfile.TemporaryDirectory(prefix="perdure-crashtest-") as folder:
-            yield _Files(Path(folder))
-    elif url.startswith(("postgresql://", "postgres://")):
-        made = _Server(url)
-        try:
-            yield made
-        finally:
-            made.drop(made.template)
-    else:
-        raise BadArgument(
-            f"url={hide_in_url(url)!r}: crashtest makes SQLite files of its own, one for each "
-            "trial. Leave the URL out, or name a PostgreSQL database in whose server it may make "
-            "others. On D1 it cannot make any."
-        )
-
-
-class _Files:
     name = "SQLite"
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._numbers = itertools.count(1)
+        # The database to copy; its tables are made before the first copy.
         self.template = f"sqlite:///{folder}/template.db"
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[str]:
+        """The URL of a new database, removed at the end."""
         folder = self._folder / str(next(self._numbers))
         folder.mkdir()
         try:
@@ -67,7 +39,9 @@ class _Files:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Server:
+class PostgreSQLServer:
+    """Makes databases beside the one that a URL names."""
+
     name = "PostgreSQL"
 
     def __init__(self, url: str) -> None:
@@ -76,6 +50,7 @@ class _Server:
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[str]:
+        """The URL of a new database, dropped at the end."""
         url = self._create(urlsplit(self.template).path[1:])
         try:
             yield url
@@ -104,3 +79,23 @@ class _Server:
                 "crashtest makes a database for each trial, and the server refused: "
                 f"{str(error).strip()}. Name a role that may create databases."
             ) from error
+
+
+@contextlib.contextmanager
+def databases(url: str | None) -> Iterator[SQLiteFiles | PostgreSQLServer]:
+    """SQLite files in a temporary folder, or databases beside the one the URL names."""
+    if url is None:
+        with tempfile.TemporaryDirectory(prefix="perdure-crashtest-") as folder:
+            yield SQLiteFiles(Path(folder))
+    elif url.startswith(("postgresql://", "postgres://")):
+        server = PostgreSQLServer(url)
+        try:
+            yield server
+        finally:
+            server.drop(server.template)
+    else:
+        raise BadArgument(
+            "crashtest makes SQLite files of its own, one for each trial. Leave the URL out, or "
+            "name a PostgreSQL database in whose server it may make others. On D1 it cannot make "
+            "any."
+        )

@@ -13,12 +13,11 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
+import perdure
 from perdure.errors import AlreadyAnswered, BadArgument
 from perdure.langgraph_port import checkpoint_names
 from perdure.testing.clock import Clock
-from perdure.testing.crashtest.answers import agreeing_answer
-from perdure.testing.crashtest.messages import JudgeConnection
-from perdure.testing.crashtest.observer import ProcessObserver
+from perdure.testing.crashtest.observer import JudgeConnection, ProcessObserver
 from perdure.testing.crashtest.values import plain
 from perdure.times import milliseconds, moment
 from perdure.types import Kind, State
@@ -149,14 +148,41 @@ async def _next_input(pregel: Any, config: Any, order: dict[str, Any]) -> Any:
     return None if state.next or state.tasks else _OVER
 
 
-def _answer(asked: Any, answer: Any) -> Any:
+def _answer(question: Any, answer: Any) -> Any:
     from perdure.operations.waits import TIME_IS_UP
 
-    if isinstance(asked, dict) and asked.keys() == {"wake_at"}:
+    if isinstance(question, dict) and question.keys() == {"wake_at"}:
         return True
-    if isinstance(asked, dict) and "signal" in asked:
+    if isinstance(question, dict) and "signal" in question:
         return TIME_IS_UP
-    return agreeing_answer(asked) if answer is None else answer
+    return agreeing_answer(question) if answer is None else answer
+
+
+def agreeing_answer(question: Any) -> Any:
+    """The answer that approves, in the dialect of the question: LangChain's
+    `HumanInTheLoopMiddleware`, Agent Inbox, or the agent's own."""
+    if isinstance(question, dict):
+        if isinstance(requests := question.get("action_requests"), list):
+            return {"decisions": [{"type": "approve"} for _ in requests]}
+        if question.get("type") == "tool_approval":
+            return {"type": "approve"}
+        if "action_request" in question:
+            return [_accept(question)]
+    if isinstance(question, list) and question and all(map(_is_inbox_item, question)):
+        return [_accept(one) for one in question]
+    return {"ok": True}
+
+
+def _is_inbox_item(question: Any) -> bool:
+    return isinstance(question, dict) and "action_request" in question
+
+
+def _accept(question: dict[str, Any]) -> dict[str, Any]:
+    """Agent Inbox: accept it, or if only words are allowed, agree in words."""
+    allowed = question.get("config") or {}
+    if not allowed.get("allow_accept", True) and allowed.get("allow_respond"):
+        return {"type": "response", "args": "ok"}
+    return {"type": "accept", "args": None}
 
 
 @contextlib.asynccontextmanager
@@ -197,6 +223,4 @@ async def prepare(url: str, stock: bool) -> None:
         async with stock_saver(url, None):
             pass
     else:
-        from perdure.journal import connect
-
-        connect(url).close()
+        perdure.connect(url).close()

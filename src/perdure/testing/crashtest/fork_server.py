@@ -1,8 +1,7 @@
 """The fork server: `python -m perdure.testing.crashtest.fork_server <fd>`.
 
-It imports the agent's module once, which takes seconds, and forks a slot for each of the judge's
-threads. A slot forks a child for each order, waits for it and reports its status. All of them end
-when the judge closes its side of their socket.
+It imports the agent's module once, which takes seconds, and forks a child for each order. All of
+them end when the judge closes its side of the socket.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import gc
 import importlib
 import os
 import random
-import select
 import signal
 import socket
 import sys
@@ -22,39 +20,58 @@ import traceback
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from perdure.errors import BadArgument, Error
 from perdure.journal import failpoints
 from perdure.operations.error_text import one_line
-from perdure.serde.redaction import hide_in_url
 from perdure.testing.crashtest import drive
-from perdure.testing.crashtest.messages import JsonLines, JudgeConnection, send
-from perdure.testing.crashtest.model import Point
-from perdure.testing.crashtest.observer import ProcessObserver
+from perdure.testing.crashtest.findings import Point
+from perdure.testing.crashtest.observer import JudgeConnection, ProcessObserver
+from perdure.testing.crashtest.processes import receive, send
+
+_ENDS = {signal.SIGCHLD}
 
 
 def main(control: socket.socket) -> None:
-    lines = JsonLines(control)
-    order = lines.next()
-    sys.path[:] = order["path"]
+    setup = receive(control)
+    sys.path[:] = setup["path"]
     try:
-        found, package = _find(order["place"])
-        _warm_up(order)
+        found, package = _find(setup["place"])
+        _warm_up(setup)
     except BaseException as error:
         trace = "".join(traceback.format_exception(error)).rstrip()
         send(control, {"wrong": str(error) if isinstance(error, Error) else trace})
         return
-    send(control, {"ready": True})
     gc.collect()
     gc.freeze()  # so that a child does not copy what it only looks at
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # slots are not waited for
-    while lines.next() is not None:
-        [file] = lines.files
-        lines.files.clear()
-        if os.fork() == 0:
+    children: set[int] = set()
+    signal.signal(signal.SIGCHLD, partial(_reap, children))
+    send(control, {"ready": True})
+    while files := socket.recv_fds(control, 1, 2)[1]:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # until the child is in the set
+        pid = os.fork()
+        if pid == 0:
             control.close()
-            _serve(socket.socket(fileno=file), found, package)
-        os.close(file)
+            _child(socket.socket(fileno=files[0]), files[1], found, package)
+        children.add(pid)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+        for file in files:
+            os.close(file)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for pid in children:
+        for kill in (os.killpg, os.kill):  # one that was just forked has no group yet
+            with contextlib.suppress(OSError):
+                kill(pid, signal.SIGKILL)
+
+
+def _reap(children: set[int], *_: Any) -> None:
+    """Forget the children that ended, and kill the processes that they started."""
+    with contextlib.suppress(ChildProcessError):
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            children.discard(pid)
+            with contextlib.suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
 
 
 def _find(place: str) -> tuple[Any, str]:
@@ -78,113 +95,72 @@ def _find(place: str) -> tuple[Any, str]:
     return found, os.path.realpath(getattr(module, "__file__", None) or name)
 
 
-def _warm_up(order: dict[str, Any]) -> None:
+def _warm_up(setup: dict[str, Any]) -> None:
     """Import what every child needs, once."""
     import perdure.runtime
-    import perdure.testing.clock
 
-    if order["url"].startswith("postgresql"):
+    if setup["url"].startswith("postgresql"):
         import perdure.journal.postgres  # noqa: F401
-    if order["stock"]:
-        if order["url"].startswith("sqlite"):
+    if setup["stock"]:
+        if setup["url"].startswith("sqlite"):
             import langgraph.checkpoint.sqlite.aio
         else:
             import langgraph.checkpoint.postgres.aio  # noqa: F401
 
 
-def _serve(control: socket.socket, found: Any, package: str) -> NoReturn:
-    """A slot: one child at a time."""
-    lines = JsonLines(control)
-    ended, ends = os.pipe()
-    os.set_blocking(ends, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(ends)
-    while (order := lines.next()) is not None:
-        connection, printed = lines.files
-        lines.files.clear()
-        pid = os.fork()
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for file in (control.detach(), ended, ends):
-                os.close(file)
-            _child(order, connection, printed, found, package)
-        os.close(connection)
-        os.close(printed)
-        with contextlib.suppress(OSError):
-            send(control, {"pid": pid})
-            status = _await(pid, ended, control)
-            send(control, {"status": status})
-    os._exit(0)
-
-
-def _await(pid: int, ended: int, control: socket.socket) -> int:
-    """The exit status of a child, which is killed if the judge is gone."""
-    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-        ready, _, _ = select.select([ended, control.fileno()], [], [])
-        if ended in ready:
-            os.read(ended, 1024)
-        else:
-            os.kill(pid, signal.SIGKILL)
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    with contextlib.suppress(OSError):  # processes that it started
-        os.killpg(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def _child(
-    order: dict[str, Any], socket_fd: int, printed: int, found: Any, package: str
-) -> NoReturn:
+def _child(connection: socket.socket, printed: int, found: Any, package: str) -> NoReturn:
     """A child: carry out its order, then exit."""
-    code = 3
     try:
         os.setpgid(0, 0)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(printed, 1)
         os.dup2(printed, 2)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, ValueError):
                 stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        order = receive(connection)
+        judge = JudgeConnection(connection.detach())
+        judge.send("started", os.getpid())
         faulthandler.dump_traceback_later(order["deadline"], exit=True, file=2)
         sys.dont_write_bytecode = True
         random.seed()  # a fork has its parent's
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()
-        asyncio.run(_act(order, JudgeConnection(socket_fd), found, package))
-        code = 0
+        asyncio.run(_act(order, judge, found, package))
     except BaseException:
         traceback.print_exc()
     with contextlib.suppress(BaseException):
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(code)
+    os._exit(0)
 
 
-async def _act(
-    order: dict[str, Any], connection: JudgeConnection, found: Any, package: str
-) -> None:
+async def _act(order: dict[str, Any], judge: JudgeConnection, found: Any, package: str) -> None:
     try:
         if order["role"] == "prepare":
             await drive.prepare(order["url"], order["stock"])
             return
         kill = None if order["kill"] is None else Point(*order["kill"])
-        observer = ProcessObserver(connection, kill, package)
+        observer = ProcessObserver(judge, kill, package)
         graph = await drive.graph_of(found)
         observer.install()
         failpoints.opening = partial(_refuse_other_journals, order["url"])
         driver = drive.by_langgraph if order["stock"] else drive.by_perdure
-        await driver(graph, order, connection, observer)
+        await driver(graph, order, judge, observer)
     except Error as error:
-        connection.send("wrong", str(error))
+        judge.send("wrong", str(error))
 
 
 def _refuse_other_journals(own: str, url: str) -> None:
     if not url.startswith(own):
+        parts = urlsplit(url)
+        other = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"  # no secret
         raise BadArgument(
-            f"This agent uses a runtime or client of {hide_in_url(url)} while it runs, to start a "
-            "run or send a signal for example. A crash test would do that there again and again, "
-            "so it is refused. Test the graph without that node, and the run that it starts on "
-            "its own."
+            f"This agent uses a runtime or client of {other} while it runs, to start a run or send "
+            "a signal for example. A crash test would do that there again and again, so it is "
+            "refused. Test the graph without that node, and the run that it starts on its own."
         )
 
 

@@ -15,7 +15,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 from perdure.operations.error_text import is_user_code
-from perdure.testing.crashtest.model import Calls, Finding, Point, Problem, Trial
+from perdure.testing.crashtest.findings import Finding, Point, Problem, Trial
 from perdure.testing.crashtest.processes import ProcessResult
 from perdure.testing.crashtest.values import differences
 
@@ -115,8 +115,7 @@ def end_of(process: ProcessResult) -> tuple[str, Any, str, str]:
     if "Timeout (" in process.printed:
         return "stuck", None, f"it did not end in time{_hangs(process.printed)}", process.printed
     [last] = process.printed.splitlines()[-1:] or ["nothing"]
-    reason = f"its process ended with status {process.status}: {last}"
-    return "stuck", None, reason, process.printed
+    return "stuck", None, f"its process ended: {last}", process.printed
 
 
 def _hangs(printed: str) -> str:
@@ -127,41 +126,35 @@ def _hangs(printed: str) -> str:
 
 
 def judge(
-    kills: tuple[Point, ...], processes: Sequence[ProcessResult], baseline: Baseline, seconds: float
+    kills: tuple[Point, ...], processes: Sequence[ProcessResult], baseline: Baseline
 ) -> Trial:
     """Compare one trial with the baseline."""
     state, result, reason, printed = end_of(processes[-1])
     tally = Tally.of(processes)
     ended = state == baseline.state
     findings: list[Finding] = []
-    equal: bool | None = None
     if ended:
         found = differences(baseline.result, result, baseline.ignore)
-        equal = not found
         findings += result_findings(Problem.DIFFERENT, found)
     elif state != "held":
         what = f"the run is {state}, not {baseline.state}"
         findings.append(Finding(Problem.UNRECOVERABLE, what, "", reason))
-    effects, more = _effects(tally, baseline.tally, ended)
+    called_again, more = _effects(tally, baseline.tally, ended)
     findings += more
     findings += _actions(tally, baseline)
     findings += _outside(tally, baseline.tally, ended)
-    models = tally.models - baseline.tally.models
     findings += [
         Finding(Problem.MODEL, "a model is called again", place, f"{n} more")
-        for place, n in models.items()
+        for place, n in (tally.models - baseline.tally.models).items()
     ]
     return Trial(
         kills,
         state,
         tuple(one for one in findings if not _is_harmless(one, baseline.harmless)),
-        effects,
-        sum(models.values()),
-        equal,
+        tuple(called_again),
         reason,
         printed,
         sum(process.killed for process in processes) == len(kills),
-        seconds,
     )
 
 
@@ -194,8 +187,9 @@ def result_findings(problem: Problem, found: Iterable[tuple[str, str]]) -> list[
     ]
 
 
-def _effects(tally: Tally, baseline: Tally, ended: bool) -> tuple[dict[str, Calls], list[Finding]]:
-    found: dict[str, Calls] = {}
+def _effects(tally: Tally, baseline: Tally, ended: bool) -> tuple[list[str], list[Finding]]:
+    """The effects that were called again with their key, and what is wrong with the others."""
+    called_again: list[str] = []
     findings = []
     for name in baseline.effects | tally.effects:
         calls, usual = tally.effects.get(name, Counter()), baseline.effects.get(name, Counter())
@@ -203,20 +197,18 @@ def _effects(tally: Tally, baseline: Tally, ended: bool) -> tuple[dict[str, Call
         places, expected = (len(calls), len(usual)) if keyed else (calls.total(), usual.total())
         twice = max(0, places - expected)
         again = max(0, calls.total() - usual.total() - twice)
-        lost = max(0, expected - places) if ended else 0
         if model := baseline.calls_model(name) or tally.calls_model(name):
             again, twice = again + twice, 0  # a repeated model call, perhaps by another task
-        passes_key = model or baseline.passes_key(name) or tally.passes_key(name)
-        if again and keyed and not passes_key:
-            found[name] = Calls(max(0, places - twice - again), 0, twice + again, lost)
+        if again and keyed and not (model or baseline.passes_key(name) or tally.passes_key(name)):
             findings.append(Finding(Problem.DUPLICATED, f"effect {name}", "", UNKEYED))
             continue
-        found[name] = Calls(max(0, places - twice - again), again, twice, lost)
+        called_again += [name] if again else []
         detail = f"{places} calls instead of {expected}"
-        for number, problem in ((twice, Problem.DUPLICATED), (lost, Problem.LOST)):
-            if number:
-                findings.append(Finding(problem, f"effect {name}", "", detail))
-    return found, findings
+        if twice:
+            findings.append(Finding(Problem.DUPLICATED, f"effect {name}", "", detail))
+        if ended and places < expected:
+            findings.append(Finding(Problem.LOST, f"effect {name}", "", detail))
+    return called_again, findings
 
 
 def _actions(tally: Tally, baseline: Baseline) -> list[Finding]:

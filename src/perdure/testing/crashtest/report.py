@@ -1,40 +1,76 @@
-"""The report of a crash test: its results as text, JSON and HTML."""
+"""The report of a crash test: its results, and what follows from them, as text and as JSON."""
 
 from __future__ import annotations
 
-import io
+import linecache
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from perdure.testing.crashtest import html
-from perdure.testing.crashtest.model import SEVERITY, Outcome, Trial
-from perdure.testing.crashtest.results import FindingGroup, Results, counts, source_line
+from perdure.testing.crashtest.findings import (
+    SEVERITY,
+    Finding,
+    Outcome,
+    Point,
+    Problem,
+    Trial,
+)
+from perdure.testing.crashtest.judge import Tally
+from perdure.views.formatting import count
 from perdure.views.terminal_text import printable, printable_lines
 
-COLOURS = {
-    Outcome.OK: "green",
-    Outcome.UNREACHED: "dim",
-    Outcome.AGAIN: "cyan",
-    Outcome.HELD: "yellow",
-    Outcome.MODEL: "magenta",
-    Outcome.DUPLICATED: "red",
-    Outcome.LOST: "red",
-    Outcome.DIFFERENT: "red",
-    Outcome.UNRECOVERABLE: "bold red",
-}
-WIDTH = 110
 PRINTED_LINES = 12
 """Lines of an agent's output that are shown with a finding."""
 
 
-class Report(Results):
+@dataclass(frozen=True)
+class FindingGroup:
+    """One kind of finding, and its trials."""
+
+    finding: Finding
+    """What is wrong."""
+    trials: tuple[Trial, ...]
+    """The trials that show it."""
+
+    @property
+    def points(self) -> list[Point]:
+        """Where one kill is enough to see it, or where the first of two kills was."""
+        once = [trial.kills[0] for trial in self.trials if len(trial.kills) == 1]
+        return once or list(dict.fromkeys(trial.kills[0] for trial in self.trials))
+
+
+@dataclass
+class Report:
     """The results of a crash test. `str(report)` shows them as text."""
+
+    place: str
+    """The graph, as `module:name`."""
+    driver: str
+    """What drove the graph: perdure, or LangGraph."""
+    database: str
+    """The database of the trials."""
+    state: str = ""
+    """How the run ends without a kill."""
+    result: Any = None
+    """The result without a kill."""
+    tally: Tally = field(default_factory=Tally)
+    """What happens without a kill."""
+    reached: int = 0
+    """How many points that run reached."""
+    points: list[Point] = field(default_factory=list)
+    """The points of the kills: all of them, unless there was a limit."""
+    trials: list[Trial] = field(default_factory=list)
+    """Every trial, in the order of the points; first those with one kill, then those with a second
+    kill during recovery."""
+    findings: tuple[Finding, ...] = ()
+    """What is wrong without a kill."""
+    printed: str = ""
+    """What the agent printed, if the run without a kill did not end."""
+    interrupted: bool = False
+    """Whether the test was ended early."""
+    seconds: float = 0.0
+    """How long the test took."""
 
     def check(self) -> None:
         """Fail a test if something was found.
@@ -45,125 +81,153 @@ class Report(Results):
         if not self.ok:
             raise AssertionError(f"\n{self}")
 
-    def __str__(self) -> str:
-        buffer = io.StringIO()
-        self.print(Console(file=buffer, width=WIDTH, color_system=None, highlight=False))
-        return buffer.getvalue()
+    @property
+    def ok(self) -> bool:
+        """Whether every result is equal, and nothing was duplicated or lost. A held run is fine."""
+        return not self.interrupted and not self.groups()
 
-    def print(self, console: Console, *, verbose: bool = False) -> None:
-        """Print a table of phases, the findings and the verdict.
+    @property
+    def first(self) -> list[Trial]:
+        """The trials with one kill."""
+        return [trial for trial in self.trials if len(trial.kills) == 1]
 
-        Args:
-            console: Where to print, of rich.
-            verbose: Name the statements of the journal instead of phases.
-        """
-        where = f"driven by {escape(self.driver)} on {self.database}, {self.seconds:.0f} s"
-        console.print(f"[bold]{escape(self.place)}[/] {where}")
-        if self.trials:
-            console.print(_places(self.trials, verbose))
-        groups = self.groups()
-        for number, group in enumerate(groups, 1):
-            printed = group.trials[0].printed if group.trials else self.printed
-            _print_finding(number, group, printed, console, verbose)
-        style = "bold green" if self.ok else "bold red"
-        console.print(f"[{style}]{escape(self.verdict())}[/]")
-        console.print(f"[dim]{escape(self.seen())}[/]")
-        if any(group.finding.problem == "varies" for group in groups):
-            console.print(
-                "[dim]What varies by itself cannot be compared: make it the same in every run, or "
-                "leave it out with --ignore.[/]"
+    @property
+    def second(self) -> list[Trial]:
+        """The trials that were killed again while they recovered."""
+        return [trial for trial in self.trials if len(trial.kills) > 1]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many of the points have each kind of finding, by one kill there."""
+        return counts(self.first)
+
+    def groups(self) -> list[FindingGroup]:
+        """Return each finding once, with its trials, the worst first."""
+        found: dict[tuple[str, str, str], tuple[Finding, list[Trial]]] = {}
+        for one in self.findings:
+            found[one.problem, one.what, one.where] = (one, [])
+        for trial in self.trials:
+            for one in trial.findings:  # which are all different in one trial
+                key = (one.problem, one.what, one.where)
+                found.setdefault(key, (one, []))[1].append(trial)
+        groups = [FindingGroup(one, tuple(trials)) for one, trials in found.values()]
+        order = list(Problem)
+        return sorted(groups, key=lambda group: order.index(group.finding.problem))
+
+    def verdict(self) -> str:
+        """Return one sentence."""
+        if not self.points and self.findings:
+            return f"It was not killed: {self.findings[0].what}."
+        kills = f"{count(len(self.trials), 'trial')}, killed at {count(len(self.points), 'point')}"
+        if len(self.points) < self.reached:
+            kills += f" (of {self.reached}, those right after something left the process first)"
+        if self.interrupted:
+            kills = f"Interrupted after {kills}"
+        if groups := self.groups():
+            return f"{kills}: {count(len(groups), 'finding')}."
+        tally = Counter(trial.outcome for trial in self.trials)
+        names = sorted({name for trial in self.trials for name in trial.called_again})
+        honours = f": right if the far side of {', '.join(names)} honours it" if names else ""
+        notes = [
+            f"{tally[outcome]} {words}"
+            for outcome, words in (
+                (Outcome.AGAIN, f"called again with the same key{honours}"),
+                (Outcome.HELD, "held for a person"),
+                (Outcome.UNREACHED, "not reached"),
             )
+            if tally[outcome]
+        ]
+        note = f" ({', '.join(notes)})" if notes else ""
+        each = "whenever it ended" if tally[Outcome.HELD] else "every time"
+        return f"{kills}: the same result {each}, nothing duplicated, nothing lost{note}."
 
-    def to_html(self) -> str:
-        """Return a self-contained page with every finding and every trial."""
-        return html.page(self)
+    def seen(self) -> str:
+        """Return what was observed without a kill: if that is nothing, nothing is tested."""
+        numbers = (
+            (sum(calls.total() for calls in self.tally.effects.values()), "call", "of effects"),
+            (self.tally.actions.total(), "outward action", "outside of effects"),
+            (self.tally.models.total(), "model call", "outside of effects"),
+            (self.tally.outside.total(), "report", "by outside()"),
+        )
+        seen = [f"{count(n, what)} {where}" for n, what, where in numbers if n]
+        return f"Seen without a kill: {', '.join(seen) or 'nothing that leaves the process'}."
+
+    def __str__(self) -> str:
+        """The phases, the findings and the verdict as text."""
+        where = f"driven by {self.driver} on {self.database}, {self.seconds:.0f} s"
+        lines = [f"{self.place} {where}", *_table(self.trials)]
+        for number, group in enumerate(self.groups(), 1):
+            printed = group.trials[0].printed if group.trials else self.printed
+            lines += ["", *_finding_lines(number, group, printed)]
+        return "\n".join([*lines, self.verdict(), self.seen()])
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON data."""
+        fields = {name: value for name, value in vars(self).items() if name != "tally"}
         return {
-            "place": self.place,
-            "driver": self.driver,
-            "database": self.database,
+            **fields,
             "ok": self.ok,
             "verdict": self.verdict(),
-            "interrupted": self.interrupted,
-            "seconds": round(self.seconds, 1),
-            "clean": {
-                "state": self.state,
-                "result": self.result,
-                "effects": {name: calls.total() for name, calls in self.tally.effects.items()},
-                "actions": self.tally.actions.total(),
-                "model_calls": self.tally.models.total(),
-                "findings": [asdict(one) for one in self.findings],
-            },
-            "reached": self.reached,
-            "points": [asdict(point) for point in self.points],
             "counts": self.counts,
-            "counts_in_recovery": counts(self.second),
+            "points": [asdict(point) for point in self.points],
             "findings": [
                 {
                     **asdict(group.finding),
                     "trials": len(group.trials),
                     "points": [str(point) for point in group.points],
-                    "phases": list(dict.fromkeys(point.words for point in group.points)),
                 }
                 for group in self.groups()
             ],
-            "trials": [trial.to_json() for trial in self.trials],
+            "trials": [{**asdict(trial), "outcome": trial.outcome} for trial in self.trials],
         }
 
 
-def _places(trials: Sequence[Trial], verbose: bool) -> Table:
-    """One row for each phase, or for each statement, saver call or effect, in the order they are
-    first reached; those that went well are last, and cut short."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("killed before and after" if verbose else "killed")
-    table.add_column("points", justify="right")
-    table.add_column("kills", justify="right")
-    table.add_column("outcome")
-    rows: dict[str, list[Trial]] = {}
+def counts(trials: Iterable[Trial]) -> dict[str, int]:
+    """How many of these trials have each kind of finding."""
+    trials = list(trials)
+    found = Counter(problem for t in trials for problem in {one.problem for one in t.findings})
+    return {
+        "points": len(trials),
+        "duplicated": found[Problem.DUPLICATED],
+        "lost": found[Problem.LOST],
+        "different": found[Problem.DIFFERENT],
+        "unrecoverable": found[Problem.UNRECOVERABLE],
+        "models_repeated": found[Problem.MODEL],
+        "held": sum(trial.state == "held" for trial in trials),
+        "again_with_key": sum(bool(trial.called_again) for trial in trials),
+        "not_reached": sum(not trial.reached for trial in trials),
+    }
+
+
+def _table(trials: Sequence[Trial]) -> Iterator[str]:
+    """A line for each phase, in the order they are first reached."""
+    phases: dict[str, list[Trial]] = {}
     for trial in trials:
-        point = trial.kills[0]
-        rows.setdefault(point.place if verbose else point.words, []).append(trial)
-    fine = {Outcome.OK, Outcome.UNREACHED}
-    well = [place for place, some in rows.items() if {one.outcome for one in some} <= fine]
-    rest = well[5:] if len(well) > 8 else []
-    shown = [place for place in rows if place not in well] + well[: len(well) - len(rest)]
-    for place in shown:
-        _add_row(table, place, rows[place])
-    if rest:
-        _add_row(table, f"{len(rest)} other places", [one for place in rest for one in rows[place]])
-    return table
+        phases.setdefault(trial.kills[0].words, []).append(trial)
+    width = max(map(len, ("killed", *phases)))
+    if phases:
+        yield f"{'killed':{width}}  points  kills  outcome"
+    for phase, some in phases.items():
+        tally = Counter(trial.outcome for trial in some)
+        worst_first = sorted(tally, key=SEVERITY.__getitem__, reverse=True)
+        outcomes = ", ".join(f"{tally[one]} {one}" for one in worst_first)
+        points = len({trial.kills[0] for trial in some})
+        yield f"{phase:{width}}  {points:6}  {len(some):5}  {outcomes}"
 
 
-def _add_row(table: Table, place: str, trials: Sequence[Trial]) -> None:
-    tally = Counter(trial.outcome for trial in trials)
-    worst_first = sorted(tally, key=SEVERITY.__getitem__, reverse=True)
-    summary = ", ".join(f"[{COLOURS[one]}]{tally[one]} {one}[/]" for one in worst_first)
-    points = {trial.kills[0] for trial in trials}
-    table.add_row(escape(place), str(len(points)), str(len(trials)), summary)
-
-
-def _print_finding(
-    number: int, group: FindingGroup, printed: str, console: Console, verbose: bool
-) -> None:
+def _finding_lines(number: int, group: FindingGroup, printed: str) -> Iterator[str]:
     one = group.finding
-    where = f"  [bold]{escape(one.where)}[/]" if one.where else ""
-    console.print(f"\n[red]{number}. {one.problem}[/]: {escape(printable(one.what))}{where}")
-    if code := source_line(one.where):
-        console.print(f"     [dim]{escape(code)}[/]")
+    where = f"  {one.where}" if one.where else ""
+    yield f"{number}. {one.problem}: {printable(one.what)}{where}"
+    file, _, line = one.where.rpartition(":")
+    if line.isdigit() and (code := linecache.getline(file, int(line)).strip()):
+        yield f"     {code}"
     if one.detail:
-        console.print(f"   {escape(printable_lines(one.detail))}")
-    if kills := len(group.trials):
-        points = [str(point) if verbose else point.words for point in group.points]
-        points = list(dict.fromkeys(points))
-        shown, between = (4, ", ") if verbose else (3, "; ")
-        more = f"{between}and {len(points) - shown} more" if len(points) > shown else ""
-        trials = f"{kills} trial{'s' * (kills != 1)}"
-        at = "at " if verbose else ""
-        console.print(f"   in {trials}: killed {at}{escape(between.join(points[:shown]))}{more}")
-    lines = printed.partition("Timeout (")[0].splitlines()[-PRINTED_LINES:]  # not where it hung
-    if lines:
-        console.print("   the agent printed:")
-    for text in lines:
-        console.print(f"   [dim]│ {escape(printable(text))}[/]")
+        yield f"   {printable_lines(one.detail)}"
+    if group.trials:
+        phases = list(dict.fromkeys(point.words for point in group.points))
+        more = f"; and {len(phases) - 3} more" if len(phases) > 3 else ""
+        yield f"   in {count(len(group.trials), 'trial')}: killed {'; '.join(phases[:3])}{more}"
+    if lines := printed.partition("Timeout (")[0].splitlines()[-PRINTED_LINES:]:
+        yield "   the agent printed:"
+        yield from (f"   | {printable(text)}" for text in lines)

@@ -1,11 +1,9 @@
-"""The values of a crash test: points, findings, trials."""
+"""What a crash test finds: points, findings, trials."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 KEEPER = "keeper: "
 """Prefix of points in the lease keeper's thread. They come by the clock: only the first counts."""
@@ -21,8 +19,6 @@ class Point:
     """Which time it is, from 1."""
     phase: str = field(default="", compare=False)
     """Where the run is then, in words: `in node mail, after effect send`."""
-    near: int = field(default=0, compare=False)
-    """How near to something that leaves the process: 2 right after it, 1 around it, 0 elsewhere."""
     action: int = field(default=0, compare=False)
     """Right after which outward action outside of effects it is, from 1; 0 elsewhere. A process is
     killed there after that action, whatever the name: how many commits come before it, and which
@@ -32,19 +28,14 @@ class Point:
         return self.name if self.n == 1 else f"{self.name} (time {self.n})"
 
     @property
-    def place(self) -> str:
-        """The statement, commit, saver call or effect it is before or after."""
-        return self.name.rpartition(".")[0] or self.name
+    def follows_action(self) -> bool:
+        """Whether something left the process right before it."""
+        return self.action > 0 or (self.name.startswith("effect ") and self.name.endswith(".after"))
 
     @property
     def words(self) -> str:
         """Its phase, or its name if that is not known."""
         return self.phase or str(self)
-
-
-def follows_action(name: str, near: int) -> bool:
-    """Whether a point is the first after an outward action outside of effects."""
-    return near == 2 and not name.startswith("effect ")
 
 
 class Problem(StrEnum):
@@ -97,20 +88,6 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Calls:
-    """Counts of the calls of one effect in a trial."""
-
-    once: int = 0
-    """Calls made exactly as often as without a kill."""
-    again: int = 0
-    """Called again with the key of the first call, so the far side can detect it."""
-    twice: int = 0
-    """Called more often than without a kill, without a key."""
-    lost: int = 0
-    """Calls that are missing."""
-
-
-@dataclass(frozen=True)
 class Trial:
     """One run of the agent, killed at one point, or at a second one while it recovered."""
 
@@ -120,25 +97,15 @@ class Trial:
     """How the run ended: `done`, `held`, `failed`, `waiting`, or `stuck`."""
     findings: tuple[Finding, ...] = ()
     """What is wrong."""
-    effects: Mapping[str, Calls] = field(default_factory=dict)
-    """The calls of each effect, by its name."""
-    models: int = 0
-    """Model calls beyond those of the baseline."""
-    equal: bool | None = None
-    """Whether the result equals that of the baseline; None without a result."""
+    called_again: tuple[str, ...] = ()
+    """Effects that were called again with the key of the first call, so the far side can detect
+    it."""
     reason: str = ""
     """Why it is held, or what it failed with."""
     printed: str = ""
     """What the agent printed."""
     reached: bool = True
     """Whether a process reached the point."""
-    seconds: float = 0.0
-    """How long the trial took."""
-
-    @property
-    def called_again(self) -> bool:
-        """Whether an effect was called again with its key."""
-        return any(calls.again for calls in self.effects.values())
 
     @property
     def outcome(self) -> Outcome:
@@ -151,11 +118,3 @@ class Trial:
         if not self.reached:
             found.append(Outcome.UNREACHED)
         return max(found, key=SEVERITY.__getitem__, default=Outcome.OK)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the trial as JSON data."""
-        found = {"outcome": self.outcome, **asdict(self)}
-        found["models_repeated"] = found.pop("models")
-        found["printed"] = self.printed if self.findings else ""
-        found["seconds"] = round(self.seconds, 3)
-        return found
