@@ -426,9 +426,9 @@ def _row(url: str) -> Iterator[Work]:
     create = "CREATE TABLE bench (id BIGINT PRIMARY KEY, thread TEXT, body {})"
     if url.startswith("sqlite:"):
         file = sqlite3.connect(sqlite_path(url), isolation_level=None)
-        for pragma in ("page_size = 8192", "journal_mode = WAL", "synchronous = FULL"):
+        for pragma in ("journal_mode = WAL", "synchronous = FULL"):
             file.execute(f"PRAGMA {pragma}")
-        file.execute("PRAGMA wal_autocheckpoint = 256")
+        file.execute("PRAGMA wal_autocheckpoint = 512")
         file.execute(create.format("BLOB"))
 
         def insert(user: str, thread: str) -> None:

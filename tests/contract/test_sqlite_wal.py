@@ -22,8 +22,8 @@ from tests.support.fork_server import Child, ForkServer
 from tests.support.polling import until
 from tests.support.sweep import EVERY_POINT
 
-PAGE = 8192 + 24
-LONG = 256 * PAGE
+PAGE = 4096 + 24
+LONG = 512 * PAGE
 """A WAL that perdure moves into the file."""
 
 
@@ -161,7 +161,7 @@ def test_a_wal_grows_while_a_reader_stays_and_is_cut_after_it(sqlite_url: str) -
 
     def commit(name: str) -> int:
         for number in range(40):
-            client.blocking.signal(f"{name}-{number}", "stored", "value " * 20_000)  # 15 pages
+            client.blocking.signal(f"{name}-{number}", "stored", "value " * 20_000)  # 30 pages
         return wal_size(sqlite_url)
 
     with perdure.Client(sqlite_url) as client:

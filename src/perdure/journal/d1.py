@@ -26,9 +26,9 @@ from perdure.journal.d1_binding import Call, quoted, unquoted
 from perdure.journal.d1_client import D1Client
 from perdure.journal.d1_large_values import ChunksGone
 from perdure.journal.d1_transports import D1Error, Denied
-from perdure.journal.migrate import VERSION_TABLE, migrations, version
+from perdure.journal.migrate import VERSION_TABLE, migrations, script, version
 from perdure.journal.operation import Ambiguous, Refused, Row, Statement, UserStatement
-from perdure.journal.sql import fill, parameters, render, split
+from perdure.journal.sql import fill, parameters, render
 from perdure.journal.sqlite import FRAGMENTS as SQLITE
 
 FRAGMENTS = {
@@ -121,7 +121,13 @@ class D1:
                 return
             found = _version(self._client)  # newest: of a SQLite journal that was put here
             try:
-                self._client.write(list(_migration(found)))
+                tables = [
+                    VERSION_TABLE,
+                    *script(found, FRAGMENTS),
+                    REVOKED,
+                    *d1_large_values.schema(),
+                ]
+                self._client.write([Call(sql) for sql in tables])
             except (D1Error, Ambiguous) as error:
                 problem = error
         if _version(self._client) != newest:
@@ -202,12 +208,3 @@ class D1:
 
     def close(self) -> None:
         self._client.close()
-
-
-def _migration(found: int) -> list[Call]:
-    script = [VERSION_TABLE]
-    for number, text in migrations().items():
-        if number > found:
-            script.append(f"INSERT INTO perdure_schema VALUES ({number:d})")  # noqa: S608 (an int)
-            script += split(fill(text, FRAGMENTS))
-    return [Call(sql) for sql in [*script, REVOKED, *d1_large_values.schema()]]
