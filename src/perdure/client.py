@@ -25,7 +25,7 @@ from perdure.journal import Journal, scrub, version
 from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.names import check_id, check_renamed, check_text, maybe_id
 from perdure.observe.observers import Observers
-from perdure.operations import claims, journal_counts, messages, sizes
+from perdure.operations import claims, journal_counts, messages
 from perdure.operations.runs import RunRow
 from perdure.recorded_calls import call_key, call_number, parent_of_call, recorded
 from perdure.serde.codec import Codec
@@ -47,14 +47,12 @@ from perdure.service.validation import (
     check_limit,
     check_member,
     check_name,
-    check_time,
 )
-from perdure.times import FIRST_MS, deadline, milliseconds, moment, position_before
+from perdure.times import deadline, moment, position_before
 from perdure.types import (
     ENDED,
     Chunk,
     Control,
-    DatabaseSize,
     Done,
     Durability,
     EffectRecord,
@@ -1504,18 +1502,6 @@ class Client(ContextManaged):
     async def _drain(self, worker_id: str, by: str | None) -> None:
         await self.journal.arun(self.services.workers.drain(worker_id, by))
 
-    async def sizes(self, since: datetime | None = None) -> list[DatabaseSize]:
-        """List the size of the database over time, sampled each hour by workers and ticks.
-
-        Args:
-            since: Only samples from this time onwards. By default all.
-
-        Returns:
-            The samples, oldest first. Empty on D1, which does not report its size.
-        """
-        first = FIRST_MS if since is None else milliseconds(check_time("since", since))
-        return await self.journal.ado(sizes.since(first))
-
     async def wait_counts(self, limit: int = 1000) -> dict[Kind, int]:
         """Count the open waits of each kind.
 
@@ -1588,7 +1574,6 @@ class BlockingClient(LoopThread):
     comment = blocking_method(Client.comment)
     run_counts = blocking_method(Client.run_counts)
     wait_counts = blocking_method(Client.wait_counts)
-    sizes = blocking_method(Client.sizes)
     workers = blocking_method(Client.workers)
     drain = blocking_method(Client.drain)
     signal = blocking_method(Client.signal)

@@ -791,16 +791,6 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True)
-class DatabaseSize:
-    """Size of the database at one time."""
-
-    at: datetime
-    """Start of the hour."""
-    bytes: int
-    """Size in bytes."""
-
-
-@dataclass(frozen=True)
 class Retention:
     """How long runs are kept after their end, by the state they ended in.
 

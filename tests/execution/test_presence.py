@@ -240,20 +240,3 @@ async def test_a_row_that_cannot_be_read_is_listed_without_it(
         execute(sqlite_url, "UPDATE perdure_workers SET drain_at = 1, drain_by = ?", "[]")
         [one] = await rt.workers()
         assert (one.graphs, one.drain_by) == ((), {})
-
-
-async def test_the_size_of_the_database_is_sampled_once_an_hour(url: str) -> None:
-    async with opened(url) as rt:
-        rt.register(chain(echo), name="g")
-        for _ in range(3):
-            await rt.tick()
-            await rt.tick()
-            rt.clock.advance(timedelta(hours=1))
-        found = await rt.sizes()
-        if url.startswith("d1"):
-            assert found == []
-            return
-        assert len(found) == 3
-        assert {one.at.minute for one in found} == {0}
-        assert all(one.bytes > 10_000 for one in found)
-        assert await rt.sizes(found[1].at) == found[1:]

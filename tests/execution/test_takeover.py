@@ -276,7 +276,7 @@ async def test_of_a_worker_two_ticks_and_a_bound_graph_one_drives_a_run(url: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slow", ["look", "note_shape"])
+@pytest.mark.parametrize("slow", ["look", "store_topology"])
 async def test_a_slow_journal_shortens_no_lease_of_a_live_worker(
     url: str, slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,7 +303,7 @@ async def test_a_slow_journal_shortens_no_lease_of_a_live_worker(
             if op.name == slow:
                 answer, begun = await real(op), time.monotonic()
                 while time.monotonic() - begun < 1.5 * lease:
-                    if slow == "note_shape":
+                    if slow == "store_topology":
                         looked += (await second.tick()).claimed
                     await asyncio.sleep(0.05)
                 return answer

@@ -126,7 +126,7 @@ def test_an_error_means_the_same_by_the_rest_api_as_through_the_worker() -> None
 @pytest.mark.parametrize(
     ("message", "error"),
     [
-        ("NOT NULL constraint failed: perdure_fence.refused: SQLITE_CONSTRAINT", Refused),
+        ("NOT NULL constraint failed: perdure_entries.name: SQLITE_CONSTRAINT", Refused),
         ("no such table: t: SQLITE_ERROR", D1Error),
         ("D1 DB is overloaded. Too many requests queued.", Unavailable),
         ("Exceeded maximum DB size.", Unavailable),

@@ -31,16 +31,12 @@ def url(empty_url: str) -> str:
 
 
 WHOLE_JOURNAL = {
-    "perdure_graphs",
+    "perdure_entries",
     "perdure_schedules",
-    "perdure_fence",
     "perdure_prompts",
     "perdure_tokens",
     "perdure_assistants",
-    "perdure_assistant_versions",
-    "perdure_server_secret",
     "perdure_workers",
-    "perdure_sizes",
 }
 """Tables of what belongs to no thread."""
 D1_TABLES = {"perdure_chunks", "perdure_revoked"}
@@ -172,10 +168,8 @@ def test_every_key_starts_with_the_thread(url: str) -> None:
                     f"WHERE i.indisprimary AND i.indrelid = '{table}'::regclass",
                 )
             ]
-        # The scope of an effect is its thread, or its business key, which is one for all threads;
-        # turns are between threads.
-        scoped = table in ("perdure_effects", "perdure_turns")
-        assert key == ["scope" if scoped else "thread_id"]
+        # The scope of an effect is its thread, or its business key, which is one for all threads.
+        assert key == ["scope" if table == "perdure_effects" else "thread_id"]
 
 
 def test_a_second_connect_changes_nothing(url: str) -> None:

@@ -80,8 +80,6 @@ RANGES = {
     "count_running": "what is driven",
     "count_driven": "what is driven",
     "driven_runs": "what is driven",
-    "forget_sizes": "what is old",
-    "sizes": "a list, from a time on",
     "runs_in_state": "a page of a list",
     "held_runs": "a page of a list",
     "open_waits": "a page of a list",

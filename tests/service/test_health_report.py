@@ -13,10 +13,7 @@ from perdure.views.health_report import (
     HealthFacts,
     Sign,
     WorkerCount,
-    daily_growth,
-    growth,
     health_report,
-    size_plots,
 )
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -100,23 +97,6 @@ def test_the_verdict_names_all_that_needs_attention() -> None:
     report = health_report(facts)
     assert report.verdict == "Held runs, unknown effects and outbox need attention."
     assert report.tone == "bad"
-
-
-def test_the_database_says_how_much_it_grows_in_a_day() -> None:
-    sizes = [(NOW - timedelta(days=2), 4_000_000), (NOW, 4_200_000)]
-    assert sign(replace(FACTS, sizes=sizes), "Database").note == "grows by 100 kB a day"
-    assert growth(sizes[:1]) is None
-    assert sign(replace(FACTS, sizes=[sizes[0], sizes[0]]), "Database").note == "in the database"
-
-
-def test_the_size_has_a_plot_and_its_growth_another() -> None:
-    sizes = [(NOW - timedelta(hours=n), 5_000_000 - n * 10_000) for n in range(71, -1, -1)]
-    drawn = size_plots(replace(FACTS, sizes=sizes), UTC)
-    assert drawn is not None
-    assert drawn.count("<svg") == 2
-    assert size_plots(FACTS, UTC) is None
-    days = daily_growth([(NOW - timedelta(days=1), 5.0), (NOW, 9.0), (NOW, 8.0)])
-    assert [grown for _, grown in days] == [0.0, 3.0]
 
 
 def test_it_says_how_long_ended_runs_are_kept() -> None:

@@ -41,8 +41,11 @@ def opened(url: str, at: datetime, *, encrypted: bool = False) -> tuple[Temporar
 
 
 def left(kind: str) -> tuple[datetime, dict[str, Any]]:
-    """When a journal was left, and what was read from it then."""
+    """When a journal was left, and what was read from it then. Since then, `saved` counts other
+    things."""
     told = json.loads(SEEN.read_text())[kind]
+    for run in told["seen"]["runs"]:
+        del run["saved"]
     return datetime.fromisoformat(told["at"]), told["seen"]
 
 

@@ -19,7 +19,6 @@ from perdure.execution.outbox_delivery import Receiver
 from perdure.execution.presence import Presence
 from perdure.execution.retention import RetentionSweep
 from perdure.execution.schedule_firing import fire_schedules
-from perdure.execution.size_sampling import SizeSampling
 from perdure.execution.stream_sweep import StreamSweep
 from perdure.execution.thread_expiry import ThreadExpiry
 from perdure.execution.worker import Worker
@@ -62,7 +61,6 @@ class Engine(LocalEngine):
         self._sweeps: list[Sweep] = [
             ThreadExpiry(lambda thread_id: services().runs.erase(thread_id), self.failures),
             StreamSweep(stream_ttl, self.failures),
-            SizeSampling(lambda: self.journal.capabilities.tells_size),
         ]
         if retention is not None:
             self._sweeps.append(RetentionSweep(retention, self.failures))

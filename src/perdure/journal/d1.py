@@ -44,7 +44,7 @@ REVOKED = """CREATE TABLE IF NOT EXISTS perdure_revoked (
 _OURS = "SELECT 1 FROM perdure_chunks WHERE 0"
 """Finds out whether the tables are there that only D1 has."""
 _GUARD = (
-    "INSERT INTO perdure_fence (refused) "
+    "INSERT INTO perdure_entries (name) "
     "SELECT NULL WHERE EXISTS (SELECT 1 FROM perdure_revoked WHERE batch = :batch)"
 )
 _REVOKE = fill(
@@ -96,7 +96,6 @@ class D1:
         blob_piece=d1_large_values.CHUNK,
         rows_per_delete=1_000,
         bills_rows=True,
-        tells_size=False,
         poll=1.5,
     )
 

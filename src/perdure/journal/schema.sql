@@ -36,10 +36,7 @@ CREATE TABLE perdure_threads (
 
 CREATE INDEX perdure_threads_created ON perdure_threads (created_at, thread_id);
 CREATE INDEX perdure_threads_updated ON perdure_threads (updated_at, thread_id);
-CREATE INDEX perdure_threads_graph_created ON perdure_threads (graph, created_at, thread_id);
-CREATE INDEX perdure_threads_graph_updated ON perdure_threads (graph, updated_at, thread_id);
-CREATE INDEX perdure_threads_assistant ON perdure_threads (assistant, created_at, thread_id)
-WHERE assistant IS NOT NULL;
+CREATE INDEX perdure_threads_graph ON perdure_threads (graph, created_at, thread_id);
 CREATE INDEX perdure_threads_expires ON perdure_threads (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX perdure_threads_next ON perdure_threads (thread_id) WHERE has_next = 1;
 
@@ -115,16 +112,15 @@ CREATE TABLE perdure_runs (
   steps                 INTEGER NOT NULL DEFAULT 0,
   model_calls           INTEGER NOT NULL DEFAULT 0,
   saved_steps           BIGINT NOT NULL DEFAULT 0,
-  PRIMARY KEY (thread_id, id)
+  PRIMARY KEY (thread_id, n)
 );
 
 -- A step changes no indexed column. On PostgreSQL it then writes no index entry (HOT), if its page has room for
 -- another version of the row.
 CREATE INDEX perdure_runs_due ON perdure_runs (due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX perdure_runs_id ON perdure_runs (id);
+CREATE UNIQUE INDEX perdure_runs_id ON perdure_runs (id, thread_id);
 CREATE INDEX perdure_runs_worker ON perdure_runs (worker) WHERE worker IS NOT NULL;
 CREATE INDEX perdure_runs_created ON perdure_runs (created_at, id);
-CREATE UNIQUE INDEX perdure_runs_order ON perdure_runs (thread_id, n);
 CREATE UNIQUE INDEX perdure_runs_key ON perdure_runs (thread_id, key) WHERE key IS NOT NULL;
 -- The runs of a thread that are not over: however many were before them, they are found at once. Which of
 -- them are pending is in the index.
@@ -204,7 +200,7 @@ CREATE TABLE perdure_waits (
   graph         {text},
   assignee      {text},
   PRIMARY KEY (thread_id, id)
-);
+) {one_tree};
 
 -- Every open wait is in one index, by its kind; a list of all kinds merges four lists. Only questions to
 -- people are in the others, which begin with the kind so that SQLite prefers them to the first: a sleep
@@ -231,7 +227,7 @@ CREATE TABLE perdure_signals (
   change    BIGINT,
   body      {blob} NOT NULL,
   PRIMARY KEY (thread_id, id)
-);
+) {one_tree};
 
 CREATE UNIQUE INDEX perdure_signals_key ON perdure_signals (thread_id, name, key)
 WHERE key IS NOT NULL;
@@ -321,7 +317,7 @@ CREATE TABLE perdure_outbox (
   error     {text},
   body      {blob} NOT NULL,
   PRIMARY KEY (thread_id, id)
-);
+) {one_tree};
 
 CREATE INDEX perdure_outbox_due ON perdure_outbox (due_at);
 
@@ -502,7 +498,7 @@ CREATE TABLE perdure_schedules (
   missed     BIGINT NOT NULL DEFAULT 0,
   missed_at  BIGINT,
   problem    {text}
-);
+) {one_tree};
 
 -- One row per process that drives runs for longer than a moment. It is deleted when the process stops; that
 -- of a killed one stays for an hour.
@@ -522,32 +518,23 @@ CREATE TABLE perdure_workers (
   seen_at     BIGINT NOT NULL,
   drain_at    BIGINT,
   drain_by    {text}
-);
+) {one_tree};
 
 -- One row per assistant that was created or changed. The assistant that each graph has by itself has a row
 -- only once it was changed.
 --
--- version   the version that runs use
--- versions  the number of the newest version
+-- version     how often it was stored
+-- change      random number of the last change
 CREATE TABLE perdure_assistants (
   id         {text} NOT NULL PRIMARY KEY,
   version    INTEGER NOT NULL,
-  versions   INTEGER NOT NULL,
+  graph      {text} NOT NULL,
+  name       {text} NOT NULL,
   created_at BIGINT NOT NULL,
-  updated_at BIGINT NOT NULL
-);
-
--- `change` is the random number of the change that made the version.
-CREATE TABLE perdure_assistant_versions (
-  assistant_id {text} NOT NULL,
-  version      INTEGER NOT NULL,
-  graph        {text} NOT NULL,
-  name         {text} NOT NULL,
-  created_at   BIGINT NOT NULL,
-  change       BIGINT NOT NULL,
-  body         {blob} NOT NULL,
-  PRIMARY KEY (assistant_id, version)
-);
+  updated_at BIGINT NOT NULL,
+  change     BIGINT NOT NULL,
+  body       {blob} NOT NULL
+) {one_tree};
 
 -- Tokens of the HTTP API. A token itself is never stored, only its hash.
 --
@@ -556,45 +543,31 @@ CREATE TABLE perdure_assistant_versions (
 -- used_at     when it was last used, to within some minutes
 -- revoked_at  NULL: it may be used, until expires_at
 CREATE TABLE perdure_tokens (
-  hash       {text} PRIMARY KEY,
+  hash       {text} NOT NULL PRIMARY KEY,
   name       {text} NOT NULL,
   scopes     {text} NOT NULL,
   created_at BIGINT NOT NULL,
   expires_at BIGINT,
   used_at    BIGINT,
   revoked_at BIGINT
-);
+) {one_tree};
 
 CREATE UNIQUE INDEX perdure_tokens_name ON perdure_tokens (name) WHERE revoked_at IS NULL;
 
--- The shapes of graphs that runs were begun with, to compare with the graph that goes on with them.
-CREATE TABLE perdure_graphs (
-  fingerprint {text} NOT NULL PRIMARY KEY,
-  body        {text} NOT NULL
-);
+-- What is found by its name alone, and belongs to no thread:
+--
+-- graph FINGERPRINT  the shape of a graph that runs were begun with, to compare with the graph that goes on
+--                    with them
+-- turn SCOPE         `run_id` is the run whose turn it is with something that only one run at a time may
+--                    work on. It is its run's as long as that is driven
+-- server secret      signs sessions of the browser, forms and links to questions, for all servers on this
+--                    journal; made by the first process that needs it
+--
+-- A statement that refuses its batch inserts a row without a name, which fails.
+CREATE TABLE perdure_entries (
+  name   {text} NOT NULL PRIMARY KEY,
+  run_id {text},
+  body   {blob}
+) {one_tree};
 
--- Whose turn it is with something that only one run at a time may work on. It is its run's as long as
--- that is driven.
-CREATE TABLE perdure_turns (
-  scope {text} NOT NULL PRIMARY KEY,
-  run_id {text} NOT NULL
-);
-CREATE INDEX perdure_turns_run ON perdure_turns (run_id);
-
--- The secret that servers on this journal share: it signs sessions of the browser, forms and links to
--- questions. One row, made by the first process that needs it.
-CREATE TABLE perdure_server_secret (
-  id   INTEGER NOT NULL PRIMARY KEY,
-  body {blob} NOT NULL
-);
-
--- The size of the database, once an hour. `at` is the start of the hour.
-CREATE TABLE perdure_sizes (
-  at    BIGINT NOT NULL PRIMARY KEY,
-  bytes BIGINT NOT NULL
-);
-
--- Never holds a row: what is inserted is NULL, and so refuses the batch it is in.
-CREATE TABLE perdure_fence (
-  refused INTEGER NOT NULL
-);
+CREATE INDEX perdure_entries_run ON perdure_entries (run_id) WHERE run_id IS NOT NULL;

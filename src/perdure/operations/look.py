@@ -27,8 +27,6 @@ class Oldest(NamedTuple):
     """When the first thread is to be erased."""
     streamed_at: int | None
     """When the first run was accepted whose chunks are kept."""
-    sized_at: int | None = None
-    """The hour of the last sample of the database size."""
 
 
 class Found(NamedTuple):

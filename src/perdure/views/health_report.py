@@ -7,16 +7,14 @@ and then have a plus.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta
 from typing import Literal
 
 from perdure.operations.journal_counts import MOST, Signs
 from perdure.types import Retention, State
-from perdure.views import page, time_charts
 from perdure.views.formatting import age, data_size, duration
-from perdure.views.markup import Html
 
 Tone = Literal["plain", "good", "warn", "bad"]
 
@@ -51,8 +49,6 @@ class HealthFacts:
     runs: Mapping[State, int] = field(default_factory=dict)
     """Runs by state, counted up to `MOST`."""
     workers: WorkerCount | None = None
-    sizes: Sequence[tuple[datetime, int]] = ()
-    """Samples of the size of the database, oldest first."""
     retention: Retention | None = None
     failing: Mapping[str, int] = field(default_factory=dict)
     """What the worker in this process fails at, and at how many items."""
@@ -201,11 +197,7 @@ def _database(facts: HealthFacts) -> Sign | None:
     size = facts.signs.database_bytes
     if size is None:
         return None
-    grown = growth(facts.sizes)
-    note = "in the database" if grown is None else f"grows by {data_size(max(0, grown))} a day"
-    if grown is not None and grown <= 0:
-        note = "does not grow"
-    return Sign("Database", data_size(size), note)
+    return Sign("Database", data_size(size), "in the database")
 
 
 def _retention(facts: HealthFacts) -> Sign:
@@ -217,41 +209,6 @@ def _retention(facts: HealthFacts) -> Sign:
     kept = ", ".join(f"{state.value} {duration(age)}" for state, age in ages.items())
     shortest = min(ages.values())
     return Sign("Retention", duration(shortest), f"ended runs are kept for: {kept}")
-
-
-def size_plots(facts: HealthFacts, zone: tzinfo) -> Html | None:
-    """The size of the database over time, and how much it grew each day; None without samples."""
-    if len(facts.sizes) < 2:
-        return None
-    samples = [(at.astimezone(zone), float(size)) for at, size in facts.sizes]
-    size = time_charts.curve(samples, title="Size of the database", words=data_size)
-    plots = [page.figure(size, "Size of the database")]
-    grown = daily_growth(samples)
-    if len(grown) > 1:
-        bars = time_charts.bars(grown, title="Growth by day", words=data_size)
-        plots.append(page.figure(bars, "Growth by day"))
-    return page.figures(*plots)
-
-
-def daily_growth(samples: Sequence[tuple[datetime, float]]) -> list[tuple[date, float]]:
-    """How much larger the last sample of each day is than that of the day before; 0 if smaller."""
-    last: dict[date, float] = {}
-    for at, size in samples:
-        last[at.date()] = size
-    days = sorted(last)
-    first = samples[0][1] if samples else 0.0
-    before = [first, *(last[day] for day in days[:-1])]
-    return [(day, max(0.0, last[day] - old)) for day, old in zip(days, before, strict=True)]
-
-
-def growth(sizes: Sequence[tuple[datetime, int]]) -> float | None:
-    """Bytes a day over the samples; None if they span less than an hour."""
-    if len(sizes) < 2:
-        return None
-    (first, before), (last, after) = sizes[0], sizes[-1]
-    if last - first < timedelta(hours=1):
-        return None
-    return (after - before) / ((last - first) / DAY)
 
 
 def counted(number: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import timedelta
 
 from fastapi import Response
 
@@ -19,25 +18,19 @@ from perdure.views.health_report import (
     HealthFacts,
     WorkerCount,
     health_report,
-    size_plots,
 )
 
 router = ui_router()
-
-HISTORY = timedelta(days=30)
-"""How far back the size of the database is shown."""
 
 
 @router.get("/health")
 async def show(ui: UiDep) -> Response:
     await require_every_thread(ui)
-    facts = await _facts(ui)
     return ui.page(
         "health.html",
         title="Health",
         section="health",
-        report=health_report(facts),
-        plots=size_plots(facts, ui.zone),
+        report=health_report(await _facts(ui)),
     )
 
 
@@ -52,7 +45,6 @@ async def signs(ui: UiDep) -> Response:
 async def _facts(ui: Ui) -> HealthFacts:
     rt, journal = ui.runtime, ui.runtime.journal
     oldest = await rt.waits(kind=Kind.HUMAN, limit=1)
-    sizes = await rt.sizes(ui.now - HISTORY)
     return HealthFacts(
         ui.now,
         await journal.ado(first_signs(milliseconds(ui.now))),
@@ -60,7 +52,6 @@ async def _facts(ui: Ui) -> HealthFacts:
         oldest[0].created_at if oldest else None,
         await rt.run_counts(MOST),
         _count(await rt.workers()),
-        [(one.at, one.bytes) for one in sizes],
         rt.retention,
         rt.engine.failures.failing,
     )
