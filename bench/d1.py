@@ -95,8 +95,6 @@ def _ways(server: Workerd, meter: Meter) -> list[Way]:
         _public(server, meter, 0),
         _perdure("perdure `sync`", meter.url(server.url(1)), "sync"),
         _perdure("perdure `auto`", meter.url(server.url(2)), "async"),
-        _perdure("perdure `sync`, REST API", meter.url(server.rest_url(3)), "sync"),
-        _perdure("perdure `auto`, REST API", meter.url(server.rest_url(4)), "async"),
     ]
 
 
@@ -193,7 +191,7 @@ def _bars(found: dict[tuple[str, str], Used]) -> list[Bar]:
             used.requests / found[PUBLIC, api].requests,
         )
         for (name, api), used in found.items()
-        if name != PUBLIC and "REST" not in name
+        if name != PUBLIC
     ]
 
 

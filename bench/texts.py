@@ -451,7 +451,7 @@ Opening the database and creating the tables are not counted.
 node appends 1 KB in each of {steps} super-steps, counted from `invoke` until the checkpoints are in
 the database. The public saver is `langgraph-checkpoint-cloudflare-d1`. It uses the REST API, with one
 request for each checkpoint, which holds the whole state, and one for each write of a task. perdure
-uses its Worker, or the REST API where the table says so. Each is checked to have stored every step.
+uses its Worker. Each is checked to have stored every step.
 
 *The runtime*: medians of {rounds}, in a runtime that has already driven runs. "Tick with one run" drives a
 run that was already started and shares no requests with other runs. "Each further step" is a ninth of
@@ -462,6 +462,6 @@ sleeping run was copied with SQL. The idle worker was watched for {watched} s.
 *Prices*: {prices} These were Cloudflare's published prices in November 2026; check the current
 ones. "At list price" assumes that nothing is included. "Of the included amount" is the share of the
 monthly allowance that runs out first. CPU time of the Worker, storage and the plan's fee are
-extra. A request through the REST API is not a request to a Worker.""",
+extra.""",
     ),
 }

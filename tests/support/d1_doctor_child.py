@@ -11,7 +11,7 @@ from httpcore._sync.http11 import HTTP11Connection
 
 from perdure.cli import d1_checks, main
 from perdure.journal.d1_binding import Call
-from perdure.journal.d1_transports import WorkerTransport
+from perdure.journal.d1_client import WorkerTransport
 from tests.support.fork_server import Tell
 
 

@@ -1,7 +1,7 @@
 """The journal on Cloudflare D1: SQLite behind HTTP, batches instead of open transactions.
 
 The schema and the statements are SQLite's. What differs is how values travel (`d1_binding`), that
-large ones are split (`d1_large_values`), and what an answer, or none, means (`d1_transports`).
+large ones are split (`d1_large_values`), and what an answer, or none, means (`d1_client`).
 
 A batch whose answer is lost may be committed, or still be on its way: cut off from us, a Worker
 runs on. The journal reads the batch's own key, and sends it again if that is missing. So that the
@@ -23,9 +23,8 @@ from perdure.errors import BadURL, Unavailable
 from perdure.journal import d1_large_values, failpoints
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.d1_binding import Call, quoted, unquoted
-from perdure.journal.d1_client import D1Client
+from perdure.journal.d1_client import D1Client, D1Error, Denied
 from perdure.journal.d1_large_values import ChunksGone
-from perdure.journal.d1_transports import D1Error, Denied
 from perdure.journal.migrate import VERSION_TABLE, migrations, script, version
 from perdure.journal.operation import Ambiguous, Refused, Row, Statement, UserStatement
 from perdure.journal.sql import fill, parameters, render
