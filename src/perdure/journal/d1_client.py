@@ -25,11 +25,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
-import httpx
-
-from perdure.errors import BadURL, Unavailable
+from perdure.errors import BadURL, Unavailable, needs_extra
 from perdure.journal.d1_binding import Call, Params, bind
 from perdure.journal.operation import Ambiguous, Refused, Row
+
+try:
+    import httpx
+except ImportError as error:
+    raise BadURL(needs_extra("Cloudflare D1", "d1")) from error
 
 T = TypeVar("T")
 
