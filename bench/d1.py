@@ -88,8 +88,6 @@ def _ways(server: Workerd, meter: Meter) -> list[Way]:
         _public(server, meter, 0),
         _perdure("perdure `sync`", meter.through(server.url(1)), "sync"),
         _perdure("perdure `auto`", meter.through(server.url(2)), "async"),
-        _perdure("perdure `sync`, REST API", meter.through(server.rest_url(3)), "sync"),
-        _perdure("perdure `auto`, REST API", meter.through(server.rest_url(4)), "async"),
     ]
 
 
@@ -186,7 +184,7 @@ def _bars(found: dict[tuple[str, str], Used]) -> list[Bar]:
             used.requests / found[PUBLIC, api].requests,
         )
         for (name, api), used in found.items()
-        if name != PUBLIC and "REST" not in name
+        if name != PUBLIC
     ]
 
 

@@ -11,7 +11,7 @@ Writes that belong to an effect go through `perdure.transaction()`, and are comm
 
 from __future__ import annotations
 
+from perdure.journal.d1_client import TOTAL, D1Error, Usage
 from perdure.journal.d1_client import D1Client as Client
-from perdure.journal.d1_transports import TOTAL, D1Error, Usage
 
 __all__ = ["TOTAL", "Client", "D1Error", "Usage"]

@@ -1,4 +1,4 @@
-"""`perdure d1 doctor`, on a real D1 in workerd, through its Worker and by the REST API."""
+"""`perdure d1 doctor`, on a real D1 in workerd."""
 
 from __future__ import annotations
 
@@ -86,19 +86,16 @@ def results(told: Told) -> dict[str, str]:
     return {line.split()[1]: line.split()[0] for line in told.out.splitlines()}
 
 
-@pytest.mark.parametrize("by", ["worker", "rest"])
 def test_a_database_is_checked_and_nothing_is_left_in_it(
-    server: Workerd, n: int, command: Command, by: str
+    server: Workerd, n: int, command: Command
 ) -> None:
-    url = server.url(n) if by == "worker" else server.rest_url(n)
+    url = server.url(n)
     told = command("d1", "doctor", url).done
     found = results(told)
-    assert list(found) == (CHECKS if by == "worker" else [*CHECKS, "rate"])
-    notes = {name for name, result in found.items() if result == "note"}
-    assert notes == {"schema", "cron"} | set(found) - set(CHECKS)
+    assert list(found) == CHECKS
+    assert {name for name, result in found.items() if result == "note"} == {"schema", "cron"}
     assert set(found.values()) == {"ok", "note"}
     assert "there is no journal yet" in told.out
-    assert ("1,200 requests in five minutes" in told.out) == (by == "rest")
     assert tables(url) == []
 
 
@@ -167,9 +164,8 @@ def test_the_last_tick_is_shown_with_its_age(
     assert (failed.code, results(failed)["cron"]) == (1, "failed")
     assert re.search(r"the tick \d+s ago failed at attempt 3: .*[^.]\. Check TICK_URL", failed.out)
     assert server.trigger_cron(n, tick_url=f"http://{host}/cron/tick", tick_secret="x") is None
-    for address in (url, server.rest_url(n)):
-        ticked = command("d1", "doctor", address).done
-        assert re.search(r'^ok +cron +ticked \d+s ago: {"claimed": 3}$', ticked.out, re.MULTILINE)
+    ticked = command("d1", "doctor", url).done
+    assert re.search(r'^ok +cron +ticked \d+s ago: {"claimed": 3}$', ticked.out, re.MULTILINE)
     with closing(D1Client(url)) as client:
         old = "json_set(result, '$.time', '2026-01-01T00:00:00Z')"
         client.batch([(f"UPDATE perdure_cron SET result = {old}", ())])
@@ -183,9 +179,7 @@ def test_an_address_that_is_wrong_is_the_only_line(
     secret = server.secret
     wrong = {
         server.url(0).replace(secret, "w" * 40): "refused the secret.*PERDURE_SECRET",
-        server.rest_url(0).replace(secret, "w" * 40): "refused the secret.*permission to edit D1",
         server.url(999): "is not the address",
-        server.rest_url(999): "is not the address",
         f"d1://:{secret}@127.0.0.1:9/": "no connection.*Check the address",
         f"d1://{secret}@127.0.0.1/": "malformed",
         f"d1://:{secret}\n@127.0.0.1/": "no connection|malformed",
@@ -198,8 +192,6 @@ def test_an_address_that_is_wrong_is_the_only_line(
     }
     for status in (200, 403, 404, 429, 500):
         wrong[f"d1://:{secret}@{host}/{status}/"] = f"{status} Bearer \\*\\*\\*"
-        rest = f"d1://:{secret}@{host}/{status}/client/v4/accounts/A/d1/database/B"
-        wrong[rest] = f"{status} Bearer \\*\\*\\*"
     for url, words in wrong.items():
         told = command("d1", "doctor", url)
         assert (told.code, told.err, results(told)) == (1, "", {"address": "failed"}), url

@@ -117,14 +117,12 @@ async def test_ok_and_metrics_alarm_while_a_worker_cannot_work_and_recover(
     with serving(url, worker=True) as (rt, server, _):
         http = server.http()
         assert http.get("/ok").json() == {"ok": True}
-        raw.execute(url, "ALTER TABLE perdure_turns RENAME TO away")
         raw.execute(url, "ALTER TABLE perdure_outbox RENAME TO gone")
         until(lambda: http.get("/ok").status_code == 503, "an alarm")
         assert http.get("/ok").json()["detail"].startswith("The worker in this process")
         found = http.get("/metrics").text
         assert "perdure_worker_failures_total{" in found
         assert "perdure_worker_failing{" in found
-        raw.execute(url, "ALTER TABLE away RENAME TO perdure_turns")
         raw.execute(url, "ALTER TABLE gone RENAME TO perdure_outbox")
         until(lambda: http.get("/ok").status_code == 200, "the end of the alarm")
         run = await rt.start("one", {"n": 1})
@@ -362,7 +360,7 @@ def test_an_assistant_that_cannot_be_read_is_listed_beside_the_others(sqlite_url
         http = server.http()
         for name in ("bad", "good"):
             http.post("/assistants", json={"graph_id": "one", "name": name}).raise_for_status()
-        damage = "UPDATE perdure_assistant_versions SET body = ? WHERE name = 'bad'"
+        damage = "UPDATE perdure_assistants SET body = ? WHERE name = 'bad'"
         raw.execute(sqlite_url, damage, b"bad")
         found = http.post("/assistants/search", json={"graph_id": "one"}).json()
         said = {one["name"]: one["description"] for one in found}

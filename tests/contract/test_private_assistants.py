@@ -73,8 +73,6 @@ def answers(client: httpx.Client, assistant_id: str, thread: str, cron: str) -> 
         ("GET", f"{whole}/schemas", None),
         ("GET", f"{whole}/subgraphs", None),
         ("GET", f"{whole}/subgraphs/x", None),
-        ("POST", f"{whole}/versions", {}),
-        ("POST", f"{whole}/latest", {"version": 1}),
         ("PATCH", whole, {"name": "taken"}),
         ("DELETE", whole, None),
         *[

@@ -36,8 +36,8 @@ def commit(order: dict[str, Any], tell: Tell) -> None:
             tell("stored", thread)
 
 
-PAGE = 8192 + 24
-LONG = 256 * PAGE
+PAGE = 4096 + 24
+LONG = 512 * PAGE
 """A WAL that perdure moves into the file."""
 
 
@@ -182,7 +182,7 @@ def test_a_wal_grows_while_a_reader_stays_and_is_cut_after_it(sqlite_url: str) -
 
     def commit(name: str) -> int:
         for number in range(40):
-            client.blocking.signal(f"{name}-{number}", "stored", "value " * 20_000)  # 15 pages
+            client.blocking.signal(f"{name}-{number}", "stored", "value " * 20_000)  # 30 pages
         return wal_size(sqlite_url)
 
     with perdure.Client(sqlite_url) as client:

@@ -79,7 +79,7 @@ def chain(*nodes: Any) -> StateGraph[Any, Any, Any, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slow", ["look", "note_shape"])
+@pytest.mark.parametrize("slow", ["look", "store_topology"])
 async def test_a_slow_journal_shortens_no_lease_of_a_live_worker(
     url: str, slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +106,7 @@ async def test_a_slow_journal_shortens_no_lease_of_a_live_worker(
             if op.name == slow:
                 answer, begun = await real(op), time.monotonic()
                 while time.monotonic() - begun < 1.5 * lease:
-                    if slow == "note_shape":
+                    if slow == "store_topology":
                         looked += (await second.tick()).claimed
                     await asyncio.sleep(0.05)
                 return answer

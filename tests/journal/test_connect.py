@@ -247,20 +247,29 @@ def test_a_file_locked_by_somebody_else_is_an_error_at_the_deadline(tmp_path: Pa
 # -- PostgreSQL
 
 
-def test_without_psycopg_the_extra_is_named() -> None:
-    program = """
+@pytest.mark.parametrize(
+    ("package", "url", "words"),
+    [
+        ("psycopg", "postgresql://localhost/agents", "pip install 'psycopg[binary]"),
+        ("httpx", f"d1://:{'s' * 32}@localhost/", "Cloudflare D1 needs"),
+    ],
+)
+def test_without_the_package_of_a_database_its_extra_is_named(
+    package: str, url: str, words: str
+) -> None:
+    program = f"""
         import sys
-        sys.modules["psycopg"] = None
+        sys.modules["{package}"] = None
         from perdure import connect
         try:
-            connect("postgresql://localhost/agents")
+            connect("{url}")
         except Exception as error:
             print(type(error).__name__, error)
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ended.stdout.startswith("BadURL")
-    assert "pip install 'psycopg[binary]" in ended.stdout
+    assert words in ended.stdout
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ import pytest
 import perdure
 from perdure.errors import BadURL, Unavailable, Unsupported
 from perdure.journal import Journal, connect
-from perdure.journal.d1_client import D1Client
-from perdure.journal.d1_transports import D1Error
+from perdure.journal.d1_client import D1Client, D1Error
 from perdure.testing.d1 import Workerd
 from perdure.types import State
 from tests.support.agents import Log, chain
@@ -27,17 +26,9 @@ from tests.support.polling import auntil
 WRONG = "w" * 32
 
 
-@pytest.fixture(params=["worker", "rest"])
-def direct_url(request: pytest.FixtureRequest, d1_url: str, d1_server: Workerd) -> str:
-    """A journal on D1, through the Worker and through the REST API."""
-    if request.param == "worker":
-        return d1_url
-    return d1_server.rest_url(int(d1_url.rstrip("/").rsplit("/", 1)[1]))
-
-
 @pytest.fixture
-def proxy(direct_url: str) -> Iterator[FaultyProxy]:
-    with FaultyProxy(direct_url) as proxy:
+def proxy(d1_url: str) -> Iterator[FaultyProxy]:
+    with FaultyProxy(d1_url) as proxy:
         yield proxy
 
 
@@ -93,14 +84,14 @@ def test_a_commit_waits_for_a_worker_that_is_down(d1_server: Workerd, d1_url: st
 
 @pytest.mark.parametrize("fault", [Fault.TOO_MANY, Fault.BUSY], ids=lambda fault: fault.name)
 def test_what_is_not_taken_in_until_the_deadline_is_unavailable_and_not_written(
-    proxy: FaultyProxy, impatient: Journal, direct_url: str, fault: Fault
+    proxy: FaultyProxy, impatient: Journal, d1_url: str, fault: Fault
 ) -> None:
     proxy.script(*[fault] * 50)
     with pytest.raises(Unavailable) as error:
         impatient.do(add(1))
     assert "Nothing was written" in str(error.value)
     proxy.clear()
-    assert stored(direct_url) == []
+    assert stored(d1_url) == []
     assert impatient.do(add(2)) == [2]
 
 
@@ -117,12 +108,12 @@ def test_a_worker_that_stays_down_is_unavailable_and_nothing_is_written(
 
 
 def test_a_database_that_is_full_is_unavailable_at_once(
-    proxy: FaultyProxy, journal: Journal, direct_url: str
+    proxy: FaultyProxy, journal: Journal, d1_url: str
 ) -> None:
     proxy.script(Fault.FULL)
     with pytest.raises(Unavailable, match=r"full|maximum DB size"):
         journal.do(add(1))
-    assert stored(direct_url) == []
+    assert stored(d1_url) == []
 
 
 def test_a_value_over_the_limit_is_refused_before_it_is_sent(
@@ -146,9 +137,9 @@ def test_a_value_over_the_limit_is_refused_before_it_is_sent(
     ids=["too big", "too many parameters", "no such table", "syntax"],
 )
 def test_a_statement_that_d1_cannot_run_raises_d1_error(
-    direct_url: str, sql: str, params: list[Any]
+    d1_url: str, sql: str, params: list[Any]
 ) -> None:
-    with closing(D1Client(direct_url)) as client, pytest.raises(D1Error):
+    with closing(D1Client(d1_url)) as client, pytest.raises(D1Error):
         client.batch([(sql, params)])
 
 
@@ -166,7 +157,7 @@ def test_a_wrong_secret_is_a_bad_url_at_open_and_is_not_tried_again(
 
 
 def test_a_secret_that_is_changed_while_a_journal_is_open_surfaces_and_nothing_is_written(
-    proxy: FaultyProxy, journal: Journal, direct_url: str
+    proxy: FaultyProxy, journal: Journal, d1_url: str
 ) -> None:
     proxy.secret = WRONG
     before = proxy.requests
@@ -174,14 +165,13 @@ def test_a_secret_that_is_changed_while_a_journal_is_open_surfaces_and_nothing_i
         journal.do(add(1))
     assert proxy.requests == before + 1
     proxy.secret = None
-    assert stored(direct_url) == []
+    assert stored(d1_url) == []
     assert journal.do(add(2)) == [2]
 
 
 def test_an_address_with_no_d1_behind_it_is_a_bad_url(d1_server: Workerd) -> None:
-    for address in (d1_server.url(999), d1_server.rest_url(999)):
-        with pytest.raises(BadURL, match="address"):
-            connect(address)
+    with pytest.raises(BadURL, match="address"):
+        connect(d1_server.url(999))
 
 
 # -- runs

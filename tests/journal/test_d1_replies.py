@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -18,12 +16,9 @@ import pytest
 from perdure.errors import Unavailable
 from perdure.journal.d1_binding import Call
 from perdure.journal.d1_client import D1Client
-from perdure.journal.d1_transports import KINDS, D1Error
-from perdure.journal.operation import Ambiguous, Refused
+from perdure.journal.operation import Ambiguous
 
 SECRET = "a-secret-of-more-than-32-characters"
-WORKER = "/"
-REST = "/client/v4/accounts/A/d1/database/B"
 OURS = {"X-Perdure": "1"}
 
 
@@ -36,10 +31,6 @@ def counted(rows: Any) -> dict[str, Any]:
     return {"ok": True, "rows": rows, "read": 0, "written": 0, "size": 0}
 
 
-def rest(**answer: Any) -> bytes:
-    return json.dumps({"success": True, "errors": [], "result": [], **answer}).encode()
-
-
 class Server(ThreadingHTTPServer):
     """Gives one answer to whatever it is asked, and keeps its connections."""
 
@@ -50,8 +41,8 @@ class Server(ThreadingHTTPServer):
         self.ports: list[int] = []
         """Of the client, for each request."""
 
-    def url(self, path: str) -> str:
-        return f"d1://:{SECRET}@127.0.0.1:{self.server_address[1]}{path}"
+    def url(self) -> str:
+        return f"d1://:{SECRET}@127.0.0.1:{self.server_address[1]}/"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -83,33 +74,26 @@ def server() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize(
-    ("path", "answer"),
+    "answer",
     [
-        (WORKER, (200, OURS, frame([]))),
-        (WORKER, (200, OURS, frame({"ok": True, "rows": [[]]}))),
-        (WORKER, (200, OURS, frame({**counted([[]]), "read": "1"}))),
-        (WORKER, (200, OURS, frame(counted([])))),
-        (WORKER, (200, OURS, frame(counted([[], []])))),
-        (WORKER, (200, OURS, frame(counted([[[{"b": 2}]]]), b"1"))),
-        (WORKER, (200, OURS, b"")),
-        (WORKER, (500, OURS, frame({"ok": False}))),
-        (WORKER, (409, OURS, frame([]))),
-        (WORKER, (302, {"Location": "/elsewhere"}, b"")),
-        (WORKER, (200, {**OURS, "Content-Encoding": "gzip"}, b"not gzip")),
-        (REST, (502, {"Content-Encoding": "gzip"}, b"not gzip")),
-        (REST, (200, {}, b"[]")),
-        (REST, (200, {}, rest())),
-        (REST, (200, {}, rest(result=[{"results": []}, {"results": []}]))),
-        (REST, (200, {}, rest(result=[{"success": True}]))),
-        (REST, (500, {}, rest(success=False, errors=[{"message": f"Bearer {SECRET}"}]))),
-        (REST, (500, {}, rest(success=False, errors=None))),
+        (200, OURS, frame([])),
+        (200, OURS, frame({"ok": True, "rows": [[]]})),
+        (200, OURS, frame({**counted([[]]), "read": "1"})),
+        (200, OURS, frame(counted([]))),
+        (200, OURS, frame(counted([[], []]))),
+        (200, OURS, frame(counted([[[{"b": 2}]]]), b"1")),
+        (200, OURS, b""),
+        (500, OURS, frame({"ok": False})),
+        (409, OURS, frame([])),
+        (302, {"Location": "/elsewhere"}, b""),
+        (200, {**OURS, "Content-Encoding": "gzip"}, b"not gzip"),
     ],
 )
 def test_a_reply_that_makes_no_sense_leaves_open_whether_the_batch_is_committed(
-    server: Server, path: str, answer: tuple[int, dict[str, str], bytes]
+    server: Server, answer: tuple[int, dict[str, str], bytes]
 ) -> None:
     server.answer = answer
-    with closing(D1Client(server.url(path), deadline=0.1)) as client:
+    with closing(D1Client(server.url(), deadline=0.1)) as client:
         with pytest.raises(Ambiguous) as error:
             client.write([Call("INSERT INTO t VALUES (1)")])
         assert SECRET not in str(error.value)
@@ -117,36 +101,10 @@ def test_a_reply_that_makes_no_sense_leaves_open_whether_the_batch_is_committed(
             client.batch([("INSERT INTO t VALUES (1)", ())], idempotent=True)
 
 
-def test_an_error_means_the_same_by_the_rest_api_as_through_the_worker() -> None:
-    script = (files("perdure") / "cloudflare" / "worker.js").read_text()
-    [table] = re.findall(r"^const KINDS = \[$(.*?)^\];$", script, re.DOTALL | re.MULTILINE)
-    assert tuple(re.findall(r'\["(\w+)", /(.+)/i?\],', table)) == KINDS
-
-
-@pytest.mark.parametrize(
-    ("message", "error"),
-    [
-        ("NOT NULL constraint failed: perdure_fence.refused: SQLITE_CONSTRAINT", Refused),
-        ("no such table: t: SQLITE_ERROR", D1Error),
-        ("D1 DB is overloaded. Too many requests queued.", Unavailable),
-        ("Exceeded maximum DB size.", Unavailable),
-        ("internal error; reference = 429", Ambiguous),
-    ],
-)
-def test_an_error_of_the_rest_api_is_raised_by_its_kind(
-    server: Server, message: str, error: type[Exception]
-) -> None:
-    server.answer = (400, {}, rest(success=False, errors=[{"message": message}]))
-    with closing(D1Client(server.url(REST), deadline=0.1)) as client:
-        with pytest.raises(error, match=re.escape(message.rstrip("."))) as raised:
-            client.write([Call("INSERT INTO t VALUES (1)")])
-        assert (error is Unavailable) == ("Nothing was written" in str(raised.value))
-
-
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_does_not_read_the_answers_of_its_parent(server: Server) -> None:
     server.answer = (200, OURS, frame(counted([[]])))
-    with closing(D1Client(server.url(WORKER), deadline=10.0)) as client:
+    with closing(D1Client(server.url(), deadline=10.0)) as client:
         client.batch([("SELECT 1 WHERE 0", ())])
         if (pid := os.fork()) == 0:
             try:

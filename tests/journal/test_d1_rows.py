@@ -1,10 +1,8 @@
-"""Rows of a D1 database, their values and the names of their columns, over both ways to it."""
+"""Rows of a D1 database, their values and the names of their columns."""
 
 from __future__ import annotations
 
 from typing import Any
-
-import pytest
 
 from perdure.d1 import Client
 from perdure.testing.d1 import Workerd
@@ -12,10 +10,9 @@ from perdure.testing.d1 import Workerd
 SELECT = "SELECT value AS id, 'x' || value AS name, NULL AS absent FROM json_each(:values)"
 
 
-@pytest.mark.parametrize("way", ["url", "rest_url"])
-def test_rows_have_the_names_of_their_columns(d1_server: Workerd, way: str) -> None:
+def test_rows_have_the_names_of_their_columns(d1_server: Workerd) -> None:
     d1_server.start()
-    with Client(getattr(d1_server, way)(0)) as client:
+    with Client(d1_server.url(0)) as client:
         assert client.rows(
             [
                 (SELECT, {"values": "[1, 2]"}),
@@ -34,12 +31,9 @@ def test_rows_have_the_names_of_their_columns(d1_server: Workerd, way: str) -> N
         assert client.rows([]) == []
 
 
-@pytest.mark.parametrize("way", ["url", "rest_url"])
-def test_a_whole_number_stays_one_where_no_column_makes_it_one(
-    d1_server: Workerd, way: str
-) -> None:
+def test_a_whole_number_stays_one_where_no_column_makes_it_one(d1_server: Workerd) -> None:
     d1_server.start()
-    with Client(getattr(d1_server, way)(0)) as client:
+    with Client(d1_server.url(0)) as client:
         create = "CREATE TABLE whole_numbers (name TEXT, anything)"
         insert = "INSERT INTO whole_numbers VALUES (:n, :n)"
         select = "SELECT name, typeof(anything) FROM whole_numbers WHERE name = ?"

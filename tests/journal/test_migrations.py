@@ -1,21 +1,24 @@
-"""Migrations are numbered without gaps, make the same schema on both databases, and leave either
-nothing or everything when the process is killed at any statement of them."""
+"""A new journal has the schema of `schema.sql`, and an older one the same once it is migrated. A
+process that is killed at any statement leaves either nothing or everything."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import re
+import shutil
 import signal
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from perdure.errors import BadURL
 from perdure.journal import connect, migrate, sqlite
-from perdure.journal.sql import fill, split
 from tests.support.entries import add, stored
+from tests.support.journals import FILES, load_rows
 from tests.support.raw import execute
 
 
@@ -26,13 +29,11 @@ def url(empty_url: str) -> str:
 
 
 WHOLE_JOURNAL = {
-    "perdure_graphs",
+    "perdure_entries",
     "perdure_schedules",
     "perdure_fence",
     "perdure_tokens",
     "perdure_assistants",
-    "perdure_assistant_versions",
-    "perdure_server_secret",
     "perdure_workers",
 }
 """Tables of what belongs to no thread."""
@@ -40,9 +41,9 @@ D1_TABLES = {"perdure_chunks", "perdure_revoked"}
 """Tables that a journal has on D1 only."""
 
 
-def test_numbers_start_at_one_and_have_no_gaps() -> None:
+def test_numbers_continue_version_0_1_without_gaps() -> None:
     numbers = list(migrate.migrations())
-    assert numbers == list(range(1, len(numbers) + 1))
+    assert numbers == list(range(migrate.OLDEST + 1, numbers[-1] + 1))
 
 
 def test_every_file_beside_them_is_a_migration() -> None:
@@ -53,21 +54,12 @@ def test_every_file_beside_them_is_a_migration() -> None:
 
 
 def declared() -> dict[str, list[str]]:
-    """The columns of each table, as the migrations say."""
-    script = fill("\n".join(migrate.migrations().values()), sqlite.FRAGMENTS)
+    """The columns of each table, as the schema says."""
     found = {}
-    for statement in split(script):
+    for statement in migrate.script(0, sqlite.FRAGMENTS):
         if match := re.match(r"CREATE TABLE (\w+) \((.*)\)", statement, re.DOTALL):
             lines = [line.strip() for line in match[2].splitlines() if line.strip()]
             found[match[1]] = [line.split()[0] for line in lines if line.split()[0].islower()]
-        elif match := re.match(r"ALTER TABLE (\w+) ADD COLUMN (\w+)", statement):
-            found[match[1]].append(match[2])
-        elif match := re.match(r"ALTER TABLE (\w+) DROP COLUMN (\w+)", statement):
-            found[match[1]].remove(match[2])
-        elif match := re.match(r"DROP TABLE (\w+)", statement):
-            del found[match[1]]
-        elif match := re.match(r"ALTER TABLE (\w+) RENAME TO (\w+)", statement):
-            found[match[2]] = found.pop(match[1])
     return found
 
 
@@ -97,14 +89,66 @@ def columns(url: str, table: str) -> list[str]:
 
 
 @pytest.mark.smoke
-def test_the_schema_is_what_the_migrations_say(url: str) -> None:
+def test_a_new_journal_has_the_schema_of_its_file(url: str) -> None:
     connect(url).close()
     assert tables(url) == made(url)
     for table, names in declared().items():
         assert columns(url, table) == names
-    assert execute(url, "SELECT version FROM perdure_schema") == [
-        (n,) for n in migrate.migrations()
-    ]
+    assert execute(url, "SELECT version FROM perdure_schema") == [(max(migrate.migrations()),)]
+
+
+def test_a_migrated_sqlite_journal_has_the_schema_of_a_new_one(
+    empty_sqlite_url: str, tmp_path: Path
+) -> None:
+    old = shutil.copy(FILES["sqlite"], tmp_path)
+    for url in (f"sqlite:///{old}", empty_sqlite_url):
+        connect(url).close()
+    assert sqlite_schema(f"sqlite:///{old}") == sqlite_schema(empty_sqlite_url)
+
+
+def sqlite_schema(url: str) -> dict[str, Any]:
+    """The columns of each table, in any order, and the indexes and triggers."""
+    found: dict[str, Any] = {}
+    rows = execute(url, "SELECT type, name, sql FROM sqlite_schema WHERE name LIKE 'perdure%'")
+    for kind, name, sql in rows:
+        found[name] = re.sub(r"\s+", " ", sql)
+        if kind == "table":
+            columns = execute(url, f"PRAGMA table_info({name})")
+            found[name] = sorted(column[1:] for column in columns), "WITHOUT ROWID" in sql
+    return found
+
+
+def test_a_migrated_postgres_journal_has_the_schema_of_a_new_one(
+    empty_postgres_url: str, postgres_url: str
+) -> None:
+    load_rows(empty_postgres_url)
+    connect(empty_postgres_url).close()
+    execute(empty_postgres_url, "DROP TABLE seats")
+    assert postgres_schema(empty_postgres_url) == postgres_schema(postgres_url)
+
+
+POSTGRES_SCHEMA = (
+    """SELECT table_name, column_name, data_type, collation_name, is_nullable, column_default
+       FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, 2""",
+    # A renamed table keeps the name of its primary key.
+    """SELECT tablename, regexp_replace(indexdef, ' perdure_[a-z_]+_pkey ', ' ') FROM pg_indexes
+       WHERE schemaname = 'public' ORDER BY 1, 2""",
+    "SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal",
+    """SELECT relname, reloptions FROM pg_class
+       WHERE relname LIKE 'perdure%' AND relkind = 'r' ORDER BY 1""",
+)
+"""Queries for the columns, indexes, triggers and settings of the tables."""
+
+
+def postgres_schema(url: str) -> list[list[tuple[Any, ...]]]:
+    return [execute(url, sql) for sql in POSTGRES_SCHEMA]
+
+
+def test_a_journal_of_before_version_0_1_is_refused(empty_sqlite_url: str) -> None:
+    execute(empty_sqlite_url, migrate.VERSION_TABLE)
+    execute(empty_sqlite_url, "INSERT INTO perdure_schema VALUES (4)")
+    with pytest.raises(BadURL, match=r"The schema is 4, of before perdure 0\.1"):
+        connect(empty_sqlite_url)
 
 
 def test_every_key_starts_with_the_thread(url: str) -> None:
@@ -122,10 +166,8 @@ def test_every_key_starts_with_the_thread(url: str) -> None:
                     f"WHERE i.indisprimary AND i.indrelid = '{table}'::regclass",
                 )
             ]
-        # The scope of an effect is its thread, or its business key, which is one for all threads;
-        # turns are between threads.
-        scoped = table in ("perdure_effects", "perdure_turns")
-        assert key == ["scope" if scoped else "thread_id"]
+        # The scope of an effect is its thread, or its business key, which is one for all threads.
+        assert key == ["scope" if table == "perdure_effects" else "thread_id"]
 
 
 def test_a_second_connect_changes_nothing(url: str) -> None:

@@ -49,7 +49,7 @@ SUBMIT = (
     "find_run",
 )
 LOOK = ("next_due", "next_claimable", "claim", "insert_claim_events", "strangers_due")
-TURN = ("take_turn", "turn_of")
+TURN = ("take_turn", "entry")
 WATCH = ("runs_by_ids", "run_by_id", "unfinished_runs")
 END = ("let_go", "stop_run", "insert_stop_events", "is_due")
 
@@ -92,7 +92,7 @@ def test_what_a_submit_reads_of_a_long_conversation_is_what_is_not_over(sqlite_u
     with opened(sqlite_url, nothing, name="scale"):
         for name in SUBMIT:
             for line in plan_in_sqlite(sqlite_url, name):
-                assert not re.search(r"perdure_runs_order \(thread_id=\?\)$", line), (name, line)
+                assert not re.search(r"perdure_runs_id \(thread_id=\?\)$", line), (name, line)
                 assert not re.search(r"autoindex_perdure_runs_1 \(thread_id=\?\)$", line), name
 
 
@@ -145,7 +145,7 @@ def crowded_postgres(postgres_server: Any) -> Iterator[str]:
             server.execute(copy.encode())
         for into, values in (
             ("threads (thread_id, runs, created_at, updated_at, change)", "i, i, i, 0"),
-            ("turns (scope, run_id)", "i"),
+            ("entries (name, run_id)", "i"),
         ):
             made = f"INSERT INTO perdure_{into} SELECT 'pending-' || i, {values}"
             server.execute(f"{made} FROM generate_series(1, {CROWD}) AS i".encode())
@@ -184,7 +184,7 @@ VALUES = {
     "names": '["scale@"]',
     "first": "reflection:",
     "last": "reflection:\U0010ffff",
-    **dict.fromkeys(("thread_id", "id", "key", "worker", "scope", "run_id"), "pending-7"),
+    **dict.fromkeys(("thread_id", "id", "key", "worker", "name", "run_id"), "pending-7"),
     **dict.fromkeys(("after_id", "graph", "version", "kind", "asked", "reason"), "pending-7"),
     **dict.fromkeys(("only", "state", "control", "parent_id", "parent_reason"), "idle"),
     "clock": "%:clock",

@@ -73,8 +73,6 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
         "select": None,
     },
     ("POST", "/assistants/count"): {"graph_id": None, "name": None, "metadata": None},
-    ("POST", "/assistants/numbers/versions"): {"limit": 1, "offset": 0, "metadata": None},
-    ("POST", "/assistants/numbers/latest"): {"version": 1},
     ("POST", "/threads"): {
         "thread_id": None,
         "metadata": {"graph_id": "numbers"},

@@ -126,9 +126,7 @@ def test_assistants_of_others_appear_not_to_exist(
         lambda: ben.assistants.get_graph(id),
         lambda: ben.assistants.get_schemas(id),
         lambda: ben.assistants.get_subgraphs(id),
-        lambda: ben.assistants.get_versions(id),
         lambda: ben.assistants.update(id, name="his"),
-        lambda: ben.assistants.set_latest(id, 1),
         lambda: ben.assistants.delete(id),
     ):
         with pytest.raises(NotFoundError):
@@ -197,7 +195,6 @@ def test_token_scopes_are_enforced(runtime: Runtime) -> None:
             lambda: reads.store.delete_item(["a"], "k"),
             lambda: reads.assistants.create("numbers"),
             lambda: reads.assistants.update("numbers", name="x"),
-            lambda: reads.assistants.set_latest("numbers", 1),
             lambda: reads.assistants.delete("numbers"),
         )
         for call in refused:

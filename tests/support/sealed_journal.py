@@ -30,15 +30,14 @@ ROWS = (
     "perdure_signals",
     "perdure_reads",
     "perdure_events",
-    "perdure_graphs",
+    "perdure_entries",
     "perdure_schedules",
     "perdure_effects",
     "perdure_outbox",
-    "perdure_turns",
     "perdure_scores",
     "perdure_joins",
 )
-"""Every table but `perdure_schema`, and `perdure_fence`, which never has a row."""
+"""The tables that its runs fill."""
 LONG = "a text that is long enough to be in a row of its own " * 3
 CALLS: list[tuple[str, str]] = []
 """What the effects did: their name, and the thread."""
@@ -147,7 +146,6 @@ async def afill(path: Path, keys: dict[str, bytes] | None) -> None:
             **dict.fromkeys(("fay", "fox"), "failed"),
         }
     with closing(sqlite3.connect(path)) as db, db:
-        db.execute("INSERT INTO perdure_turns VALUES ('a scope', 'nobody')")
         for table in ROWS:
             assert db.execute(f"SELECT 1 FROM {table}").fetchone(), table
 

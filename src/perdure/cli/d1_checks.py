@@ -21,9 +21,8 @@ from perdure.errors import Error
 from perdure.journal import version
 from perdure.journal.d1 import D1, FRAGMENTS
 from perdure.journal.d1_binding import Call, quoted, unquoted
-from perdure.journal.d1_client import D1Client
+from perdure.journal.d1_client import PROTOCOL, D1Client, D1Error
 from perdure.journal.d1_large_values import CHUNK
-from perdure.journal.d1_transports import PROTOCOL, D1Error
 from perdure.journal.migrate import migrations
 from perdure.journal.operation import Ambiguous, Refused
 from perdure.views.formatting import age
@@ -37,11 +36,6 @@ LARGEST_DATABASE = 10_000_000_000
 STATEMENTS = (D1.capabilities.statements_per_batch or 0) + 1
 """The largest batch of the journal, with its guard."""
 PARAMETERS = D1.capabilities.parameters_per_statement or 0
-RATE = (
-    "the REST API takes 1,200 requests in five minutes, from all tokens and dashboards of a user "
-    "together, and then none for five minutes. Use it for the ticks of a cron and for "
-    "trials; a worker needs the Worker of `perdure d1 init`"
-)
 WIDE = (2**53 + 1, 2**63 - 1, -(2**63))
 
 
@@ -77,8 +71,6 @@ def checks(url: str) -> Iterator[Check]:
         yield _run("schema", functools.partial(_schema, url))
         for name, check in _CHECKS.items():
             yield _run(name, functools.partial(check, client))
-        if client.by_rest:
-            yield Check("rate", "note", RATE)
 
 
 def _run(name: str, check: Callable[[], str]) -> Check:
@@ -99,8 +91,6 @@ def _rows(client: D1Client, sql: str, params: Any = ()) -> list[tuple[Any, ...]]
 def _address(client: D1Client) -> str:
     status = client.status()
     _rows(client, "SELECT quote(1) AS c0")
-    if client.by_rest:
-        return f"{client.place} answers, by the REST API"
     if status.get("protocol") != PROTOCOL:
         raise Failed(
             f"the Worker speaks protocol {status.get('protocol')}, and this perdure {PROTOCOL}. "

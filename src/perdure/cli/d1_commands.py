@@ -191,7 +191,7 @@ def doctor(
     at: Annotated[str | None, Option("--at", "-a", metavar="URL", help="The same as URL.")] = None,
     json: Json = False,
 ) -> None:
-    """Check a D1 database, and the Worker or REST API.
+    """Check a D1 database and its Worker.
 
     Prints a line for each check: ok, failed with what to do, or note. Exits with 1 if one failed.
     It makes about 25 requests and changes nothing. The secret is never printed. `perdure doctor`
@@ -210,7 +210,6 @@ def doctor(
     columns      two columns with the same name stay separate
     cron         the last tick of the Worker's cron; a failed one fails
     size         size of the database; over 9 GB fails
-    rate         rate limit of the REST API
     """
     from perdure.cli.d1_checks import checks
 

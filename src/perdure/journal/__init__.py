@@ -26,9 +26,9 @@ queued before it.
     capabilities        what a database can do
     sqlite, postgres    the databases; sqlite_connections, sqlite_file, postgres_pool under them;
                         postgres_errors: what an error means
-    d1                  Cloudflare D1; d1_client, d1_transports, d1_binding and d1_large_values
+    d1                  Cloudflare D1; d1_client, d1_binding and d1_large_values
     sql, queries.sql    every statement, by name, rendered for a dialect
-    migrate             the schema's numbered migrations
+    migrate             schema.sql for a new journal, numbered migrations for an older one
     clock, ids, names   the time, ids and texts that the database can hold
     failpoints          where tests stop a process
 """

@@ -50,8 +50,6 @@ class Capabilities:
     """Rows that one statement deletes at most."""
     bills_rows: bool = False
     """Whether each row that is read costs money."""
-    tells_size: bool = True
-    """Whether it says how large it is."""
     poll: float = 0.2
     """Seconds between two looks for what other processes changed. A request takes longer, or costs
     more, on some databases than on others."""

@@ -1,7 +1,7 @@
 """The journal on Cloudflare D1: SQLite behind HTTP, batches instead of open transactions.
 
 The schema and the statements are SQLite's. What differs is how values travel (`d1_binding`), that
-large ones are split (`d1_large_values`), and what an answer, or none, means (`d1_transports`).
+large ones are split (`d1_large_values`), and what an answer, or none, means (`d1_client`).
 
 A batch whose answer is lost may be committed, or still be on its way: cut off from us, a Worker
 runs on. The journal reads the batch's own key, and sends it again if that is missing. So that the
@@ -23,12 +23,11 @@ from perdure.errors import BadURL, Unavailable
 from perdure.journal import d1_large_values, failpoints
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.d1_binding import Call, quoted, unquoted
-from perdure.journal.d1_client import D1Client
+from perdure.journal.d1_client import D1Client, D1Error, Denied
 from perdure.journal.d1_large_values import ChunksGone
-from perdure.journal.d1_transports import D1Error, Denied
-from perdure.journal.migrate import VERSION_TABLE, migrations, version
+from perdure.journal.migrate import VERSION_TABLE, migrations, script, version
 from perdure.journal.operation import Ambiguous, Refused, Row, Statement, UserStatement
-from perdure.journal.sql import fill, parameters, render, split
+from perdure.journal.sql import fill, parameters, render
 from perdure.journal.sqlite import FRAGMENTS as SQLITE
 
 FRAGMENTS = {
@@ -44,7 +43,7 @@ REVOKED = """CREATE TABLE IF NOT EXISTS perdure_revoked (
 _OURS = "SELECT 1 FROM perdure_chunks WHERE 0"
 """Finds out whether the tables are there that only D1 has."""
 _GUARD = (
-    "INSERT INTO perdure_fence (refused) "
+    "INSERT INTO perdure_entries (name) "
     "SELECT NULL WHERE EXISTS (SELECT 1 FROM perdure_revoked WHERE batch = :batch)"
 )
 _REVOKE = fill(
@@ -96,7 +95,6 @@ class D1:
         blob_piece=d1_large_values.CHUNK,
         rows_per_delete=1_000,
         bills_rows=True,
-        tells_size=False,
         poll=1.5,
     )
 
@@ -121,7 +119,13 @@ class D1:
                 return
             found = _version(self._client)  # newest: of a SQLite journal that was put here
             try:
-                self._client.write(list(_migration(found)))
+                tables = [
+                    VERSION_TABLE,
+                    *script(found, FRAGMENTS),
+                    REVOKED,
+                    *d1_large_values.schema(),
+                ]
+                self._client.write([Call(sql) for sql in tables])
             except (D1Error, Ambiguous) as error:
                 problem = error
         if _version(self._client) != newest:
@@ -202,12 +206,3 @@ class D1:
 
     def close(self) -> None:
         self._client.close()
-
-
-def _migration(found: int) -> list[Call]:
-    script = [VERSION_TABLE]
-    for number, text in migrations().items():
-        if number > found:
-            script.append(f"INSERT INTO perdure_schema VALUES ({number:d})")  # noqa: S608 (an int)
-            script += split(fill(text, FRAGMENTS))
-    return [Call(sql) for sql in [*script, REVOKED, *d1_large_values.schema()]]

@@ -35,23 +35,19 @@ _TOKEN = re.compile(
     r"""|(?P<mark>\?\d*|[:@$][A-Za-z_]\w*)""",
     re.DOTALL,
 )
-_WRAPPED = {  # The plus is for none: the cast alone would have an affinity, as a column has.
+_WRAPPED = {  # The plus is for no affinity: the cast alone would have one, as a column has.
     "plain": "?{}",
     "blob": "unhex(?{})",
     "integer": "(+CAST(?{} AS INTEGER))",
-    "real": "(+CAST(?{} AS REAL))",
 }
 
 
-def bind(sql: str, params: Params, *, as_text: bool = False) -> tuple[str, list[Any]]:
-    """A statement for D1, and its parameters: None, numbers, texts, and bytes for blobs.
-
-    With `as_text` numbers are texts too, which is all that the REST API is said to take.
-    """
+def bind(sql: str, params: Params) -> tuple[str, list[Any]]:
+    """A statement for D1, and its parameters: None, numbers, texts, and bytes for blobs."""
     _, marks = _parsed(sql)
     values, kinds = [], []
     for mark in marks:
-        kind, value = _encoded(_value(sql, mark, params), as_text)
+        kind, value = _encoded(_value(sql, mark, params))
         kinds.append(kind)
         values.append(value)
     wanted = 1 + max((mark for mark in marks if isinstance(mark, int)), default=-1)
@@ -102,7 +98,7 @@ def _value(sql: str, mark: str | int, params: Params) -> Any:
         raise BadArgument(f"No value is given for parameter {name} of {sql[:80]!r}.") from None
 
 
-def _encoded(value: Any, as_text: bool) -> tuple[str, Any]:
+def _encoded(value: Any) -> tuple[str, Any]:
     if value is None or isinstance(value, str):
         return "plain", value
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -110,11 +106,11 @@ def _encoded(value: Any, as_text: bool) -> tuple[str, Any]:
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
             raise OverflowError(f"{value} is over the 64 bits of an integer in D1")
-        return "integer", str(int(value)) if as_text or abs(value) >= EXACT else int(value)
+        return "integer", str(int(value)) if abs(value) >= EXACT else int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
             raise BadArgument(f"D1 cannot store the number {value}.")
-        return ("real", repr(value)) if as_text else ("plain", value)
+        return "plain", value
     raise BadArgument(
         f"D1 takes None, int, float, str and bytes as parameters, not {type(value).__name__}."
     )

@@ -1,48 +1,113 @@
-"""A Cloudflare D1 database by its URL: which way leads to it, and how long a batch is tried."""
+"""A Cloudflare D1 database by its URL: what perdure's Worker is asked over HTTP, and how long.
+
+A batch is one transaction. What comes of it is one of these:
+
+    rows         it is committed
+    D1Error      a statement is at fault; nothing is written
+    Refused      a guard of the journal refused; nothing is written
+    NotWritten   it was not taken in, and may be sent again
+    Ambiguous    no answer, or not the Worker's: it may be committed
+    Denied       the secret or the address is wrong; nothing is written
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
+import struct
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
-import httpx
+from perdure.errors import BadURL, Unavailable, needs_extra
+from perdure.journal.d1_binding import Call, Params, bind
+from perdure.journal.operation import Ambiguous, Refused, Row
 
-from perdure.errors import BadURL, Unavailable
-from perdure.journal.d1_binding import Call, Params
-from perdure.journal.d1_transports import (
-    Answer,
-    NotWritten,
-    RestTransport,
-    Transport,
-    Usage,
-    WorkerTransport,
-)
-from perdure.journal.operation import Ambiguous, Row
+try:
+    import httpx
+except ImportError as error:
+    raise BadURL(needs_extra("Cloudflare D1", "d1")) from error
 
 T = TypeVar("T")
 
+CONNECTIONS = 8
+KEEP_ALIVE = 20.0
+"""Seconds that an idle connection is kept. Cloudflare's end closes them too, later."""
+CONNECT = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+PROTOCOL = 1
+"""The version of what is spoken with the Worker, which its status names."""
 SHORTEST_SECRET = 32
+ADVICE = (
+    "Check the address, and the secret in the URL or in PERDURE_D1_SECRET: it is the Worker's "
+    "PERDURE_SECRET (`npx wrangler secret put PERDURE_SECRET`)."
+)
+"""What to check when access is denied."""
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_REST_PATH = re.compile(r"/accounts/[^/]+/d1/database/[^/]+$")
+
+
+class D1Error(Exception):
+    """A statement is at fault. Nothing of its batch is written."""
+
+
+class NotWritten(Exception):
+    """The batch was not taken in. It may be sent again."""
+
+
+class Denied(Unavailable):
+    """The secret is wrong, or this is not the address of a D1 database."""
+
+
+class Answer(NamedTuple):
+    """What comes back for each call of a batch."""
+
+    names: list[list[str]]
+    """Of its columns, if they are asked for and there are rows."""
+    rows: list[list[Row]]
+
+
+@dataclass
+class Usage:
+    """What was asked of D1 so far."""
+
+    requests: int = 0
+    rows_read: int = 0
+    rows_written: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    database_bytes: int = 0
+    """The size of the database, by its last answer."""
+
+
+TOTAL = Usage()
+"""What all clients of this process have asked so far, the journal's own among them."""
+_COUNTING = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _COUNTING  # another thread may have had it then
+    _COUNTING = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class D1Client:
     """A D1 database, for any thread and forked process. `repr` shows its address, not its secret.
 
-    url        d1://:SECRET@host/ for perdure's Worker; with the path of an account's database,
-               d1://:TOKEN@api.cloudflare.com/client/v4/accounts/A/d1/database/B, the REST API
+    url        d1://:SECRET@host/, the address of perdure's Worker and its secret
     deadline   seconds after which a batch is given up that D1 does not take in
     """
 
     def __init__(self, url: str, *, deadline: float = 30.0) -> None:
         self._url, self._deadline = url, deadline
-        self._http, self._pid = _connect(url, deadline), os.getpid()
+        self._http, self._pid = WorkerTransport(*_address(url), deadline), os.getpid()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.place!r})"
@@ -57,11 +122,6 @@ class D1Client:
     def place(self) -> str:
         """The address, without the secret."""
         return self._http.place
-
-    @property
-    def by_rest(self) -> bool:
-        """Whether it goes through the REST API, and not through a Worker."""
-        return isinstance(self._http, RestTransport)
 
     @property
     def usage(self) -> Usage:
@@ -109,7 +169,7 @@ class D1Client:
         return self._until_deadline(lambda: self._http.send(calls), NotWritten, Ambiguous)
 
     def status(self) -> Mapping[str, Any]:
-        """What the Worker says of itself; empty for the REST API."""
+        """What the Worker says of itself."""
         return self._until_deadline(lambda: self._http.status(), NotWritten, Ambiguous)
 
     def _until_deadline(self, send: Callable[[], T], *again: type[Exception]) -> T:
@@ -136,19 +196,13 @@ class D1Client:
         """Leave the connections to the process that this one was forked from. On one that both
         use, each may read the answer to the other."""
         _ABANDONED.append(self._http)
-        self._http, self._pid = _connect(self._url, self._deadline), os.getpid()
+        self._http, self._pid = WorkerTransport(*_address(self._url), self._deadline), os.getpid()
 
     def close(self) -> None:
         self._http.close()
 
 
 _ABANDONED: list[Any] = []
-
-
-def _connect(url: str, deadline: float) -> Transport:
-    address, secret = _address(url)
-    kind = RestTransport if _REST_PATH.search(address) else WorkerTransport
-    return kind(address, secret, deadline)
 
 
 def _address(url: str) -> tuple[str, str]:
@@ -166,7 +220,7 @@ def _address(url: str) -> tuple[str, str]:
         )
     path = parts.path.rstrip("/")
     secret = password or os.environ.get("PERDURE_D1_SECRET", "")
-    if len(secret) < (1 if _REST_PATH.search(path) else SHORTEST_SECRET):
+    if len(secret) < SHORTEST_SECRET:
         raise BadURL(
             f"d1://{host} needs the secret of its Worker, of {SHORTEST_SECRET} characters or more: "
             "d1://:SECRET@host/, or PERDURE_D1_SECRET."
@@ -178,3 +232,167 @@ def _address(url: str) -> tuple[str, str]:
     scheme = "http" if host in _LOOPBACK else "https"  # a secret never leaves this host unencrypted
     name = f"[{host}]" if ":" in host else host
     return f"{scheme}://{name}{'' if port is None else f':{port}'}{path}", secret
+
+
+class WorkerTransport:
+    """perdure's own Worker (`cloudflare/worker.js`), over kept connections."""
+
+    def __init__(self, address: str, secret: str, deadline: float) -> None:
+        self.address, self.place = address, address.replace("http", "d1", 1).replace("d1s:", "d1:")
+        self.usage = Usage()
+        self._secret = secret
+        self._client = httpx.Client(
+            headers={"Authorization": f"Bearer {secret}"},
+            timeout=httpx.Timeout(deadline, connect=min(CONNECT, deadline)),
+            limits=httpx.Limits(
+                max_connections=CONNECTIONS,
+                max_keepalive_connections=CONNECTIONS,
+                keepalive_expiry=KEEP_ALIVE,
+            ),
+            trust_env=address.startswith("https"),
+            verify=address.startswith("https"),  # loads no certificates for a loopback address
+        )
+
+    def send(self, calls: Sequence[Call]) -> list[list[Row]]:
+        return self.ask(calls).rows
+
+    def ask(self, calls: Sequence[Call], names: bool = False) -> Answer:
+        texts: dict[str, int] = {}
+        head: list[Any] = []
+        blobs: list[bytes] = []
+        for sql, params in calls:
+            text, values = bind(sql, params)
+            head.append([texts.setdefault(text, len(texts)), _without_blobs(values, blobs)])
+        asked = {"names": True} if names else {}
+        body = _frame({"sql": list(texts), "calls": head, **asked}, blobs)
+        reply = self._request("POST", "/v1/batch", body, "application/octet-stream")
+        self._check(reply)
+        with self._reading():
+            answer, found = _opened(reply.content)
+            columns = answer.get("names", [])
+            if len(found) != len(calls) or (names and len(columns) != len(calls)):
+                raise ValueError(f"it answers {len(found)} of {len(calls)} statements")
+            self._count(answer["read"], answer["written"], answer["size"])
+            return Answer(columns, found)
+
+    def status(self) -> Mapping[str, Any]:
+        reply = self._request("GET", "/v1/status", None, "application/json")
+        self._check(reply)
+        with self._reading():
+            found: Mapping[str, Any] = reply.json()
+            return found
+
+    def _check(self, reply: httpx.Response) -> None:
+        """Raise unless the Worker answered, and all went well."""
+        if "X-Perdure" not in reply.headers:
+            self._raise_for_status(reply.status_code, self._text(reply))
+        if reply.status_code != 200:
+            with self._reading():
+                answer, _ = _opened(reply.content)
+                kind, message = answer["kind"], str(answer["message"])
+            self._raise(kind, message)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """A reply that is not what the Worker sends says nothing about the batch."""
+        try:
+            yield
+        except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise Ambiguous(f"{self.place}: the reply cannot be read: {error}") from error
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _request(self, method: str, path: str, body: bytes | None, kind: str) -> httpx.Response:
+        try:
+            reply = self._client.request(
+                method, self.address + path, content=body, headers={"Content-Type": kind}
+            )
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            reason = f"no connection ({error}). Check the address and the network"
+            raise NotWritten(reason) from error
+        except httpx.RequestError as error:  # also a reply that cannot be decompressed
+            raise Ambiguous(f"{self.place}: {str(error) or type(error).__name__}") from error
+        with _COUNTING:
+            for usage in (self.usage, TOTAL):
+                usage.requests += 1
+                usage.bytes_sent += len(body or b"")
+                usage.bytes_received += len(reply.content)
+        return reply
+
+    def _count(self, read: int, written: int, size: int) -> None:
+        with _COUNTING:
+            for usage in (self.usage, TOTAL):
+                usage.rows_read += read
+                usage.rows_written += written
+                usage.database_bytes = size or usage.database_bytes
+
+    def _text(self, reply: httpx.Response) -> str:
+        """The beginning of a page. A page may show what it was sent: the secret is hidden."""
+        text = reply.text.replace(self._secret, "***")
+        return re.sub(r"<[^>]*>|\s+", " ", text).strip()[:200] or "no text"
+
+    def _raise_for_status(self, status: int, message: str) -> NoReturn:
+        """Raise for a reply that is not about the statements."""
+        if status == 429:
+            raise NotWritten(f"too many requests: {message}")
+        if status in (401, 403):
+            raise self._denied("refused the secret", message)
+        if status == 404:
+            raise self._denied("is not the address of a D1 journal", message)
+        raise Ambiguous(f"{self.place} answered with HTTP status {status}: {message}")
+
+    def _raise(self, kind: str, message: str) -> NoReturn:
+        """Raise for an error of the Worker or of D1."""
+        message = message.rstrip(".")
+        if kind == "refused":
+            raise Refused(message)
+        if kind == "statement":
+            raise D1Error(message)
+        if kind == "busy":
+            raise NotWritten(message)
+        if kind == "full":
+            raise Unavailable(f"{self.place} is full: {message}. Nothing was written.")
+        if kind == "unauthorized":
+            raise self._denied("refused the secret", message)
+        if kind == "bad_request":
+            raise D1Error(f"the Worker did not understand the request: {message}")
+        raise Ambiguous(f"{self.place}: {message}")
+
+    def _denied(self, what: str, message: str) -> Denied:
+        return Denied(f"{self.place} {what}: {message.rstrip('.')}. {ADVICE}")
+
+
+def _opened(content: bytes) -> tuple[Any, list[list[Row]]]:
+    """The head of a reply's frame, and the rows of each call, with their blobs."""
+    [length] = struct.unpack_from(">I", content)
+    head = json.loads(content[4 : 4 + length])
+    place = 4 + length
+
+    def cell(value: Any) -> Any:
+        nonlocal place
+        if not isinstance(value, dict):
+            return value
+        start, place = place, place + value["b"]
+        return content[start:place]
+
+    rows = [[tuple(map(cell, row)) for row in each] for each in head.get("rows", ())]
+    if place != len(content):
+        raise ValueError(f"it has {len(content)} bytes, not {place}")
+    return head, rows
+
+
+def _frame(head: Any, blobs: Sequence[bytes]) -> bytes:
+    text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
+    return b"".join([struct.pack(">I", len(text)), text, *blobs])
+
+
+def _without_blobs(values: Sequence[Any], blobs: list[bytes]) -> list[Any]:
+    """The values for the head of a frame. Blobs are appended to `blobs`."""
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, bytes):
+            blobs.append(value)
+            value = {"b": len(value)}
+        found.append(value)
+    return found

@@ -52,9 +52,9 @@ BLOBS = {
     "perdure_prompts": ("body",),
     "perdure_traces": ("body",),
     "perdure_stream": ("body",),
-    "perdure_assistant_versions": ("body",),
+    "perdure_assistants": ("body",),
     "perdure_threads": ("body",),
-    "perdure_server_secret": ("body",),
+    "perdure_entries": ("body",),
 }
 """Every column that can hold one."""
 

@@ -1,21 +1,24 @@
-"""Forward-only, numbered migrations.
+"""Makes the schema of a new journal, and brings that of an older one up to date.
 
-Each runs in one transaction together with the row that records it, under a lock, so a crash at
-any statement leaves the schema as it was before that migration.
+`schema.sql` makes a new journal. `migrations/` are forward-only and numbered. Either runs in one
+transaction with the rows that record it, under a lock, so a crash at any statement leaves the
+schema as it was.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 
-from perdure.errors import SchemaTooNew
+from perdure.errors import BadURL, SchemaTooNew
 from perdure.journal import failpoints
 from perdure.journal.sql import fill, split
 
 VERSION_TABLE = "CREATE TABLE IF NOT EXISTS perdure_schema (version INTEGER PRIMARY KEY)"
+OLDEST = 5
+"""The schema of perdure 0.1, which the first migration continues."""
 
 Execute = Callable[[str], list[tuple[int]]]
 
@@ -33,14 +36,25 @@ def migrations() -> Mapping[int, str]:
 def migrate(execute: Execute, fragments: Mapping[str, str]) -> None:
     """Bring the schema up to date. Must be called inside a transaction that holds the lock."""
     execute(VERSION_TABLE)
-    found = version(execute)
-    for number, script in migrations().items():
-        if number > found:
-            for statement in split(fill(script, fragments)):
-                failpoints.at("migrate.before")
-                execute(statement)
-                failpoints.at("migrate.after")
-            execute(f"INSERT INTO perdure_schema VALUES ({number:d})")  # noqa: S608 (an int)
+    for statement in script(version(execute), fragments):
+        failpoints.at("migrate.before")
+        execute(statement)
+        failpoints.at("migrate.after")
+
+
+def script(found: int, fragments: Mapping[str, str]) -> Iterator[str]:
+    """The statements that make the newest schema from that of a version; 0: from nothing."""
+    if not found:
+        steps = {max(migrations()): (files("perdure.journal") / "schema.sql").read_text()}
+    elif found < OLDEST:
+        raise BadURL(
+            f"The schema is {found}, of before perdure 0.1. It cannot be brought up to date."
+        )
+    else:
+        steps = {number: text for number, text in migrations().items() if number > found}
+    for number, text in steps.items():
+        yield f"INSERT INTO perdure_schema VALUES ({number:d})"  # noqa: S608 (an int)
+        yield from split(fill(text, fragments))
 
 
 def version(execute: Execute) -> int:

@@ -50,6 +50,7 @@ FRAGMENTS = {
     "text": 'TEXT COLLATE "C"',
     "blob": "BYTEA",
     "one_tree": "",
+    "utf8_body": "convert_to(body, 'UTF8')",
     "roomy": "ALTER TABLE perdure_runs SET (fillfactor = 70)",
     "events_stay": (
         "CREATE FUNCTION perdure_events_stay() RETURNS trigger LANGUAGE plpgsql AS "

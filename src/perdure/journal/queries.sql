@@ -441,7 +441,7 @@ WHERE thread_id = :thread_id AND state NOT IN {ended}
 
 -- name: refuse_waiting
 -- Refuses the batch if the run that is first on the thread waits: the new one may have to end it.
-INSERT INTO perdure_fence (refused)
+INSERT INTO perdure_entries (name)
 SELECT {refuse} WHERE 'waiting' = (SELECT state FROM perdure_runs
                                WHERE thread_id = :thread_id AND state NOT IN {ended}
                                ORDER BY n LIMIT 1);
@@ -667,19 +667,22 @@ WHERE thread_id = :thread_id AND id = :id AND due_at <= :until;
 -- When the first run is due, of any graph.
 SELECT due_at FROM perdure_runs WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
 
+-- name: insert_entry
+INSERT INTO perdure_entries (name, body) VALUES (:name, :body) ON CONFLICT DO NOTHING;
+
+-- name: entry
+SELECT run_id, body FROM perdure_entries WHERE name = :name;
+
 -- name: take_turn
 -- Gives a run its turn, unless another one has it that is driven.
-INSERT INTO perdure_turns (scope, run_id) VALUES (:scope, :run_id)
-ON CONFLICT (scope) DO UPDATE SET run_id = excluded.run_id
-WHERE NOT EXISTS (SELECT 1 FROM perdure_runs AS r WHERE r.id = perdure_turns.run_id
+INSERT INTO perdure_entries (name, run_id) VALUES (:name, :run_id)
+ON CONFLICT (name) DO UPDATE SET run_id = excluded.run_id
+WHERE NOT EXISTS (SELECT 1 FROM perdure_runs AS r WHERE r.id = perdure_entries.run_id
                   AND r.id <> excluded.run_id AND r.state = 'running');
 
--- name: turn_of
-SELECT run_id FROM perdure_turns WHERE scope = :scope;
-
 -- name: lock_turn
--- The same, without taking it.
-SELECT run_id FROM perdure_turns WHERE scope = :scope {lock};
+-- Keeps others from taking a turn until commit.
+SELECT run_id FROM perdure_entries WHERE name = :name {lock};
 
 -- name: is_due
 -- Whether a graph has a run that was to begin by :before and is due, waits for the clock until :soon
@@ -751,7 +754,7 @@ RETURNING id;
 
 -- name: fence
 -- Refuses the batch unless the lease is still ours.
-INSERT INTO perdure_fence (refused)
+INSERT INTO perdure_entries (name)
 SELECT {refuse} WHERE NOT EXISTS (
   SELECT 1 FROM perdure_runs
   WHERE thread_id = :thread_id AND id = :id AND token = :token AND state = 'running' {share});
@@ -766,12 +769,6 @@ SET token = CASE WHEN token = :token AND state = 'running' THEN token ELSE {refu
     streamed = COALESCE(CAST(:streamed AS TEXT), streamed),
     steps = steps + :steps, model_calls = model_calls + :model_calls
 WHERE thread_id = :thread_id AND id = :id;
-
--- name: insert_graph
-INSERT INTO perdure_graphs (fingerprint, body) VALUES (:fingerprint, :body) ON CONFLICT DO NOTHING;
-
--- name: graph_by_fingerprint
-SELECT body FROM perdure_graphs WHERE fingerprint = :fingerprint;
 
 -- name: close_stale
 -- Questions that a driver did not ask again before it rests: the graph is elsewhere now.
@@ -1039,7 +1036,7 @@ RETURNING id;
 -- name: refuse_unanswered
 -- Refuses the batch unless it answered the question and, if it replaces the setup of the run (:seen), the
 -- run rests and still has that setup.
-INSERT INTO perdure_fence (refused)
+INSERT INTO perdure_entries (name)
 SELECT {refuse} WHERE NOT EXISTS (
   SELECT 1 FROM perdure_waits AS w JOIN perdure_runs AS r ON r.thread_id = w.thread_id AND r.id = w.run_id
   WHERE w.thread_id = :thread_id AND w.id = :wait_id AND w.change = :change
@@ -1232,7 +1229,7 @@ RETURNING intent;
 -- name: fence_intent
 -- Refuses the batch unless this intent is stored, and its call has no outcome: another process may have
 -- stored its own first, or our own batch may have arrived before.
-INSERT INTO perdure_fence (refused)
+INSERT INTO perdure_entries (name)
 SELECT {refuse} WHERE NOT EXISTS (
   SELECT 1 FROM perdure_effects
   WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent
@@ -1684,7 +1681,7 @@ WHERE thread_id = :thread_id AND run_id = :id AND (name, about) IN (
 DELETE FROM perdure_traces WHERE thread_id = :thread_id AND run_id = :id AND {over};
 
 -- name: delete_run_turn
-DELETE FROM perdure_turns WHERE run_id = :id AND {over};
+DELETE FROM perdure_entries WHERE run_id = :id AND run_id IS NOT NULL AND {over};
 
 -- name: delete_run
 -- The last of its rows: as long as it is there, pruning finds what is left.
@@ -1993,66 +1990,39 @@ WHERE r.state = 'waiting' AND (r.due_at IS NULL OR r.due_at > r.updated_at AND N
     ON e.thread_id = j.joined_thread AND e.id = j.joined_id
   WHERE j.thread_id = w.thread_id AND j.wait_id = w.id AND r.due_at <= e.updated_at));
 
--- name: insert_assistant
--- An assistant with its first version, unless it exists.
-INSERT INTO perdure_assistants (id, version, versions, created_at, updated_at)
-VALUES (:id, 1, 1, :now, :now) ON CONFLICT DO NOTHING;
+-- name: put_assistant
+-- Stores an assistant, if it is still as the caller saw it. 0: it had no row.
+INSERT INTO perdure_assistants (id, version, graph, name, created_at, updated_at, change, body)
+SELECT CAST(:id AS TEXT), CAST(:version AS INTEGER), CAST(:graph AS TEXT), CAST(:name AS TEXT),
+       CAST(:now AS BIGINT), CAST(:now AS BIGINT), CAST(:change AS BIGINT), CAST(:body AS {blob})
+WHERE :seen = 0 OR EXISTS (SELECT 1 FROM perdure_assistants WHERE id = :id)
+ON CONFLICT (id) DO UPDATE
+SET version = excluded.version, graph = excluded.graph, name = excluded.name,
+    updated_at = excluded.updated_at, change = excluded.change, body = excluded.body
+WHERE perdure_assistants.change = :seen;
 
--- name: insert_assistant_version
--- A version of an assistant, unless another change made it first.
-INSERT INTO perdure_assistant_versions (assistant_id, version, graph, name, created_at, change, body)
-VALUES (:id, :version, :graph, :name, :now, :change, :body) ON CONFLICT DO NOTHING;
-
--- name: use_new_version
--- Runs use the version that this change made.
-UPDATE perdure_assistants SET version = :version, versions = :version, updated_at = :now
-WHERE id = :id AND versions < :version AND EXISTS (
-  SELECT 1 FROM perdure_assistant_versions AS v
-  WHERE v.assistant_id = :id AND v.version = :version AND v.change = :change);
-
--- name: use_version
--- Runs use this version, if it exists.
-UPDATE perdure_assistants SET version = :version, updated_at = :now
-WHERE id = :id AND EXISTS (
-  SELECT 1 FROM perdure_assistant_versions AS v WHERE v.assistant_id = :id AND v.version = :version);
-
--- name: find_assistant_version
--- Our own key: did this change make the version?
-SELECT 1 FROM perdure_assistant_versions
-WHERE assistant_id = :id AND version = :version AND change = :change;
+-- name: find_assistant_change
+-- Our own key: did this change store it?
+SELECT 1 FROM perdure_assistants WHERE id = :id AND change = :change;
 
 -- name: same_assistant
--- Refuses the batch if the version that an assistant's runs use is not the one that was read. 0: it had no row.
-INSERT INTO perdure_fence (refused)
-SELECT {refuse} WHERE :seen <> COALESCE((SELECT v.change FROM perdure_assistants AS a
-  JOIN perdure_assistant_versions AS v ON v.assistant_id = a.id AND v.version = a.version
-  WHERE a.id = :id), 0);
+-- Refuses the batch if an assistant is not the one that was read. 0: it had no row.
+INSERT INTO perdure_entries (name)
+SELECT {refuse}
+WHERE :seen <> COALESCE((SELECT change FROM perdure_assistants WHERE id = :id), 0);
 
 -- name: assistant
-SELECT {assistant} FROM perdure_assistants AS a JOIN perdure_assistant_versions AS v
-  ON v.assistant_id = a.id AND v.version = a.version
-WHERE a.id = :id;
+SELECT {assistant} FROM perdure_assistants WHERE id = :id;
 
 -- name: assistants
-SELECT {assistant} FROM perdure_assistants AS a JOIN perdure_assistant_versions AS v
-  ON v.assistant_id = a.id AND v.version = a.version
-ORDER BY a.created_at DESC, a.id;
-
--- name: assistant_versions
--- Newest first.
-SELECT {assistant} FROM perdure_assistant_versions AS v JOIN perdure_assistants AS a
-  ON a.id = v.assistant_id
-WHERE v.assistant_id = :id ORDER BY v.version DESC;
+SELECT {assistant} FROM perdure_assistants ORDER BY created_at DESC, id;
 
 -- name: delete_assistant
 DELETE FROM perdure_assistants WHERE id = :id;
 
--- name: delete_assistant_versions
-DELETE FROM perdure_assistant_versions WHERE assistant_id = :id;
-
 -- name: require_thread
 -- Refuses the batch unless the thread has a record.
-INSERT INTO perdure_fence (refused)
+INSERT INTO perdure_entries (name)
 SELECT {refuse} WHERE NOT EXISTS (SELECT 1 FROM perdure_threads WHERE thread_id = :thread_id);
 
 -- name: insert_thread
@@ -2088,36 +2058,25 @@ SELECT {thread} FROM {thread_rows} WHERE t.thread_id = :thread_id;
 SELECT {thread} FROM {thread_rows} WHERE t.thread_id IN ({names}) AND {has_status};
 
 -- name: threads_by_created
--- This and the next: a page of threads, newest first. Each order has an index, alone and by graph.
-SELECT {thread} FROM {thread_rows} WHERE {has_status}
+-- This and the next: a page of threads, newest first, in the order of an index.
+SELECT {thread} FROM {thread_rows} WHERE {is_listed}
 ORDER BY t.created_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
 
 -- name: threads_by_updated
-SELECT {thread} FROM {thread_rows} WHERE {has_status}
+SELECT {thread} FROM {thread_rows} WHERE {is_listed}
 ORDER BY t.updated_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
 
--- name: threads_of_graph_by_created
-SELECT {thread} FROM {thread_rows} WHERE t.graph = :graph AND {has_status}
+-- name: threads_of_graph
+-- The same of one graph.
+SELECT {thread} FROM {thread_rows} WHERE t.graph = :graph AND {is_listed}
 ORDER BY t.created_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
 
--- name: threads_of_graph_by_updated
-SELECT {thread} FROM {thread_rows} WHERE t.graph = :graph AND {has_status}
-ORDER BY t.updated_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
-
 -- name: threads_before
--- Threads whose last activity was before a position, newest first; the next one: of one graph.
-SELECT {thread} FROM {thread_rows} WHERE (t.updated_at, t.thread_id) < (:before, :before_id)
-ORDER BY t.updated_at DESC, t.thread_id DESC LIMIT :count;
-
--- name: threads_of_graph_before
+-- Threads whose last activity was before a position, newest first.
 SELECT {thread} FROM {thread_rows}
-WHERE t.graph = :graph AND (t.updated_at, t.thread_id) < (:before, :before_id)
+WHERE (t.updated_at, t.thread_id) < (:before, :before_id)
+  AND (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph)
 ORDER BY t.updated_at DESC, t.thread_id DESC LIMIT :count;
-
--- name: threads_of_assistant
-SELECT {thread} FROM {thread_rows}
-WHERE t.assistant = :assistant AND t.assistant IS NOT NULL AND {has_status}
-ORDER BY {thread_order} LIMIT :count OFFSET :offset;
 
 -- name: threads_not_idle
 -- Threads that are busy, interrupted or failed, found by the runs that may make them so.
@@ -2130,18 +2089,18 @@ SELECT {thread} FROM (
   UNION
   SELECT thread_id FROM perdure_threads WHERE has_next = 1 AND :status = 'interrupted'
 ) AS c JOIN perdure_threads AS t ON t.thread_id = c.thread_id {last_run}
-WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status}
+WHERE {is_listed}
 ORDER BY {thread_order} LIMIT :count OFFSET :offset;
 
 -- name: threads_sorted
 -- The same in any other order: it reads all threads.
 SELECT {thread} FROM {thread_rows}
-WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status}
+WHERE {is_listed}
 ORDER BY {thread_order} LIMIT :count OFFSET :offset;
 
 -- name: count_threads
 SELECT COUNT(*) FROM {thread_rows}
-WHERE (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) AND {has_status};
+WHERE {is_listed};
 
 -- name: questions_of_threads
 -- The open questions to people in these threads. A CROSS JOIN keeps SQLite from beginning with all
@@ -2273,13 +2232,6 @@ SELECT {run} FROM perdure_runs WHERE thread_id = :thread_id AND n > :after ORDER
 SELECT (SELECT min(expires_at) FROM perdure_threads WHERE expires_at IS NOT NULL),
        (SELECT min(created_at) FROM perdure_runs WHERE streams = 1);
 
--- name: insert_server_secret
--- If several processes create the secret at once, the first wins.
-INSERT INTO perdure_server_secret (id, body) VALUES (1, :body) ON CONFLICT DO NOTHING;
-
--- name: server_secret
-SELECT body FROM perdure_server_secret WHERE id = 1;
-
 -- name: count_questions
 -- The open questions to people, up to :most.
 SELECT COUNT(*) FROM (
@@ -2333,4 +2285,3 @@ WHERE worker IS NOT NULL GROUP BY worker ORDER BY worker LIMIT :count;
 -- name: driven_runs
 SELECT worker, id, thread_id, graph, version, driven, updated_at, due_at FROM perdure_runs
 WHERE worker IS NOT NULL AND state = 'running' ORDER BY worker LIMIT :count;
-

@@ -151,10 +151,7 @@ COMMON["trace_due"] = (
 )
 """A trace is due: now, or when the process that exports it has noted what it gave."""
 
-COMMON["assistant"] = (
-    "a.id, a.version, a.versions, a.created_at, a.updated_at, "
-    "v.version, v.graph, v.name, v.created_at, v.change, v.body"
-)
+COMMON["assistant"] = "id, version, graph, name, created_at, updated_at, change, body"
 COMMON["last_run"] = (
     "LEFT JOIN perdure_runs AS l ON l.thread_id = t.thread_id AND l.n = (SELECT o.n "
     "FROM perdure_runs AS o WHERE o.thread_id = t.thread_id AND o.undo = 0 "
@@ -177,6 +174,10 @@ COMMON["thread_status"] = (
 """The status of a thread: by the run that is under way, else by the last one."""
 COMMON["has_status"] = (
     f"(CAST(:status AS TEXT) IS NULL OR {COMMON['thread_status']} = CAST(:status AS TEXT))"
+)
+COMMON["is_listed"] = (
+    "(CAST(:graph AS TEXT) IS NULL OR t.graph = :graph) "
+    f"AND (CAST(:assistant AS TEXT) IS NULL OR t.assistant = :assistant) AND {COMMON['has_status']}"
 )
 COMMON["thread"] = (
     "t.thread_id, t.graph, t.assistant, t.created_at, t.updated_at, t.expires_at, t.change, "

@@ -45,6 +45,7 @@ FRAGMENTS = {
     "blob": "BLOB",
     "one_tree": "WITHOUT ROWID",
     "roomy": "-- rows are changed in place",
+    "utf8_body": "CAST(body AS BLOB)",
     "events_stay": (
         "CREATE TRIGGER perdure_events_stay BEFORE UPDATE ON perdure_events "
         "BEGIN SELECT RAISE(ABORT, 'perdure: an event is never changed'); END"

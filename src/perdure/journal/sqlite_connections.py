@@ -203,8 +203,6 @@ class Connections:
     def _prepare(self, writer: sqlite3.Connection) -> None:
         try:
             if not self.in_memory:
-                # Of a new file: rows of about 1 KB leave a sixth of a 4 KB page empty.
-                writer.execute("PRAGMA page_size = 8192")
                 Wal.keep(writer)
                 self._use_wal(writer)
             writer.execute(f"PRAGMA synchronous = {self._synchronous}")

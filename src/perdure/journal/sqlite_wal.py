@@ -42,9 +42,9 @@ import time
 
 from perdure.errors import Unavailable
 
-FRAMES = 256
-"""Pages in a WAL that is moved: 2 MiB with our page size."""
-AGAIN = 64
+FRAMES = 512
+"""Pages in a WAL that is moved: 2 MiB."""
+AGAIN = 128
 """Pages until the next try, if the WAL did not start again: something still reads it."""
 LIMIT = 8 << 20
 """Bytes that the file of a WAL keeps when it starts again. To use them again is cheaper to sync

@@ -1,8 +1,8 @@
 """Operations on assistants: a graph with the config, context and metadata that its runs start with.
 
-An assistant has versions, numbered from 1; its runs use one of them. `insert_assistant_version`
-decides which of two concurrent changes becomes the next version. Each graph has a default
-assistant, with an id derived from its name. It has rows only once it was changed.
+`put_assistant` decides which of two concurrent changes comes first; `version` counts them. Each
+graph has a default assistant, with an id derived from its name. It has a row only once it was
+changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from perdure.errors import UNREADABLE
-from perdure.journal import Op, Statement, read_op, with_params
+from perdure.journal import Op, Statement, read_op
 from perdure.journal.names import check_text
 from perdure.operations import stored_rows
 from perdure.serde import places
@@ -30,7 +30,7 @@ SYSTEM = {"created_by": "system"}
 
 @dataclass(frozen=True)
 class AssistantContent:
-    """The content of a version of an assistant."""
+    """What callers set on an assistant."""
 
     graph_id: str
     name: str
@@ -42,40 +42,34 @@ class AssistantContent:
 
 @dataclass(frozen=True)
 class Assistant(AssistantContent):
-    """A version of an assistant: a graph, and what its runs start with."""
+    """An assistant: a graph, and what its runs start with."""
 
     assistant_id: str = ""
     version: int = 1
+    """How often it was stored."""
     created_at: datetime = field(default_factory=lambda: moment(0))
     updated_at: datetime = field(default_factory=lambda: moment(0))
-    versions: int = 0
-    """The number of its newest version; 0 if it has no row."""
     change: int = 0
-    """The random number of the change that made this version; 0 if it has no row."""
+    """The random number of its last change; 0 if it has no row."""
 
 
 class AssistantRow(NamedTuple):
-    """A version of an assistant as it is stored, and the row of the assistant."""
+    """An assistant as it is stored."""
 
     id: str
-    used: int
-    versions: int
-    created_at: int
-    updated_at: int
     version: int
     graph: str
     name: str
-    made_at: int
+    created_at: int
+    updated_at: int
     change: int
     body: bytes
 
-    def load(
-        self, serializer: Serializer, *, as_version: bool = False, listed: bool = False
-    ) -> Assistant:
-        """The assistant. With `as_version`, `created_at` is that of the version. One that is
-        `listed` beside others may be unreadable: then its description says so."""
+    def load(self, serializer: Serializer, *, listed: bool = False) -> Assistant:
+        """The assistant. One that is `listed` beside others may be unreadable: then its description
+        says so."""
         place = places.of_assistant_version(
-            self.id, self.version, self.graph, self.name, self.made_at
+            self.id, self.version, self.graph, self.name, self.updated_at
         )
         try:
             content = serializer.loads(self.body, place, dict)
@@ -92,9 +86,8 @@ class AssistantRow(NamedTuple):
             metadata=content.get("metadata") or {},
             assistant_id=self.id,
             version=self.version,
-            created_at=moment(self.made_at if as_version else self.created_at),
+            created_at=moment(self.created_at),
             updated_at=moment(self.updated_at),
-            versions=self.versions,
             change=self.change,
         )
 
@@ -112,7 +105,7 @@ def of_graph(graph: str, at: datetime) -> Assistant:
     )
 
 
-def add_version(
+def put(
     serializer: Serializer,
     assistant_id: str,
     version: int,
@@ -120,17 +113,16 @@ def add_version(
     change: int,
     now: int,
     *,
-    before: Op[Any] | None = None,
+    seen: int = 0,
 ) -> Op[bool]:
-    """Store a version of an assistant, which its runs use from then on. Version 1 creates the
-    assistant. False if another change made that version. `before` goes into the same batch."""
+    """Store an assistant that the caller read with the change `seen`; 0 creates it. False if
+    another change came first."""
     stored = {
         "description": serializer.redacted_text(content.description),
         "config": dict(serializer.redacted_entries(content.config)),
         "context": serializer.codec.redacted(content.context, "context"),
         "metadata": dict(serializer.redacted_entries(content.metadata)),
     }
-    name = f"version {version} of assistant {assistant_id}"
     place = places.of_assistant_version(assistant_id, version, content.graph_id, content.name, now)
     params = {
         "id": assistant_id,
@@ -139,20 +131,13 @@ def add_version(
         "name": check_text("name", content.name),
         "now": now,
         "change": change,
+        "seen": seen,
         "body": serializer.dumps(stored, place, own=True),
     }
-    ours = Statement("find_assistant_version", params)
-    statements = [] if before is None else list(before.render())
-    if version == 1:
-        statements.append(Statement("insert_assistant", params))
-    statements += with_params(params, "insert_assistant_version", "use_new_version")
-    return Op(name, [*statements, ours], lambda rows: bool(rows[-1]), write=True, key=ours)
-
-
-def use_version(assistant_id: str, version: int, now: int) -> Op[None]:
-    """Set which version an assistant's runs use, if that version exists."""
-    params = {"id": assistant_id, "version": version, "now": now}
-    return Op("use_version", [Statement("use_version", params)], lambda rows: None, write=True)
+    ours = Statement("find_assistant_change", params)
+    statements = [Statement("put_assistant", params), ours]
+    name = f"assistant {assistant_id}"
+    return Op(name, statements, lambda rows: bool(rows[-1]), write=True, key=ours)
 
 
 def find(assistant_id: str) -> Op[AssistantRow | None]:
@@ -165,18 +150,10 @@ def unchanged(assistant: Assistant) -> Statement:
 
 
 def every() -> Op[list[AssistantRow]]:
-    """All assistants that have rows, newest first."""
+    """All assistants that have a row, newest first."""
     return read_op("assistants", {}, partial(stored_rows.every, AssistantRow))
 
 
-def versions(assistant_id: str) -> Op[list[AssistantRow]]:
-    """The versions of an assistant, newest first."""
-    params = {"id": assistant_id}
-    return read_op("assistant_versions", params, partial(stored_rows.every, AssistantRow))
-
-
 def delete(assistant_id: str) -> Op[None]:
-    """Delete an assistant with its versions."""
-    params = {"id": assistant_id}
-    statements = with_params(params, "delete_assistant", "delete_assistant_versions")
-    return Op("delete_assistant", statements, lambda rows: None, write=True)
+    statement = Statement("delete_assistant", {"id": assistant_id})
+    return Op("delete_assistant", [statement], lambda rows: None, write=True)

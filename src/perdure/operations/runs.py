@@ -705,14 +705,18 @@ def set_setup(row: RunRow, setup: bytes) -> Op[None]:
 
 def store_topology(fingerprint: str, topology: str) -> Op[None]:
     """Store the topology that a fingerprint stands for."""
-    params = {"fingerprint": fingerprint, "body": topology}
-    return Op("note_shape", [Statement("insert_graph", params)], lambda rows: None, write=True)
+    params = {"name": f"graph {fingerprint}", "body": topology.encode()}
+    statements = [Statement("insert_entry", params)]
+    return Op("store_topology", statements, lambda rows: None, write=True)
 
 
 def topology(fingerprint: str) -> Op[str | None]:
     """The topology that a fingerprint stands for."""
-    params = {"fingerprint": fingerprint}
-    return read_op("graph_by_fingerprint", params, lambda rows: rows[0][0][0] if rows[0] else None)
+    return read_op(
+        "entry",
+        {"name": f"graph {fingerprint}"},
+        lambda rows: bytes(rows[0][0][1]).decode() if rows[0] else None,
+    )
 
 
 def graphs_in_use() -> Op[list[GraphUse]]:

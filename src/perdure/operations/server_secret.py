@@ -1,20 +1,23 @@
 """The secret that all servers on a journal share. Pure, no I/O.
 
 It signs browser sessions, forms and links to questions, so any server accepts what another one
-signed. If two processes create it at once, `insert_server_secret` keeps the first, and both read
+signed. If two processes create it at once, `insert_entry` keeps the first, and both read
 that one. With encryption on it is stored encrypted, like every blob.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 
 from perdure.errors import Damaged
-from perdure.journal import NO_PROOF, Op, Plan, Statement
+from perdure.journal import NO_PROOF, Op, Plan, Row, Statement
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
 
 BYTES = 32
+ENTRY = "server secret"
+_FIND = Statement("entry", {"name": ENTRY})
 
 
 def server_secret(serializer: Serializer) -> Plan[bytes]:
@@ -29,20 +32,19 @@ def server_secret(serializer: Serializer) -> Plan[bytes]:
 
 
 def _read() -> Op[bytes | None]:
-    return Op(
-        "server_secret",
-        [Statement("server_secret", {})],
-        lambda rows: bytes(rows[0][0][0]) if rows[0] else None,
-    )
+    return Op("server_secret", [_FIND], _body)
 
 
 def _insert(body: bytes) -> Op[bytes | None]:
-    find = Statement("server_secret", {})
     return Op(
         "insert_server_secret",
-        [Statement("insert_server_secret", {"body": body}), find],
-        lambda rows: bytes(rows[-1][0][0]) if rows[-1] else None,
+        [Statement("insert_entry", {"name": ENTRY, "body": body}), _FIND],
+        _body,
         write=True,
-        key=find,
+        key=_FIND,
         proof=NO_PROOF,
     )
+
+
+def _body(rows: Sequence[Sequence[Row]]) -> bytes | None:
+    return bytes(rows[-1][0][1]) if rows[-1] else None

@@ -235,13 +235,12 @@ def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[Thr
         statements = [Statement("threads_by_ids", piece) for piece in pieces]
         return Op("threads_by_ids", statements, _all_rows)
     name = "threads_sorted"
-    if chosen.assistant is not None:
-        name = "threads_of_assistant"
-    elif chosen.status not in (None, "idle"):
+    if chosen.status not in (None, "idle"):
         name = "threads_not_idle"
+    elif chosen.graph is not None and (chosen.sort, chosen.descending) == INDEXED[0]:
+        name = "threads_of_graph"
     elif (chosen.sort, chosen.descending) in INDEXED:
-        of_graph = "" if chosen.graph is None else "_of_graph"
-        name = f"threads{of_graph}_by_{chosen.sort.removesuffix('_at')}"
+        name = f"threads_by_{chosen.sort.removesuffix('_at')}"
     return read_op(name, params, partial(stored_rows.every, ThreadRow))
 
 
@@ -252,8 +251,7 @@ def before(
     at, id = position or (LAST_MS, "\U0010ffff")
     params = {"graph": _maybe_text("graph_id", graph), "before": at, "before_id": id}
     params |= {"count": count, "now": now}
-    name = "threads_before" if graph is None else "threads_of_graph_before"
-    return read_op(name, params, partial(stored_rows.every, ThreadRow))
+    return read_op("threads_before", params, partial(stored_rows.every, ThreadRow))
 
 
 def _maybe_text(name: str, text: str | None) -> str | None:
@@ -265,9 +263,13 @@ def _all_rows(rows: Sequence[Sequence[Row]]) -> list[ThreadRow]:
 
 
 def count(chosen: ThreadFilter, now: int) -> Op[int]:
-    """The number of threads with a status and a graph."""
-    graph = _maybe_text("graph_id", chosen.graph)
-    params = {"status": chosen.status, "graph": graph, "now": now}
+    """The number of threads with a status, a graph and an assistant."""
+    params = {
+        "status": chosen.status,
+        "graph": _maybe_text("graph_id", chosen.graph),
+        "assistant": _maybe_text("assistant_id", chosen.assistant),
+        "now": now,
+    }
     return read_op("count_threads", params, lambda rows: int(rows[0][0][0]))
 
 

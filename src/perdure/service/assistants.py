@@ -71,7 +71,7 @@ class AssistantService:
 
     def every(self) -> Plan[list[Assistant]]:
         """All assistants, newest first: the default ones of this process's graphs, and those that
-        have rows."""
+        have a row."""
         rows: list[AssistantRow] = yield assistants.every()
         known = {row.id for row in rows}
         own = [self._own(graph) for id, graph in self.by_default_id().items() if id not in known]
@@ -83,7 +83,7 @@ class AssistantService:
         """Store a new assistant. If it exists, raises `AlreadyExists` or returns it."""
         made = False
         if assistant_id not in self.by_default_id():
-            made = yield assistants.add_version(
+            made = yield assistants.put(
                 self._serializer, assistant_id, 1, content, random_number(), self._clock.now()
             )
         if not made and not accept_existing:
@@ -91,7 +91,7 @@ class AssistantService:
         return (yield from self.find(assistant_id))
 
     def change(self, assistant_id: str, changes: Mapping[str, Any]) -> Plan[Assistant]:
-        """Store the next version of an assistant, with these parts changed; metadata is merged.
+        """Change these parts of an assistant; metadata is merged.
 
         If another change came first, this one is applied on top of it.
         """
@@ -102,39 +102,17 @@ class AssistantService:
             )
             merged = {**content.metadata, **(changes.get("metadata") or {})}
             content = replace(content, **{**changes, "metadata": merged})
-            now, first = self._clock.now(), None
-            if not found.versions:  # the first change of a default assistant
-                own = self._own(found.graph_id)
-                first = assistants.add_version(
-                    self._serializer, found.assistant_id, 1, own, random_number(), now
-                )
-            made = yield assistants.add_version(
+            made = yield assistants.put(
                 self._serializer,
                 found.assistant_id,
-                (found.versions or 1) + 1,
+                found.version + 1,
                 content,
                 random_number(),
-                now,
-                before=first,
+                self._clock.now(),
+                seen=found.change,
             )
             if made:
                 return (yield from self.find(found.assistant_id))
-
-    def versions(self, assistant_id: str) -> Plan[list[Assistant]]:
-        """Every version of an assistant, newest first."""
-        found = yield from self.find(assistant_id)
-        rows: list[AssistantRow] = yield assistants.versions(found.assistant_id)
-        listed = [row.load(self._serializer, as_version=True, listed=True) for row in rows]
-        return listed or [found]
-
-    def use_version(self, assistant_id: str, version: int) -> Plan[Assistant]:
-        """Set the version that an assistant's runs use. Raises `NotFound` if it does not exist."""
-        found = yield from self.find(assistant_id)
-        yield assistants.use_version(found.assistant_id, version, self._clock.now())
-        found = yield from self.find(found.assistant_id)
-        if found.version != version:
-            raise NotFound("assistant", f"{found.assistant_id} version {version}")
-        return found
 
     def delete(self, assistant_id: str) -> Plan[None]:
         """Delete an assistant. A default assistant only loses its changes."""

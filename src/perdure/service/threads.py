@@ -169,7 +169,7 @@ class ThreadService:
 
     def count(self, chosen: ThreadFilter, matches: Matches | None = None) -> Plan[int]:
         """The number of matching threads."""
-        if matches is None and chosen.ids is None and chosen.assistant is None:
+        if matches is None and chosen.ids is None:
             return int((yield threads.count(chosen, self._clock.now())))
         found, read = 0, 0
         while True:

@@ -68,15 +68,6 @@ class Workerd:
         """
         return f"d1://:{self.secret}@127.0.0.1:{self.port}/{n}/"
 
-    def rest_url(self, n: int = 0) -> str:
-        """Return the URL of a database, through a copy of Cloudflare's REST API.
-
-        Args:
-            n: The number of the database, from 0.
-        """
-        path = f"client/v4/accounts/A/d1/database/DB{n}"
-        return f"d1://:{self.secret}@127.0.0.1:{self.port}/{path}"
-
     def start(self) -> None:
         """Start it and wait until it serves. Does nothing if it runs."""
         if self._node is not None and self._node.poll() is None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from perdure.journal.ids import new_id
 from perdure.operations.assistants import Assistant, AssistantContent
@@ -61,7 +61,7 @@ class NewAssistant(AssistantBody):
 
 
 class AssistantPatch(AssistantBody):
-    """The next version of an assistant."""
+    """Changes of an assistant."""
 
     graph_id: str | None = None
 
@@ -79,18 +79,6 @@ class AssistantSearch(Page, AssistantFilter):
 
     sort_by: Sort | None = None
     select: list[str] | None = None
-
-
-class VersionSearch(Page):
-    """A page of an assistant's versions."""
-
-    metadata: Json | None = None
-
-
-class ChosenVersion(BaseModel):
-    """The version of an assistant that its runs should use."""
-
-    version: int = Field(ge=1, le=2**31 - 1)
 
 
 async def allowed_assistant(
@@ -189,7 +177,7 @@ async def get(assistant_id: str, api: ApiDep) -> Json:
 
 @router.patch("/assistants/{assistant_id}")
 async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
-    """Make the next version of an assistant. Metadata is merged."""
+    """Change an assistant. Metadata is merged."""
     api.require(Scope.START)
     value: dict[str, Any] = {**body.model_dump(), "metadata": body.metadata or {}}
     found = await allowed_assistant(api, assistant_id, "update", value)
@@ -267,34 +255,6 @@ async def _subgraphs(api: Api, name: str, namespace: str | None, *, recurse: boo
     found = await allowed_assistant(api, name, "read")
     graph = compiled(api, found)
     return graph_shapes.subgraph_schemas(graph, found.graph_id, namespace, recurse=recurse)
-
-
-@router.post("/assistants/{assistant_id}/versions")
-async def get_versions(assistant_id: str, body: VersionSearch, api: ApiDep) -> Any:
-    """List the versions of an assistant, newest first."""
-    api.require(Scope.READ)
-    found = await allowed_assistant(api, assistant_id, "read")
-    every = await api.runtime.journal.arun(
-        api.runtime.services.assistants.versions(found.assistant_id)
-    )
-    fields = [name for name in FIELDS if name != "updated_at"]
-    chosen = [
-        selected(wire(one), fields) for one in every if has_metadata(one.metadata, body.metadata)
-    ]
-    page = chosen[body.offset : body.offset + body.limit]
-    return page_response(page, body.offset, has_more=len(chosen) > body.offset + body.limit)
-
-
-@router.post("/assistants/{assistant_id}/latest")
-async def set_latest(assistant_id: str, body: ChosenVersion, api: ApiDep) -> Json:
-    """Set the version that an assistant's runs use."""
-    api.require(Scope.START)
-    found = await allowed_assistant(api, assistant_id, "update", {"version": body.version})
-    return wire(
-        await api.runtime.journal.arun(
-            api.runtime.services.assistants.use_version(found.assistant_id, body.version)
-        )
-    )
 
 
 def mirrored(config: Json | None, context: Any) -> dict[str, Any]:

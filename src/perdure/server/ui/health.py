@@ -22,18 +22,15 @@ from perdure.views.health_report import (
 
 router = ui_router()
 
-"""How far back the size of the database is shown."""
-
 
 @router.get("/health")
 async def show(ui: UiDep) -> Response:
     await require_every_thread(ui)
-    facts = await _facts(ui)
     return ui.page(
         "health.html",
         title="Health",
         section="health",
-        report=health_report(facts),
+        report=health_report(await _facts(ui)),
     )
 
 
