@@ -253,7 +253,7 @@ async def update(cron_id: UUID, body: CronPatch, api: ApiDep) -> Any:
     try:
         made = CronBody.model_validate(_without_null(merged))
     except ValidationError as error:
-        raise invalid("body", error) from error
+        raise invalid(error, "body") from error
     if shown["thread_id"] is None and made.on_run_completed is None:
         made = made.model_copy(update={"on_run_completed": shown["on_run_completed"]})
     payload = made.model_dump(mode="json", exclude_unset=True)
