@@ -16,9 +16,8 @@ from starlette.responses import StreamingResponse
 
 import perdure
 from perdure.server import http_server
-from perdure.server.agent_api import waiting_response
-from perdure.server.agent_api.sse import StreamSlot
-from perdure.server.agent_api.waiting_response import WaitingResponse
+from perdure.server.agent_api import sse
+from perdure.server.agent_api.sse import StreamSlot, WaitingResponse
 from perdure.server.context import ApiDep
 from perdure.server.json_errors import ApiError
 from tests.support.agents import opened
@@ -202,7 +201,7 @@ async def test_a_stream_over_the_limit_is_refused_until_another_ends(sqlite_url:
 async def test_a_wait_is_cut_while_the_journal_is_down_and_logs_no_traceback(
     sqlite_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting_response, "PULSE", 0.1)
+    monkeypatch.setattr(sse, "HEARTBEAT", 0.1)
     async with opened(sqlite_url) as rt:
         with listening(app_with(rt, declared, worker=False)) as (host, port):
             async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=60) as http:

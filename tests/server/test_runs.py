@@ -93,7 +93,7 @@ def test_headers_say_where_the_run_is(server: AgentServer) -> None:
 def test_a_long_wait_sends_line_feeds_before_the_json(
     server: AgentServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.server.agent_api.waiting_response.PULSE", 0.05)
+    monkeypatch.setattr("perdure.server.agent_api.sse.HEARTBEAT", 0.05)
     answer = server.http().post("/runs/wait", json={"assistant_id": "nap", "input": {"n": 1}})
     assert answer.content.startswith(b"\n\n")
     assert answer.json()["log"] == ["napped"]

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
+from perdure.errors import NotFound
 from perdure.journal.ids import new_id
 from perdure.operations.assistants import Assistant, AssistantContent
 from perdure.operations.threads import ThreadFilter
@@ -22,9 +23,8 @@ from perdure.server.agent_api.run_request import allow_assistant, find_assistant
 from perdure.server.agent_api.search_pages import (
     Page,
     has_metadata,
-    page_response,
+    page_of,
     passes,
-    selected,
 )
 from perdure.server.agent_api.threads import erase_thread, find_thread
 from perdure.server.auth_handlers import Filters
@@ -78,7 +78,6 @@ class AssistantSearch(Page, AssistantFilter):
     """A page of assistants."""
 
     sort_by: Sort | None = None
-    select: list[str] | None = None
 
 
 class VersionSearch(Page):
@@ -90,7 +89,7 @@ class VersionSearch(Page):
 class ChosenVersion(BaseModel):
     """The version of an assistant that its runs should use."""
 
-    version: int = Field(ge=1, le=2**31 - 1)
+    version: int
 
 
 async def allowed_assistant(
@@ -152,9 +151,7 @@ async def search(body: AssistantSearch, api: ApiDep) -> Any:
     found = await _matching(api, body, {"limit": body.limit, "offset": body.offset})
     sort, order = body.sort_by or "created_at", body.sort_order or "desc"
     found.sort(key=lambda one: (getattr(one, sort), one.assistant_id), reverse=order == "desc")
-    page = found[body.offset : body.offset + body.limit]
-    items = [selected(wire(one), body.select) for one in page]
-    return page_response(items, body.offset, has_more=len(found) > body.offset + body.limit)
+    return page_of(found, body, wire)
 
 
 @router.post("/assistants/count")
@@ -271,30 +268,21 @@ async def _subgraphs(api: Api, name: str, namespace: str | None, *, recurse: boo
 
 @router.post("/assistants/{assistant_id}/versions")
 async def get_versions(assistant_id: str, body: VersionSearch, api: ApiDep) -> Any:
-    """List the versions of an assistant, newest first."""
+    """List the versions of an assistant. Only the newest is kept."""
     api.require(Scope.READ)
     found = await allowed_assistant(api, assistant_id, "read")
-    every = await api.runtime.journal.arun(
-        api.runtime.services.assistants.versions(found.assistant_id)
-    )
-    fields = [name for name in FIELDS if name != "updated_at"]
-    chosen = [
-        selected(wire(one), fields) for one in every if has_metadata(one.metadata, body.metadata)
-    ]
-    page = chosen[body.offset : body.offset + body.limit]
-    return page_response(page, body.offset, has_more=len(chosen) > body.offset + body.limit)
+    return page_of([found] if has_metadata(found.metadata, body.metadata) else [], body, wire)
 
 
 @router.post("/assistants/{assistant_id}/latest")
 async def set_latest(assistant_id: str, body: ChosenVersion, api: ApiDep) -> Json:
-    """Set the version that an assistant's runs use."""
+    """Set the version that an assistant's runs use. 404 for all but the newest, which they use
+    already."""
     api.require(Scope.START)
     found = await allowed_assistant(api, assistant_id, "update", {"version": body.version})
-    return wire(
-        await api.runtime.journal.arun(
-            api.runtime.services.assistants.use_version(found.assistant_id, body.version)
-        )
-    )
+    if body.version != found.version:
+        raise NotFound("assistant", f"{found.assistant_id} version {body.version}")
+    return wire(found)
 
 
 def mirrored(config: Json | None, context: Any) -> dict[str, Any]:

@@ -35,9 +35,8 @@ from perdure.server.agent_api.run_shapes import wire_time
 from perdure.server.agent_api.search_pages import (
     Page,
     has_metadata,
-    page_response,
+    page_of,
     passes,
-    selected,
 )
 from perdure.server.agent_api.threads import canonical
 from perdure.server.auth_handlers import Filters
@@ -99,7 +98,6 @@ class CronSearch(CronQuery, Page):
     """A page of crons, and their order."""
 
     sort_by: Literal[ORDERS] = "created_at"  # type: ignore[valid-type]
-    select: list[str] | None = None
 
 
 @router.post("/runs/crons")
@@ -200,9 +198,7 @@ async def search(body: CronSearch, api: ApiDep) -> Any:
     """List crons, by default newest first."""
     found = await _matching(api, body)
     found.sort(key=lambda one: str(one[body.sort_by] or ""), reverse=body.sort_order != "asc")
-    page = found[body.offset : body.offset + body.limit]
-    shown = [selected(one, body.select) for one in page]
-    return page_response(shown, body.offset, has_more=len(found) > body.offset + body.limit)
+    return page_of(found, body, dict)
 
 
 @router.post("/runs/crons/count")

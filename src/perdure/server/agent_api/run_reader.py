@@ -21,8 +21,7 @@ from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_events import interrupts_in, without_interrupts
 from perdure.server.agent_api.run_results import look, result_of
-from perdure.server.agent_api.run_shapes import is_update
-from perdure.server.agent_api.statuses import is_gone
+from perdure.server.agent_api.run_shapes import is_gone, is_update
 from perdure.server.context import Api
 from perdure.service.streams import StreamReader
 from perdure.times import moment
