@@ -69,16 +69,6 @@ def test_a_batch_creates_a_run_for_each_payload(client: Any) -> None:
     assert [one["n"] for one in values] == [1, 2, 3]
 
 
-async def test_the_async_client_does_the_same(server: AgentServer) -> None:
-    async with server.client() as client:
-        t = thread()
-        run = await client.runs.create(t, "numbers", input={"n": 1}, **NEW)
-        assert await client.runs.join(t, run["run_id"]) == {"n": 4, "log": ["add", "double"]}
-        assert [one["run_id"] for one in await client.runs.list(t)] == [run["run_id"]]
-        values: Any = await client.runs.wait(None, "one", input={"n": 1})
-        assert values["n"] == 2
-
-
 def test_headers_say_where_the_run_is(server: AgentServer) -> None:
     http, t = server.http(), thread()
     body = {"assistant_id": "one", "input": {"n": 1}, "unknown": 1, **NEW}

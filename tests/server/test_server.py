@@ -201,22 +201,12 @@ def test_without_the_extra_the_error_names_it(
         ("", '{"budget": {}}', "budget"),
         ("", "[1]", "object"),
         ("", "{", "JSON"),
-        ("", "\xff", "JSON"),
         ("", '{"limit": 3, "limit": 4}', "twice"),
-        ("", "[" * 30_000 + "]" * 30_000, "deeper"),
-        ("", '{"limit":' * 6_500 + "1" + "}" * 6_500, "deeper"),
-        ("", '{"limit":' * 101 + "1" + "}" * 101, "deeper"),
-        ("", '{"limit":' * 100 + "1" + "}" * 100, "limit"),
         ("", f'{{"limit": {"9" * 5_000}}}', "JSON"),
-        ("", f'{{"limit": {"9" * 4_000}}}', "limit"),
-        ("", '{"limit": 1e999}', "too large"),
-        ("", '{"limit": NaN}', "NaN"),
         ("", '{"budget": -Infinity}', "-Infinity"),
-        ("", '{"\\ud800": 1}', "surrogate"),
-        ("", '{"limit": "\\udfff"}', "surrogate"),
         ("%ff%00=1", "", "Extra inputs"),
     ],
-    ids=range(27),
+    ids=range(17),
 )
 async def test_invalid_parameters_are_refused_with_a_clear_message(
     sqlite_url: str, query: str, body: str, named: str

@@ -26,7 +26,8 @@ from perdure.server.agent_api.search_pages import (
     page_of,
     passes,
 )
-from perdure.server.agent_api.threads import erase_thread, find_thread
+from perdure.server.agent_api.thread_access import find_thread
+from perdure.server.agent_api.threads import erase_thread
 from perdure.server.auth_handlers import Filters
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
@@ -127,7 +128,7 @@ async def create(body: NewAssistant, api: ApiDep) -> Json:
         "metadata": body.metadata or {},
     }
     filters = await api.authorize("assistants", "create", value)
-    _check_graph(api, body.graph_id)
+    api.runtime.engine.resolve_graph(body.graph_id, None)  # raises for an unknown one
     content = AssistantContent(
         graph_id=body.graph_id,
         name=body.name or "Untitled",
@@ -192,7 +193,7 @@ async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
     found = await allowed_assistant(api, assistant_id, "update", value)
     changes = {name: one for name, one in value.items() if one is not None}
     if "graph_id" in changes:
-        _check_graph(api, changes["graph_id"])
+        api.runtime.engine.resolve_graph(changes["graph_id"], None)
     if "config" in changes or "context" in changes:
         changes |= mirrored(changes.get("config"), changes.get("context"))
     return wire(
@@ -293,7 +294,3 @@ def mirrored(config: Json | None, context: Any) -> dict[str, Any]:
     elif isinstance(context, Mapping) and not config.get("configurable"):
         config["configurable"] = dict(context)
     return {"config": config, "context": context}
-
-
-def _check_graph(api: Api, graph_id: str) -> None:
-    api.runtime.engine.resolve_graph(graph_id, None)

@@ -143,7 +143,7 @@ class Begun:
 Item = Begun | Chunk | RunAtRest
 
 
-async def read_thread(
+async def follow_thread(
     api: Api, thread_id: str, first: int, seen_of_first: int = 0
 ) -> AsyncGenerator[tuple[RunReader, Item]]:
     """The chunks of a thread's runs, one run after the other, each with its outcome when it rests.

@@ -17,7 +17,6 @@ from perdure.operations.runs import RunRow
 from perdure.operations.waits import WaitRow
 from perdure.server.agent_api.run_acceptance import GRACE
 from perdure.server.agent_api.run_continuation import BREAKPOINT
-from perdure.server.agent_api.run_request import check_filters, known_thread
 from perdure.server.agent_api.run_shapes import (
     RunStatus,
     asks_person,
@@ -26,6 +25,7 @@ from perdure.server.agent_api.run_shapes import (
     run_status,
     wire_error,
 )
+from perdure.server.agent_api.thread_access import check_filters, known_thread
 from perdure.server.agent_api.thread_views import place, read_state
 from perdure.server.context import Api
 from perdure.types import ENDED, Control, Kind, State, WaitState

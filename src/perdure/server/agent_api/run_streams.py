@@ -45,11 +45,11 @@ from perdure.server.agent_api.run_events import (
     parse_position,
     run_modes,
 )
-from perdure.server.agent_api.run_reader import Begun, RunAtRest, RunReader, read_thread
+from perdure.server.agent_api.run_reader import Begun, RunAtRest, RunReader, follow_thread
 from perdure.server.agent_api.run_results import cancel_run, find_run
 from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
-from perdure.server.agent_api.threads import find_thread
+from perdure.server.agent_api.thread_access import find_thread
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
@@ -242,7 +242,7 @@ async def _events(
 ) -> AsyncGenerator[bytes]:
     source: RunEvents | None = None
     last = 0
-    async with aclosing(read_thread(api, thread_id, max(behind.run, 1))) as found:
+    async with aclosing(follow_thread(api, thread_id, max(behind.run, 1))) as found:
         async for reader, item in found:
             if isinstance(item, Begun) or source is None:
                 source, last = _source(api, reader, has_output), 0

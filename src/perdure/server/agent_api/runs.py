@@ -24,7 +24,7 @@ from perdure.operations.run_payload import load_setup
 from perdure.operations.runs import RunRow
 from perdure.server.agent_api.run_acceptance import accept_run
 from perdure.server.agent_api.run_bodies import RunBody, WireBody
-from perdure.server.agent_api.run_request import Accepted, check_filters, known_thread
+from perdure.server.agent_api.run_request import Accepted
 from perdure.server.agent_api.run_results import (
     SeenRun,
     as_error,
@@ -47,6 +47,7 @@ from perdure.server.agent_api.run_shapes import (
 )
 from perdure.server.agent_api.search_pages import page_response, selected
 from perdure.server.agent_api.sse import StreamSlot, WaitingResponse
+from perdure.server.agent_api.thread_access import check_filters, find_thread
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
@@ -192,15 +193,10 @@ async def list_runs(
 ) -> Any:
     """List the runs of a thread, newest first."""
     api.require(Scope.READ)
-    on = await known_thread(api, thread_id)
-    for action in ("read", "search"):
-        filters = await api.authorize("threads", action, {"thread_id": on})
-        await check_filters(api, on, filters)
-    runtime = api.runtime
-    if await runtime.journal.arun(runtime.services.threads.find(on)) is None:
-        raise NotFound("thread", on)
+    on = (await find_thread(api, thread_id)).thread_id
+    await check_filters(api, on, await api.authorize("threads", "search", {"thread_id": on}))
     found = await _newest(api, on, status, offset + limit + 1)
-    serializer = runtime.engine.serializer
+    serializer = api.runtime.engine.serializer
     items = [
         selected(wire_run(serializer, one.row, one.status), select)
         for one in found[offset : offset + limit]
