@@ -35,7 +35,8 @@ await call("assistants.create do_nothing", () =>
 );
 await call("assistants.update", () => assistants.update(mine, { name: "ours", metadata: { more: 1 } }));
 await call("assistants.getVersions", () => assistants.getVersions(mine));
-await call("assistants.setLatest", () => assistants.setLatest(mine, 1));
+await call("assistants.setLatest", () => assistants.setLatest(mine, 2));
+await call("assistants.setLatest older", () => assistants.setLatest(mine, 1));
 await call("assistants.delete", () => assistants.delete(mine));
 await call("assistants.get deleted", () => assistants.get(mine));
 

@@ -19,7 +19,7 @@ from perdure.cli import main
 from tests.support.agents import Log, chain, opened
 from tests.support.http import client_of
 
-PUBLIC = ["/ok", "/info", "/metrics", "/docs", "/openapi.json"]
+PUBLIC = ["/ok", "/info", "/metrics", "/openapi.json"]
 THREAD, NOTHING = "0b9a9a2e-6d0f-4f6e-9a0e-000000000001", "0b9a9a2e-6d0f-4f6e-9a0e-000000000002"
 CROSS_SITE = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
 LINK = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}

@@ -99,7 +99,7 @@ def test_a_value_in_only_context_or_config_is_copied_to_the_other(server: AgentS
 
 
 @SERVED
-async def test_each_change_raises_the_version(server: AgentServer) -> None:
+async def test_each_change_is_a_version_and_the_newest_is_kept(server: AgentServer) -> None:
     async with server.client() as client:
         made = await client.assistants.create("numbers", metadata={"team": "a"}, name="mine")
         id = made["assistant_id"]
@@ -107,7 +107,14 @@ async def test_each_change_raises_the_version(server: AgentServer) -> None:
         assert changed["version"] == 2
         assert (changed["metadata"], changed["name"]) == ({"team": "a", "more": 1}, "ours")
         assert changed["created_at"] == made["created_at"]
-        assert changed["updated_at"] >= made["updated_at"]
+        assert await client.assistants.get_versions(id) == [changed]
+        assert await client.assistants.get_versions(id, metadata={"more": 1}) == [changed]
+        assert await client.assistants.get_versions(id, metadata={"more": 2}) == []
+        assert await client.assistants.get_versions(id, limit=1, offset=1) == []
+        assert await client.assistants.set_latest(id, 2) == changed
+        for version in (1, 3):
+            with pytest.raises(NotFoundError, match=f"version {version}"):
+                await client.assistants.set_latest(id, version)
         assert await client.assistants.get(id) == changed
 
 
@@ -120,6 +127,7 @@ def test_the_default_assistant_of_a_graph_can_be_changed_but_not_deleted(
     assert (changed["assistant_id"], changed["version"]) == (OWN, 2)
     assert changed["metadata"] == {"created_by": "system", "mine": True}
     assert client.assistants.get(OWN)["context"] == {"by": 5}
+    assert [one["version"] for one in client.assistants.get_versions(OWN)] == [2]
     assert client.assistants.count(graph_id="numbers") == 1
     with pytest.raises(ConflictError):
         client.assistants.delete(OWN)
@@ -203,7 +211,7 @@ async def test_the_schemas_of_a_graph_and_of_its_subgraphs_are_shown(server: Age
         assert await client.assistants.get_subgraphs("numbers") == {}
 
 
-async def test_concurrent_changes_are_all_made(sqlite_url: str) -> None:
+async def test_concurrent_changes_are_all_applied(sqlite_url: str) -> None:
     async with TemporaryRuntime(sqlite_url) as rt:
         with_graphs(rt)
         service, id = rt.services.assistants, str(uuid.uuid4())
@@ -211,7 +219,6 @@ async def test_concurrent_changes_are_all_made(sqlite_url: str) -> None:
         changes = [service.change(id, {"metadata": {str(n): n}}) for n in range(8)]
         await asyncio.gather(*(rt.journal.arun(one) for one in changes))
         found = await rt.journal.arun(service.find(id))
-        assert found.version == 9
-        assert found.metadata == {str(n): n for n in range(8)}
+        assert (found.version, found.metadata) == (9, {str(n): n for n in range(8)})
         with pytest.raises(UnknownGraph):
             await rt.journal.arun(service.find("nothing"))

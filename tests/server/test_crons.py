@@ -12,7 +12,7 @@ import pytest
 import perdure
 from perdure.runtime import Runtime
 from perdure.testing import Clock
-from tests.support.agent_server import AgentServer, refused, served
+from tests.support.agent_server import refused, served
 from tests.support.wire_agents import wire_runtime
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -58,14 +58,6 @@ def test_what_makes_no_sense_is_refused(client: Any) -> None:
     refused(422, client.crons.create, "one", schedule=YEARLY, timezone="Nowhere/At_all")
     refused(422, client.crons.create, "nope", schedule=YEARLY)
     refused(404, client.crons.create_for_thread, str(uuid4()), "one", schedule=YEARLY)
-
-
-async def test_the_async_client_does_the_same(server: AgentServer) -> None:
-    async with server.client() as client:
-        made: Any = await client.crons.create("one", schedule=YEARLY)
-        assert await client.crons.count() == 1
-        await client.crons.delete(made["cron_id"])
-        assert await client.crons.search() == []
 
 
 async def test_a_schedule_of_the_runtime_is_shown_as_a_cron(url: str) -> None:

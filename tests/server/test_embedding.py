@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, HTTPException
 from starlette.applications import Starlette
@@ -180,7 +179,7 @@ async def test_a_run_under_way_is_released_when_the_server_stops(url: str) -> No
 # -- what it says about itself
 
 
-async def test_info_shows_versions_and_docs_list_every_operation_without_external_requests(
+async def test_info_shows_versions_and_openapi_describes_every_operation(
     sqlite_url: str,
 ) -> None:
     rt = perdure.Runtime(sqlite_url)
@@ -190,16 +189,10 @@ async def test_info_shows_versions_and_docs_list_every_operation_without_externa
         assert info["langgraph_py_version"].startswith("1.")
         assert {"flags", "host"} <= info.keys()
         document = (await http.get("/openapi.json")).json()
-        page: httpx.Response = await http.get("/docs")
     assert document["paths"]["/ok"]["get"]["security"] == []
     assert document["openapi"].startswith("3.1")
     assert "HTTPValidationError" not in json.dumps(document)
-    for path in document["paths"]:
-        assert path in page.text
-    assert "http://" not in page.text
-    assert "https://" not in page.text
-    assert "<script" not in page.text
-    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert {"/threads", "/perdure/waits", "/cron/tick"} <= document["paths"].keys()
 
 
 async def test_the_openapi_document_of_the_application_has_the_routes(sqlite_url: str) -> None:
@@ -223,44 +216,3 @@ async def test_what_an_application_depends_on_holds_for_routes_it_includes(
         async with client_of(app) as http:
             answer = await http.get(path)
             assert (answer.status_code, answer.json()) == (418, {"detail": "not today"})
-
-
-RUN = "/threads/01999999-9999-7999-8999-999999999999/runs"
-REQUESTS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("GET", "/threads/no-uuid/state", {}),
-    ("GET", f"{RUN}/no-uuid", {}),
-    ("GET", f"{RUN}?limit=0&status=odd", {}),
-    ("GET", f"{RUN}?limit=2&select=run_id&select=status", {}),
-    ("GET", f"{RUN}/no-uuid/join?cancel_on_disconnect=perhaps", {}),
-    ("POST", RUN, {}),
-    ("POST", RUN, {"json": None}),
-    ("POST", RUN, {"json": []}),
-    ("POST", RUN, {"json": {"assistant_id": "", "after_seconds": -1}}),
-    ("POST", RUN, {"content": b'{"assistant_id": "g"}'}),
-    ("POST", RUN, {"content": b"{}", "headers": {"content-type": "text/plain"}}),
-    ("POST", RUN, {"content": b"{", "headers": {"content-type": "application/json"}}),
-    ("POST", RUN, {"content": b"{}", "headers": {"content-type": "application/x+json; a=b"}}),
-    ("POST", "/runs/batch", {"json": {"assistant_id": "g"}}),
-    ("PATCH", RUN.removesuffix("/runs"), {"json": {}, "headers": {"prefer": "return=minimal"}}),
-    (
-        "POST",
-        "/perdure/threads/t/signals/a",
-        {"json": {}, "headers": {"Idempotency-Key": "k" * 201}},
-    ),
-)
-
-
-@pytest.mark.parametrize(("method", "path", "sent"), REQUESTS)
-async def test_an_endpoint_is_answered_the_same_whether_fastapi_calls_it_or_not(
-    sqlite_url: str, method: str, path: str, sent: dict[str, Any]
-) -> None:
-    async with runtime(sqlite_url) as rt:
-        included = FastAPI()
-        included.include_router(rt.router(worker=False))
-        answers = []
-        for app in (rt.asgi(worker=False), included):
-            async with client_of(app) as http:
-                answer = await http.request(method, path, **sent)
-                answers.append((answer.status_code, answer.content))
-        assert answers[0] == answers[1]
-        assert answers[0][0] in (200, 204, 404, 422)

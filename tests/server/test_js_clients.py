@@ -121,9 +121,9 @@ def test_an_assistant_is_created_changed_and_deleted(answers: Answers) -> None:
     changed = answers["assistants.update"]
     assert (changed["name"], changed["version"]) == ("ours", 2)
     assert changed["metadata"] == {"team": "a", "more": 1}
-    assert [one["version"] for one in answers["assistants.getVersions"]] == [2, 1]
-    latest = answers["assistants.setLatest"]
-    assert (latest["name"], latest["version"]) == ("mine", 1)
+    assert answers["assistants.getVersions"] == [changed]
+    assert answers["assistants.setLatest"] == changed
+    assert failed(answers, "assistants.setLatest older") == 404
     assert nothing(answers, "assistants.delete")
     assert failed(answers, "assistants.get deleted") == 404
 

@@ -16,11 +16,9 @@ from starlette.responses import StreamingResponse
 
 import perdure
 from perdure.server import http_server
-from perdure.server.agent_api import waiting_response
-from perdure.server.agent_api.sse import StreamSlot
-from perdure.server.agent_api.waiting_response import WaitingResponse
+from perdure.server.agent_api import sse
+from perdure.server.agent_api.sse import StreamSlot, WaitingResponse
 from perdure.server.context import ApiDep
-from perdure.server.json_errors import ApiError
 from tests.support.agents import opened
 from tests.support.http import app_with, client_of, listening
 
@@ -179,30 +177,10 @@ async def test_a_body_that_does_not_arrive_ends_the_request(sqlite_url: str) -> 
 # -- streams
 
 
-async def test_a_stream_over_the_limit_is_refused_until_another_ends(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as rt:
-        with listening(app_with(rt, declared, max_streams=2, worker=False)) as (host, port):
-            async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=60) as http:
-
-                def ask() -> Any:
-                    return http.stream("GET", "/stream")
-
-                async with ask() as first, ask() as second:
-                    assert (first.status_code, second.status_code) == (200, 200)
-                    third = await http.get("/stream")
-                    assert third.status_code == 503
-                    assert int(third.headers["Retry-After"]) > 0
-                    assert (await http.get("/ok")).status_code == 200
-                found = 0
-                while found != 200:  # the server notices that they are gone
-                    async with ask() as again:
-                        found = again.status_code
-
-
 async def test_a_wait_is_cut_while_the_journal_is_down_and_logs_no_traceback(
     sqlite_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting_response, "PULSE", 0.1)
+    monkeypatch.setattr(sse, "HEARTBEAT", 0.1)
     async with opened(sqlite_url) as rt:
         with listening(app_with(rt, declared, worker=False)) as (host, port):
             async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=60) as http:
@@ -331,7 +309,3 @@ def test_a_taken_port_is_reported_and_the_next_one_can_be_used() -> None:
 def test_an_address_that_is_not_here_is_refused(host: str, port: int) -> None:
     with pytest.raises(perdure.errors.BadArgument):
         http_server.listen(host, port)
-
-
-def test_the_text_of_an_api_error_is_its_message() -> None:
-    assert str(ApiError(404, "Gone.")) == "Gone."

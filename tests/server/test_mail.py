@@ -20,9 +20,9 @@ import perdure
 from perdure import Mail
 from perdure.errors import BadArgument, WaitExpired
 from perdure.execution.outbox_delivery import Undelivered
-from perdure.server.mail import handing_over
-from perdure.server.mail.handing_over import hand_over
+from perdure.server.mail import smtp
 from perdure.server.mail.sender import MailSender
+from perdure.server.mail.smtp import hand_over
 from perdure.server.webhooks.sender import PAUSES
 from perdure.service.smtp_server import Encryption, SmtpServer
 from perdure.types import Retry
@@ -417,7 +417,7 @@ async def test_a_recipient_who_was_removed_gets_no_mail(
 async def test_a_server_that_never_answers_times_out(
     sqlite_url: str, server: MailServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handing_over, "TIMEOUT", 0.5)
+    monkeypatch.setattr(smtp, "TIMEOUT", 0.5)
     async with mailing(sqlite_url, to(server)) as rt:
         server.go_on.clear()
         await asked(rt)
@@ -429,7 +429,7 @@ async def test_a_server_that_never_answers_times_out(
 async def test_a_server_that_sends_a_byte_now_and_then_times_out_too(
     monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
-    monkeypatch.setattr(handing_over, "TIMEOUT", 0.5)
+    monkeypatch.setattr(smtp, "TIMEOUT", 0.5)
     gone = asyncio.Event()
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -454,7 +454,7 @@ async def test_a_server_that_sends_a_byte_now_and_then_times_out_too(
 async def test_a_worker_that_was_held_up_until_another_may_have_sent_a_letter_does_not_send_it(
     sqlite_url: str, server: MailServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handing_over, "TIMEOUT", 0.5)
+    monkeypatch.setattr(smtp, "TIMEOUT", 0.5)
     read = MailSender._of_question
 
     async def late(self: MailSender, message: Any, to: str) -> Any:

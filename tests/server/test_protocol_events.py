@@ -240,12 +240,6 @@ def test_updates_name_their_node() -> None:
     assert (frame.data, frame.node) == ({"node": "n", "values": {"a": 1}}, "n")
 
 
-def test_custom_data_with_a_name_has_a_channel_of_its_own() -> None:
-    named, plain = frames_of([chunk(1, "custom", {"name": "a"}), chunk(2, "custom", 7)])
-    assert (named.channel, named.data) == ("custom:a", {"name": "a"})
-    assert (plain.channel, plain.data) == ("custom", {"payload": 7})
-
-
 def test_a_checkpoint_is_sent_without_its_values() -> None:
     full = {
         "config": {"configurable": {"checkpoint_id": "c2"}},
@@ -256,21 +250,6 @@ def test_a_checkpoint_is_sent_without_its_values() -> None:
     assert data_of([chunk(1, "checkpoints", full)], "checkpoints") == [
         {"id": "c2", "parent_id": "c1", "step": 1, "source": "loop"}
     ]
-
-
-def test_a_frame_on_the_wire_has_its_number_as_id() -> None:
-    frame = RunFrames(3, "g").begin(AT)
-    assert frame.wire() == {
-        "type": "event",
-        "event_id": str(3 << 33),
-        "seq": 3 << 33,
-        "method": "lifecycle",
-        "params": {
-            "namespace": [],
-            "timestamp": int(AT.timestamp() * 1000),
-            "data": {"event": "running", "graph_name": "g"},
-        },
-    }
 
 
 def test_a_run_that_rests_and_goes_on_reports_both() -> None:

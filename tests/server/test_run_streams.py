@@ -15,8 +15,6 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from langgraph.pregel.remote import RemoteGraph
-from langgraph.types import Command
 from langgraph_sdk.client import SyncLangGraphClient
 from langgraph_sdk.schema import StreamPart
 
@@ -136,12 +134,6 @@ def test_unknown_stream_modes_are_refused(server: StreamingServer) -> None:
         reply = http.post("/runs/stream", json=body)
         assert reply.status_code == 422
         assert isinstance(reply.json()["detail"], str)
-
-
-def test_an_empty_list_of_modes_is_values(client: SyncLangGraphClient) -> None:
-    body = {"assistant_id": "chat", "input": HI, "stream_mode": []}
-    parts = list(client.http.stream("/runs/stream", "POST", json=body))
-    assert names(parts) == ["metadata", "values", "values", "end"]
 
 
 # -- the wire
@@ -324,15 +316,6 @@ def test_a_cancelled_run_ends_its_stream(server: StreamingServer) -> None:
     stream = server.http.sync_client().runs.join_stream(t, run["run_id"], last_event_id="-1")
     assert names(list(stream)) == ["metadata", "custom", "end"]
     canceller.join()
-
-
-def test_remote_graph_streams_asks_and_goes_on(server: StreamingServer) -> None:
-    remote = RemoteGraph("ask", url=server.http.url, sync_client=server.http.sync_client())
-    config: Any = {"configurable": {"thread_id": thread()}}
-    first: list[Any] = list(remote.stream(HI, config, stream_mode=["updates", "custom"]))
-    assert [one.event for one in first] == ["custom", "updates"]
-    found = remote.invoke(Command(resume="yes"), config)
-    assert [one["content"] for one in found["messages"]] == ["hi", "you said yes", SAID]
 
 
 # -- clients that come, go and are slow

@@ -69,16 +69,6 @@ def test_a_batch_creates_a_run_for_each_payload(client: Any) -> None:
     assert [one["n"] for one in values] == [1, 2, 3]
 
 
-async def test_the_async_client_does_the_same(server: AgentServer) -> None:
-    async with server.client() as client:
-        t = thread()
-        run = await client.runs.create(t, "numbers", input={"n": 1}, **NEW)
-        assert await client.runs.join(t, run["run_id"]) == {"n": 4, "log": ["add", "double"]}
-        assert [one["run_id"] for one in await client.runs.list(t)] == [run["run_id"]]
-        values: Any = await client.runs.wait(None, "one", input={"n": 1})
-        assert values["n"] == 2
-
-
 def test_headers_say_where_the_run_is(server: AgentServer) -> None:
     http, t = server.http(), thread()
     body = {"assistant_id": "one", "input": {"n": 1}, "unknown": 1, **NEW}
@@ -93,7 +83,7 @@ def test_headers_say_where_the_run_is(server: AgentServer) -> None:
 def test_a_long_wait_sends_line_feeds_before_the_json(
     server: AgentServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.server.agent_api.waiting_response.PULSE", 0.05)
+    monkeypatch.setattr("perdure.server.agent_api.sse.HEARTBEAT", 0.05)
     answer = server.http().post("/runs/wait", json={"assistant_id": "nap", "input": {"n": 1}})
     assert answer.content.startswith(b"\n\n")
     assert answer.json()["log"] == ["napped"]

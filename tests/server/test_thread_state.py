@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from langgraph.pregel.remote import RemoteGraph
 from langgraph_sdk.errors import APIStatusError, BadRequestError
 
 from perdure.operations.invariants import examine
@@ -242,14 +241,3 @@ def test_a_thread_whose_graph_is_gone_can_still_be_read(runtime: Runtime) -> Non
         assert client.threads.get(id)["values"] == {"n": 4, "log": ["add", "double"]}
         assert client.threads.get_state(id)["values"] == {"n": 4, "log": ["add", "double"]}
         assert len(client.threads.get_history(id)) == 4
-
-
-@SERVED
-def test_remote_graph_reads_and_changes_states(runtime: Runtime, server: AgentServer) -> None:
-    remote = RemoteGraph("numbers", url=server.url, sync_client=server.sync_client())
-    config: Any = {"configurable": {"thread_id": ran(runtime, "numbers")}}
-    assert remote.get_state(config).values == {"n": 4, "log": ["add", "double"]}
-    assert [one.values.get("n") for one in remote.get_state_history(config)] == [4, 2, 1, None]
-    remote.update_state(config, {"n": 12}, as_node="double")
-    assert remote.get_state(config).values["n"] == 12
-    assert "add" in remote.get_graph().nodes

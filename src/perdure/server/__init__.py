@@ -9,8 +9,8 @@ open_streams    the limit of open streams; ends them when the server stops
 json_values     any value as JSON
 json_body       a body as JSON, read strictly
 json_errors     every error as {"detail": "..."}
-health          GET /ok
-tick_endpoint   POST /cron/tick; secret: who may tick
+health          GET /ok, /info, /openapi.json
+tick_endpoint   POST /cron/tick, and its secret
 agent_api       LangGraph's Agent Server
 own_api         /perdure/...
 ui              /ui/...: the inbox and the dashboard in the browser

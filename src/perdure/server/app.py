@@ -3,7 +3,7 @@
     GET  /ok            whether the journal answers
     GET  /info          versions, and what this server can do
     GET  /metrics       what `Metrics` measures, for Prometheus; 404 without it
-    GET  /openapi.json  every operation; /docs lists them
+    GET  /openapi.json  every operation
     POST /cron/tick     drives what is due; off until it has a secret
     agent_api/          LangGraph's Agent Server: assistants, threads, runs, crons, store
     own_api/            /perdure/...: what only perdure has
@@ -32,15 +32,13 @@ from starlette.exceptions import HTTPException
 from perdure.execution.shutdown import has_signal_handlers
 from perdure.server import agent_api, own_api, ui
 from perdure.server.gate import Gate
-from perdure.server.health import Health
-from perdure.server.info import Description
+from perdure.server.health import Description, Health
 from perdure.server.json_errors import json_error, on_failure, on_http_error
 from perdure.server.json_values import WireResponse
 from perdure.server.lifespan import SharedLifespan
 from perdure.server.options import ServerOptions
 from perdure.server.route import ApiRoute, add_routes, plain
-from perdure.server.secret import CronSecret
-from perdure.server.tick_endpoint import TickEndpoint
+from perdure.server.tick_endpoint import CronSecret, TickEndpoint
 from perdure.server.ui import missing
 from perdure.server.ui.page_route import add_pages
 from perdure.server.ui.site import Site
@@ -88,8 +86,7 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
         router.head(path, include_in_schema=False, openapi_extra=PUBLIC)(get)
     about = Description(router)
     router.get("/info", tags=["server"], openapi_extra=PUBLIC)(plain(about.info))
-    for path, read in {"/openapi.json": about.openapi, "/docs": about.docs}.items():
-        router.get(path, include_in_schema=False, openapi_extra=PUBLIC)(read)
+    router.get("/openapi.json", include_in_schema=False, openapi_extra=PUBLIC)(about.openapi)
     router.post("/cron/tick", tags=["server"], openapi_extra=PUBLIC)(tick.post)
     for package in (agent_api, own_api):
         for declared in _declared(package):

@@ -13,6 +13,7 @@ it has a token, or `cors` allows the page, or it is a link to a page of ours tha
 from __future__ import annotations
 
 import dataclasses
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,8 @@ from perdure.operations.tokens import PREFIX
 from perdure.server.auth_handlers import AuthHandlers
 from perdure.server.caller import ANYONE, Caller, Scope
 from perdure.server.context import Api
-from perdure.server.cors import Origins
 from perdure.server.hosts import (
+    Origins,
     client_address,
     host_name,
     is_allowed,
@@ -35,7 +36,6 @@ from perdure.server.json_errors import ApiError
 from perdure.server.lifespan import SharedLifespan
 from perdure.server.open_streams import OpenStreams
 from perdure.server.options import ServerOptions
-from perdure.server.passed_headers import PassedHeaders
 from perdure.server.tokens import Tokens, sent_token
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 SHARED_BODIES = 2
 """Bodies of the largest size that may arrive at once from callers who are not yet known."""
+CREDENTIALS = frozenset({"authorization", "cookie", "x-api-key", "proxy-authorization"})
 CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
@@ -152,3 +153,28 @@ def _foreign_origin(origin: str) -> ApiError:
         f"Pages from {shown} may not call this server. To allow the origin, pass --cors "
         f"{shown if '://' in shown else 'ORIGIN'}, or asgi(cors=[...]).",
     )
+
+
+class PassedHeaders:
+    """Request headers that are copied to a run's `config["configurable"]`, and stored with it:
+    patterns of their names, such as `x-my-*`; a leading `!` excludes. A header with credentials is
+    copied only if a pattern is its full name."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        lowered = [one.lower() for one in patterns]
+        self._includes = [one for one in lowered if not one.startswith("!")]
+        self._excludes = [one[1:] for one in lowered if one.startswith("!")]
+
+    def __bool__(self) -> bool:
+        return bool(self._includes)
+
+    def of(self, request: Request) -> dict[str, str]:
+        """The headers to pass on, with names in lower case."""
+        return {name: value for name, value in request.headers.items() if self._is_passed(name)}
+
+    def _is_passed(self, name: str) -> bool:
+        if any(fnmatchcase(name, one) for one in self._excludes):
+            return False
+        if name in CREDENTIALS:
+            return name in self._includes
+        return any(fnmatchcase(name, one) for one in self._includes)

@@ -1,25 +1,46 @@
-"""`GET /ok`: whether the journal answers, and the worker in this process does its work.
+"""What a server says about itself: `GET /ok`, `/info` and `/openapi.json`.
 
-Anyone may ask, so the response says nothing else. The reason for a failure names hosts, databases
-and roles: it is logged, and sent only to a request with the secret of `/cron/tick`.
+`/ok` says whether the journal answers, and the worker in this process does its work. Anyone may
+ask, so the response says nothing else. The reason for a failure names hosts, databases and roles:
+it is logged, and sent only to a request with the secret of `/cron/tick`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from functools import cache
+from importlib.metadata import version
+from typing import Any
 
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
+from fastapi.openapi.utils import get_openapi
 
 from perdure.client import Client
 from perdure.errors import Error
 from perdure.server.json_values import WireResponse
-from perdure.server.secret import CronSecret
+from perdure.server.tick_endpoint import CronSecret
 
 log = logging.getLogger("perdure")
 
 PING_TIMEOUT = 5.0
 """Seconds the journal has to answer."""
+SECURITY = {
+    "token": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    "bearer": {"type": "http", "scheme": "bearer"},
+}
+ERROR = {
+    "description": "An error: one sentence that says what happened and what to do.",
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["detail"],
+                "properties": {"detail": {"type": "string"}},
+            }
+        }
+    },
+}
 NO_ANSWER = "The journal does not answer."
 NO_WORK = "The worker in this process keeps failing; its log says why."
 
@@ -69,3 +90,48 @@ def _retrieve_exception(task: asyncio.Task[None]) -> None:
     """Keep asyncio quiet about the failed ping of a request that is gone."""
     if not task.cancelled():
         task.exception()
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {"version": version("perdure"), "langgraph_py_version": version("langgraph")}
+
+
+class Description:
+    """Describes the routes of one runtime."""
+
+    def __init__(self, router: APIRouter) -> None:
+        self._router = router
+        self._document: dict[str, Any] | None = None
+
+    async def info(self) -> dict[str, Any]:
+        """Versions, and what this server can do."""
+        flags = {"assistants": True, "crons": True, "langsmith": False}
+        host = {"kind": "self-hosted", "project_id": None, "revision_id": None}
+        return {**_versions(), "flags": flags, "host": host, "server": "perdure"}
+
+    async def openapi(self) -> Response:
+        """Every operation, as an OpenAPI document."""
+        if self._document is None:
+            found = get_openapi(
+                title="perdure",
+                version=_versions()["version"],
+                routes=self._router.routes,
+                description="LangGraph's Agent Server API on durable runs, and perdure's own.",
+            )
+            _describe_errors(found)
+            self._document = found
+        return WireResponse(self._document)
+
+
+def _describe_errors(document: dict[str, Any]) -> None:
+    """Describe our errors instead of FastAPI's, and the credentials."""
+    document["security"] = [{}, *({name: []} for name in SECURITY)]
+    document.setdefault("components", {})["securitySchemes"] = SECURITY
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"].get("schemas", {}).pop(name, None)
+    for operations in document.get("paths", {}).values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+            operation["responses"]["4XX"] = ERROR
+            operation["responses"]["5XX"] = ERROR

@@ -1,17 +1,26 @@
-"""Which host names and addresses an open server answers to.
+"""Which host names, addresses and web pages may call.
 
 A server that requires no credentials is open to this machine only. But a web page can make a
 browser call a server on loopback: under a name of the page's own that resolves to 127.0.0.1 (DNS
 rebinding), or from another origin. Such requests carry the page's name in `Host` or `Origin`.
+
+If `cors` is set, Starlette's CORS middleware is around each route and not around the application,
+so it also applies where the router is included. Pages may read the headers that LangGraph's clients
+use to reconnect and to page.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from functools import lru_cache
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Request
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 FORWARDED = frozenset(
@@ -21,6 +30,8 @@ FORWARDED = frozenset(
     }
 )
 """Headers that a proxy sets: the caller may be on any machine."""
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+EXPOSED = ("Content-Location", "Location", "X-Pagination-Total", "X-Pagination-Next", "Retry-After")
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -127,3 +138,42 @@ def is_local_client(request: Request) -> bool:
 
 def _is_proxied(request: Request) -> bool:
     return not FORWARDED.isdisjoint(name for name, _ in request.scope["headers"])
+
+
+class Origins:
+    """The allowed origins; `*` matches any text in one, and alone every origin."""
+
+    def __init__(self, named: tuple[str, ...]) -> None:
+        self.named = named
+        self._any = "*" in named
+        parts = [re.escape(one.rstrip("/")).replace(r"\*", "[^/]*") for one in named]
+        self._pattern = "|".join(parts)
+
+    def __bool__(self) -> bool:
+        return bool(self.named)
+
+    def allow(self, origin: str) -> bool:
+        return self._any or bool(self.named and re.fullmatch(self._pattern, origin))
+
+    def wrap(self, app: ASGIApp) -> ASGIApp:
+        """Wrap an application so that it sends CORS headers."""
+        if not self.named:
+            return app
+        return CORSMiddleware(
+            app,
+            allow_origins=["*"] if self._any else [],
+            allow_origin_regex=None if self._any else self._pattern,
+            allow_methods=METHODS,
+            allow_headers=["*"],
+            allow_credentials=not self._any,
+            expose_headers=EXPOSED,
+        )
+
+
+def preflight_method(scope: Mapping[str, Any]) -> str | None:
+    """The method that a browser asks about with OPTIONS before it sends the request itself."""
+    if scope.get("method") != "OPTIONS":
+        return None
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    method = headers.get(b"access-control-request-method")
+    return None if method is None else method.decode("latin-1")

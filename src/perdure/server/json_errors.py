@@ -109,9 +109,9 @@ def log_failure(what: str, error: BaseException, redact: Callable[[str], str]) -
     log.error("%s failed: %s%s\n%s", what, type(error).__qualname__, said, frames.rstrip())
 
 
-def invalid(place: str, error: ValidationError) -> ApiError:
-    """A 422 for a value that was validated after the request's body was."""
-    return ApiError(422, _validation(error, place))
+def invalid(error: ValidationError, *above: str) -> ApiError:
+    """A 422 for a value that was validated after the request's body was; `above` is where it is."""
+    return ApiError(422, _validation(error, *above))
 
 
 def _validation(error: RequestValidationError | ValidationError, *above: str) -> str:

@@ -6,10 +6,6 @@ the endpoint needs it; every error becomes JSON. An endpoint returns a `Response
 which becomes a `WireResponse` without FastAPI's own encoder. Every response has the headers of
 `json_errors.HEADERS`.
 
-FastAPI describes the endpoints and, where its own features are used, calls them: in an application
-that includes the router, whose dependencies then count, and while its telemetry is on. Otherwise an
-endpoint is called directly, with the same arguments (`endpoint_arguments.py`).
-
 A trailing slash is ignored. A redirect would do nothing, and `curl -f` would report success.
 """
 
@@ -24,12 +20,11 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute, APIRouter
 from starlette.routing import Match
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope
 
 from perdure.server.context import KEY
-from perdure.server.cors import preflight_method
-from perdure.server.endpoint_arguments import EndpointArguments
 from perdure.server.gate import Gate
+from perdure.server.hosts import preflight_method
 from perdure.server.json_body import SharedMemory, parse_json, read_body
 from perdure.server.json_errors import error_response, guarded
 from perdure.server.json_values import WireResponse
@@ -38,11 +33,11 @@ PUBLIC_BODY = 16 * 1024
 """Bytes of a body that are read from anyone."""
 FILES = "fastapi_middleware_astack"
 """Where FastAPI's handler expects a stack for uploaded files. A Starlette application sets none."""
-TELEMETRY = "fastapi.telemetry"
-"""In the scope of a request that FastAPI traces: its handler makes spans of its own."""
-
-PLAIN = "perdure_plain"
-"""Attribute of an endpoint that returns a response itself: see `plain`."""
+COPIED = (
+    *("response_model", "status_code", "tags", "responses", "include_in_schema", "name"),
+    "openapi_extra",
+)
+"""What `add_routes` copies from a declared route. FastAPI reads the rest from the endpoint."""
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -107,8 +102,6 @@ class ApiRoute(APIRoute):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        if (direct := self._call_directly()) is not None:
-            self.app = direct  # FastAPI's own is kept for those who include the router
         self._handle = self.gate.origins.wrap(super().handle)
         self._literals = [part for part in re.split(r"\{[^}]*\}", self.path) if part != "/"]
 
@@ -117,58 +110,25 @@ class ApiRoute(APIRoute):
         return type(cls.__name__, (cls,), {"gate": gate})
 
     def get_route_handler(self) -> Handler:
-        handle = super().get_route_handler()
-
-        async def handle_with_files(request: Request) -> Response:
-            async with AsyncExitStack() as files:
-                request.scope.setdefault(FILES, files)
-                return await handle(request)
-
-        return self._protected(handle_with_files)
-
-    def _protected(self, handle: Handler) -> Handler:
-        """The handler behind the gate, with every error as JSON."""
-        gate = self.gate
+        """FastAPI's handler behind the gate, with every error as JSON."""
+        handle, gate = super().get_route_handler(), self.gate
         public = (self.openapi_extra or {}).get("security") == []
 
         async def handle_safely(request: Request) -> Response:
-            asked = ApiRequest(request.scope, request.receive, gate)
+            limited = ApiRequest(request.scope, request.receive, gate)
             try:
-                asked.scope[KEY] = await gate.admit(asked, public=public)
+                limited.scope[KEY] = await gate.admit(limited, public=public)
                 if not public:
-                    asked.trust()
-                return guarded(await handle(asked))
+                    limited.trust()
+                async with AsyncExitStack() as files:
+                    limited.scope.setdefault(FILES, files)
+                    return guarded(await handle(limited))
             except Exception as error:
-                return asked.refused(guarded(error_response(error, gate.runtime.redact)))
+                return limited.refused(guarded(error_response(error, gate.runtime.redact)))
             finally:
-                asked.release()
+                limited.release()
 
         return handle_safely
-
-    def _call_directly(self) -> ASGIApp | None:
-        """The application that calls the endpoint without FastAPI. None: only FastAPI can, as for
-        the routes that a user adds to the router."""
-        if not getattr(self.endpoint, PLAIN, False):
-            return None
-        found = EndpointArguments.of(self.dependant, embed_body=self._embed_body_fields)
-        if found is None:
-            return None
-        arguments, endpoint, by_fastapi = found, self.endpoint, self.app
-
-        async def call(request: Request) -> Response:
-            response: Response = await endpoint(**await arguments.read(request))
-            return response
-
-        handle = self._protected(call)
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            if TELEMETRY in scope:
-                await by_fastapi(scope, receive, send)
-                return
-            response = await handle(Request(scope, receive, send))
-            await response(scope, receive, send)
-
-        return app
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
         await self._handle(scope, receive, send)
@@ -187,14 +147,13 @@ class ApiRoute(APIRoute):
 
 
 def plain(endpoint: Callable[..., Awaitable[Any]], status: int | None = None) -> Callable[..., Any]:
-    """Wrap an endpoint so that a plain value becomes a response."""
+    """Wrap an endpoint so that a plain value becomes a response without FastAPI's encoder."""
 
     @functools.wraps(endpoint)
     async def respond(*arguments: Any, **named: Any) -> Response:
         found = await endpoint(*arguments, **named)
         return found if isinstance(found, Response) else WireResponse(found, status or 200)
 
-    respond.__dict__[PLAIN] = True
     return respond
 
 
@@ -206,21 +165,6 @@ def add_routes(router: APIRouter, declared: APIRouter) -> None:
     for route in declared.routes:
         if not isinstance(route, APIRoute):
             raise TypeError(f"{route!r} is not a FastAPI endpoint.")
-        router.add_api_route(
-            route.path,
-            plain(route.endpoint, route.status_code),
-            response_model=route.response_model,
-            status_code=route.status_code,
-            tags=route.tags,
-            dependencies=route.dependencies,
-            summary=route.summary,
-            description=route.description,
-            response_description=route.response_description,
-            responses=route.responses,
-            deprecated=route.deprecated,
-            methods=list(route.methods or ()),
-            operation_id=route.operation_id,
-            include_in_schema=route.include_in_schema,
-            name=route.name,
-            openapi_extra=route.openapi_extra,
-        )
+        options: dict[str, Any] = {name: getattr(route, name) for name in COPIED}
+        endpoint = plain(route.endpoint, route.status_code)
+        router.add_api_route(route.path, endpoint, methods=sorted(route.methods or ()), **options)

@@ -12,30 +12,66 @@ Otherwise the server would wait until the tick's budget is used up, or exit in t
 from __future__ import annotations
 
 import asyncio
-import math
+import hmac
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
 from fastapi import Request, Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.client import Client
-from perdure.errors import Error, Unavailable
+from perdure.errors import BadArgument, Error, Unavailable
 from perdure.execution.shutdown import has_signal_handlers
-from perdure.server.json_body import parse_json, read_body
-from perdure.server.json_errors import ApiError, json_error, log_failure
+from perdure.server.json_errors import ApiError, invalid, json_error, log_failure
 from perdure.server.json_values import WireResponse
-from perdure.server.secret import VARIABLE, CronSecret
 from perdure.types import Counts
 
 Tick = Callable[..., Awaitable[Counts]]
 """`Runtime.tick`."""
 
-LARGEST_BODY = 64 * 1024
-BODY_TIMEOUT = 30.0
-PARAMETERS = {"limit": (25, 1, 1000), "concurrency": (1, 1, 1000), "budget": (50.0, 0.0, 3600.0)}
-"""Default, minimum and maximum of each. By default a tick drives one segment at a time."""
+VARIABLE = "PERDURE_CRON_SECRET"
+SHORTEST = 16
+"""Characters that a secret needs."""
+
+
+class CronSecret:
+    """The secret of `/cron/tick`, a bearer token. If none is set, no request matches. A request
+    with it may tick, and sees why the journal is down."""
+
+    def __init__(self, given: str | None) -> None:
+        """Default: the environment's. Raises `BadArgument` if it is too short."""
+        secret = os.environ.get(VARIABLE) or None if given is None else given
+        secret = None if secret is None else secret.strip()  # a file ends with a newline
+        if secret is not None and len(secret) < SHORTEST:
+            raise BadArgument(
+                f"The secret of /cron/tick has {len(secret)} characters, but needs at least "
+                f"{SHORTEST}. Make one with: openssl rand -hex 32."
+            )
+        self._secret = None if secret is None else secret.encode()
+
+    @property
+    def is_set(self) -> bool:
+        return self._secret is not None
+
+    def is_sent_by(self, request: Request) -> bool:
+        header = request.headers.get("authorization", "").encode("latin-1")
+        scheme, _, token = header.partition(b" ")
+        same = hmac.compare_digest(token.strip(), self._secret or b"")
+        return self.is_set and scheme.lower() == b"bearer" and same
+
+
+class TickBounds(BaseModel):
+    """The arguments of a tick, from the query or a JSON body. By default it drives one segment at a
+    time."""
+
+    model_config = ConfigDict(extra="forbid")
+    limit: int = Field(25, ge=1, le=1000)
+    concurrency: int = Field(1, ge=1, le=1000)
+    budget: float = Field(50.0, ge=0, le=3600, allow_inf_nan=False)
+    """Seconds."""
 
 
 class TickEndpoint:
@@ -53,7 +89,7 @@ class TickEndpoint:
         if not self._secret.is_sent_by(request):
             message = "Send the secret: Authorization: Bearer <secret>."
             return json_error(401, message, {"WWW-Authenticate": "Bearer"})
-        bounds = await _read_parameters(request)
+        bounds = await _read_bounds(request)
         try:
             counts = await asyncio.shield(self._begin(bounds))
         except Error as error:
@@ -68,8 +104,13 @@ class TickEndpoint:
             self._client.engine.drain_ticks()
             await asyncio.wait(ticks, timeout=0.1)  # one may have begun just now
 
-    def _begin(self, bounds: dict[str, Any]) -> asyncio.Task[Counts]:
-        work = self._tick(**bounds, handle_signals=has_signal_handlers())
+    def _begin(self, bounds: TickBounds) -> asyncio.Task[Counts]:
+        work = self._tick(
+            limit=bounds.limit,
+            concurrency=bounds.concurrency,
+            budget=timedelta(seconds=bounds.budget),
+            handle_signals=has_signal_handlers(),
+        )
         task = asyncio.ensure_future(work)
         self._ticks.add(task)
         task.add_done_callback(self._ended)
@@ -81,39 +122,11 @@ class TickEndpoint:
             log_failure("A tick", error, self._client.redact)
 
 
-async def _read_parameters(request: Request) -> dict[str, Any]:
-    """The arguments of `Runtime.tick`, from the query or a JSON body."""
-    body = parse_json(await read_body(request, largest=LARGEST_BODY, seconds=BODY_TIMEOUT))
+async def _read_bounds(request: Request) -> TickBounds:
+    body: Any = await request.json()
     if not isinstance(body, dict | None):
-        raise _refused('The body must be a JSON object, such as {"limit": 25}.')
-    passed: dict[str, Any] = {}
-    for name, value in [*request.query_params.multi_items(), *(body or {}).items()]:
-        if name not in PARAMETERS:
-            known = ", ".join(PARAMETERS)
-            raise _refused(f"{ascii(name)[:60]} is not a parameter; use {known}.")
-        if name in passed:
-            raise _refused(f"{name} is passed twice.")
-        passed[name] = value
-    bounds: dict[str, Any] = {name: _number(name, passed.get(name)) for name in PARAMETERS}
-    return bounds | {"budget": timedelta(seconds=bounds["budget"])}
-
-
-def _refused(message: str) -> ApiError:
-    return ApiError(422, message)
-
-
-def _number(name: str, passed: Any) -> float:
-    default, least, most = PARAMETERS[name]
-    whole = isinstance(default, int)
-    if passed is None:
-        return default
+        raise ApiError(422, 'The body must be a JSON object, such as {"limit": 25}.')
     try:
-        found = math.nan if isinstance(passed, bool) else float(passed)
-    except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if not least <= found <= most or (whole and found % 1):
-        kind = "a whole number" if whole else "a number of seconds"
-        raise _refused(
-            f"{name} must be {kind} from {least:g} to {most:g}, not {ascii(passed)[:40]}."
-        )
-    return int(found) if whole else found
+        return TickBounds.model_validate({**request.query_params, **(body or {})})
+    except ValidationError as error:
+        raise invalid(error) from error

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
+from perdure.errors import NotFound
 from perdure.journal.ids import new_id
 from perdure.operations.assistants import Assistant, AssistantContent
 from perdure.operations.threads import ThreadFilter
@@ -22,11 +23,11 @@ from perdure.server.agent_api.run_request import allow_assistant, find_assistant
 from perdure.server.agent_api.search_pages import (
     Page,
     has_metadata,
-    page_response,
+    page_of,
     passes,
-    selected,
 )
-from perdure.server.agent_api.threads import erase_thread, find_thread
+from perdure.server.agent_api.thread_access import find_thread
+from perdure.server.agent_api.threads import erase_thread
 from perdure.server.auth_handlers import Filters
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
@@ -78,7 +79,18 @@ class AssistantSearch(Page, AssistantFilter):
     """A page of assistants."""
 
     sort_by: Sort | None = None
-    select: list[str] | None = None
+
+
+class VersionSearch(Page):
+    """A page of an assistant's versions."""
+
+    metadata: Json | None = None
+
+
+class ChosenVersion(BaseModel):
+    """The version of an assistant that its runs should use."""
+
+    version: int
 
 
 async def allowed_assistant(
@@ -116,7 +128,7 @@ async def create(body: NewAssistant, api: ApiDep) -> Json:
         "metadata": body.metadata or {},
     }
     filters = await api.authorize("assistants", "create", value)
-    _check_graph(api, body.graph_id)
+    api.runtime.engine.resolve_graph(body.graph_id, None)  # raises for an unknown one
     content = AssistantContent(
         graph_id=body.graph_id,
         name=body.name or "Untitled",
@@ -140,9 +152,7 @@ async def search(body: AssistantSearch, api: ApiDep) -> Any:
     found = await _matching(api, body, {"limit": body.limit, "offset": body.offset})
     sort, order = body.sort_by or "created_at", body.sort_order or "desc"
     found.sort(key=lambda one: (getattr(one, sort), one.assistant_id), reverse=order == "desc")
-    page = found[body.offset : body.offset + body.limit]
-    items = [selected(wire(one), body.select) for one in page]
-    return page_response(items, body.offset, has_more=len(found) > body.offset + body.limit)
+    return page_of(found, body, wire)
 
 
 @router.post("/assistants/count")
@@ -183,7 +193,7 @@ async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
     found = await allowed_assistant(api, assistant_id, "update", value)
     changes = {name: one for name, one in value.items() if one is not None}
     if "graph_id" in changes:
-        _check_graph(api, changes["graph_id"])
+        api.runtime.engine.resolve_graph(changes["graph_id"], None)
     if "config" in changes or "context" in changes:
         changes |= mirrored(changes.get("config"), changes.get("context"))
     return wire(
@@ -257,6 +267,25 @@ async def _subgraphs(api: Api, name: str, namespace: str | None, *, recurse: boo
     return graph_shapes.subgraph_schemas(graph, found.graph_id, namespace, recurse=recurse)
 
 
+@router.post("/assistants/{assistant_id}/versions")
+async def get_versions(assistant_id: str, body: VersionSearch, api: ApiDep) -> Any:
+    """List the versions of an assistant. Only the newest is kept."""
+    api.require(Scope.READ)
+    found = await allowed_assistant(api, assistant_id, "read")
+    return page_of([found] if has_metadata(found.metadata, body.metadata) else [], body, wire)
+
+
+@router.post("/assistants/{assistant_id}/latest")
+async def set_latest(assistant_id: str, body: ChosenVersion, api: ApiDep) -> Json:
+    """Set the version that an assistant's runs use. 404 for all but the newest, which they use
+    already."""
+    api.require(Scope.START)
+    found = await allowed_assistant(api, assistant_id, "update", {"version": body.version})
+    if body.version != found.version:
+        raise NotFound("assistant", f"{found.assistant_id} version {body.version}")
+    return wire(found)
+
+
 def mirrored(config: Json | None, context: Any) -> dict[str, Any]:
     """A config and a context, where a value that only one of them has is copied to the other."""
     config = dict(config or {})
@@ -265,7 +294,3 @@ def mirrored(config: Json | None, context: Any) -> dict[str, Any]:
     elif isinstance(context, Mapping) and not config.get("configurable"):
         config["configurable"] = dict(context)
     return {"config": config, "context": context}
-
-
-def _check_graph(api: Api, graph_id: str) -> None:
-    api.runtime.engine.resolve_graph(graph_id, None)

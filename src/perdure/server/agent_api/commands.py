@@ -36,13 +36,13 @@ from perdure.server.agent_api.protocol_events import (
 )
 from perdure.server.agent_api.run_acceptance import accept_run
 from perdure.server.agent_api.run_bodies import RunBody
-from perdure.server.agent_api.run_reader import Begun, RunAtRest, read_thread
+from perdure.server.agent_api.run_reader import Begun, RunAtRest, follow_thread
 from perdure.server.agent_api.run_shapes import WIRE
 from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
-from perdure.server.agent_api.threads import find_thread
+from perdure.server.agent_api.thread_access import find_thread
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
-from perdure.server.json_errors import ApiError, error_response
+from perdure.server.json_errors import ApiError, error_response, invalid
 from perdure.times import moment
 from perdure.types import Chunk
 
@@ -119,9 +119,7 @@ async def run_command(thread_id: UUID, body: CommandBody, request: Request, api:
     try:
         result, through = await handle(api, str(thread_id), params, request)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return _error(id, "invalid_argument", f"params.{where}: {first['msg']}")
+        return _error(id, "invalid_argument", invalid(error, "params").detail)
     except Exception as error:
         response = error_response(error, api.runtime.redact)
         if response.status_code not in CODES:
@@ -135,22 +133,18 @@ def _error(id: Any, code: str, message: str) -> Json:
     return {"type": "error", "id": id, "error": code, "message": message}
 
 
-class StartParams(BaseModel):
-    """Parameters of `run.start`."""
-
-    assistant_id: str = Field(min_length=1)
-    input: Any = None
-    config: Json | None = None
-    metadata: Json | None = None
-    context: Json | None = None
-    multitask_strategy: str | None = Field(None, alias="multitaskStrategy")
+STARTS = {
+    **{name: name for name in ("assistant_id", "input", "config", "metadata", "context")},
+    "multitaskStrategy": "multitask_strategy",
+}
+"""Parameters of `run.start`, and their names in the body of a run."""
 
 
 async def _start(api: Api, thread_id: str, params: Any, request: Request) -> tuple[Json, int]:
     """`run.start`. On an idle thread everything before the run is history. Frames of another run
     that is under way are not: a client that has not seen them yet would miss them."""
-    asked = StartParams.model_validate(params).model_dump(exclude_none=True)
-    body = RunBody.model_validate({**asked, **KEPT, "if_not_exists": "create"})
+    passed = {name: params.get(param) for param, name in STARTS.items()}
+    body = RunBody.model_validate({**passed, **KEPT, "if_not_exists": "create"})
     accepted = await accept_run(api, thread_id, body)
     head = await api.runtime.journal.ado(runs.head(thread_id))
     is_next = head is None or head.n >= accepted.row.n
@@ -240,7 +234,7 @@ async def _events(api: Api, thread_id: str, wanted: EventStreamBody) -> AsyncGen
     since = wanted.since or 0
     source: RunFrames | None = None
     first, seen = (run_of(since), chunk_of(since)) if run_of(since) else (1, 0)
-    async with aclosing(read_thread(api, thread_id, first, seen)) as found:
+    async with aclosing(follow_thread(api, thread_id, first, seen)) as found:
         async for reader, item in found:
             frames: list[Frame] = []
             if isinstance(item, Begun) or source is None:

@@ -16,7 +16,7 @@ from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import Response
 
-from perdure.errors import UNREADABLE, NotFound
+from perdure.errors import UNREADABLE
 from perdure.journal.ids import new_id
 from perdure.operations import schedules
 from perdure.operations.assistants import Assistant, default_id
@@ -25,21 +25,17 @@ from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_bodies import Json, PayloadBody, WireBody
 from perdure.server.agent_api.run_request import (
     allow_run,
-    check_filters,
     find_assistant,
-    known_thread,
     make_setup,
-    resolve_graph,
 )
 from perdure.server.agent_api.run_shapes import wire_time
 from perdure.server.agent_api.search_pages import (
     Page,
     has_metadata,
-    page_response,
+    page_of,
     passes,
-    selected,
 )
-from perdure.server.agent_api.threads import canonical
+from perdure.server.agent_api.thread_access import as_uuid, check_filters, find_thread
 from perdure.server.auth_handlers import Filters
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
@@ -99,7 +95,6 @@ class CronSearch(CronQuery, Page):
     """A page of crons, and their order."""
 
     sort_by: Literal[ORDERS] = "created_at"  # type: ignore[valid-type]
-    select: list[str] | None = None
 
 
 @router.post("/runs/crons")
@@ -113,17 +108,13 @@ async def create(body: CronBody, api: ApiDep) -> Any:
 async def create_for_thread(thread_id: str, body: CronBody, api: ApiDep) -> Any:
     """Create a cron whose runs share one thread."""
     api.require(Scope.START)
-    runtime, on = api.runtime, await known_thread(api, thread_id)
-    if await runtime.journal.arun(runtime.services.threads.find(on)) is None:
-        raise NotFound("thread", on)
     value: Json = {
-        "thread_id": UUID(on) if canonical(on) else on,
         "assistant_id": body.assistant_id,
         "metadata": dict(body.metadata),
         "kwargs": body.model_dump(include={"input", "config", "context"}),
     }
-    await check_filters(api, on, await api.authorize("threads", "create_run", value))
-    return await _create(api, on, body)
+    thread = await find_thread(api, thread_id, "create_run", value)
+    return await _create(api, thread.thread_id, body)
 
 
 async def _create(api: Api, thread_id: str | None, body: CronBody) -> Json:
@@ -135,7 +126,7 @@ async def _create(api: Api, thread_id: str | None, body: CronBody) -> Json:
         "payload": payload,
         "schedule": body.schedule,
         "cron_id": UUID(cron_id),
-        "thread_id": UUID(thread_id) if thread_id and canonical(thread_id) else thread_id,
+        "thread_id": thread_id and as_uuid(thread_id),
         "user_id": api.caller.identity,
         "end_time": body.end_time,
         "metadata": dict(body.metadata),
@@ -175,7 +166,7 @@ async def _store(
     end = None if body.end_time is None else milliseconds(body.end_time)
     row: ScheduleRow = await runtime.journal.arun(
         runtime.services.schedules.store(
-            resolve_graph(api, assistant),
+            runtime.engine.resolve_graph(assistant.graph_id, None),
             setup,
             name=cron_id,
             cron=body.schedule,
@@ -200,9 +191,7 @@ async def search(body: CronSearch, api: ApiDep) -> Any:
     """List crons, by default newest first."""
     found = await _matching(api, body)
     found.sort(key=lambda one: str(one[body.sort_by] or ""), reverse=body.sort_order != "asc")
-    page = found[body.offset : body.offset + body.limit]
-    shown = [selected(one, body.select) for one in page]
-    return page_response(shown, body.offset, has_more=len(found) > body.offset + body.limit)
+    return page_of(found, body, dict)
 
 
 @router.post("/runs/crons/count")
@@ -251,17 +240,13 @@ async def update(cron_id: UUID, body: CronPatch, api: ApiDep) -> Any:
     if "metadata" in changes:
         merged["metadata"] = {**shown["metadata"], **changes["metadata"]}
     try:
-        made = CronBody.model_validate(_without_null(merged))
+        changed = CronBody.model_validate(merged)
     except ValidationError as error:
-        raise invalid("body", error) from error
-    if shown["thread_id"] is None and made.on_run_completed is None:
-        made = made.model_copy(update={"on_run_completed": shown["on_run_completed"]})
-    payload = made.model_dump(mode="json", exclude_unset=True)
-    return await _store(api, row.name, shown["thread_id"], made, payload, shown["user_id"])
-
-
-def _without_null(values: Json) -> Json:
-    return {name: value for name, value in values.items() if value is not None}
+        raise invalid(error, "body") from error
+    if shown["thread_id"] is None and changed.on_run_completed is None:
+        changed = changed.model_copy(update={"on_run_completed": shown["on_run_completed"]})
+    payload = changed.model_dump(mode="json", exclude_unset=True)
+    return await _store(api, row.name, shown["thread_id"], changed, payload, shown["user_id"])
 
 
 @router.get("/runs/crons/{cron_id}")

@@ -32,9 +32,9 @@ from perdure.server.agent_api.run_request import (
     RunRequest,
     authorized_request,
     find_assistant,
-    known_thread,
 )
 from perdure.server.agent_api.run_shapes import WIRE
+from perdure.server.agent_api.thread_access import known_thread
 from perdure.server.caller import Scope
 from perdure.server.context import Api
 from perdure.server.json_errors import ApiError

@@ -233,7 +233,7 @@ class RunBody(PayloadBody):
         try:
             CheckpointBody.model_validate(place).check()
         except ValidationError as error:  # of a config, whose keys may be anything
-            raise invalid("config.configurable", error) from error
+            raise invalid(error, "config.configurable") from error
         return {} if [*place] == ["checkpoint_ns"] else place
 
     def check_thread(self, thread_id: str | None) -> None:
@@ -252,7 +252,7 @@ def merged_config(
     try:
         base = ConfigBody.model_validate(dict(own)) if own else NO_CONFIG
     except ValidationError as error:  # an assistant that was made in Python
-        raise invalid("config of the assistant", error) from error
+        raise invalid(error, "config of the assistant") from error
     config: dict[str, Any] = {}
     if tags := [*dict.fromkeys([*base.tags, *asked.tags])]:
         config["tags"] = tags

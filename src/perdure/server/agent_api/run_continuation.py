@@ -1,9 +1,15 @@
 """Continue the run that rests on a thread: with the answers of a request, from a breakpoint, or to
-its end."""
+its end.
+
+Agent Inbox shows a question of `HumanInTheLoopMiddleware` but answers it in its own format: a list
+of responses, each `{"type": "accept" | "edit" | "response" | "ignore", "args": ...}`. The
+middleware would raise on that, so such an answer is translated (`translated`). Any other is passed
+on unchanged, and checked against the question before it is stored (`answer_dialects.check_fits`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perdure.errors import AlreadyAnswered, NotFound, WaitClosed
@@ -14,13 +20,14 @@ from perdure.execution.segment_drive import latest_checkpoint
 from perdure.journal import Plan
 from perdure.langgraph_port import call_config
 from perdure.operations import runs, streams, threads, waits
+from perdure.operations.answer_dialects import ALLOWED_BY, Part, dialect_of
 from perdure.operations.run_payload import load_setup
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import WaitRow
-from perdure.server.agent_api.run_answers import translated
+from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_bodies import END
 from perdure.server.agent_api.run_request import Accepted, RunRequest
-from perdure.server.agent_api.statuses import asks_person
+from perdure.server.agent_api.run_shapes import asks_person
 from perdure.server.caller import Scope
 from perdure.server.context import Api
 from perdure.server.json_errors import ApiError
@@ -146,3 +153,48 @@ def _both(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
         found[name] = [*dict.fromkeys([*(old.get(name) or ()), *(new.get(name) or ())])]
     found["subgraphs"] = bool(old.get("subgraphs") or new.get("subgraphs"))
     return found
+
+
+def translated(serializer: Serializer, open: Sequence[WaitRow], resume: Any) -> Any:
+    """A command's answer to these open waits, translated to the format that they expect."""
+    if names_waits(resume):
+        by_id = {wait.interrupt_id: wait for wait in open}
+        return {
+            id: value if id not in by_id else _answer(serializer, by_id[id], value)
+            for id, value in resume.items()
+        }
+    return _answer(serializer, open[0], resume) if len(open) == 1 else resume
+
+
+def _answer(serializer: Serializer, wait: WaitRow, answer: Any) -> Any:
+    responses = answer if isinstance(answer, list) else [answer]
+    if not responses or not all(map(_is_response, responses)):
+        return answer
+    if waits.is_to_be_asked_again(serializer, wait):
+        return answer
+    body = waits.load_body(serializer, wait)
+    dialect = None if body.schema is not None else dialect_of(body.value)
+    if dialect is None or dialect.field != "decisions" or len(dialect.parts) != len(responses):
+        return answer
+    decisions = zip(dialect.parts, responses, strict=True)
+    return {"decisions": [_decision(part, response) for part, response in decisions]}
+
+
+def _is_response(one: Any) -> bool:
+    return isinstance(one, Mapping) and one.get("type") in ALLOWED_BY and "args" in one
+
+
+def _decision(part: Part, response: Mapping[str, Any]) -> dict[str, Any]:
+    """A response as a decision for the middleware."""
+    args = response["args"]
+    match response["type"]:
+        case "accept":
+            return {"type": "approve"}
+        case "edit" if isinstance(args, Mapping):
+            edited = {"name": args.get("action", part.action), "args": args.get("args")}
+            return {"type": "edit", "edited_action": edited}
+        case "response":  # becomes the tool's result, or the reason why it was not called
+            return {"type": "respond" if "respond" in part.allowed else "reject", "message": args}
+        case "ignore":
+            return {"type": "reject"}
+    return dict(response)

@@ -16,16 +16,55 @@ from `replaces_from` on has what an undisturbed run would have sent.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from perdure.server.agent_api.message_events import MessageEvents
-from perdure.server.agent_api.stream_modes import ACCUMULATED, PIECES
+from perdure.server.json_errors import ApiError
 from perdure.types import Chunk
 
+ACCUMULATED, PIECES = "messages", "messages-tuple"
+"""The two modes for messages."""
+WIRE_MODES = (
+    *("values", "updates", ACCUMULATED, PIECES, "custom", "tasks", "checkpoints", "debug"),
+    "events",
+)
+DEFAULT = ("values",)
 SEGMENT = "segment"
 INTERRUPT = "__interrupt__"
+
+
+def modes_of(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The modes of a run's body: a name, a list, or nothing, which means `values`."""
+    names = [given] if isinstance(given, str) else given or ()
+    return tuple(dict.fromkeys(names)) or DEFAULT
+
+
+def parse_filter(given: Iterable[str]) -> tuple[str, ...] | None:
+    """The modes of a query, repeated or as a JSON list. None: no filter was given."""
+    names: list[Any] = []
+    for one in given:
+        if one.lstrip().startswith("["):
+            try:
+                names += json.loads(one)
+            except (ValueError, RecursionError):
+                raise ApiError(422, "stream_mode is not a JSON list of modes.") from None
+        elif one.strip():
+            names.append(one.strip())
+    for name in names:
+        if name not in WIRE_MODES:
+            known = ", ".join(WIRE_MODES)
+            raise ApiError(422, f"The stream mode {name!a:.60} is not one of {known}.")
+    return modes_of(names) if names else None
+
+
+def run_modes(setup: Mapping[str, Any]) -> tuple[tuple[str, ...], bool]:
+    """The modes that a run was started with, and whether its subgraphs are streamed too."""
+    kept = setup.get("stream") or {}
+    modes = [PIECES if one == ACCUMULATED else one for one in kept.get("modes", ())]
+    return tuple(kept.get("wire") or modes), bool(kept.get("subgraphs"))
 
 
 class Position(NamedTuple):

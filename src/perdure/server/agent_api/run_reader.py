@@ -21,8 +21,7 @@ from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_events import interrupts_in, without_interrupts
 from perdure.server.agent_api.run_results import look, result_of
-from perdure.server.agent_api.run_shapes import is_update
-from perdure.server.agent_api.statuses import is_gone
+from perdure.server.agent_api.run_shapes import is_gone, is_update
 from perdure.server.context import Api
 from perdure.service.streams import StreamReader
 from perdure.times import moment
@@ -144,7 +143,7 @@ class Begun:
 Item = Begun | Chunk | RunAtRest
 
 
-async def read_thread(
+async def follow_thread(
     api: Api, thread_id: str, first: int, seen_of_first: int = 0
 ) -> AsyncGenerator[tuple[RunReader, Item]]:
     """The chunks of a thread's runs, one run after the other, each with its outcome when it rests.

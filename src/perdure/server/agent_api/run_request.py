@@ -22,10 +22,8 @@ from perdure.server.agent_api.run_bodies import (
 )
 from perdure.server.agent_api.run_shapes import WIRE
 from perdure.server.agent_api.search_pages import passes
-from perdure.server.agent_api.threads import canonical
-from perdure.server.auth_handlers import Filters
+from perdure.server.agent_api.thread_access import as_uuid, check_filters
 from perdure.server.context import Api
-from perdure.server.json_errors import ApiError
 
 IN_PATHS = "!$&'()*+,:;=@"
 """Characters that a part of a path may have unquoted: clients read ids from the path."""
@@ -71,11 +69,12 @@ async def authorized_request(
     """The request as the handlers of `langgraph_sdk.Auth` leave it. Raises 404 for an assistant or
     a thread that they hide."""
     await allow_run(api, assistant, body.assistant_id)
-    graph, run_id, on = resolve_graph(api, assistant), new_id(), thread_id or new_id()
+    graph = api.runtime.engine.resolve_graph(assistant.graph_id, None)
+    run_id, on = new_id(), thread_id or new_id()
     given = body.metadata
     setup = make_setup(api, assistant, body) | _of_run(body)
     value: dict[str, Any] = {
-        "thread_id": UUID(on) if canonical(on) else on,
+        "thread_id": as_uuid(on),
         "assistant_id": UUID(assistant.assistant_id),
         "run_id": UUID(run_id),
         "status": "pending",
@@ -97,42 +96,6 @@ async def authorized_request(
     setup["metadata"] = {**assistant.metadata, "assistant_id": assistant.assistant_id, **given}
     setup |= {name: kwargs[name] for name in ("input", "config", "context") if kwargs.get(name)}
     return RunRequest(on, run_id, thread_id is None, body, assistant, graph, setup, given, is_read)
-
-
-async def known_thread(api: Api, thread_id: str) -> str:
-    """A thread's id as it is stored. Raises 422 unless it is a UUID or an existing thread."""
-    if (id := canonical(thread_id)) is not None:
-        return id
-    runtime = api.runtime
-    if await runtime.journal.arun(runtime.services.threads.find(thread_id)) is None:
-        raise missing_thread(thread_id)
-    return thread_id
-
-
-def missing_thread(thread_id: str) -> Exception:
-    """What a request for a thread that is not there raises: 404, or 422 if the id is no UUID."""
-    if canonical(thread_id) is not None:
-        return NotFound("thread", thread_id)
-    return ApiError(422, f"The thread id {thread_id[:100]!a} is not a UUID.")
-
-
-async def check_filters(
-    api: Api,
-    thread_id: str,
-    filters: Filters | None,
-    *,
-    may_be_missing: bool = False,
-    missing: Exception | None = None,
-) -> None:
-    """Raise `missing`, by default that there is no such thread, if its metadata does not match."""
-    if filters is None:
-        return
-    runtime = api.runtime
-    found = await runtime.journal.arun(runtime.services.threads.find(thread_id))
-    if found is None and may_be_missing:
-        return
-    if found is None or not filters.match(dict(found.metadata)):
-        raise missing or missing_thread(thread_id)
 
 
 async def find_assistant(api: Api, name: str) -> Assistant:
@@ -159,11 +122,6 @@ async def allow_assistant(
     value.update({key: asked.get(key, one) for key, one in value.items()})
     if not passes(filters, assistant.metadata):
         raise NotFound("assistant", name)
-
-
-def resolve_graph(api: Api, assistant: Assistant) -> tuple[str, str]:
-    """The name and version of an assistant's graph."""
-    return api.runtime.engine.resolve_graph(assistant.graph_id, None)
 
 
 def make_setup(api: Api, assistant: Assistant, body: PayloadBody) -> dict[str, Any]:

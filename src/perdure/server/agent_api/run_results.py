@@ -1,25 +1,34 @@
-"""Find runs, wait until they are over, and return their results."""
+"""Find runs, wait until they are over, return their results; cancel and delete them."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from perdure.errors import UNREADABLE, NotFound
+from perdure.errors import UNREADABLE, NotFound, WrongState
 from perdure.execution.graphs import Graph
-from perdure.journal import Op, Row
+from perdure.journal import Op, Plan, Row
 from perdure.operations import runs, waits
 from perdure.operations.run_payload import load_error, load_output
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import WaitRow
-from perdure.server.agent_api import statuses
+from perdure.server.agent_api.run_acceptance import GRACE
 from perdure.server.agent_api.run_continuation import BREAKPOINT
-from perdure.server.agent_api.run_request import check_filters, known_thread
-from perdure.server.agent_api.run_shapes import wire_error
-from perdure.server.agent_api.statuses import RunStatus
+from perdure.server.agent_api.run_shapes import (
+    RunStatus,
+    asks_person,
+    is_gone,
+    is_over,
+    run_status,
+    wire_error,
+)
+from perdure.server.agent_api.thread_access import check_filters, known_thread
 from perdure.server.agent_api.thread_views import place, read_state
 from perdure.server.context import Api
-from perdure.types import ENDED, Kind, State, WaitState
+from perdure.types import ENDED, Control, Kind, State, WaitState
 
 LOOK = 5.0
 """Maximum number of seconds between two reads of a run that is waited for."""
@@ -35,12 +44,12 @@ class SeenRun(NamedTuple):
 
     @property
     def status(self) -> RunStatus:
-        return statuses.run_status(self.row, asks=self.asks)
+        return run_status(self.row, asks=self.asks)
 
     @property
     def is_over(self) -> bool:
         """Whether clients consider it finished."""
-        return statuses.is_over(self.row, asks=self.asks)
+        return is_over(self.row, asks=self.asks)
 
     @property
     def has_ended(self) -> bool:
@@ -67,7 +76,7 @@ def see(run_id: str, now: int) -> Op[SeenRun | None]:
         if found is None:
             return None
         every = asked.result(rows[1:])
-        return SeenRun(found, every, statuses.asks_person(found, every, now))
+        return SeenRun(found, every, asks_person(found, every, now))
 
     return Op("see_run", [*row.render(), *asked.render()], result)
 
@@ -88,7 +97,7 @@ async def find_run(
     if thread_id is not None:
         thread_id = await known_thread(api, thread_id)
     found = await look(api, run_id)
-    gone = found is None or statuses.is_gone(found.row)
+    gone = found is None or is_gone(found.row)
     if found is None or gone or thread_id not in (None, found.row.thread_id):
         raise NotFound("run", run_id)
     on = found.row.thread_id
@@ -115,7 +124,7 @@ async def until_over(api: Api, run_id: str) -> SeenRun | None:
 
 async def result_of(api: Api, run_id: str, found: SeenRun | None) -> Any:
     """What `wait` and `join` return for a run that is over."""
-    if found is None or statuses.is_gone(found.row):
+    if found is None or is_gone(found.row):
         return as_error("NotFound", f"Run {run_id} was deleted.")
     row, serializer = found.row, api.runtime.engine.serializer
     if row.state in (State.FAILED, State.HELD):
@@ -167,3 +176,70 @@ def _returns_state(graph: Graph) -> bool:
     if isinstance(output, str) or isinstance(state, str):
         return output == state
     return {*output} == {*state}
+
+
+log = logging.getLogger("perdure")
+
+REASON = "it was cancelled over HTTP"
+
+_FINISHING: set[asyncio.Task[None]] = set()
+"""Keeps references to background tasks that finish a cancellation."""
+
+
+async def cancel_run(api: Api, found: SeenRun, *, action: str, wait: bool) -> None:
+    """Cancel a run; `rollback` also deletes it and its checkpoints. A run that has ended is not
+    changed. Without `wait`, this returns once the request to stop is on disk."""
+    if found.has_ended:
+        return
+    runtime, run_id, undo = api.runtime, found.row.id, action == "rollback"
+    stop = runtime.services.runs.stop(
+        run_id, Control.CANCEL, GRACE, reason=REASON, by=api.actor(), undo=undo
+    )
+    try:
+        await runtime.journal.arun(stop)
+    except WrongState:
+        return  # it has just ended
+    runtime.engine.stop(run_id, Control.CANCEL)
+    runtime.engine.wake(stopped=True)
+    finish = _finish(api, run_id, undo)
+    if wait:
+        await finish
+    elif undo:
+        task = asyncio.ensure_future(finish)
+        _FINISHING.add(task)
+        task.add_done_callback(_finished)
+    else:
+        finish.close()
+
+
+def _finished(task: asyncio.Task[None]) -> None:
+    _FINISHING.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("rolling back a cancelled run failed: %s", error)
+
+
+async def _finish(api: Api, run_id: str, undo: bool) -> None:
+    """Wait until a cancelled run has ended; with `undo`, roll it back."""
+    found = await until(api, run_id, lambda one: one.has_ended)
+    if undo and found is not None and found.row.undo:
+        with contextlib.suppress(NotFound):  # another request was faster
+            await api.runtime.journal.arun(_roll_back(api, run_id))
+
+
+def _roll_back(api: Api, run_id: str) -> Plan[None]:
+    """Delete an ended run and its checkpoints. After a crash in between, the thread's next run
+    deletes the checkpoints when it starts."""
+    row = yield from api.runtime.services.runs.find(run_id)
+    yield from api.runtime.engine.saver.pruner.delete_for_runs([run_id], row.thread_id)
+    yield runs.note_rolled_back(row.thread_id, run_id)
+    yield from api.runtime.services.runs.delete(run_id)
+
+
+async def delete_run(api: Api, found: SeenRun) -> None:
+    """Delete a run and its history; the state of its thread stays. A run that is not being driven
+    is cancelled first. Raises `WrongState` if it is."""
+    runtime = api.runtime
+    if not found.has_ended and found.row.state != State.RUNNING:
+        stop = runtime.services.runs.stop(found.row.id, Control.CANCEL, GRACE, reason=REASON)
+        await runtime.journal.arun(stop)
+    await runtime.journal.arun(runtime.services.runs.delete(found.row.id))

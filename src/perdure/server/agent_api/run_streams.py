@@ -1,8 +1,9 @@
-"""The streams of single runs: `runs.stream` and `runs.join_stream`.
+"""The v1 streams of single runs and of threads.
 
     POST /threads/{t}/runs/stream, /runs/stream    accept a run, and stream it
     GET  /threads/{t}/runs/{r}/stream              join or resume the stream of a run
     GET  /runs/{r}/stream                          the same for a stateless run
+    GET  /threads/{t}/stream                       all runs of a thread, without end
 
 `Last-Event-ID` names the last event that a client has. The stream resumes after it, even after the
 run has ended or in another process. `-1` and `-` mean the beginning. A join without it, or with an
@@ -11,6 +12,11 @@ id that is not ours, gets only new events.
 A stream ends with `end` when the run ends or asks a person; if the run failed, an `error` comes
 first. Ids are always sent, so every stream can be resumed. If a run's output was not kept, because
 its request named no stream mode or it was deleted, the stream has one `values`: the last state.
+
+In the stream of a thread, each run begins with `metadata {run_id, attempt}`, unless it was already
+under way, and ends with `metadata {status: "run_done", run_id}`, which is also sent each time it
+asks a person. An id is `<run>.<id of the event in the stream of that run>`, where <run> is the
+number of the run on its thread.
 """
 
 from __future__ import annotations
@@ -18,32 +24,36 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 from uuid import UUID
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from perdure.operations import runs, streams
 from perdure.operations.run_payload import load_setup
 from perdure.server.agent_api.run_acceptance import accept_run
 from perdure.server.agent_api.run_bodies import RunBody
-from perdure.server.agent_api.run_endings import cancel
 from perdure.server.agent_api.run_events import (
     START,
     Position,
     RunEvents,
     WireEvent,
+    modes_of,
+    parse_filter,
     parse_position,
+    run_modes,
 )
-from perdure.server.agent_api.run_reader import RunReader
-from perdure.server.agent_api.run_results import find_run
+from perdure.server.agent_api.run_reader import Begun, RunAtRest, RunReader, follow_thread
+from perdure.server.agent_api.run_results import cancel_run, find_run
 from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
-from perdure.server.agent_api.stream_modes import parse_filter, parse_modes, run_modes
+from perdure.server.agent_api.thread_access import find_thread
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
-from perdure.types import RunError
+from perdure.server.json_errors import ApiError
+from perdure.types import Chunk, RunError
 
 router = APIRouter(tags=["runs"])
 
@@ -79,7 +89,7 @@ async def join_stateless_run_stream(
 async def _accept_and_stream(
     api: Api, thread_id: str | None, body: RunBody, request: Request
 ) -> Response:
-    modes = parse_modes(body.stream_mode)
+    modes = modes_of(body.stream_mode)
     asked = body.model_copy(update={"stream_mode": [*modes]})
     with StreamSlot(api) as slot:
         accepted = await accept_run(api, thread_id, asked)
@@ -117,14 +127,15 @@ async def _join(
 def _respond(
     api: Api, slot: StreamSlot, stream: RunStream, headers: dict[str, str], *, cancels: bool
 ) -> Response:
-    async def cancel_run() -> None:
+    async def on_leave() -> None:
         row = stream.reader.row
         found = await find_run(api, row.thread_id, row.id)
         if not found.is_over:
-            await cancel(api, found, action="interrupt", wait=False)
+            await cancel_run(api, found, action="interrupt", wait=False)
 
-    on_leave = cancel_run if cancels else None
-    return EventStreamResponse(slot, stream.events(), headers, on_leave=on_leave)
+    return EventStreamResponse(
+        slot, stream.events(), headers, on_leave=on_leave if cancels else None
+    )
 
 
 @dataclass(frozen=True)
@@ -165,3 +176,98 @@ def error_data(error: RunError) -> dict[str, Any]:
 
 def _encoded(event: WireEvent) -> bytes:
     return encode(event.name, event.data, str(event.position))
+
+
+OUTPUT, LIFECYCLE = "run_modes", "lifecycle"
+"""All events of each run, or only its beginning and end."""
+DONE = 999
+"""Number, within the last chunk, of the event that says a run has ended or rests."""
+
+
+class ThreadPosition(NamedTuple):
+    """A place in the stream of a thread."""
+
+    run: int
+    at: Position
+
+    def __str__(self) -> str:
+        return f"{self.run}.{self.at}"
+
+
+def parse_thread_position(text: str | None) -> ThreadPosition | None:
+    """The place that `Last-Event-ID` names. None if it is missing or not one of our ids."""
+    if text is not None and text.strip() in ("-1", "-", "0"):
+        return ThreadPosition(1, Position(-1))
+    run, dot, rest = (text or "").strip().partition(".")
+    at = parse_position(rest)
+    if not dot or at is None or not run.isascii() or not run.isdigit() or len(run) > 18:
+        return None
+    return ThreadPosition(int(run), at)
+
+
+@router.get("/threads/{thread_id}/stream", response_model=None, responses=DOCUMENTED)
+async def join_thread_stream(thread_id: UUID, request: Request, api: ApiDep) -> Response:
+    """Stream the output of all runs of a thread, after `Last-Event-ID` or from now on."""
+    api.require(Scope.READ)
+    modes = frozenset(request.query_params.getlist("stream_mode") or [OUTPUT]) - {""}
+    if unknown := modes - {OUTPUT, LIFECYCLE}:
+        name = sorted(unknown)[0]
+        if name == "state_update":
+            raise ApiError(501, "The stream mode state_update is not supported for threads.")
+        raise ApiError(
+            422, f"The stream mode of a thread is run_modes or lifecycle, not {ascii(name)[:60]}."
+        )
+    with StreamSlot(api) as slot:
+        await find_thread(api, str(thread_id))
+        position = parse_thread_position(request.headers.get("last-event-id"))
+        if position is None:
+            position = await _now(api, str(thread_id))
+        events = _events(api, str(thread_id), position, has_output=modes != {LIFECYCLE})
+        return EventStreamResponse(slot, events)
+
+
+async def _now(api: Api, thread_id: str) -> ThreadPosition:
+    """The current end of the stream."""
+    journal = api.runtime.journal
+    head = await journal.ado(runs.head(thread_id))
+    if head is not None:
+        last = await journal.ado(streams.last(head))
+        return ThreadPosition(head.n, Position(last, DONE - 1))
+    newest = await journal.ado(runs.page(thread_id=thread_id, count=1))
+    return ThreadPosition(newest[0].n + 1 if newest else 1, Position(-1))
+
+
+async def _events(
+    api: Api, thread_id: str, behind: ThreadPosition, *, has_output: bool
+) -> AsyncGenerator[bytes]:
+    source: RunEvents | None = None
+    last = 0
+    async with aclosing(follow_thread(api, thread_id, max(behind.run, 1))) as found:
+        async for reader, item in found:
+            if isinstance(item, Begun) or source is None:
+                source, last = _source(api, reader, has_output), 0
+            events = []
+            if isinstance(item, Begun):
+                events.append(source.begin())
+            elif isinstance(item, Chunk):
+                last = item.n
+                events += source.feed(item)
+            for event in events:
+                position = ThreadPosition(reader.row.n, event.position)
+                if position > behind:
+                    yield encode(event.name, event.data, str(position))
+            if isinstance(item, RunAtRest):
+                position = ThreadPosition(reader.row.n, Position(last, DONE))
+                if position > behind:
+                    values = await reader.final_values() if has_output else None
+                    if values is not None:
+                        yield encode("values", values)
+                    if item.error is not None:
+                        yield encode("error", error_data(item.error))
+                    done = {"status": "run_done", "run_id": reader.row.id}
+                    yield encode("metadata", done, str(position))
+
+
+def _source(api: Api, reader: RunReader, has_output: bool) -> RunEvents:
+    modes, subgraphs = run_modes(load_setup(api.runtime.engine.serializer, reader.row))
+    return RunEvents(reader.row.id, modes if has_output else (), subgraphs=subgraphs)

@@ -8,6 +8,8 @@ the run can be joined and cancelled by its id alone.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -20,22 +22,32 @@ from perdure.operations import runs as run_operations
 from perdure.operations import waits as wait_operations
 from perdure.operations.run_payload import load_setup
 from perdure.operations.runs import RunRow
-from perdure.server.agent_api import run_endings, statuses
 from perdure.server.agent_api.run_acceptance import accept_run
 from perdure.server.agent_api.run_bodies import RunBody, WireBody
-from perdure.server.agent_api.run_request import Accepted, check_filters, known_thread
+from perdure.server.agent_api.run_request import Accepted
 from perdure.server.agent_api.run_results import (
     SeenRun,
     as_error,
+    cancel_run,
+    delete_run,
     find_run,
     look,
     result_of,
     until_over,
 )
-from perdure.server.agent_api.run_shapes import is_update, selected, wire_run
-from perdure.server.agent_api.sse import StreamSlot
-from perdure.server.agent_api.statuses import STATES_OF, RunStatus
-from perdure.server.agent_api.waiting_response import WaitingResponse
+from perdure.server.agent_api.run_shapes import (
+    STATES_OF,
+    UNDER_WAY,
+    RunStatus,
+    asks_person,
+    is_gone,
+    is_update,
+    run_status,
+    wire_run,
+)
+from perdure.server.agent_api.search_pages import page_response, selected
+from perdure.server.agent_api.sse import StreamSlot, WaitingResponse
+from perdure.server.agent_api.thread_access import check_filters, find_thread
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
@@ -48,7 +60,7 @@ PAGE = 200
 """Runs that are read at once."""
 THREAD = "/threads/{thread_id}/runs"
 RUN = THREAD + "/{run_id}"
-ASKED: dict[int | str, dict[str, Any]] = {202: {"description": "The run was asked to stop"}}
+STOPPING: dict[int | str, dict[str, Any]] = {202: {"description": "The run was asked to stop"}}
 """The response to a cancel request that does not wait."""
 Json = dict[str, Any]
 Action = Literal["interrupt", "rollback"]
@@ -90,24 +102,20 @@ async def create_batch(
     body: Annotated[list[BatchBody], Field(max_length=1000)], api: ApiDep
 ) -> Any:
     """Create several runs, each on the thread it names or on its own."""
-
-    async def accept(one: BatchBody) -> Json:
-        return _shown(api, await accept_run(api, one.thread_id, one))
-
-    made = await asyncio.gather(*map(accept, body), return_exceptions=True)
-    for one in made:
+    accepting = (accept_run(api, one.thread_id, one) for one in body)
+    results = await asyncio.gather(*accepting, return_exceptions=True)
+    for one in results:
         if isinstance(one, BaseException):
             raise one
-    return list(made)
+    return [_wire(api, one) for one in results if isinstance(one, Accepted)]
 
 
 def _created(api: Api, accepted: Accepted) -> WireResponse:
-    headers = {"Content-Location": accepted.location}
-    return WireResponse(_shown(api, accepted), headers=headers)
+    return WireResponse(_wire(api, accepted), headers={"Content-Location": accepted.location})
 
 
-def _shown(api: Api, accepted: Accepted) -> Json:
-    status = statuses.run_status(accepted.row, asks=False)
+def _wire(api: Api, accepted: Accepted) -> Json:
+    status = run_status(accepted.row, asks=False)
     return wire_run(api.runtime.engine.serializer, accepted.row, status)
 
 
@@ -117,36 +125,34 @@ def _shown(api: Api, accepted: Accepted) -> Json:
 @router.post(THREAD + "/wait")
 async def create_and_wait(thread_id: str, body: RunBody, api: ApiDep) -> Any:
     """Create a run on a thread, wait until it is over, and return its values."""
-    slot = StreamSlot(api, counts=False)
-    return _waited(api, slot, await accept_run(api, thread_id, body), body)
+    return await _create_and_wait(api, thread_id, body)
 
 
 @router.post("/runs/wait")
 async def create_stateless_and_wait(body: RunBody, api: ApiDep) -> Any:
     """Create a run on a thread of its own, wait until it is over, and return its values."""
+    return await _create_and_wait(api, None, body)
+
+
+async def _create_and_wait(api: Api, thread_id: str | None, body: RunBody) -> WaitingResponse:
     slot = StreamSlot(api, counts=False)
-    return _waited(api, slot, await accept_run(api, None, body), body)
+    accepted = await accept_run(api, thread_id, body)
+    return _wait(api, slot, accepted, cancels=body.on_disconnect == "cancel")
 
 
-def _waited(api: Api, slot: StreamSlot, accepted: Accepted, body: RunBody) -> WaitingResponse:
+def _wait(api: Api, slot: StreamSlot, accepted: Accepted, *, cancels: bool) -> WaitingResponse:
     run_id, location = accepted.row.id, accepted.location
-    headers = {"Content-Location": location, "Location": f"{location}/join"}
-    leaving = body.on_disconnect == "cancel"
-    return _result(api, slot, run_id, headers=headers, cancels=leaving)
 
-
-def _result(
-    api: Api, slot: StreamSlot, run_id: str, *, headers: dict[str, str], cancels: bool
-) -> WaitingResponse:
     async def value() -> Any:
         return await result_of(api, run_id, await until_over(api, run_id))
 
-    async def left() -> None:
+    async def on_leave() -> None:
         found = await look(api, run_id)
         if found is not None and not found.is_over:
-            await run_endings.cancel(api, found, action="interrupt", wait=False)
+            await cancel_run(api, found, action="interrupt", wait=False)
 
-    return WaitingResponse(slot, value, headers=headers, left=left if cancels else None)
+    headers = {"Content-Location": location, "Location": f"{location}/join"}
+    return WaitingResponse(slot, value, headers, on_leave=on_leave if cancels else None)
 
 
 @router.get(RUN + "/join")
@@ -170,9 +176,7 @@ async def _join(api: Api, thread_id: str | None, run_id: str, cancels: bool) -> 
         found = await find_run(api, thread_id, run_id)
     except NotFound as missing:  # clients of the Agent Server expect 200 here
         return as_error("NotFound", str(missing))
-    location = Accepted(found.row, thread_id is None).location
-    headers = {"Content-Location": location, "Location": f"{location}/join"}
-    return _result(api, slot, run_id, headers=headers, cancels=cancels)
+    return _wait(api, slot, Accepted(found.row, thread_id is None), cancels=cancels)
 
 
 # -- reading
@@ -189,48 +193,50 @@ async def list_runs(
 ) -> Any:
     """List the runs of a thread, newest first."""
     api.require(Scope.READ)
-    on = await known_thread(api, thread_id)
-    for action in ("read", "search"):
-        filters = await api.authorize("threads", action, {"thread_id": on})
-        await check_filters(api, on, filters)
-    runtime = api.runtime
-    if await runtime.journal.arun(runtime.services.threads.find(on)) is None:
-        raise NotFound("thread", on)
-    found = await _page(api, on, status, offset + limit + 1)
-    serializer = runtime.engine.serializer
-    shown = [
-        selected(wire_run(serializer, one.row, one.status), select or ())
+    on = (await find_thread(api, thread_id)).thread_id
+    await check_filters(api, on, await api.authorize("threads", "search", {"thread_id": on}))
+    found = await _newest(api, on, status, offset + limit + 1)
+    serializer = api.runtime.engine.serializer
+    items = [
+        selected(wire_run(serializer, one.row, one.status), select)
         for one in found[offset : offset + limit]
     ]
-    more = len(found) > offset + limit
-    headers = {"X-Pagination-Total": str(offset + len(shown) + more)}
-    if more:
-        headers["X-Pagination-Next"] = str(offset + limit)
-    return WireResponse(shown, headers=headers)
+    return page_response(items, offset, has_more=len(found) > offset + limit)
 
 
-async def _page(api: Api, thread_id: str, status: RunStatus | None, count: int) -> list[SeenRun]:
+async def _newest(api: Api, thread_id: str, status: RunStatus | None, count: int) -> list[SeenRun]:
     """The newest visible runs of a thread; with `status`, those that have it."""
     runtime = api.runtime
     page = wait_operations.page(kind="human", thread_id=thread_id, after=None, count=PAGE)
     open = await runtime.journal.ado(page)
     now, serializer = runtime.services.clock.now(), runtime.engine.serializer
-    found: list[SeenRun] = []
-    before: tuple[int, str] | None = None
     states = None if status is None else [state.value for state in STATES_OF[status]]
-    while len(found) < count:
-        rows: list[RunRow] = await runtime.journal.ado(
+    found: list[SeenRun] = []
+    async with aclosing(_rows(api, thread_id, states)) as rows:
+        async for row in rows:
+            seen = SeenRun(row, open, asks_person(row, open, now))
+            is_visible = status in (None, seen.status) and not is_gone(row)
+            if is_visible and not is_update(load_setup(serializer, row)):
+                found.append(seen)
+            if len(found) == count:
+                break
+    return found
+
+
+async def _rows(
+    api: Api, thread_id: str | None, states: Collection[str] | None
+) -> AsyncGenerator[RunRow]:
+    """The runs of a thread, or of all, in these states, newest first."""
+    before: tuple[int, str] | None = None
+    while True:
+        rows: list[RunRow] = await api.runtime.journal.ado(
             run_operations.page(thread_id=thread_id, states=states, before=before, count=PAGE)
         )
         for row in rows:
-            seen = SeenRun(row, open, statuses.asks_person(row, open, now))
-            is_shown = status in (None, seen.status) and not statuses.is_gone(row)
-            if is_shown and not is_update(load_setup(serializer, row)):
-                found.append(seen)
+            yield row
         if len(rows) < PAGE:
-            break
+            return
         before = (rows[-1].created_at, rows[-1].id)
-    return found[:count]
 
 
 @router.get(RUN)
@@ -258,12 +264,11 @@ async def _get(api: Api, thread_id: str | None, run_id: str) -> Json:
 async def delete(thread_id: str, run_id: UUID, api: ApiDep) -> Response:
     """Delete a run; the state of its thread stays. Cancel a running run first."""
     api.require(Scope.START)
-    found = await find_run(api, thread_id, str(run_id), action="delete")
-    await run_endings.delete(api, found)
+    await delete_run(api, await find_run(api, thread_id, str(run_id), action="delete"))
     return Response(status_code=204)
 
 
-@router.post(RUN + "/cancel", responses=ASKED)
+@router.post(RUN + "/cancel", responses=STOPPING)
 async def cancel(
     thread_id: str,
     run_id: UUID,
@@ -275,7 +280,7 @@ async def cancel(
     return await _cancel(api, thread_id, str(run_id), action, wait)
 
 
-@router.post("/runs/{run_id}/cancel", responses=ASKED)
+@router.post("/runs/{run_id}/cancel", responses=STOPPING)
 async def cancel_stateless(
     run_id: UUID, api: ApiDep, wait: bool = False, action: Action = "interrupt"
 ) -> Any:
@@ -288,7 +293,7 @@ async def _cancel(
 ) -> Response:
     api.require(Scope.START)
     found = await find_run(api, thread_id, run_id, action="update")
-    await run_endings.cancel(api, found, action=action, wait=wait)
+    await cancel_run(api, found, action=action, wait=wait)
     return WireResponse({}) if wait else Response(status_code=202)
 
 
@@ -296,43 +301,24 @@ async def _cancel(
 async def cancel_many(body: CancelBody, api: ApiDep, action: Action = "interrupt") -> Response:
     """Cancel runs of a thread by their ids, or all that are pending, running, or either."""
     api.require(Scope.START)
-    chosen = await _chosen(api, body)
-    if not chosen:
-        raise ApiError(404, "No matching run is pending or running.")
-    for one in chosen:
-        await run_endings.cancel(api, one, action=action, wait=False)
-    return Response(status_code=204)
-
-
-async def _chosen(api: Api, body: CancelBody) -> list[SeenRun]:
-    """The runs under way that a request names."""
     on = None if body.thread_id is None else str(body.thread_id)
     if body.run_ids:
         ids = [str(one) for one in body.run_ids]
     elif body.status is not None:
-        runtime, before, ids = api.runtime, None, []
-        states = {
-            state.value
-            for status in statuses.UNDER_WAY
-            if body.status in ("all", status.value)
-            for state in STATES_OF[status]
-        }
-        while True:
-            rows = await runtime.journal.ado(
-                run_operations.page(thread_id=on, states=states, before=before, count=PAGE)
-            )
-            ids += [row.id for row in rows]
-            if len(rows) < PAGE:
-                break
-            before = (rows[-1].created_at, rows[-1].id)
+        wanted = [one for one in UNDER_WAY if body.status in ("all", one.value)]
+        states = {state.value for one in wanted for state in STATES_OF[one]}
+        ids = [row.id async for row in _rows(api, on, states)]
     else:
         raise ApiError(422, "Pass thread_id and run_ids, or status.")
-    found = []
+    cancelled = 0
     for run_id in ids:
         try:
-            one = await find_run(api, on, run_id, action="update")
+            found = await find_run(api, on, run_id, action="update")
         except NotFound:
             continue
-        if one.row.state not in ENDED and (body.run_ids or not one.is_over):
-            found.append(one)
-    return found
+        if found.row.state not in ENDED and (body.run_ids or not found.is_over):
+            await cancel_run(api, found, action=action, wait=False)
+            cancelled += 1
+    if not cancelled:
+        raise ApiError(404, "No matching run is pending or running.")
+    return Response(status_code=204)

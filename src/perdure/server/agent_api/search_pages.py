@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
 from perdure.server.auth_handlers import Filters
 from perdure.server.json_values import WireResponse
 
+T = TypeVar("T")
 Limit = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0, le=2**31)]
 
@@ -20,6 +21,8 @@ class Page(BaseModel):
     limit: Limit = 10
     offset: Offset = 0
     sort_order: Literal["asc", "desc"] | None = None
+    select: list[str] | None = None
+    """The fields to return, by default all."""
 
 
 def has_metadata(metadata: Mapping[str, Any], wanted: Mapping[str, Any] | None) -> bool:
@@ -63,3 +66,10 @@ def page_response(items: Sequence[Any], offset: int, *, has_more: bool) -> WireR
     if has_more:
         headers["x-pagination-next"] = str(end)
     return WireResponse(list(items), headers=headers)
+
+
+def page_of(found: Sequence[T], page: Page, wire: Callable[[T], Mapping[str, Any]]) -> WireResponse:
+    """A page of items that were all read; `wire` is how clients get each."""
+    end = page.offset + page.limit
+    items = [selected(wire(one), page.select) for one in found[page.offset : end]]
+    return page_response(items, page.offset, has_more=len(found) > end)

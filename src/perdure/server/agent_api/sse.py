@@ -1,4 +1,4 @@
-"""Server-sent events: how an event is written, and the response that streams them.
+"""Responses that last as long as a run: server-sent events, and JSON that is sent at its end.
 
 A stream ends in one of five ways.
 
@@ -12,13 +12,18 @@ A stream ends in one of five ways.
 Events that are available together are sent together, up to 32 KiB; the next one is read once the
 connection has taken them. A slow client slows only its own reader of the journal. A comment is sent
 every 5 seconds, even between events: JavaScript clients drop a connection whose comments are late.
+
+`wait` and `join` send JSON when a run is over. Until then they send a line feed every few seconds:
+JSON ignores it, and it keeps proxies from closing the connection. If the server stops or the
+journal goes away before the end, the response is cut after its head: clients go on waiting at its
+`Location`. An error would make them start the run again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -26,11 +31,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from perdure.errors import NotFound, Unavailable
 from perdure.server.context import Api
-from perdure.server.json_errors import log_failure
+from perdure.server.json_errors import error_response, log_failure
 from perdure.server.json_values import dump
 
 HEARTBEAT = 5.0
-"""Seconds between two comments."""
+"""Seconds between two comments, or two line feeds."""
 FULL = 32 * 1024
 """Maximum number of bytes gathered before they are sent."""
 STALLED = 900.0
@@ -207,3 +212,56 @@ class _Connection:
 async def _until_left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+class WaitingResponse(Response):
+    """A response that waits for its value. `on_leave` is awaited if the client leaves before."""
+
+    def __init__(
+        self,
+        slot: StreamSlot,
+        value: Callable[[], Awaitable[Any]],
+        headers: Mapping[str, str] | None = None,
+        *,
+        on_leave: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        super().__init__(None, 200, headers, "application/json")
+        del self.headers["content-length"]
+        self._slot, self._value, self._on_leave = slot, value, on_leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        value = asyncio.ensure_future(self._value())
+        leaving = asyncio.ensure_future(_until_left(receive))
+        stopping = asyncio.ensure_future(self._slot.stopping.wait())
+        tasks: set[asyncio.Future[Any]] = {value, leaving, stopping}
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        has_begun = False
+        try:
+            while True:
+                await asyncio.wait(tasks, timeout=HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
+                if leaving.done() and not value.done():
+                    await self._slot.leave(self._on_leave)
+                    return
+                is_cut, body = stopping.done() and not value.done(), b"\n"
+                try:
+                    if value.done():
+                        body = dump(value.result())
+                except Exception as error:
+                    failed, is_cut = error_response(error, self._slot.redact), True
+                    if not has_begun and not isinstance(error, Unavailable):
+                        await failed(scope, receive, send)
+                        return
+                if not has_begun:
+                    await send(start)
+                    has_begun = True
+                if is_cut:
+                    return
+                more = not value.done()
+                await send({"type": "http.response.body", "body": body, "more_body": more})
+                if not more:
+                    return
+        finally:
+            self._slot.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

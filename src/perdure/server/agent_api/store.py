@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Response
 from langgraph.store.base import BaseStore, InvalidNamespaceError, Item
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from perdure.langgraph_port.stores import loop_of
 from perdure.server.agent_api.search_pages import Limit, Offset
@@ -26,7 +26,17 @@ router = APIRouter(tags=["store"])
 
 T = TypeVar("T")
 Json = dict[str, Any]
-Labels = list[str]
+
+
+def _storable(value: Any) -> Any:
+    if "\0" in value if isinstance(value, str) else b"\\u0000" in dump(value):
+        raise ValueError("it contains a character U+0000, which cannot be stored")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_storable)]
+StoredJson = Annotated[Json, AfterValidator(_storable)]
+Labels = list[Text]
 Minutes = Annotated[float, Field(gt=0, le=5_000_000)]
 
 
@@ -34,8 +44,8 @@ class NewItem(BaseModel):
     """An item to store."""
 
     namespace: Labels
-    key: str
-    value: Json
+    key: Text
+    value: StoredJson
     index: Literal[False] | list[str] | None = None
     ttl: Minutes | None = None
 
@@ -44,17 +54,17 @@ class ItemKey(BaseModel):
     """An item to delete."""
 
     namespace: Labels = Field(default_factory=list)
-    key: str
+    key: Text
 
 
 class ItemSearch(BaseModel):
     """A search for items below a namespace."""
 
     namespace_prefix: Labels = Field(default_factory=list)
-    filter: Json | None = None
+    filter: StoredJson | None = None
     limit: Limit = 10
     offset: Offset = 0
-    query: str | None = None
+    query: Text | None = None
     refresh_ttl: bool | None = None
 
 
@@ -72,39 +82,23 @@ class NamespaceSearch(BaseModel):
 async def put_item(body: NewItem, api: ApiDep) -> Response:
     """Store an item, or replace the one with this key."""
     api.require(Scope.START)
-    value: dict[str, Any] = {
-        "namespace": _namespace(body.namespace),
-        "key": _text("key", body.key),
-        "value": body.value,
-        "index": body.index,
-    }
-    await api.authorize("store", "put", value)
-    _check_json("value", value["value"])
-    options: dict[str, Any] = {} if body.ttl is None else {"ttl": body.ttl}
-    if body.index is not None:
-        options["index"] = body.index
-    await _ask(
-        api,
-        lambda store: store.aput(
-            tuple(value["namespace"]), value["key"], value["value"], **options
-        ),
-    )
+    value: Json = {"key": body.key, "value": body.value, "index": body.index}
+    at = await _namespace(api, "put", body.namespace, value)
+    options: dict[str, Any] = {"index": body.index, "ttl": body.ttl}
+    options = {name: one for name, one in options.items() if one is not None}
+    await _ask(api, lambda store: store.aput(at, value["key"], value["value"], **options))
     return Response(status_code=204)
 
 
 @router.get("/store/items")
 async def get_item(
-    key: str, api: ApiDep, namespace: str = "", refresh_ttl: bool | None = None
+    key: Text, api: ApiDep, namespace: Text = "", refresh_ttl: bool | None = None
 ) -> Json | None:
     """Get an item, or null. The namespace is its labels, joined by dots."""
     api.require(Scope.READ)
-    labels = _namespace(namespace.split(".") if namespace else [])
-    value: dict[str, Any] = {"namespace": labels, "key": _text("key", key)}
-    await api.authorize("store", "get", value)
-    found = await _ask(
-        api,
-        lambda store: store.aget(tuple(value["namespace"]), value["key"], refresh_ttl=refresh_ttl),
-    )
+    value = {"key": key}
+    at = await _namespace(api, "get", namespace.split(".") if namespace else [], value)
+    found = await _ask(api, lambda store: store.aget(at, value["key"], refresh_ttl=refresh_ttl))
     return None if found is None else _wire(found)
 
 
@@ -112,12 +106,9 @@ async def get_item(
 async def delete_item(body: ItemKey, api: ApiDep) -> Response:
     """Delete an item, if it exists."""
     api.require(Scope.START)
-    value: dict[str, Any] = {
-        "namespace": _namespace(body.namespace),
-        "key": _text("key", body.key),
-    }
-    await api.authorize("store", "delete", value)
-    await _ask(api, lambda store: store.adelete(tuple(value["namespace"]), value["key"]))
+    value = {"key": body.key}
+    at = await _namespace(api, "delete", body.namespace, value)
+    await _ask(api, lambda store: store.adelete(at, value["key"]))
     return Response(status_code=204)
 
 
@@ -125,26 +116,12 @@ async def delete_item(body: ItemKey, api: ApiDep) -> Response:
 async def search_items(body: ItemSearch, api: ApiDep) -> Json:
     """Search items below a namespace, by their values or, if the store has an index, by meaning."""
     api.require(Scope.READ)
-    value: dict[str, Any] = {
-        "namespace": _labels(body.namespace_prefix),
-        "filter": body.filter,
-        "limit": body.limit,
-        "offset": body.offset,
-        "query": body.query,
-    }
-    await api.authorize("store", "search", value)
-    _check_json("filter", value["filter"])
-    _text("query", value["query"] or "")
+    page = {"limit": body.limit, "offset": body.offset}
+    value = {"filter": body.filter, "query": body.query, **page}
+    prefix = await _prefix(api, "search", body.namespace_prefix, value)
+    options: Any = {"filter": value["filter"], "query": value["query"], **page}
     found = await _ask(
-        api,
-        lambda store: store.asearch(
-            tuple(value["namespace"]),
-            filter=value["filter"],
-            query=value["query"],
-            limit=body.limit,
-            offset=body.offset,
-            refresh_ttl=body.refresh_ttl,
-        ),
+        api, lambda store: store.asearch(prefix, refresh_ttl=body.refresh_ttl, **options)
     )
     return {"items": [{**_wire(one), "score": one.score} for one in found]}
 
@@ -153,25 +130,41 @@ async def search_items(body: ItemSearch, api: ApiDep) -> Json:
 async def list_namespaces(body: NamespaceSearch, api: ApiDep) -> Json:
     """List the namespaces that have items."""
     api.require(Scope.READ)
-    value: dict[str, Any] = {
-        "namespace": _labels(body.prefix or []),
-        "suffix": _labels(body.suffix or []),
-        "max_depth": body.max_depth,
-        "limit": body.limit,
-        "offset": body.offset,
-    }
-    await api.authorize("store", "list_namespaces", value)
+    page = {"max_depth": body.max_depth, "limit": body.limit, "offset": body.offset}
+    value: Json = {"suffix": _labels(body.suffix or []), **page}
+    prefix = await _prefix(api, "list_namespaces", body.prefix or [], value)
+    suffix, options = tuple(value["suffix"] or ()), dict[str, Any](page)
     found = await _ask(
         api,
         lambda store: store.alist_namespaces(
-            prefix=tuple(value["namespace"] or ()) or None,
-            suffix=tuple(value["suffix"] or ()) or None,
-            max_depth=body.max_depth,
-            limit=body.limit,
-            offset=body.offset,
+            prefix=prefix or None, suffix=suffix or None, **options
         ),
     )
     return {"namespaces": [list(one) for one in found]}
+
+
+async def _prefix(api: Api, action: str, labels: list[str], value: Json) -> tuple[str, ...]:
+    """The namespace of a request as the authorization handlers leave it; they may change the rest
+    of `value` too. Raises 400."""
+    value["namespace"] = _labels(labels)
+    await api.authorize("store", action, value)
+    return tuple(value["namespace"] or ())
+
+
+async def _namespace(api: Api, action: str, labels: list[str], value: Json) -> tuple[str, ...]:
+    """The same for the namespace of an item, which must not be empty."""
+    if not labels:
+        raise ApiError(400, "The namespace must not be empty.")
+    return await _prefix(api, action, labels, value)
+
+
+def _labels(labels: list[str]) -> tuple[str, ...]:
+    for label in labels:
+        if not label or "." in label:
+            raise ApiError(
+                400, f"A namespace label must not be empty or contain a dot: {label[:100]!a}."
+            )
+    return tuple(labels)
 
 
 def _store(api: Api) -> BaseStore:
@@ -201,34 +194,6 @@ async def _ask(api: Api, ask: Callable[[BaseStore], Awaitable[T]]) -> T:
         raise ApiError(400, f"The store refused this: {error!s:.300}") from error
     except NotImplementedError as error:
         raise ApiError(501, f"The store does not support this: {error!s:.300}") from error
-
-
-def _namespace(labels: list[str]) -> tuple[str, ...]:
-    """The namespace of an item. Raises 400."""
-    if not labels:
-        raise ApiError(400, "The namespace must not be empty.")
-    return _labels(labels)
-
-
-def _labels(labels: list[str]) -> tuple[str, ...]:
-    for label in labels:
-        if not label or "." in label:
-            raise ApiError(
-                400, f"A namespace label must not be empty or contain a dot: {label[:100]!a}."
-            )
-        _text("namespace", label)
-    return tuple(labels)
-
-
-def _text(name: str, text: str) -> str:
-    if "\0" in text:
-        raise ApiError(422, f"{name}: it contains a character U+0000, which cannot be stored.")
-    return text
-
-
-def _check_json(name: str, value: Any) -> None:
-    if b"\\u0000" in dump(value):
-        raise ApiError(422, f"{name}: it contains a character U+0000, which cannot be stored.")
 
 
 def _wire(item: Item) -> Json:

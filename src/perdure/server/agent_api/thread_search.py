@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
@@ -24,7 +25,6 @@ from perdure.server.agent_api.search_pages import (
     selected,
 )
 from perdure.server.agent_api.thread_views import OF_STATE, wire_thread
-from perdure.server.auth_handlers import Filters
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
@@ -51,46 +51,35 @@ class ThreadSearch(Page, ThreadQuery):
     """A page of threads."""
 
     sort_by: Sort | None = None
-    select: list[str] | None = None
     extract: Annotated[dict[str, str], Field(max_length=10)] | None = None
 
 
 @router.post("/threads/search")
 async def search(body: ThreadSearch, api: ApiDep) -> Any:
     """List threads, each with its state values and open questions."""
-    page = {"limit": body.limit, "offset": body.offset}
-    chosen, matches = await _chosen(api, body, page)
-    chosen = ThreadFilter(
-        chosen.status,
-        chosen.graph,
-        chosen.assistant,
-        chosen.ids,
-        body.sort_by or "created_at",
-        body.sort_order != "asc",
-    )
-    services, journal = api.runtime.services, api.runtime.journal
+    chosen, matches = await _conditions(api, body, {"limit": body.limit, "offset": body.offset})
+    sort = body.sort_by or "created_at"
+    chosen = replace(chosen, sort=sort, descending=body.sort_order != "asc")
     if body.values:
-        return await _by_values(api, body, chosen, matches)
-    found, has_more = await journal.arun(
-        services.threads.page(chosen, body.offset, body.limit, matches)
-    )
-    shown = await _wire(api, body, found)
-    return page_response(shown, body.offset, has_more=has_more)
+        end = body.offset + body.limit
+        fitting = await _with_values(api, chosen, matches, body.values, end + 1)
+        found, has_more = fitting[body.offset : end], len(fitting) > end
+    else:
+        page = api.runtime.services.threads.page(chosen, body.offset, body.limit, matches)
+        found, has_more = await api.runtime.journal.arun(page)
+    return page_response(await _wire(api, body, found), body.offset, has_more=has_more)
 
 
 @router.post("/threads/count")
 async def count(body: ThreadQuery, api: ApiDep) -> int:
     """Count threads."""
-    chosen, matches = await _chosen(api, body, {})
-    services, journal = api.runtime.services, api.runtime.journal
-    if not body.values:
-        return int(await journal.arun(services.threads.count(chosen, matches)))
-    found, _ = await journal.arun(services.threads.page(chosen, 0, SCANNED, matches))
-    shown = [await wire_thread(api, one) for one in found]
-    return sum(1 for one in shown if has_metadata(one["values"] or {}, body.values))
+    chosen, matches = await _conditions(api, body, {})
+    if body.values:
+        return len(await _with_values(api, chosen, matches, body.values, SCANNED))
+    return int(await api.runtime.journal.arun(api.runtime.services.threads.count(chosen, matches)))
 
 
-async def _chosen(
+async def _conditions(
     api: Api, body: ThreadQuery, page: Mapping[str, int]
 ) -> tuple[ThreadFilter, Matches | None]:
     """The conditions that SQL checks, and a function for the others."""
@@ -104,41 +93,35 @@ async def _chosen(
     }
     filters = await api.authorize("threads", "search", value)
     wanted = dict(value.get("metadata") or {})
-    ids = None if body.ids is None else tuple(str(one) for one in body.ids)
-    graph, assistant = (
-        wanted.get(name) if isinstance(wanted.get(name), str) else None
-        for name in ("graph_id", "assistant_id")
-    )
+    named = {name: wanted.get(name) for name in ("graph_id", "assistant_id")}
+    graph, assistant = (one if isinstance(one, str) else None for one in named.values())
     if assistant is not None and graph is None:
-        own = {default_id(name): name for name in api.runtime.graphs}
-        graph = own.get(assistant)
+        graph = {default_id(name): name for name in api.runtime.graphs}.get(assistant)
     if graph is not None:
         assistant = None
     rest = wanted.keys() - ({"graph_id"} if graph == wanted.get("graph_id") else set())
-    matches = _matches(wanted, filters) if rest or filters is not None else None
-    return ThreadFilter(body.status, graph, assistant, ids), matches
+
+    def matches(one: Thread) -> bool:
+        return has_metadata(one.metadata, wanted) and passes(filters, one.metadata)
+
+    ids = None if body.ids is None else tuple(str(one) for one in body.ids)
+    chosen = ThreadFilter(body.status, graph, assistant, ids)
+    return chosen, matches if rest or filters is not None else None
 
 
-def _matches(wanted: Mapping[str, Any], filters: Filters | None) -> Callable[[Thread], bool]:
-    return lambda one: has_metadata(one.metadata, wanted) and passes(filters, one.metadata)
-
-
-async def _by_values(
-    api: Api, body: ThreadSearch, chosen: ThreadFilter, matches: Matches | None
-) -> Any:
-    """A page of threads with certain state values. Each thread's state has to be read."""
-    journal, threads = api.runtime.journal, api.runtime.services.threads
-    found, _ = await journal.arun(threads.page(chosen, 0, SCANNED, matches))
-    fitting = []
-    for one in found:
+async def _with_values(
+    api: Api, chosen: ThreadFilter, matches: Matches | None, values: Json, count: int
+) -> list[Thread]:
+    """The first threads with certain state values. Each thread's state has to be read."""
+    page = api.runtime.services.threads.page(chosen, 0, SCANNED, matches)
+    fitting: list[Thread] = []
+    for one in (await api.runtime.journal.arun(page))[0]:
         state = (await wire_thread(api, one))["values"]
-        if isinstance(state, Mapping) and has_metadata(state, body.values):
+        if isinstance(state, Mapping) and has_metadata(state, values):
             fitting.append(one)
-        if len(fitting) > body.offset + body.limit:
+        if len(fitting) == count:
             break
-    page = fitting[body.offset : body.offset + body.limit]
-    shown = await _wire(api, body, page)
-    return page_response(shown, body.offset, has_more=len(fitting) > body.offset + body.limit)
+    return fitting
 
 
 async def _wire(api: Api, body: ThreadSearch, found: list[Thread]) -> list[Json]:
@@ -147,17 +130,15 @@ async def _wire(api: Api, body: ThreadSearch, found: list[Thread]) -> list[Json]
     questions: set[tuple[str, str]] = set()
     if asking and needs_state:
         questions = await api.runtime.journal.arun(api.runtime.services.threads.questions(asking))
-    shown = []
+    items = []
     for one in found:
         own = {id for thread_id, id in questions if thread_id == one.thread_id}
         whole = await wire_thread(api, one, questions=own, state=needs_state)
         item = selected(whole, body.select)
         if body.extract:
-            item["extracted"] = {
-                name: extracted(whole, path) for name, path in body.extract.items()
-            }
-        shown.append(item)
-    return shown
+            item["extracted"] = {name: extracted(whole, at) for name, at in body.extract.items()}
+        items.append(item)
+    return items
 
 
 def extracted(item: Any, path: str) -> Any:
@@ -173,12 +154,11 @@ def extracted(item: Any, path: str) -> Any:
         elif isinstance(item, Mapping):
             item = item.get(part)
         else:
-            item = getattr(item, part, None) if _is_data(item, part) else None
+            item = getattr(item, part, None) if _is_field(item, part) else None
     return item
 
 
-def _is_data(item: Any, name: str) -> bool:
+def _is_field(item: Any, name: str) -> bool:
     """Whether this is a field of a message or another model, not a method."""
-    return name in getattr(type(item), "model_fields", {}) or name in getattr(
-        type(item), "__dataclass_fields__", {}
-    )
+    kind = type(item)
+    return any(name in getattr(kind, at, {}) for at in ("model_fields", "__dataclass_fields__"))

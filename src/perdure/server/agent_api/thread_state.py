@@ -19,8 +19,7 @@ from perdure.errors import Error
 from perdure.execution.bound_graph import BoundGraph
 from perdure.server.agent_api.run_bodies import CheckpointBody
 from perdure.server.agent_api.search_pages import Limit, selected
-from perdure.server.agent_api.state_shapes import checkpoint as wire_checkpoint
-from perdure.server.agent_api.state_shapes import thread_state
+from perdure.server.agent_api.thread_access import find_thread, read_thread
 from perdure.server.agent_api.thread_views import (
     apply_supersteps,
     finding_subgraph,
@@ -28,8 +27,9 @@ from perdure.server.agent_api.thread_views import (
     place,
     snapshot_at,
     stored_state,
+    thread_state,
 )
-from perdure.server.agent_api.threads import find_thread, read_thread
+from perdure.server.agent_api.thread_views import checkpoint as wire_checkpoint
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError

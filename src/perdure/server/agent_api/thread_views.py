@@ -1,15 +1,15 @@
-"""A thread as clients get it: values, questions and error; and the graph that reads its state."""
+"""Threads and their states as clients get them, and the graph that reads a state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.errors import GraphBubbleUp, InvalidUpdateError
-from langgraph.types import Command, StateSnapshot, StateUpdate
+from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot, StateUpdate
 
 from perdure.checkpoint.config import Found, already_read
 from perdure.errors import UNREADABLE, Error, NotFound
@@ -18,7 +18,6 @@ from perdure.execution.graphs import Graph
 from perdure.langgraph_port.call_config import OWN_KEYS
 from perdure.operations import threads
 from perdure.server.agent_api.run_shapes import wire_error
-from perdure.server.agent_api.state_shapes import interrupts_by_task
 from perdure.server.context import Api
 from perdure.server.json_errors import ApiError
 from perdure.service.threads import Thread
@@ -32,6 +31,76 @@ FIELDS = (
 )
 OF_STATE = frozenset({"values", "interrupts", "error"})
 """Fields that need the thread's state or its last run."""
+
+
+def thread_state(snapshot: StateSnapshot) -> dict[str, Any]:
+    """A state as clients get it. Without a checkpoint it is empty."""
+    here, parent = checkpoint(snapshot.config), checkpoint(snapshot.parent_config)
+    exists = snapshot.created_at is not None
+    return {
+        "values": snapshot.values if exists else {},
+        "next": list(snapshot.next),
+        "tasks": [_task(task) for task in snapshot.tasks],
+        "metadata": snapshot.metadata if exists else None,
+        "created_at": snapshot.created_at,
+        "checkpoint": here if exists else None,
+        "parent_checkpoint": parent,
+        "interrupts": [interrupt(one) for one in snapshot.interrupts],
+        "checkpoint_id": here["checkpoint_id"] if here and exists else None,
+        "parent_checkpoint_id": parent.get("checkpoint_id") if parent else None,
+    }
+
+
+def checkpoint(config: RunnableConfig | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The checkpoint that a config names."""
+    found = (config or {}).get("configurable")
+    if not found:
+        return None
+    place = {name: found[name] for name in OWN_KEYS if name in found}
+    return {"checkpoint_ns": "", **place, "thread_id": found.get("thread_id")}
+
+
+def interrupt(found: Interrupt) -> dict[str, Any]:
+    """A question as clients get it."""
+    schema = found.response_schema
+    shown: dict[str, Any] = {"id": found.id, "value": found.value}
+    return shown if schema is None else {**shown, "response_schema": _json_schema(schema)}
+
+
+def interrupts_by_task(snapshot: StateSnapshot, open_ids: set[str]) -> dict[str, Any]:
+    """The open questions, by the tasks that ask them."""
+    found: dict[str, Any] = {}
+    for task in snapshot.tasks:
+        if asked := [interrupt(one) for one in task.interrupts if one.id in open_ids]:
+            found[task.id] = asked
+    return found
+
+
+def _task(task: PregelTask) -> dict[str, Any]:
+    inner = task.state
+    state = thread_state(inner) if isinstance(inner, StateSnapshot) else None
+    place = inner.config if isinstance(inner, StateSnapshot) else inner
+    return {
+        "id": task.id,
+        "name": task.name,
+        "path": task.path,
+        "error": repr(task.error) if isinstance(task.error, BaseException) else task.error,
+        "interrupts": [interrupt(one) for one in task.interrupts],
+        "checkpoint": checkpoint(place),
+        "state": state,
+        "result": task.result,
+    }
+
+
+def _json_schema(schema: Any) -> Any:
+    if isinstance(schema, Mapping):
+        return schema
+    from pydantic import TypeAdapter
+
+    try:
+        return TypeAdapter(schema).json_schema()
+    except Exception:  # raised by pydantic, or by a user's type
+        return None
 
 
 async def wire_thread(

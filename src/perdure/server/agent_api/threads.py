@@ -1,29 +1,26 @@
 """`/threads`: create, read, change, list, copy and delete threads.
 
 Every thread of the journal is listed, including those whose runs were not started over HTTP. The id
-of a new thread must be a UUID. A thread that the caller may not see is reported as missing.
+of a new thread must be a UUID.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Response
 from langgraph.types import StateSnapshot
 from pydantic import BaseModel, Field
 
 from perdure.checkpoint.config import Found
-from perdure.checkpoint.operations import checkpoint_at
-from perdure.journal import Op, Row
 from perdure.journal.ids import new_id
-from perdure.operations import runs, threads
+from perdure.operations import runs
 from perdure.operations.threads import ThreadContent
 from perdure.server.agent_api import thread_views
 from perdure.server.agent_api.search_pages import passes
+from perdure.server.agent_api.thread_access import find_thread, read_thread
 from perdure.server.agent_api.thread_views import wire_thread
-from perdure.server.auth_handlers import Filters
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
@@ -31,7 +28,6 @@ from perdure.service.threads import Thread
 
 router = APIRouter(tags=["threads"])
 
-T = TypeVar("T")
 Json = dict[str, Any]
 Minutes = Annotated[float, Field(gt=0, le=5_000_000)]
 
@@ -79,66 +75,6 @@ class Pruning(BaseModel):
 
     thread_ids: Annotated[list[str], Field(max_length=1000)]
     strategy: Literal["delete", "keep_latest"] = "delete"
-
-
-async def find_thread(
-    api: Api, thread_id: str, action: str = "read", value: dict[str, Any] | None = None
-) -> Thread:
-    """A thread on which the caller may do `action`. Raises 404, or 422 if it does not exist and the
-    id is not a UUID. `value` is passed to the authorization handlers, which may change it."""
-    filters = await _ask_handlers(api, thread_id, action, {} if value is None else value)
-    runtime, id = api.runtime, canonical(thread_id) or thread_id
-    found = await runtime.journal.arun(runtime.services.threads.find(id))
-    if found is None or not passes(filters, found.metadata):
-        raise _missing(thread_id)
-    return found
-
-
-async def read_thread(
-    api: Api, thread_id: str, read: Callable[[Thread, Found], T]
-) -> tuple[Thread, T]:
-    """Like `find_thread`, with what `read` makes of the thread and its newest checkpoint, in one
-    visit to the journal. It is called in a thread that may block."""
-    filters = await _ask_handlers(api, thread_id, "read", {})
-    runtime, id = api.runtime, canonical(thread_id) or thread_id
-    await runtime.journal.aopen()  # it knows the time then
-    record = threads.find(id, runtime.services.clock.now())
-    newest = checkpoint_at(id, "", None)
-
-    def show(rows: Sequence[Sequence[Row]]) -> tuple[Thread, T] | None:
-        row = record.result(rows[:1])
-        found = None if row is None else runtime.services.threads.show(row)
-        if found is None or not passes(filters, found.metadata):
-            return None
-        return found, read(found, newest.result(rows[1:]))
-
-    statements = [*record.render(), *newest.render()]
-    made = await runtime.journal.ado(Op("thread_and_checkpoint", statements, show))
-    if made is None:
-        raise _missing(thread_id)
-    return made
-
-
-async def _ask_handlers(
-    api: Api, thread_id: str, action: str, value: dict[str, Any]
-) -> Filters | None:
-    id = canonical(thread_id)
-    value["thread_id"] = thread_id if id is None else uuid.UUID(id)
-    return await api.authorize("threads", action, value)
-
-
-def _missing(thread_id: str) -> ApiError:
-    if (id := canonical(thread_id)) is None:
-        return ApiError(422, f"The thread id {thread_id[:100]!a} is not a UUID.")
-    return ApiError(404, f"There is no thread {id!r}.")
-
-
-def canonical(id: str) -> str | None:
-    """A UUID as text, or None for anything else."""
-    try:
-        return str(uuid.UUID(id))
-    except ValueError:
-        return None
 
 
 def minutes(ttl: Ttl | float | None) -> float | None:

@@ -1,6 +1,5 @@
 """Outgoing mail: messages of the outbox are sent as mail, one to each recipient.
 
-sender       the receiver of the outbox's mail topic: recipient and content of a message
-letters      a message as MIME: headers, plain text and HTML
-handing_over one SMTP conversation, with a time limit, and what its replies mean
+sender  the receiver of the outbox's mail topic: recipient and content of a message
+smtp    a mail as bytes, the SMTP conversation that sends it, and what the replies mean
 """

@@ -61,8 +61,7 @@ class MailSender:
         text = await (self._of_run(message) if about_run else self._of_question(message, to))
         if text is None:
             return
-        from perdure.server.mail.handing_over import hand_over
-        from perdure.server.mail.letters import letter
+        from perdure.server.mail.smtp import hand_over, letter
 
         mail, sender = self._mail, self._mail.sender_address
         content = letter(message.id, mail.sender, to, text, datetime.now(UTC))

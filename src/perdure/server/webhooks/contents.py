@@ -15,8 +15,7 @@ from perdure.langgraph_port.checkpoint_names import is_trigger
 from perdure.operations import events, runs
 from perdure.operations.run_payload import load_labels, load_setup
 from perdure.operations.runs import RunRow
-from perdure.server.agent_api.run_shapes import wire_run
-from perdure.server.agent_api.statuses import RunStatus
+from perdure.server.agent_api.run_shapes import RunStatus, wire_run
 from perdure.service.public_url import PublicUrl
 from perdure.service.webhooks import EVENTS, QUESTION_WAITING
 from perdure.times import moment

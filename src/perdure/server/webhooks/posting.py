@@ -65,9 +65,6 @@ class CheckedConnections(httpcore.AnyIOBackend):
                 failed = error
         raise failed
 
-    async def connect_unix_socket(self, *args: Any, **options: Any) -> httpcore.AsyncNetworkStream:
-        raise Forbidden
-
 
 @cache
 def _ssl_context() -> ssl.SSLContext:

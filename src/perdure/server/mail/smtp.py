@@ -1,4 +1,6 @@
-"""One SMTP conversation, in a thread, with a time limit for all of it.
+"""A mail as bytes, and the SMTP conversation that sends it: in a thread, with one time limit.
+
+Every attempt has the same Message-ID, so that mail programs show a duplicate once.
 
     the server accepts the letter   `hand_over` returns as soon as the 250 arrives
     a 5xx for recipient or content  `Undelivered`, final: the letter is not retried
@@ -18,14 +20,38 @@ import smtplib
 import socket
 import ssl
 import time
+from datetime import datetime
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import format_datetime, parseaddr
 from functools import cache
 from typing import Any
 
 from perdure.execution.outbox_delivery import HANDLER_TIME, Undelivered
 from perdure.service.smtp_server import Encryption, SmtpServer
+from perdure.views.mail_text import MailText
 
+POLICY = SMTP.clone(cte_type="7bit")
+"""For servers that take ASCII only, too."""
 TIMEOUT = HANDLER_TIME / 1000 * 2 / 3
 """Time limit of a delivery, in seconds. After `HANDLER_TIME` another worker may send it."""
+
+
+def letter(id: str, sender: str, to: str, text: MailText, at: datetime) -> bytes:
+    """A message with a plain text and an HTML part. `id` is that of the outbox's message."""
+    name, address = parseaddr(sender)
+    user, _, domain = address.rpartition("@")
+    message = EmailMessage(policy=POLICY)
+    message["From"] = Address(name, user, domain)
+    message["To"] = Address(addr_spec=to)
+    message["Subject"] = text.subject
+    message["Date"] = format_datetime(at)
+    message["Message-ID"] = f"<{id}@{domain}>"
+    message["Auto-Submitted"] = "auto-generated"  # no replies from holiday notices
+    message.set_content(text.plain)
+    message.add_alternative(text.html, subtype="html")
+    return message.as_bytes()
 
 
 async def hand_over(

@@ -1,0 +1,113 @@
+"""Which threads a caller may use, by the handlers of `langgraph_sdk.Auth`.
+
+A thread that they hide is reported as missing: 404, or 422 if its id is not a UUID.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from perdure.checkpoint.config import Found
+from perdure.checkpoint.operations import checkpoint_at
+from perdure.journal import Op, Row
+from perdure.operations import threads
+from perdure.server.agent_api.search_pages import passes
+from perdure.server.auth_handlers import Filters
+from perdure.server.context import Api
+from perdure.server.json_errors import ApiError
+from perdure.service.threads import Thread
+
+T = TypeVar("T")
+
+
+def canonical(id: str) -> str | None:
+    """A UUID as text, or None for anything else."""
+    try:
+        return str(uuid.UUID(id))
+    except ValueError:
+        return None
+
+
+def as_uuid(thread_id: str) -> uuid.UUID | str:
+    """A thread id as authorization handlers get it."""
+    id = canonical(thread_id)
+    return thread_id if id is None else uuid.UUID(id)
+
+
+def missing_thread(thread_id: str) -> ApiError:
+    """What a request for a thread that does not exist raises."""
+    if (id := canonical(thread_id)) is None:
+        return ApiError(422, f"The thread id {thread_id[:100]!a} is not a UUID.")
+    return ApiError(404, f"There is no thread {id!r}.")
+
+
+async def known_thread(api: Api, thread_id: str) -> str:
+    """A thread's id as it is stored. Raises 422 unless it is a UUID or an existing thread."""
+    if (id := canonical(thread_id)) is not None:
+        return id
+    if await _read(api, thread_id) is None:
+        raise missing_thread(thread_id)
+    return thread_id
+
+
+async def _read(api: Api, thread_id: str) -> Thread | None:
+    return await api.runtime.journal.arun(api.runtime.services.threads.find(thread_id))
+
+
+async def find_thread(
+    api: Api, thread_id: str, action: str = "read", value: dict[str, Any] | None = None
+) -> Thread:
+    """A thread on which the caller may do `action`. `value` is passed to the authorization
+    handlers, which may change it."""
+    value = {} if value is None else value
+    value["thread_id"] = as_uuid(thread_id)
+    filters = await api.authorize("threads", action, value)
+    found = await _read(api, canonical(thread_id) or thread_id)
+    if found is None or not passes(filters, found.metadata):
+        raise missing_thread(thread_id)
+    return found
+
+
+async def read_thread(
+    api: Api, thread_id: str, read: Callable[[Thread, Found], T]
+) -> tuple[Thread, T]:
+    """Like `find_thread`, with what `read` makes of the thread and its newest checkpoint, in one
+    visit to the journal. It is called in a thread that may block."""
+    filters = await api.authorize("threads", "read", {"thread_id": as_uuid(thread_id)})
+    runtime, id = api.runtime, canonical(thread_id) or thread_id
+    await runtime.journal.aopen()  # it knows the time then
+    record = threads.find(id, runtime.services.clock.now())
+    newest = checkpoint_at(id, "", None)
+
+    def result(rows: Sequence[Sequence[Row]]) -> tuple[Thread, T] | None:
+        row = record.result(rows[:1])
+        found = None if row is None else runtime.services.threads.show(row)
+        if found is None or not passes(filters, found.metadata):
+            return None
+        return found, read(found, newest.result(rows[1:]))
+
+    statements = [*record.render(), *newest.render()]
+    found = await runtime.journal.ado(Op("thread_and_checkpoint", statements, result))
+    if found is None:
+        raise missing_thread(thread_id)
+    return found
+
+
+async def check_filters(
+    api: Api,
+    thread_id: str,
+    filters: Filters | None,
+    *,
+    may_be_missing: bool = False,
+    missing: Exception | None = None,
+) -> None:
+    """Raise `missing`, by default that there is no such thread, if its metadata does not match."""
+    if filters is None:
+        return
+    found = await _read(api, thread_id)
+    if found is None and may_be_missing:
+        return
+    if found is None or not passes(filters, found.metadata):
+        raise missing or missing_thread(thread_id)
