@@ -18,8 +18,7 @@ import perdure
 from perdure.cli import d1_checks, main
 from perdure.journal import connect
 from perdure.journal.d1_binding import Call
-from perdure.journal.d1_client import D1Client
-from perdure.journal.d1_transports import WorkerTransport
+from perdure.journal.d1_client import D1Client, WorkerTransport
 from perdure.testing.d1 import Workerd
 from tests.support.commands import Command, Told
 from tests.support.fork_server import ForkServer, Tell

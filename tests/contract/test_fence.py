@@ -223,7 +223,7 @@ async def test_an_agent_cannot_catch_that_its_lease_is_lost_by_mistake(
         return {"log": ["went on"]}
 
     async def acareless(state: Mine) -> Mine:
-        await asyncio.to_thread(steal, rt, "t")
+        await asyncio.to_thread(steal, url, rt, "t")
         for _ in range(2):
             try:
                 perdure.now()
@@ -254,12 +254,12 @@ async def test_an_agent_cannot_catch_that_its_lease_is_lost_by_mistake(
     assert "failed" not in kinds, "losing a lease is nobody's failure"
 
 
-async def test_other_runs_of_the_process_are_not_disturbed(rt: TemporaryRuntime) -> None:
+async def test_other_runs_of_the_process_are_not_disturbed(url: str, rt: TemporaryRuntime) -> None:
     begun = asyncio.Event()
 
     async def unlucky(state: Mine) -> Mine:
         await begun.wait()
-        await asyncio.to_thread(steal, rt, "unlucky")
+        await asyncio.to_thread(steal, url, rt, "unlucky")
         return {"log": ["too late"]}
 
     async def lucky(state: Mine) -> Mine:

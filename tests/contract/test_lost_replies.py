@@ -11,7 +11,6 @@ import pytest
 
 from perdure import Client
 from perdure.errors import Unavailable
-from perdure.testing.d1 import Workerd
 from perdure.testing.postgres import Server
 from tests.support.faulty_proxy import PASSING, Fault, FaultyProxy
 from tests.support.polling import until
@@ -114,16 +113,9 @@ def test_replies_lost_one_after_the_other_end_in_success_or_an_error_but_not_in_
     assert len(found) == len(set(found))
 
 
-@pytest.mark.parametrize("way", ["worker", "rest"])
 @pytest.mark.parametrize("fault", PASSING, ids=lambda fault: fault.name)
-def test_a_commit_that_meets_a_fault_is_stored_once(
-    d1_url: str, d1_server: Workerd, way: str, fault: Fault
-) -> None:
-    """Through the Worker, and through Cloudflare's REST API."""
-    url = d1_url
-    if way == "rest":
-        url = d1_server.rest_url(int(d1_url.rstrip("/").rsplit("/", 1)[1]))
-    with FaultyProxy(url) as proxy, Client(proxy.url) as client:
+def test_a_commit_that_meets_a_fault_is_stored_once(d1_url: str, fault: Fault) -> None:
+    with FaultyProxy(d1_url) as proxy, Client(proxy.url) as client:
         add(client, 1)
         proxy.script(fault)
         add(client, 2)

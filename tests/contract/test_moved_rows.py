@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,20 +69,20 @@ async def seen(path: Path, keys: dict[str, bytes] | None) -> dict[str, str]:
 
     async with opened(path, keys) as rt:
         for run in await note("run", lambda: rt.runs(limit=100)):
-            await note(f"get {run.thread_id}", lambda run=run: one(rt.get(run.id)))
-            await note(f"events {run.thread_id}", lambda run=run: rt.events(run.id))
-            await note(f"effects {run.thread_id}", lambda run=run: rt.effects(run.id))
-            await note(f"scores {run.thread_id}", lambda run=run: rt.scores(run.id))
-            await note(f"history {run.thread_id}", lambda run=run: history(rt, run.thread_id))
-            await note(f"waits {run.thread_id}", lambda run=run: rt.wait_history(run.id))
+            await note(f"get {run.thread_id}", partial(read_one, rt, run.id))
+            await note(f"events {run.thread_id}", partial(rt.events, run.id))
+            await note(f"effects {run.thread_id}", partial(rt.effects, run.id))
+            await note(f"scores {run.thread_id}", partial(rt.scores, run.id))
+            await note(f"history {run.thread_id}", partial(history, rt, run.thread_id))
+            await note(f"waits {run.thread_id}", partial(rt.wait_history, run.id))
         await note("wait", lambda: rt.waits(limit=100))
-        await note("message", lambda: rt.messages())
-        await note("schedule", lambda: rt.schedules())
+        await note("message", rt.messages)
+        await note("schedule", rt.schedules)
     return found
 
 
-async def one(call: Any) -> list[Any]:
-    return [await call]
+async def read_one(rt: TemporaryRuntime, run_id: str) -> list[Any]:
+    return [await rt.get(run_id)]
 
 
 async def history(rt: TemporaryRuntime, thread_id: str) -> list[Any]:

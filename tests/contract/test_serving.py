@@ -17,10 +17,10 @@ from langgraph_sdk import Auth
 from langgraph_sdk.errors import APIStatusError
 
 import perdure
+from tests.server.ui.html_judge import faults
 from tests.support.agent_server import AgentServer
 from tests.support.agents import opened
 from tests.support.hostile_journal import fill
-from tests.support.html_judge import faults
 from tests.support.http import client_of
 from tests.support.sweep import examples, sample
 from tests.support.tokens import create_token
@@ -30,8 +30,9 @@ from tests.support.wire_agents import wire_server
 from tests.support.xss import PAYLOADS
 
 READS = (
-    "search", "count", "versions", "history", "stream/events", "store/namespaces", "commands", "state/checkpoint",
-)  # fmt: skip
+    *("search", "count", "versions", "history", "stream/events", "store/namespaces"),
+    *("commands", "state/checkpoint"),
+)
 """How the paths end that only read, although they are posted to."""
 BODIES: dict[str, Any] = {
     "POST /assistants": {"graph_id": "g"},

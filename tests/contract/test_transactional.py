@@ -127,8 +127,8 @@ class HoldingProxy(FaultyProxy):
         self.held: list[Callable[[], Reply]] = []
         self.arrived = 0
 
-    def _forwarded(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
-        forward = partial(super()._forwarded, method, path, headers, body)
+    def forwarded(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        forward = partial(super().forwarded, method, path, headers, body)
         if b"INSERT INTO booked" in body:
             if not self.held:
                 self.held.append(forward)

@@ -23,8 +23,8 @@ class HoldingProxy(FaultyProxy):
         self.held: list[Callable[[], int]] = []
         """Each passes a held request on, and returns the status of D1's answer."""
 
-    def _forwarded(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
-        forward = partial(super()._forwarded, method, path, headers, body)
+    def forwarded(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        forward = partial(super().forwarded, method, path, headers, body)
         if self.catches(body):
             self.held.append(lambda: forward().status)
             raise ConnectionAbortedError

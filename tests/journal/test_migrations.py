@@ -17,8 +17,8 @@ import pytest
 
 from perdure.errors import BadURL
 from perdure.journal import connect, migrate, sqlite
+from tests.fixtures.journals import FILES, load_rows
 from tests.support.entries import add, stored
-from tests.support.journals import FILES, load_rows
 from tests.support.raw import execute
 
 
