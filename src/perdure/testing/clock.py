@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 
-from perdure.times import milliseconds, moment
-
 
 class Clock:
     """A clock that moves only when a test moves it: `Runtime(…, clock=Clock())`.
@@ -20,7 +18,7 @@ class Clock:
     """
 
     def __init__(self, at: datetime | None = None) -> None:
-        self._at = milliseconds(at or datetime.now(UTC))
+        self._at = _milliseconds(at or datetime.now(UTC))
         self._moving = threading.Lock()
 
     def now(self) -> int:
@@ -30,7 +28,7 @@ class Clock:
     @property
     def time(self) -> datetime:
         """The time, in UTC."""
-        return moment(self._at)
+        return datetime.fromtimestamp(self._at / 1000, UTC)
 
     def advance(self, by: timedelta) -> None:
         """Move the clock forward, or backward if the duration is negative, as real clocks sometimes
@@ -49,4 +47,8 @@ class Clock:
             at: The time, with a time zone.
         """
         with self._moving:
-            self._at = milliseconds(at)
+            self._at = _milliseconds(at)
+
+
+def _milliseconds(at: datetime) -> int:
+    return round(at.timestamp() * 1000)
