@@ -21,9 +21,9 @@ from weakref import WeakValueDictionary
 
 from langgraph.store.base import BaseStore
 
+from perdure import effect
+from perdure import key as effect_key
 from perdure.context_managed import ContextManaged
-from perdure.effects.context import key as effect_key
-from perdure.effects.decorator import effect
 from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, WrongState
 from perdure.langgraph_port import stores, task_config
 from perdure.langmem.background_worker import BackgroundWorker, Reflection

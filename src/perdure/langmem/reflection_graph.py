@@ -24,7 +24,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Command
 from langmem.utils import NamespaceTemplate
 
-from perdure.agent import sleep
+from perdure import sleep
 from perdure.errors import BadArgument, Error, WrongState
 from perdure.journal.names import check_text
 from perdure.langmem import reflector as reflectors

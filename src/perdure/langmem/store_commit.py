@@ -26,7 +26,7 @@ from typing import Any
 
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
-from perdure.effects.context import transaction
+from perdure import transaction
 from perdure.effects.decorator import Effect
 from perdure.journal import Journal, Op, Statement
 from perdure.langgraph_port import stores

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from perdure.journal.clock import HostTime, host_clock
-from perdure.times import milliseconds, moment
+from perdure.times import milliseconds
 
 
 class Clock:
@@ -22,7 +22,7 @@ class Clock:
     """
 
     def __init__(self, at: datetime | None = None) -> None:
-        self._at = milliseconds(at or datetime.now(UTC))
+        self._at = _milliseconds(at or datetime.now(UTC))
         self._moving = threading.Lock()
 
     def now(self) -> int:
@@ -32,7 +32,7 @@ class Clock:
     @property
     def time(self) -> datetime:
         """The time, in UTC."""
-        return moment(self._at)
+        return datetime.fromtimestamp(self._at / 1000, UTC)
 
     def advance(self, by: timedelta) -> None:
         """Move the clock forward, or backward if the duration is negative, as real clocks sometimes

@@ -10,16 +10,14 @@ import contextlib
 import copy
 import inspect
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import perdure
 from perdure.errors import AlreadyAnswered, BadArgument
-from perdure.langgraph_port import checkpoint_names
 from perdure.testing.clock import Clock
 from perdure.testing.crashtest.observer import JudgeConnection, ProcessObserver
 from perdure.testing.crashtest.values import plain
-from perdure.times import milliseconds, moment
 from perdure.types import Kind, State
 
 NAME = THREAD = "crashtest"
@@ -52,7 +50,7 @@ async def by_perdure(
     """Start the run, or find it, and drive it until nothing is left to do."""
     from perdure.runtime import Runtime
 
-    clock = Clock(moment(order["clock"]))
+    clock = Clock(datetime.fromtimestamp(order["clock"] / 1000, UTC))
     url = order["url"]
     if url.startswith("sqlite:"):
         url += "?synchronous=normal"  # faster, and enough against a kill
@@ -79,7 +77,7 @@ async def by_perdure(
                 break  # only a signal could wake it
             else:
                 clock.move_to(max(clock.time + timedelta(milliseconds=1), run.due_at))
-                connection.send("clock", milliseconds(clock.time))
+                connection.send("clock", clock.now())
         state = await bound.aget_state({"configurable": {"thread_id": THREAD}})
         connection.send("points", observer.points)
         connection.send(
@@ -121,7 +119,7 @@ async def by_langgraph(
         if output is None:
             output = state.values
         elif isinstance(output, dict):
-            output = {key: one for key, one in output.items() if key != checkpoint_names.INTERRUPT}
+            output = {key: one for key, one in output.items() if not key.startswith("__")}
         connection.send("points", observer.points)
         connection.send(
             "end",
