@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -35,13 +35,13 @@ from urllib3.util import Retry
 
 from perdure.errors import BadArgument
 from perdure.langgraph_port import langsmith_client
-from perdure.observe.langsmith_ids import Place, feedback_id, place, segment_place
 from perdure.observe.live_spans import SAMPLED
+from perdure.observe.span_ids import Place, feedback_id, place, segment_key
 from perdure.observe.trace_exporter import RunSpans, TraceSink
-from perdure.observe.trace_fold import Span
+from perdure.observe.trace_fold import Span, TraceFold
 from perdure.operations import scores
 from perdure.times import milliseconds
-from perdure.types import EffectRecord, Score
+from perdure.types import EffectRecord, Event, Score
 from perdure.views.json_text import json_text
 
 log = logging.getLogger("perdure")
@@ -111,7 +111,7 @@ class LangSmith(TraceSink):
             yield
             return
         row = drive.segment.lease.row
-        where = segment_place(row.id, row.token, row.updated_at)
+        where = place(row.id, ((segment_key(row.token), row.updated_at),))
         parent = RunTree(
             name=row.graph,
             id=where.id,
@@ -276,6 +276,24 @@ class LangSmith(TraceSink):
             log.exception("A comment cannot be prepared for LangSmith and is left out.")
             return None
         return outputs.get("text")
+
+
+def langsmith_run_ids(run_id: str, events: Iterable[Event]) -> dict[int, UUID]:
+    """The ids of the LangSmith runs that stand for the segments of a run.
+
+    Args:
+        run_id: The run.
+        events: Its whole history: `runtime.events(run_id)`.
+
+    Returns:
+        The ids by segment number, of the segments that have ended.
+    """
+    spans = TraceFold().spans(events)
+    return {
+        int(span.key[1]): place(run_id, ((span.key, span.start),)).id
+        for span in spans
+        if span.what == "segment"
+    }
 
 
 class _NoTraceback(logging.Filter):
