@@ -158,6 +158,9 @@ async def test_a_score_is_feedback_on_what_earned_it_though_another_process_gave
     assert (found["replied"]["score"], found["replied"]["comment"]) == (1.0, "within an hour")
     assert found["tone"]["value"] == "friendly"
     assert found["overall"]["score"] == 0.5
+    assert {one["feedback_source"]["metadata"]["perdure_run_id"] for one in found.values()} == {
+        run.id
+    }
     assert {one["session_id"] for one in found.values()} == {PROJECT}
 
 

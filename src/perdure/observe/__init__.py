@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.errors import BadArgument, Error, needs_extra
 
 if TYPE_CHECKING:
-    from perdure.observe.langsmith import LangSmith
-    from perdure.observe.langsmith_ids import langsmith_run_ids
+    from perdure.observe.langsmith import LangSmith, langsmith_run_ids
     from perdure.observe.logs import Logs
     from perdure.observe.metrics import Metrics
     from perdure.observe.opentelemetry import OpenTelemetry
@@ -27,7 +26,7 @@ log = logging.getLogger("perdure")
 
 _HOMES = {
     "LangSmith": ("perdure.observe.langsmith", "langsmith"),
-    "langsmith_run_ids": ("perdure.observe.langsmith_ids", "langsmith"),
+    "langsmith_run_ids": ("perdure.observe.langsmith", "langsmith"),
     "Logs": ("perdure.observe.logs", ""),
     "Metrics": ("perdure.observe.metrics", "otel"),
     "OpenTelemetry": ("perdure.observe.opentelemetry", "otel"),

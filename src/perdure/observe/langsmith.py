@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from langsmith import Client
 from langsmith.run_helpers import get_tracing_context, tracing_context
@@ -26,6 +27,7 @@ from langsmith.utils import (
     tracing_is_enabled,
 )
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext, Status, StatusCode
@@ -33,13 +35,13 @@ from urllib3.util import Retry
 
 from perdure.errors import BadArgument
 from perdure.langgraph_port import langsmith_client
-from perdure.observe.langsmith_ids import Place, feedback_id, place, segment_place
 from perdure.observe.live_spans import SAMPLED
+from perdure.observe.span_ids import Place, feedback_id, place, segment_key
 from perdure.observe.trace_exporter import RunSpans, TraceSink
-from perdure.observe.trace_fold import Span
+from perdure.observe.trace_fold import Span, TraceFold
 from perdure.operations import scores
 from perdure.times import milliseconds
-from perdure.types import EffectRecord, Score
+from perdure.types import EffectRecord, Event, Score
 from perdure.views.json_text import json_text
 
 log = logging.getLogger("perdure")
@@ -84,6 +86,7 @@ class LangSmith(TraceSink):
         super().__init__()
         self._callers_client = client
         self._live_client = client if client and langsmith_client.can_queue(client) else None
+        self._resource = Resource.create({"service.name": "perdure"})
         self._arrived: dict[Any, None] = {}
         self._connect()
         self._project = project or get_tracer_project() or "default"
@@ -108,7 +111,7 @@ class LangSmith(TraceSink):
             yield
             return
         row = drive.segment.lease.row
-        where = segment_place(row.id, row.token, row.updated_at)
+        where = place(row.id, ((segment_key(row.token), row.updated_at),))
         parent = RunTree(
             name=row.graph,
             id=where.id,
@@ -162,7 +165,7 @@ class LangSmith(TraceSink):
                 except Exception:  # an anonymizer raised: sending without it could leak a secret
                     log.exception("LangSmith run %s cannot be prepared, and is left out.", where.id)
                 else:
-                    found[where.id] = _readable(span, where, attributes)
+                    found[where.id] = self._readable(span, where, attributes)
         if found and self._otlp.export([*found.values()]) is not SpanExportResult.SUCCESS:
             return False
         self._remember(found)
@@ -192,6 +195,22 @@ class LangSmith(TraceSink):
         if is_llm:
             found |= {name: span.attributes.get(name, "") for name in _USAGE}
         return {name: value for name, value in found.items() if value != ""}
+
+    def _readable(self, span: Span, where: Place, attributes: Mapping[str, Any]) -> ReadableSpan:
+        def context(id: UUID) -> SpanContext:
+            return SpanContext(where.trace_id.int, id.int % 2**64, False, SAMPLED)
+
+        error, start = span.error, milliseconds(where.start)
+        return ReadableSpan(
+            name=_name(span),
+            context=context(where.id),
+            parent=None if where.parent_id is None else context(where.parent_id),
+            resource=self._resource,
+            attributes=attributes,
+            status=Status(StatusCode.UNSET) if error is None else Status(StatusCode.ERROR, error),
+            start_time=start * 1_000_000,
+            end_time=max(start, span.end) * 1_000_000,
+        )
 
     def _is_sampled(self, where: Place) -> bool:
         return langsmith_client.is_sampled(self._client, where.trace_id)
@@ -225,7 +244,12 @@ class LangSmith(TraceSink):
         id = feedback_id(run_id, score.name, about)
         value: dict[str, Any] = {"score": score.value, "value": score.label}
         value["comment"] = self._comment(score)
-        source = {"perdure_run_id": run_id, "perdure_score_about": about, "perdure_by": score.by}
+        source = {
+            "perdure_run_id": run_id,
+            "perdure_score_about": about,
+            "perdure_by": score.by,
+            "perdure_prompts": [f"{name}@{version}" for name, version in score.prompts],
+        }
         try:
             with filter_logs(logging.getLogger("langsmith.client"), [_NoTraceback()]):
                 self._client.create_feedback(
@@ -233,7 +257,7 @@ class LangSmith(TraceSink):
                     score.name,
                     **value,
                     feedback_id=id,
-                    source_info={name: one for name, one in source.items() if one is not None},
+                    source_info={name: one for name, one in source.items() if one},
                     session_id=self._client.read_project(project_name=self._project).id,
                     start_time=where.start,
                     stop_after_attempt=1,
@@ -254,6 +278,24 @@ class LangSmith(TraceSink):
         return outputs.get("text")
 
 
+def langsmith_run_ids(run_id: str, events: Iterable[Event]) -> dict[int, UUID]:
+    """The ids of the LangSmith runs that stand for the segments of a run.
+
+    Args:
+        run_id: The run.
+        events: Its whole history: `runtime.events(run_id)`.
+
+    Returns:
+        The ids by segment number, of the segments that have ended.
+    """
+    spans = TraceFold().spans(events)
+    return {
+        int(span.key[1]): place(run_id, ((span.key, span.start),)).id
+        for span in spans
+        if span.what == "segment"
+    }
+
+
 class _NoTraceback(logging.Filter):
     """The client logs each failure with its traceback. The exporter logs it once."""
 
@@ -272,22 +314,6 @@ def _place_of(run_id: str, span: Span) -> Place | None:
     if span.what in ("run", "score") or (span.what != "segment" and not span.path):
         return None
     return place(run_id, (*span.path, (span.key, span.start)))
-
-
-def _readable(span: Span, where: Place, attributes: Mapping[str, Any]) -> ReadableSpan:
-    def context(id: Any) -> SpanContext:
-        return SpanContext(where.trace_id.int, id.int % 2**64, False, SAMPLED)
-
-    error = span.error
-    return ReadableSpan(
-        name=_name(span),
-        context=context(where.id),
-        parent=None if where.parent_id is None else context(where.parent_id),
-        attributes=attributes,
-        status=Status(StatusCode.UNSET) if error is None else Status(StatusCode.ERROR, error),
-        start_time=milliseconds(where.start) * 1_000_000,
-        end_time=max(milliseconds(where.start), span.end) * 1_000_000,
-    )
 
 
 def _name(span: Span) -> str:

@@ -1,16 +1,27 @@
 """Ids of traces and spans, computed from the run, so that they are the same in every process; and
-the span that a caller is in, for the trace of the run that it starts."""
+the span that a caller is in, for the trace of the run that it starts.
+
+LangSmith orders the runs of a trace by their times and ids, and finds a run by both. So an id there
+is a UUID of version 7: the start time, and a hash of what the run stands for.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import sys
+import uuid
+from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
+
+from perdure.times import moment
 
 Part = str | int
 SpanKey = tuple[Part, ...]
 """What a span is about: `("segment", 2)`, `("effect", key, attempt)`. Unique in its run."""
+
+Path = tuple[tuple[SpanKey, int], ...]
+"""Spans from the segment down, each with its start."""
 
 RUN: SpanKey = ("run", 1)
 
@@ -66,3 +77,42 @@ def parse_traceparent(traceparent: str) -> tuple[int, int] | None:
             except ValueError:
                 return None
     return None
+
+
+# -- LangSmith's
+
+
+class Place(NamedTuple):
+    """Where a run is in LangSmith."""
+
+    id: uuid.UUID
+    trace_id: uuid.UUID
+    """The run of its segment."""
+    parent_id: uuid.UUID | None
+    dotted_order: str
+    start: datetime
+
+
+def place(run_id: str, path: Path) -> Place:
+    """The place of the last part of a path."""
+    ids: list[uuid.UUID] = []
+    order: list[str] = []
+    start = 0
+    for key, at in path:
+        start = max(start, at)  # LangSmith does not accept a run that begins before its parent
+        ids.append(_id(run_id, key, start))
+        order.append(f"{moment(start):%Y%m%dT%H%M%S%fZ}{ids[-1]}")
+    parent = ids[-2] if len(ids) > 1 else None
+    return Place(ids[-1], ids[0], parent, ".".join(order), moment(start))
+
+
+def feedback_id(run_id: str, name: str, about: str) -> uuid.UUID:
+    """The id of the feedback for a score. It does not depend on the value."""
+    return uuid.UUID(bytes=hashed("feedback", run_id, name, about)[:16], version=5)
+
+
+def _id(run_id: str, key: SpanKey, at: int) -> uuid.UUID:
+    bits = int.from_bytes(hashed("langsmith", run_id, *key)[:10], "big") | (at % 2**48) << 80
+    bits = bits & ~(0xF << 76) | 7 << 76  # the version
+    bits = bits & ~(0b11 << 62) | 0b10 << 62  # and the variant
+    return uuid.UUID(int=bits)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from perdure.observe.span_ids import RUN, SpanKey, effect_key, segment_key, step_key
+from perdure.observe.span_ids import RUN, Path, SpanKey, effect_key, segment_key, step_key
 from perdure.operations.events import SEGMENT_ENDS, is_end, is_input
 from perdure.times import milliseconds
 from perdure.types import Event, EventKind
@@ -44,9 +44,6 @@ _WAIT_ENDS = {
     EventKind.SIGNAL,
     EventKind.JOINED,
 }
-
-
-Path = tuple[tuple[SpanKey, int], ...]
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ class Clock:
     """
 
     def __init__(self, at: datetime | None = None) -> None:
-        self._at = _milliseconds(at or datetime.now(UTC))
+        self._at = milliseconds(at or datetime.now(UTC))
         self._moving = threading.Lock()
 
     def now(self) -> int:
