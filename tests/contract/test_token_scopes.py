@@ -38,6 +38,7 @@ CHANGES: list[tuple[str, str, Any, str]] = [
     ("POST", "/assistants", {"graph_id": "gate"}, "start"),
     ("PATCH", "/assistants/{assistant_id}", {}, "start"),
     ("DELETE", "/assistants/{assistant_id}", None, "start"),
+    ("POST", "/assistants/{assistant_id}/latest", {"version": 1}, "start"),
     ("POST", "/threads", {}, "start"),
     ("POST", "/threads/prune", {"thread_ids": [ID]}, "start"),
     ("PATCH", "/threads/{thread_id}", {}, "start"),
@@ -84,7 +85,7 @@ CHANGES: list[tuple[str, str, Any, str]] = [
 ]
 """Every request that changes something, on what does not exist, and the scope that allows it."""
 READS = {
-    *("/assistants/search", "/assistants/count"),
+    *("/assistants/search", "/assistants/count", "/assistants/{assistant_id}/versions"),
     *("/threads/search", "/threads/count", "/threads/{thread_id}/history"),
     *("/threads/{thread_id}/state/checkpoint", "/threads/{thread_id}/stream/events"),
     *("/runs/crons/search", "/runs/crons/count", "/store/items/search", "/store/namespaces"),

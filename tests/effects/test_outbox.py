@@ -12,6 +12,7 @@ from perdure.errors import BadArgument, NotInRun
 from perdure.testing import Clock
 from perdure.types import Message, Retry, State
 from tests.support.agents import Log, chain, history, opened
+from tests.support.batches import batches_url as batches_url
 from tests.support.batches import url as url
 from tests.support.effects import AT_ONCE, Boom, Times, started
 

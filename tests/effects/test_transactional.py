@@ -25,6 +25,7 @@ from perdure.segments.recorded_reads import RecordedReads
 from perdure.types import Retry, State
 from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
 from tests.support.batches import BatchSQLite, takes_only_batches
+from tests.support.batches import batches_url as batches_url
 from tests.support.batches import only_batches as only_batches
 from tests.support.batches import url as url
 from tests.support.effects import AT_ONCE, Boom, Times, settled, started, states

@@ -49,7 +49,6 @@ BLOBS = {
     "perdure_effects": ("arguments", "outcome"),
     "perdure_outbox": ("body",),
     "perdure_scores": ("body",),
-    "perdure_prompts": ("body",),
     "perdure_traces": ("body",),
     "perdure_stream": ("body",),
     "perdure_assistants": ("body",),
