@@ -2213,7 +2213,7 @@ WHERE hash = :hash;
 
 -- name: tokens
 SELECT hash, name, scopes, created_at, expires_at, used_at, revoked_at FROM perdure_tokens
-ORDER BY created_at, name;
+ORDER BY created_at, name, revoked_at IS NULL;
 
 -- name: use_token
 UPDATE perdure_tokens SET used_at = :now
