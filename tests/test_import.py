@@ -171,7 +171,9 @@ def test_the_public_names_are_there_and_no_others() -> None:
 
 
 def test_without_the_extra_the_command_says_how_to_install_it() -> None:
-    code = "import sys; sys.modules['typer'] = None; from perdure.command_line import main; exit(main())"
+    code = (
+        "import sys; sys.modules['typer'] = None; import perdure.command_line as c; exit(c.main())"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
     )
