@@ -118,7 +118,7 @@ BOUND = {
     "perdure_values": "thread_id ns channel chain seq step",
     "perdure_writes": "thread_id ns checkpoint_id task_id stamp",
 }
-"""The columns that the first blob of each table is bound to, as in docs/guides/safe-loading.md."""
+"""The columns that the first blob of each table is bound to."""
 ALSO = {
     ("perdure_waits", "answer"): "thread_id id run_id answered_by answered_at",
     ("perdure_effects", "outcome"): "scope task name n key digest thread_id run_id state",

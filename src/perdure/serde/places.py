@@ -2,8 +2,8 @@
 
 A blob opens only while its row has the same values in these columns, so a row that was moved to
 another thread, run or task, or whose deciding columns were changed, is `Damaged`. Columns that SQL
-computes are not among them: `docs/guides/safe-loading.md` lists both. The blobs of checkpoints
-have their places in `checkpoint/row_format.py`.
+computes are not among them; `docs/guides/safe-loading.md` says what that leaves open. The blobs of
+checkpoints have their places in `checkpoint/row_format.py`.
 """
 
 from __future__ import annotations
