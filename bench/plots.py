@@ -5,7 +5,7 @@ comment where it is from: `0.405 ms<!-- page > section > table > row > column --
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -20,6 +20,8 @@ class Figures:
 
     def __init__(self, folder: Path = PLACE) -> None:
         self._tables: dict[tuple[str, str, str], list[list[str]]] = {}
+        self.bars: dict[str, tuple[int, int]] = {}
+        """Page → how many of its internal bars are met, of how many."""
         for path in sorted(folder.glob("*.md")):
             if path.name != "index.md":
                 self._read(path.stem, path.read_text(encoding="utf-8"))
@@ -34,11 +36,6 @@ class Figures:
             raise KeyError(f"no such figure: {place}")
         before, _, after = values[head.index(column)].partition(" (")
         return after.removesuffix(")") if inner else before
-
-    def bars(self) -> dict[str, list[list[str]]]:
-        """Page → the rows of its internal bars: what, limit, measured, verdict."""
-        found = {page: rows[1:] for (page, name, _), rows in self._tables.items() if name == BARS}
-        return dict(sorted(found.items()))
 
     def _read(self, page: str, text: str) -> None:
         section = title = ""
@@ -56,9 +53,8 @@ class Figures:
                 section, title = line[3:], ""
             elif found := re.fullmatch(r"\*\*(.+)\*\*", line):
                 title = found[1]
-
-
-BARS = "Internal bars"
+            elif found := re.fullmatch(r"(\d+) of (\d+) are met\.", line):
+                self.bars[page] = int(found[1]), int(found[2])
 
 
 def number(text: str) -> float:
@@ -80,17 +76,17 @@ def overview(figures: Figures, text: str) -> str:
         return f"{figure}<!-- {found[1]} -->"
 
     text = _FIGURE.sub(filled, text)
-    bars = "\n".join(_missed(figures))
+    bars = _met(figures)
     return re.sub(r"(<!-- bars -->\n).*?(\n<!-- end -->)", rf"\g<1>{bars}\2", text, flags=re.S)
 
 
-def _missed(figures: Figures) -> Iterator[str]:
-    every = [(page, row) for page, rows in figures.bars().items() for row in rows]
-    missed = [(page, row) for page, row in every if "missed" in row[-1]]
-    yield f"{len(every) - len(missed)} of {len(every)} are met, {len(missed)} are missed."
-    yield "\n| missed | limit | measured |\n|---|---:|---:|"
-    for page, (what, limit, measured, _) in missed:
-        yield f"| [{page}]({page}.md#internal-bars): {what} | {limit} | {measured} |"
+def _met(figures: Figures) -> str:
+    met, every = (sum(counts) for counts in zip(*figures.bars.values(), strict=True))
+    pages = (
+        f"[{page}]({page}.md#internal-bars) {met} of {every}"
+        for page, (met, every) in sorted(figures.bars.items())
+    )
+    return f"{met} of {every} are met: {', '.join(pages)}."
 
 
 WIDTH, EDGE, ROW, BAR = 560, 24, 30, 18

@@ -18,18 +18,19 @@ class Bar:
     unit: str = "×"
 
     @property
-    def verdict(self) -> str:
+    def is_met(self) -> bool:
         if self.measured is None:
-            return "not measured"
-        met = self.measured <= self.limit if self.at_most else self.measured >= self.limit
-        apart = abs(self.measured - self.limit) / self.limit
-        return f"{'met' if met else '**missed**'} by {apart:.0%}"
+            return False
+        return self.measured <= self.limit if self.at_most else self.measured >= self.limit
 
     def row(self) -> list[str]:
         unit = self.unit if self.unit in ("", "×") else f" {self.unit}"
         found = "–" if self.measured is None else f"{self.measured:.2f}{unit}"
         sign = "≤" if self.at_most else "≥"
-        return [self.what, f"{sign} {self.limit:g}{unit}", found, self.verdict]
+        return [self.what, f"{sign} {self.limit:g}{unit}", found]
+
+
+MISSED = ["missed", "limit", "measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +109,11 @@ def megabytes(size: float) -> str:
 
 
 def bars(sections: Mapping[str, Section]) -> str:
-    rows = [bar.row() for section in sections.values() for bar in section.bars]
-    return Table(["bar", "limit", "measured", "verdict"], rows).markdown() if rows else "None."
+    """How many are met, and the others."""
+    every = [bar for section in sections.values() for bar in section.bars]
+    missed = [bar.row() for bar in every if not bar.is_met]
+    told = f"{len(every) - len(missed)} of {len(every)} are met."
+    return f"{told}\n\n{Table(MISSED, missed).markdown()}" if missed else told
 
 
 def fill(page: str, sections: Mapping[str, Section], machine: Table, note: str) -> str:

@@ -35,8 +35,8 @@ def test_a_run_replaces_tables_machine_and_bars_and_nothing_else() -> None:
     assert filled.count("By hand.") == 2
     assert "old" not in filled
     assert "|  | per step |\n|---|---:|\n| ours | 1 ms |" in filled
-    assert "| a | ≤ 1× | 2.00× | **missed** by 100% |\n| b | ≤ 1× | 1.00× | met by 0% |" in filled
-    assert "| c | ≥ 3 s | 1.50 s | **missed** by 50% |" in filled
+    assert "1 of 3 are met.\n\n| missed | limit | measured |\n" in filled
+    assert "| a | ≤ 1× | 2.00× |\n| c | ≥ 3 s | 1.50 s |\n<!-- end -->" in filled
 
 
 def test_the_overview_and_its_plots_are_of_the_tables() -> None:
@@ -59,8 +59,8 @@ def test_a_figure_is_looked_up_by_its_place(tmp_path: Path) -> None:
     (tmp_path / "core.md").write_text(
         "# Core\n\n## Speed\n\n**Fast**\n\n"
         "|  | per step | rate |\n|---|---:|---:|\n| ours | 0.5 ms | 1,456 (2.08×) |\n\n"
-        "## Internal bars\n\n| bar | limit | measured | verdict |\n|---|---:|---:|---:|\n"
-        "| a | ≤ 1× | 2× | **missed** by 100% |\n| b | ≤ 1× | 1× | met by 0% |\n"
+        "## Internal bars\n\n1 of 2 are met.\n\n| missed | limit | measured |\n|---|---:|---:|\n"
+        "| a | ≤ 1× | 2× |\n"
     )
     figures = Figures(tmp_path)
     place = "<!-- core > Speed > Fast > ours > per step -->"
@@ -68,8 +68,7 @@ def test_a_figure_is_looked_up_by_its_place(tmp_path: Path) -> None:
     assert figures.text("core > Speed > Fast > ours > rate") == "1,456"
     assert figures.text("core > Speed > Fast > ours > rate ()") == "2.08×"
     bars = overview(figures, "<!-- bars -->\nold\n<!-- end -->")
-    assert "1 of 2 are met, 1 are missed." in bars
-    assert "| [core](core.md#internal-bars): a | ≤ 1× | 2× |\n<!-- end -->" in bars
+    assert "\n1 of 2 are met: [core](core.md#internal-bars) 1 of 2.\n<!-- end -->" in bars
     with pytest.raises(KeyError, match="no such figure"):
         figures.text("core > Speed > Fast > theirs > per step")
 
