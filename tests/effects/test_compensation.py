@@ -76,9 +76,9 @@ def go(state: Log) -> Log:
 POINTS = [
     "effect undo reserve.before",
     "effect undo reserve.after",
-    "undone_effect.before",
-    "undone_effect.after",
-    "let_go.before",
+    "note_compensated.before",
+    "note_compensated.after",
+    "end_segment.before",
 ]
 UNDONE = ["cancel no. 4 car", "cancel no. 3 hotel", "cancel no. 1 flight"]
 DONE = ["reserve flight", "mail ana", "reserve hotel", "reserve car"]
@@ -265,7 +265,8 @@ async def test_each_is_undone_once_although_processes_are_killed(
     ledger = Ledger(tmp_path / "ledger")
     path = str(tmp_path / "ledger")
     assert (
-        children.live("trip", url, path, point, n=2 if "let_go" not in point else 1, cancel=1) < 0
+        children.live("trip", url, path, point, n=2 if "end_segment" not in point else 1, cancel=1)
+        < 0
     )
     for n in (1, 1):
         children.live("trip", url, path, point, n=n)
@@ -275,7 +276,7 @@ async def test_each_is_undone_once_although_processes_are_killed(
     assert sorted(set(order), key=order.index) == ["car", "hotel", "flight"]
     # What was called when the process died is called again with the key it had.
     assert len(set(lines)) == 3
-    if point != "effect undo reserve.after" and not point.startswith("undone"):
+    if point != "effect undo reserve.after" and not point.startswith("note_compensated"):
         assert len(lines) == 3
     async with opened(url) as rt:
         [run] = await rt.runs()

@@ -1,7 +1,7 @@
 """A person's decision and the release of its run are one commit, whatever the driver does.
 
 What a kill leaves: before the commit nothing of the decision; after it the decision, and the run is
-due. `go_on` decides whether the run goes on, `let_go` looks again when a driver holds it.
+due. `continue_run` decides whether it goes on, `end_segment` looks again when a driver holds it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ async def test_a_decision_about_a_run_that_is_being_cancelled_lets_it_be_undone(
     "point",
     [
         f"{name}.{side}"
-        for name in ("decide_effect", "count_decision", "insert_event", "go_on")
+        for name in ("decide_effect", "count_decision", "insert_event", "continue_run")
         for side in ("before", "after")
     ]
     + ["commit.before", "commit.after"],

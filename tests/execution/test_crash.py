@@ -73,9 +73,15 @@ def check(judge: Judge, part: int) -> None:
     assert judge.ledger(f"whole-{part}").count() == dict.fromkeys(end, 1)
     counts = whole.one("points")
     assert counts.keys() <= set(points())
-    assert {"insert_run", "claim", "progress", "fire_wait", "take_signal", "let_go", "commit"} <= {
-        point.partition(".")[0] for point in counts
-    }
+    assert {
+        "insert_run",
+        "claim",
+        "progress",
+        "answer_by_clock",
+        "take_signal",
+        "end_segment",
+        "commit",
+    } <= {point.partition(".")[0] for point in counts}
     unreached = 0
     wanted = sample(kills(counts), 16, lambda point: point[0])[part :: len(PARTS)]
     for number, (point, n) in enumerate(wanted):

@@ -498,7 +498,7 @@ async def test_a_server_that_never_answers_times_out(
 ) -> None:
     monkeypatch.setattr(handing_over, "TIMEOUT", 0.5)
     async with mailing(sqlite_url, to(server)) as rt:
-        server.go_on.clear()
+        server.continue_run.clear()
         await asked(rt)
         [message] = await rt.messages()
         assert message.error == f"127.0.0.1:{server.port} did not accept the mail within 0.5 s"
@@ -563,13 +563,13 @@ async def test_a_killed_worker_loses_no_letter_and_repeats_it_under_the_same_id(
 ) -> None:
     """Killed before the server's 250 it is delivered once; after it, before the delete, twice."""
     if at == "taken":
-        server.go_on.clear()
+        server.continue_run.clear()
     with fork_server.child("mail_child:work", url=url, smtp=server.url, at=at) as one:
         if at == "taken":
             await auntil(lambda: len(server.got) == 2)
         else:
             await asyncio.to_thread(one.wait)
-    server.go_on.set()
+    server.continue_run.set()
     first = {one.id for one in server.got}
     assert (len(first) > 0) == (at != "stored")
     server.got.clear()

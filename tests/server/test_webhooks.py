@@ -460,13 +460,13 @@ async def test_a_slow_receiver_does_not_hold_back_the_others(
                 return {"log": [perdure.outbox("mail", "hello")]}
 
             rt.register(chain(mails), name="mails")
-            receiver.go_on.clear()
+            receiver.continue_run.clear()
             async with driving(rt):
                 for _ in range(30):
                     await rt.start("mails", {"log": []})
                 await auntil(lambda: len(fast.got) == 30 and len(heard) == 30)
                 assert len(receiver.got) == 4  # its slots
-                receiver.go_on.set()
+                receiver.continue_run.set()
                 await auntil(lambda: len(receiver.got) == 30)
 
 
@@ -475,7 +475,7 @@ async def test_a_receiver_that_never_answers_times_out(
 ) -> None:
     monkeypatch.setattr(posting, "TIMEOUT", 0.2)
     async with told(sqlite_url, receiver) as rt:
-        receiver.go_on.clear()
+        receiver.continue_run.clear()
         await rt.start("work", {"log": []}, webhook=receiver.url)
         await rt.tick()
         [message] = await rt.messages()
@@ -503,7 +503,7 @@ async def test_a_receiver_that_is_down_is_tried_again(sqlite_url: str) -> None:
 async def test_a_worker_killed_before_noting_a_delivery_repeats_it_with_the_same_id(
     url: str, receiver: WebhookReceiver, fork_server: ForkServer, at_once: bool
 ) -> None:
-    receiver.go_on.clear()
+    receiver.continue_run.clear()
     with fork_server.child(
         "webhook_child:work", url=url, webhook=receiver.url, at_once=at_once
     ) as one:
@@ -512,7 +512,7 @@ async def test_a_worker_killed_before_noting_a_delivery_repeats_it_with_the_same
             assert receiver.got == []
         else:
             await auntil(lambda: len(receiver.got) == 2)
-    receiver.go_on.set()
+    receiver.continue_run.set()
     sent = {one.id for one in receiver.got}
     receiver.got.clear()
     later = Clock(datetime.now(UTC) + timedelta(minutes=2))  # what it took is due again

@@ -95,7 +95,7 @@ def effects_happen_once(report: Report) -> None:
 def recoveries_are_killed_too_at_every_kind_of_point(report: Report) -> None:
     assert len(report.second) > 0.8 * len(report.points)
     names = {trial.kills[1].name for trial in report.second}
-    all_kinds = {"claim.before", "commit.after", "effect mail.before", "let_go.before"}
+    all_kinds = {"claim.before", "commit.after", "effect mail.before", "end_segment.before"}
     assert names >= (all_kinds if EVERY_POINT else {"commit.after"})
 
 
@@ -424,7 +424,7 @@ def test_waits_branches_and_endings_are_phases_too() -> None:
     phases.leave(2, "began to wait")
     waits = "after node right began to wait, before that was stored"
     assert phases.at("insert_wait.before", None) == waits
-    assert phases.at("let_go.before", None) == "while its end, or its wait, was stored"
+    assert phases.at("end_segment.before", None) == "while its end, or its wait, was stored"
     phases.during = "while an answer was stored"
     assert phases.at("answer_wait.before", None) == "while an answer was stored"
 

@@ -8,7 +8,7 @@ leaves in the journal:
     while its run is being accepted      cancelled, or nothing       withdraw_run, queued behind it
     while it waits for its turn          cancelled                   withdraw_run
     while it claims, or begins           cancelled                   withdraw_run: it is not begun
-    while LangGraph runs                 what `finish` says          let_go
+    while LangGraph runs                 what `finish` says          end_segment
     its process is killed, or its loop   pending; cancelled by the   withdraw_run without a worker,
     closed, before its claim             next call, or by a worker   or claim: the lease is over
     killed after its claim               running: a worker goes on   claim

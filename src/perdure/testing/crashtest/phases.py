@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 _CLAIMING = {"claim", "insert_claim_events", "claimed", "next_claimable", "workers", "expire"}
-_LETTING_GO = {"let_go", "consume_waits", "close_stale"}
+_ENDING = {"end_segment", "consume_waits", "close_stale_waits"}
 _STEPS = {"progress", "insert_checkpoint", "put"}
 
 
@@ -62,7 +62,7 @@ class Phases:
 
     def _note(self, place: str, side: str) -> None:
         self._records = self._records or place == "insert_effect"
-        if side == "after" and place in ("write_effect", *_STEPS, *_LETTING_GO):
+        if side == "after" and place in ("write_effect", *_STEPS, *_ENDING):
             self._writes.add(place)
         if side == "after" and place in ("commit", "put"):
             self._commit()
@@ -84,7 +84,7 @@ class Phases:
             nodes = " and ".join(dict.fromkeys(self._running.values()))
             after = f", after {self._effect.partition(' in node ')[0]}" if self._effect else ""
             return f"in node {nodes}{after}"
-        if self._writes & _LETTING_GO or place in _LETTING_GO:
+        if self._writes & _ENDING or place in _ENDING:
             return "while its end, or its wait, was stored"
         if self._ended:
             return f"after {self._ended}, before that was stored"
