@@ -12,17 +12,16 @@ Only types that the target's saver allows are loaded from the source: nothing el
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -104,9 +103,8 @@ def import_threads(
     Stop the old application first: a thread that continued in both is refused.
 
     Args:
-        source: An open checkpointer; the path or `sqlite:///` URL of a `SqliteSaver`'s file, or of
-            an exported D1 database of langgraph-checkpoint-cloudflare-d1; or the `postgresql://`
-            URL of a `PostgresSaver`.
+        source: An open checkpointer; or the path or `sqlite:///` URL of a `SqliteSaver`'s file, or
+            the `postgresql://` URL of a `PostgresSaver`.
         target: The saver to copy to. Only types that it allows are loaded from the source.
         threads: The ids of the threads. By default all.
         progress: Called after each thread with its result, its number, and the total number.
@@ -118,18 +116,47 @@ def import_threads(
         BadArgument: The source cannot be opened, or its checkpointer package is not installed.
     """
     report = ThreadImport()
-    with _opened(source, target) as found:
-        every = found.threads() if threads is None else [str(one) for one in threads]
+    with _opened(source, target) as opened:
+        every = opened.threads() if threads is None else [str(one) for one in threads]
         for n, thread_id in enumerate(every, 1):
-            report.threads.append(_import_thread(found, target, thread_id))
+            report.threads.append(_import_thread(opened, target, thread_id))
             if progress is not None:
                 progress(report.threads[-1], n, len(every))
     return report
 
 
-def _import_thread(source: _Source, target: Saver, thread_id: str) -> ImportedThread:
+Source = BaseCheckpointSaver[Any]
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A checkpointer to import from; with its tables, if it is opened here."""
+
+    saver: Source
+    query: Callable[[str, Sequence[Any]], list[Any]] | None = None
+    writes: str = ""
+    """The name of the table of its writes."""
+
+    def threads(self) -> list[str]:
+        if self.query is None:
+            return sorted(
+                {one.config["configurable"]["thread_id"] for one in self.saver.list(None)}
+            )
+        return [row[0] for row in self.query(THREADS, ())]
+
+    def paths(self, thread_id: str, place: Place) -> dict[str, str]:
+        """The paths of the tasks that wrote at a checkpoint, which order their writes."""
+        if self.query is None:
+            return {}
+        where = "thread_id = ? AND checkpoint_id = ? AND checkpoint_ns = ?"
+        sql = f"SELECT task_id, task_path FROM {self.writes} WHERE {where}"  # noqa: S608 (ours)
+        return {task: path or "" for task, path in self.query(sql, (thread_id, *place))}
+
+
+def _import_thread(source: _Opened, target: Saver, thread_id: str) -> ImportedThread:
     try:
-        wanted = source.places(thread_id)
+        found = source.saver.list({"configurable": {"thread_id": thread_id}})
+        wanted = sorted(map(_place, found))
         rows = target.journal.do(operations.checkpoints_of(thread_id))
         there = {(row.id, row.ns) for row in rows}
         missing = [place for place in wanted if place not in there]
@@ -140,42 +167,47 @@ def _import_thread(source: _Source, target: Saver, thread_id: str) -> ImportedTh
                 f"Thread {thread_id!r} has checkpoints of its own in the journal. Delete it there "
                 "first, or leave it."
             )
-        waiting = _carry(source, target, thread_id, missing, sorted(there))
+        read, paths = (
+            partial(_checkpoint, source.saver, thread_id),
+            partial(source.paths, thread_id),
+        )
+        newest = read(([place for place in wanted if place[1] == ""] or wanted)[-1])
+        last = {ns: id for id, ns in sorted(there)}  # of each namespace
+        # Not those that were made here, if the thread went on here.
+        again = [(id, ns) for ns, id in last.items() if (id, ns) in wanted]
+        if missing:
+            # Most likely what the others have too. Nothing is stored yet.
+            target.check_storable(newest)
+            id, ns = missing[0]  # of this one a killed import may have stored the writes
+            target.journal.do(operations.delete_checkpoints(thread_id, [(ns, id)]))
+        try:
+            for place in again:
+                _add_writes(target, read(place), paths(place))
+            for place in missing:
+                target.restore(read(place), paths(place))
+            target.flush()
+        except Error:
+            if not there:
+                with contextlib.suppress(Error):
+                    target.flush()
+                target.delete_thread(thread_id)
+            raise
         _add_record(target, thread_id)
     except Error as error:
         return ImportedThread(thread_id, refused=str(error))
     finally:
         target.pruner.forget(thread_id)
+    waiting = INTERRUPT in [channel for _, channel, _ in newest.pending_writes or ()]
     return ImportedThread(thread_id, len(missing), len(wanted) - len(missing), waiting)
 
 
-def _carry(
-    source: _Source,
-    target: Saver,
-    thread_id: str,
-    missing: Sequence[Place],
-    there: Sequence[Place],
-) -> bool:
-    """Store what is missing of a thread. Returns whether it waits for an answer."""
-    newest = source.newest(thread_id)
-    if missing:
-        target.check_storable(newest)  # most likely what the others have too, and nothing is stored
-        id, ns = missing[0]  # of this one a killed import may have stored the writes
-        target.journal.do(operations.delete_checkpoints(thread_id, [(ns, id)]))
-    try:
-        for ns, id in {ns: id for id, ns in there}.items():  # the last one of each namespace
-            _add_writes(source, target, thread_id, (id, ns))
-        for place in missing:
-            target.restore(source.checkpoint(thread_id, place), source.paths(thread_id, place))
-        target.flush()
-    except Error:
-        if not there:
-            with contextlib.suppress(Error):
-                target.flush()
-            target.delete_thread(thread_id)
-        raise
-    answered = [channel for _, channel, _ in newest.pending_writes or ()]
-    return INTERRUPT in answered
+def _add_writes(target: Saver, theirs: CheckpointTuple, paths: Mapping[str, str]) -> None:
+    """Store what was written at a checkpoint since it was imported."""
+    ours = target.get_tuple(theirs.config)
+    known = {write[:2] for write in (ours.pending_writes or ())} if ours is not None else set()
+    fresh = {write[0] for write in theirs.pending_writes or () if write[:2] not in known}
+    writes = [write for write in theirs.pending_writes or () if write[0] in fresh]
+    target.restore_writes(theirs.config, writes, paths)
 
 
 def _add_record(target: Saver, thread_id: str) -> None:
@@ -187,121 +219,60 @@ def _add_record(target: Saver, thread_id: str) -> None:
     )
 
 
-def _add_writes(source: _Source, target: Saver, thread_id: str, place: Place) -> None:
-    """Store what was written at a checkpoint since it was imported."""
-    if place not in source.places(thread_id):
-        return  # the thread went on here
-    theirs = source.checkpoint(thread_id, place)
-    ours = target.get_tuple(theirs.config)
-    known = {write[:2] for write in (ours.pending_writes or ())} if ours is not None else set()
-    fresh = {write[0] for write in theirs.pending_writes or () if write[:2] not in known}
-    writes = [write for write in theirs.pending_writes or () if write[0] in fresh]
-    if writes:
-        target.restore_writes(theirs.config, writes, source.paths(thread_id, place))
+def _checkpoint(source: Source, thread_id: str, place: Place) -> CheckpointTuple:
+    """A checkpoint of the source. Raises `TypeNotAllowed` for a type that it did not load."""
+    words = f"checkpoint {place[0]!r} of thread {thread_id!r}"
+    blocked: list[tuple[str, str]] = []
+
+    def note(event: Any) -> None:
+        if event["kind"] in ("msgpack_blocked", "msgpack_method_blocked"):
+            blocked.append((event["module"], event["name"]))
+
+    stop = register_serde_event_listener(note)
+    try:
+        found = source.get_tuple(configurable(thread_id, place[1], place[0]))
+    except Error:
+        raise
+    except Exception as error:  # whatever a database or a serializer raises
+        raise Error(f"{words} cannot be read: {type(error).__name__}: {error}.") from error
+    finally:
+        stop()
+    if blocked:
+        raise TypeNotAllowed(*blocked[0], words)
+    if found is None:
+        raise Error(f"{words} is no longer in the source.")
+    return found
 
 
-class _Source:
-    """Any checkpointer, by LangGraph's interface."""
-
-    def __init__(self, saver: BaseCheckpointSaver[Any]) -> None:
-        self._saver = saver
-
-    def threads(self) -> list[str]:
-        return sorted({str(_place(one)["thread_id"]) for one in self._saver.list(None)})
-
-    def places(self, thread_id: str) -> list[Place]:
-        """The checkpoints of a thread in the order in which they were made."""
-        found = self._saver.list({"configurable": {"thread_id": thread_id}})
-        places = (_place(one) for one in found)
-        return sorted((one["checkpoint_id"], one.get("checkpoint_ns", "")) for one in places)
-
-    def checkpoint(self, thread_id: str, place: Place) -> CheckpointTuple:
-        return self._get(configurable(thread_id, place[1], place[0]))
-
-    def newest(self, thread_id: str) -> CheckpointTuple:
-        """The newest checkpoint of the graph itself, or of a subgraph if there is no other."""
-        places = self.places(thread_id)
-        own = [place for place in places if place[1] == ""]
-        return self.checkpoint(thread_id, (own or places)[-1])
-
-    def paths(self, thread_id: str, place: Place) -> Mapping[str, str]:
-        """The paths of the tasks that wrote at a checkpoint, where the source has them."""
-        return {}
-
-    def _get(self, config: RunnableConfig) -> CheckpointTuple:
-        blocked: list[tuple[str, str]] = []
-
-        def note(event: Any) -> None:
-            if event["kind"] in ("msgpack_blocked", "msgpack_method_blocked"):
-                blocked.append((event["module"], event["name"]))
-
-        stop = register_serde_event_listener(note)
-        try:
-            found = self._saver.get_tuple(config)
-        except Error:
-            raise
-        except Exception as error:  # whatever a database or a serializer raises
-            place = f"{_words(config)} cannot be read: {type(error).__name__}: {error}"
-            raise Error(f"{place}.") from error
-        finally:
-            stop()
-        if blocked:
-            raise TypeNotAllowed(*blocked[0], _words(config))
-        if found is None:
-            raise Error(f"{_words(config)} is no longer in the source.")
-        return found
-
-
-class _Tables(_Source):
-    """A saver of LangGraph with its tables, which list threads without loading them."""
-
-    def __init__(
-        self,
-        saver: BaseCheckpointSaver[Any],
-        query: Callable[..., Iterable[Sequence[Any]]],
-        mark: str,
-        writes: str,
-    ) -> None:
-        super().__init__(saver)
-        self._query, self._mark, self._writes = query, mark, writes
-
-    def threads(self) -> list[str]:
-        sql = "SELECT DISTINCT thread_id FROM checkpoints ORDER BY thread_id"
-        return [row[0] for row in self._query(sql, ())]
-
-    def places(self, thread_id: str) -> list[Place]:
-        columns = "SELECT checkpoint_id, checkpoint_ns FROM checkpoints"
-        found = self._query(f"{columns} WHERE thread_id = {self._mark}", (thread_id,))
-        return sorted((row[0], row[1]) for row in found)
-
-    def paths(self, thread_id: str, place: Place) -> Mapping[str, str]:
-        names = ("thread_id", "checkpoint_id", "checkpoint_ns")
-        where = " AND ".join(f"{name} = {self._mark}" for name in names)
-        sql = f"SELECT task_id, task_path FROM {self._writes} WHERE {where}"  # noqa: S608 (ours)
-        return {task: path or "" for task, path in self._query(sql, (thread_id, *place))}
-
-
-def _place(found: CheckpointTuple) -> dict[str, Any]:
-    return dict(found.config["configurable"])
-
-
-def _words(config: RunnableConfig) -> str:
-    place = config["configurable"]
-    return f"checkpoint {place['checkpoint_id']!r} of thread {place['thread_id']!r}"
+def _place(found: CheckpointTuple) -> Place:
+    config = found.config["configurable"]
+    return config["checkpoint_id"], config.get("checkpoint_ns", "")
 
 
 # -- opening the source
 
+THREADS = "SELECT DISTINCT thread_id FROM checkpoints ORDER BY thread_id"
+
 
 @contextlib.contextmanager
-def _opened(source: str | BaseCheckpointSaver[Any], target: Saver) -> Iterator[_Source]:
+def _opened(source: str | Source, target: Saver) -> Iterator[_Opened]:
     if isinstance(source, BaseCheckpointSaver):
-        yield _Source(source)
+        yield _Opened(source)
         return
     types = target.serializer.codec.allowlist.types
+    scheme = source.partition(":")[0] if ":" in source else ""
     with _script_types(types) as also:
         serde = JsonPlusSerializer(allowed_msgpack_modules=[*types, *also])
-        with _open(source, serde) as found:
+        if scheme in ("postgresql", "postgres"):
+            opened = _open_postgres(source, serde)
+        elif scheme in ("", "sqlite") or Path(source).exists():
+            opened = _open_sqlite(source, serde)
+        else:
+            raise BadArgument(
+                f"{scheme!r} names no checkpointer that can be imported from. Pass the path of a "
+                "SqliteSaver's file, the postgresql:// URL of a PostgresSaver, or an open saver."
+            )
+        with opened as found:
             yield found
 
 
@@ -327,24 +298,7 @@ def _script_types(types: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, 
 
 
 @contextlib.contextmanager
-def _open(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
-    scheme = source.partition(":")[0] if ":" in source else ""
-    if scheme in ("postgresql", "postgres"):
-        opened = _open_postgres(source, serde)
-    elif scheme in ("", "sqlite") or Path(source).exists():
-        opened = _open_sqlite(source, serde)
-    else:
-        raise BadArgument(
-            f"{scheme!r} names no checkpointer that can be imported from. Pass the path of a "
-            "SqliteSaver's file, or of an exported D1 database (`wrangler d1 export`), or the "
-            "postgresql:// URL of a PostgresSaver."
-        )
-    with opened as found:
-        yield found
-
-
-@contextlib.contextmanager
-def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
+def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[_Opened]:
     try:
         from langgraph.checkpoint.sqlite import SqliteSaver
     except ImportError as error:
@@ -359,48 +313,18 @@ def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
         saver = SqliteSaver(connection, serde=serde)
         try:
             Wal.keep(connection)
-            tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
-            if ("checkpoints",) not in tables:
-                raise BadArgument(f"{path} holds no checkpoints of LangGraph's SqliteSaver.")
+            connection.execute(THREADS)
             saver.setup()
-            _read_base64(connection)
         except sqlite3.DatabaseError as error:
             raise BadArgument(
-                f"{path} cannot be read: {error}. An export by `wrangler d1 export` is SQL text: "
-                f"put it into a database first, `sqlite3 old.db < {path}`."
-                if path.endswith(".sql")
-                else f"{path} cannot be read: {error}."
+                f"{path} holds no checkpoints of LangGraph's SqliteSaver ({error})."
             ) from error
         query = lambda sql, params: connection.execute(sql, params).fetchall()  # noqa: E731
-        yield _Tables(saver, query, "?", "writes")
-
-
-def _read_base64(connection: sqlite3.Connection) -> None:
-    """Read the tables of langgraph-checkpoint-cloudflare-d1, which are those of LangGraph's
-    `SqliteSaver` with base64 for its blobs. Views of this connection decode them."""
-    [[is_text]] = connection.execute(
-        "SELECT EXISTS (SELECT 1 FROM checkpoints WHERE typeof(checkpoint) = 'text')"
-    )
-    if not is_text:
-        return
-    decoded = {"checkpoint", "metadata", "value"}
-    connection.create_function("from_base64", 1, _from_base64, deterministic=True)
-    for table in ("checkpoints", "writes"):
-        names = [row[1] for row in connection.execute(f"PRAGMA main.table_info({table})")]
-        columns = ", ".join(
-            f"from_base64({name}) AS {name}" if name in decoded else name for name in names
-        )
-        connection.execute(
-            f"CREATE TEMP VIEW {table} AS SELECT {columns} FROM main.{table}"  # noqa: S608 (ours)
-        )
-
-
-def _from_base64(value: Any) -> Any:
-    return base64.b64decode(value) if isinstance(value, str) else value
+        yield _Opened(saver, query, "writes")
 
 
 @contextlib.contextmanager
-def _open_postgres(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
+def _open_postgres(source: str, serde: JsonPlusSerializer) -> Iterator[_Opened]:
     try:
         import psycopg
         from langgraph.checkpoint.postgres import PostgresSaver
@@ -419,7 +343,8 @@ def _open_postgres(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
     with contextlib.closing(connection):
 
         def query(sql: str, params: Sequence[Any]) -> list[list[Any]]:
-            return [[*row.values()] for row in connection.execute(sql.encode(), params)]
+            rows = connection.execute(sql.replace("?", "%s").encode(), params)
+            return [[*row.values()] for row in rows]
 
         try:
             query("SELECT task_path FROM checkpoint_writes LIMIT 0", ())
@@ -428,7 +353,7 @@ def _open_postgres(source: str, serde: JsonPlusSerializer) -> Iterator[_Source]:
                 "The source holds no checkpoints of LangGraph's PostgresSaver, or its tables are "
                 f"of an older release; call `PostgresSaver.setup()` on it once. ({error})"
             ) from error
-        yield _Tables(PostgresSaver(connection, serde=serde), query, "%s", "checkpoint_writes")
+        yield _Opened(PostgresSaver(connection, serde=serde), query, "checkpoint_writes")
 
 
 def _missing(package: str) -> BadArgument:

@@ -281,12 +281,12 @@ def test_a_write_that_is_refused_is_not_waited_for(sqlite_url: str, waited: list
 def test_who_reads_sees_what_was_put_before_though_its_commit_is_under_way(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    under_way, go_on = threading.Event(), threading.Event()
+    under_way, continue_run = threading.Event(), threading.Event()
 
     def hook(point: str) -> None:
         if point == "commit.before" and threading.current_thread().name == "perdure":
             under_way.set()
-            go_on.wait(60)
+            continue_run.wait(60)
 
     with Saver(url, "async") as saver:
         graph = line(saver)
@@ -299,7 +299,7 @@ def test_who_reads_sees_what_was_put_before_though_its_commit_is_under_way(
         reader = threading.Thread(target=lambda: read.append(graph.get_state(on("a"))))
         reader.start()
         reader.join(0.3)
-        go_on.set()
+        continue_run.set()
         reader.join()
         watch_points(None)
         assert read[0].values["count"] == 77

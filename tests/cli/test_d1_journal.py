@@ -15,17 +15,13 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
-from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, StateGraph
-from langgraph.types import Command as Resume
 from langgraph.types import interrupt
-from langgraph_checkpoint_cloudflare_d1 import CloudflareD1Saver
 
 import perdure
 from perdure import cli
 from perdure.journal.d1_client import D1Client
-from perdure.testing.d1 import Workerd
 from tests.cli.test_evaluate import EXAMPLES, MODULE
 from tests.support.agents import Log, chain
 from tests.support.commands import Command, every_command
@@ -267,53 +263,6 @@ def test_crashtest_refuses_d1_by_name(d1_url: str, command: Command) -> None:
 # -- into D1, and out of it
 
 
-def test_threads_of_the_public_saver_are_imported_from_its_exported_database(
-    d1_server: Workerd, empty_d1_url: str, sqlite_url: str, command: Command, tmp_path: Path
-) -> None:
-    """Also those that it cannot read itself, because of bytes beside a failed sibling."""
-    failing: list[str] = []
-
-    def first(state: Picture) -> Picture:
-        return {"picture": b"\x89PNG", "note": None}
-
-    def second(state: Picture) -> Picture:
-        if failing:
-            raise ConnectionError(failing.pop())
-        return {"answer": interrupt("May I?")}
-
-    builder = StateGraph(Picture).add_node(first).add_node(second)
-    builder.add_edge(START, "first").add_edge(START, "second")
-    saver = CloudflareD1Saver("A", f"DB{empty_d1_url.split('/')[-2]}", d1_server.secret)
-    address = f"http://127.0.0.1:{d1_server.port}"
-    saver.base_url = saver.base_url.replace("https://api.cloudflare.com", address)
-    there = builder.compile(checkpointer=saver)
-    there.invoke({"note": "old"}, on("waits"))
-    failing.append("no answer")
-    with pytest.raises(ConnectionError):
-        there.invoke({"note": "old"}, {**on("failed"), "max_concurrency": 1})
-    export(empty_d1_url, tmp_path / "old.db")
-
-    told = command("import", str(tmp_path / "old.db"), "--at", sqlite_url).done.out
-    assert told.startswith("2 threads imported, 4 new checkpoints")
-    assert "1 thread waiting; 0 not imported" in told
-    with perdure.Saver(sqlite_url) as ours:
-        here = builder.compile(checkpointer=ours)
-        done = {"picture": b"\x89PNG", "note": None, "answer": "yes"}
-        assert here.invoke(Resume(resume="yes"), on("waits")) == done
-        assert "__interrupt__" in here.invoke(None, on("failed"))
-        assert here.invoke(Resume(resume="yes"), on("failed")) == done
-
-
-class Picture(TypedDict, total=False):
-    picture: bytes
-    note: str | None
-    answer: str
-
-
-def on(thread: str) -> RunnableConfig:
-    return {"configurable": {"thread_id": thread}}
-
-
 def export(url: str, path: Path) -> None:
     """A D1 database as a SQLite file, as `wrangler d1 export` and `sqlite3` make one: tables, rows,
     then indexes and triggers. An integer over 2^53 is rounded, here as there."""
@@ -326,6 +275,12 @@ def export(url: str, path: Path) -> None:
             for row in client.batch([(f"SELECT * FROM {name}", ())])[0] if kind == "table" else ():
                 made.execute(f"INSERT INTO {name} VALUES ({', '.join('?' * len(row))})", row)
         made.commit()
+
+
+class Picture(TypedDict, total=False):
+    picture: bytes
+    note: str
+    answer: str
 
 
 def test_an_exported_journal_goes_on_as_a_sqlite_file(

@@ -81,7 +81,7 @@ class Workers:
 
     def disturb(self) -> None:
         """Kill one, or stop one for a while that is sometimes longer than its lease."""
-        self.go_on(time.monotonic())
+        self.continue_run(time.monotonic())
         victim = self._dice.choice(self._alive)
         if victim not in self._stopped and self._dice.random() < 0.35:
             victim.send(signal.SIGSTOP)
@@ -93,7 +93,7 @@ class Workers:
             self._alive[self._alive.index(victim)] = self._start()
             self.did["kills"] += 1
 
-    def go_on(self, until: float) -> None:
+    def continue_run(self, until: float) -> None:
         """Let those go on whose time it is."""
         for victim, at in list(self._stopped.items()):
             if at <= until:
@@ -232,7 +232,7 @@ def wreak_havoc(
             users.allowed += PORTION
             workers.disturb()
             threading.Event().wait(dice.uniform(0.2, 0.4))
-        workers.go_on(float("inf"))
+        workers.continue_run(float("inf"))
         users.check()
         settle(users)
         took = time.monotonic() - began

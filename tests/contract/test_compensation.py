@@ -59,9 +59,9 @@ def go(state: Log) -> Log:
 POINTS = [
     "effect undo reserve.before",
     "effect undo reserve.after",
-    "undone_effect.before",
-    "undone_effect.after",
-    "let_go.before",
+    "note_compensated.before",
+    "note_compensated.after",
+    "end_segment.before",
 ]
 
 
@@ -112,7 +112,8 @@ async def test_each_is_undone_once_although_processes_are_killed(
     ledger = Ledger(tmp_path / "ledger")
     path = str(tmp_path / "ledger")
     assert (
-        children.live("trip", url, path, point, n=2 if "let_go" not in point else 1, cancel=1) < 0
+        children.live("trip", url, path, point, n=2 if "end_segment" not in point else 1, cancel=1)
+        < 0
     )
     for n in (1, 1):
         children.live("trip", url, path, point, n=n)

@@ -59,7 +59,7 @@ def test_a_family_killed_at_any_point_comes_to_the_same_end(
     whole = play(fork_server, url, graph, "whole")
     check(whole, graph)
     points = kills(whole.one("points"))
-    assert {"insert_run", "insert_join", "poke_joiners", "let_go"} <= {
+    assert {"insert_run", "insert_join", "wake_joiners", "end_segment"} <= {
         point.partition(".")[0] for point, _ in points
     }
     wanted = sample(points, 9, lambda point: point[0])[part :: len(PARTS)]

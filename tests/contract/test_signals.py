@@ -78,7 +78,7 @@ async def test_one_signal_goes_to_exactly_one_of_two_branches(url: str) -> None:
 async def test_a_signal_sent_in_the_midst_of_letting_a_run_go_wakes_it(postgres_url: str) -> None:
     async with healthy(postgres_url) as rt, healthy(postgres_url, clock=rt.clock) as other:
         send = partial(other.blocking.signal, "t", "s", "just then")
-        with in_the_midst("let_go.after", postgres_url, send):
+        with in_the_midst("end_segment.after", postgres_url, send):
             run = await begin(rt, chain(listening("s")))
         await drive(rt)
         assert await log_of(rt, run) == [("s", "just then")]

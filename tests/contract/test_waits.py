@@ -69,8 +69,8 @@ POINTS = [
     "progress.before",
     "progress.after",
     "insert_wait.before",
-    "let_go.before",
-    "let_go.after",
+    "end_segment.before",
+    "end_segment.after",
     *[f"commit.after#{n}" for n in range(1, 8)],
 ]
 

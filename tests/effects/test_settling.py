@@ -1,7 +1,7 @@
 """A person's decision and the release of its run are one commit, whatever the driver does.
 
 What a kill leaves: before the commit nothing of the decision; after it the decision, and the run is
-due. `go_on` decides whether the run goes on, `let_go` looks again when a driver holds it.
+due. `continue_run` decides whether it goes on, `end_segment` looks again when a driver holds it.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ async def test_a_careful_effect_that_was_cut_off_holds_until_a_person_says(
             await drive(url, way, builder)
         config: Any = {"configurable": {"thread_id": "t"}}
 
-        async def go_on() -> Any:
+        async def continue_run() -> Any:
             with perdure.Saver(url) as saver:
                 graph = builder.compile(checkpointer=saver)
                 if way == "saver":
@@ -139,9 +139,9 @@ async def test_a_careful_effect_that_was_cut_off_holds_until_a_person_says(
                 return await graph.ainvoke(None, config)
 
         with pytest.raises(EffectHeld):  # and again, until somebody says
-            await go_on()
+            await continue_run()
         assert main(["settle", "--at", url, raised.value.key, "done", "--result", '"by hand"']) == 0
-        assert (await go_on())["log"] == ["by hand"]
+        assert (await continue_run())["log"] == ["by hand"]
     assert calls == ["ana"]
 
 

@@ -237,7 +237,7 @@ class Model:
         self.next(run.thread)
         return True
 
-    def go_on(self, run: Doer, states: tuple[str, ...], kind: str) -> bool:
+    def continue_run(self, run: Doer, states: tuple[str, ...], kind: str) -> bool:
         later = [r for r in self.of(run.thread) if r.n > run.n]
         moved_on = any(r.begun or r.state == "running" for r in later)
         if (run.state, run.control) == ("running", "pause") and kind == "resumed":

@@ -4,9 +4,9 @@ What each crash, or race, leaves behind, and the statement that decides:
 
     killed in the start, before its commit      nothing; the effect is open, and called again
     killed after it                             the child has the effect's key: insert_run finds it
-    the child ends before the wait is stored    insert_join: let_go sees the end, the parent is due
-    the wait is stored before the child ends    poke_joiners: the end makes the parent due
-    the child ends while the parent is driven   poked, so that let_go does not let it rest
+    the child ends before the wait is stored    insert_join: end_segment sees it, the parent is due
+    the wait is stored before the child ends    wake_joiners: the end makes the parent due
+    the child ends while the parent is driven   poked, so that end_segment does not let it rest
     two children end at once                    lock_joiners: the second sees the end of the first
     killed between the child's end and ours     one batch: there is no between
     cancelled while it starts a child           fence: stop_descendants finds the child, or

@@ -231,12 +231,12 @@ async def test_prune_stops_at_its_limit_and_begins_with_the_oldest(sqlite_url: s
 async def test_a_run_that_is_claimed_while_its_worker_is_told_to_stop_is_given_back(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claiming, go_on = threading.Event(), threading.Event()
+    claiming, continue_run = threading.Event(), threading.Event()
 
     def hook(point: str) -> None:
         if point.startswith("claim."):
             claiming.set()
-            go_on.wait(10)
+            continue_run.wait(10)
 
     async with opened(url) as rt:
         calls = Calls()
@@ -247,7 +247,7 @@ async def test_a_run_that_is_claimed_while_its_worker_is_told_to_stop_is_given_b
         assert await asyncio.to_thread(claiming.wait, 10)
         working.cancel()
         await asyncio.sleep(0)
-        go_on.set()
+        continue_run.set()
         with pytest.raises(asyncio.CancelledError):
             await working
         assert (await rt.get(run.id)).state in (State.PENDING, State.DONE)

@@ -1,6 +1,6 @@
 """On PostgreSQL the end of a child and its parent's batches lock the rows of both.
 
-    the end of a child            let_go locks the child, lock_joiners then the runs that join it
+    the end of a child            end_segment locks the child, lock_joiners then those that join it
     the cancelling of its parent  stop_run locks the parent, stop_descendants then its children: a
                                   deadlock. PostgreSQL undoes one of the batches, and
                                   `postgres._commit` sends it again

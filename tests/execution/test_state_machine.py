@@ -170,7 +170,7 @@ class Runtimes(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.runs)
     @rule(pick=PICKS, repair=st.booleans())
-    def go_on(self, pick: int, repair: bool) -> None:
+    def continue_run(self, pick: int, repair: bool) -> None:
         """Resume what is paused, retry what failed, and try it with others."""
         every = list(self.model.runs.values())
         stuck = [run for run in every if run.state in ("paused", "failed", "held")] or every
@@ -181,7 +181,7 @@ class Runtimes(RuleBasedStateMachine):
 
     def go_on_with(self, run: Doer, verb: str) -> None:
         states = ("paused",) if verb == "resume" else ("failed", "held")
-        done = self.model.go_on(run, states, "resumed" if verb == "resume" else "retried")
+        done = self.model.continue_run(run, states, "resumed" if verb == "resume" else "retried")
         for side in self.sides:
             call = functools.partial(getattr(side.rt.blocking, verb), side.ids[run.name])
             self.refused(None if done else errors.WrongState, call)
@@ -268,7 +268,7 @@ class Runtimes(RuleBasedStateMachine):
         lease = found[pick % len(found)]
         self.drive_one(lease)
         if to_the_end:
-            self.let_go(lease)
+            self.end_segment(lease)
 
     def drive_one(self, lease: Driving) -> None:
         if self.model.holds(lease):
@@ -282,9 +282,9 @@ class Runtimes(RuleBasedStateMachine):
     def finish(self, pick: int) -> None:
         """A driver that was driving lets go; nothing happens if it is no longer its turn."""
         found = self.leases_(driven=True)
-        self.let_go(found[pick % len(found)])
+        self.end_segment(found[pick % len(found)])
 
-    def let_go(self, lease: Driving) -> None:
+    def end_segment(self, lease: Driving) -> None:
         self.leases.remove(lease)
         expected = "lost" if lease.ending is None else self.model.finish(lease)
         for side, row, driven in zip(self.sides, lease.rows, lease.driven, strict=True):

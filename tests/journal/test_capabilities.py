@@ -107,7 +107,7 @@ def test_a_batch_holds_no_more_bytes_than_the_database_takes(
 def test_a_parameter_that_a_statement_does_not_use_is_not_counted() -> None:
     params: dict[str, Any] = {"thread_id": "t", "signal_id": "s", "name": "n", "key": None}
     params |= {"now": 1, "body": b"x" * 1_000}
-    names = ("insert_signal", "lock_runs", "poke_thread", "find_signal")
+    names = ("insert_signal", "lock_runs", "wake_thread", "find_signal")
     size = D1.size([Statement(name, params) for name in names])
     assert size.statements == 4
     assert 1_000 < size.bytes < 1_020

@@ -30,7 +30,7 @@ class OneByOne:
         """Wait until the next one is about to be made."""
         assert self._reached.acquire(timeout=PATIENCE)
 
-    def let_go(self) -> None:
+    def end_segment(self) -> None:
         self._go.release()
 
 
@@ -49,17 +49,17 @@ def test_threads_whose_operations_are_committed_do_not_wait_for_the_next_commit(
     commits.reach()
     group = in_threads(8, lambda n: journal.do(add(n)))
     until(lambda: len(journal._group.waiting) == 8)
-    commits.let_go()
+    commits.end_segment()
     commits.reach()  # that of the group
     last = in_threads(1, lambda n: journal.do(add(200)))
     until(lambda: any(ticket.op.name == "add 200" for ticket in [*journal._group.waiting.values()]))
-    commits.let_go()
+    commits.end_segment()
     commits.reach()  # that of the last one
     for thread in group:
         thread.join(PATIENCE)
         assert not thread.is_alive()
     commits.open = True
-    commits.let_go()
+    commits.end_segment()
     for thread in last:
         thread.join(PATIENCE)
     assert journal.do(entries()) == [*range(8), 100, 200]

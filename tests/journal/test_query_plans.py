@@ -61,7 +61,7 @@ RANGES = {
     "claimable": "what is due",
     "due_messages": "what is due",
     "next_claimable": "what is due, and what is soon",
-    "strangers_due": "what is due",
+    "other_graphs_due": "what is due",
     "late_graphs": "what is due",
     "count_due": "what is due",
     "is_due": "what is due, and what is driven",

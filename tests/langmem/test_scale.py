@@ -39,19 +39,19 @@ SUBMIT = (
     "trace_stopped",
     "close_waits",
     "lock_joiners",
-    "poke_joiners",
+    "wake_joiners",
     "stop_descendants",
     "insert_descendant_events",
     "insert_run",
     "insert_event",
     "announce_ends",
-    "next_of_thread",
+    "make_next_due",
     "find_run",
 )
-LOOK = ("next_due", "next_claimable", "claim", "insert_claim_events", "strangers_due")
+LOOK = ("next_due", "next_claimable", "claim", "insert_claim_events", "other_graphs_due")
 TURN = ("take_turn", "entry")
 WATCH = ("runs_by_ids", "run_by_id", "unfinished_runs")
-END = ("let_go", "stop_run", "insert_stop_events", "is_due")
+END = ("end_segment", "stop_run", "insert_stop_events", "is_due")
 
 
 @contextmanager

@@ -121,7 +121,7 @@ async def test_an_answer_given_in_the_midst_of_letting_a_run_go_wakes_it(postgre
         by_value = {wait.value: wait for wait in await rt.waits()}
         await rt.answer(by_value["q"].id, 1)
         send = partial(other.blocking.answer, by_value["r"].id, 2)
-        with in_the_midst("let_go.after", postgres_url, send):
+        with in_the_midst("end_segment.after", postgres_url, send):
             await drive(rt)
         await drive(rt)
         assert sorted(await log_of(rt, run)) == [("q", 1), ("r", 2)]

@@ -47,7 +47,7 @@ WAITS: dict[str, Wait] = {
 }
 
 
-async def let_go(rt: Any, run: Run, value: Any = "yes") -> Run:
+async def end_segment(rt: Any, run: Run, value: Any = "yes") -> Run:
     """The run, after what it waits for has come."""
     for wait in await rt.waits(run_id=run.id):
         if wait.kind is Kind.HUMAN:
@@ -79,7 +79,7 @@ async def test_a_gather_that_returns_exceptions_does_not_skip_the_question(sqlit
         return said(*map(str, found))
 
     async with opened(sqlite_url) as rt:
-        run = await let_go(rt, await waiting(rt, chain(node)))
+        run = await end_segment(rt, await waiting(rt, chain(node)))
         assert run.output["log"] == ["yes"]
 
 
@@ -92,10 +92,10 @@ async def test_two_questions_are_asked_in_their_order(sqlite_url: str) -> None:
         run = await waiting(rt, chain(node))
         [wait] = await rt.waits()
         assert wait.kind is Kind.CLOCK
-        run = await let_go(rt, run)
+        run = await end_segment(rt, run)
         [wait] = await rt.waits()
         assert wait.value == "second?"
-        run = await let_go(rt, run)
+        run = await end_segment(rt, run)
         assert run.output["log"] == ["slept", "yes"]
 
 
@@ -109,7 +109,7 @@ async def test_a_branch_beside_it_keeps_its_result(url: str) -> None:
     builder.add_node(*calls.node("beside"))
     builder.add_edge(START, "beside")
     async with opened(url) as rt:
-        run = await let_go(rt, await waiting(rt, builder))
+        run = await end_segment(rt, await waiting(rt, builder))
         assert sorted(run.output["log"]) == ["beside", "yes"]
         assert calls == ["beside"]
 
@@ -139,7 +139,7 @@ async def test_a_subgraph_waits_too(sqlite_url: str, where: str, how: str) -> No
     async with opened(sqlite_url) as rt:
         run = await waiting(rt, chain(("outer", node), calls.node("after")))
         assert (calls, inner_calls) == ([], ["first"])
-        run = await let_go(rt, run)
+        run = await end_segment(rt, run)
         assert run.output["log"][-4:] == ["first", "yes", "last", "after"]
         assert inner_calls == ["first", "last"]
 
@@ -164,7 +164,7 @@ async def test_a_task_of_an_entrypoint_waits_too(sqlite_url: str) -> None:
     async with opened(sqlite_url) as rt:
         run = await waiting(rt, flow)
         assert paid == []
-        run = await let_go(rt, run)
+        run = await end_segment(rt, run)
         assert (run.output, paid) == ("yes", ["ana"])
 
 
@@ -182,7 +182,7 @@ async def test_a_tool_that_catches_its_question_waits_too(sqlite_url: str) -> No
         run = await rt.start("g", input, thread_id="t")
         await rt.tick()
         assert (await rt.get(run.id)).state is State.WAITING
-        run = await let_go(rt, run)
+        run = await end_segment(rt, run)
         assert run.output["messages"][-1].content == "yes"
 
 
@@ -200,7 +200,7 @@ async def test_a_retry_policy_for_every_exception_does_not_retry_a_wait(sqlite_u
     async with opened(sqlite_url) as rt:
         run = await waiting(rt, builder)
         assert calls == ["node"]
-        assert (await let_go(rt, run)).output["log"] == ["yes"]
+        assert (await end_segment(rt, run)).output["log"] == ["yes"]
 
 
 async def test_a_node_that_fails_after_it_caught_a_wait_is_retried(sqlite_url: str) -> None:
@@ -218,7 +218,7 @@ async def test_a_node_that_fails_after_it_caught_a_wait_is_retried(sqlite_url: s
         run = await rt.start("g", said(), thread_id="t")
         await rt.tick()
         assert (await rt.get(run.id)).state is State.WAITING
-        assert (await let_go(rt, run)).output["log"] == ["yes"]
+        assert (await end_segment(rt, run)).output["log"] == ["yes"]
 
 
 # -- bound graphs, and only the saver

@@ -39,13 +39,13 @@ class WebhookReceiver:
         """Statuses of the next answers; 200 after them."""
         self.headers: dict[str, str] = {}
         self.body = b""
-        self.go_on = threading.Event()
+        self.continue_run = threading.Event()
         """Answers are held back until it is set."""
-        self.go_on.set()
+        self.continue_run.set()
 
     def answer(self, request: Received) -> int:
         self.got.append(request)
-        assert self.go_on.wait(60)
+        assert self.continue_run.wait(60)
         return self.answers.pop(0) if self.answers else 200
 
 
@@ -74,4 +74,4 @@ def receiving() -> Iterator[WebhookReceiver]:
         try:
             yield receiver
         finally:
-            receiver.go_on.set()
+            receiver.continue_run.set()

@@ -92,7 +92,7 @@ def effects_happen_once(report: Report) -> None:
 def recoveries_are_killed_too_at_every_kind_of_point(report: Report) -> None:
     assert len(report.second) > 0.8 * len(report.points)
     names = {trial.kills[1].name for trial in report.second}
-    all_kinds = {"claim.before", "commit.after", "effect mail.before", "let_go.before"}
+    all_kinds = {"claim.before", "commit.after", "effect mail.before", "end_segment.before"}
     assert names >= (all_kinds if EVERY_POINT else {"commit.after"})
 
 

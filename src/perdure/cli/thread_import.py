@@ -24,8 +24,7 @@ def import_(
         str,
         Argument(
             metavar="SOURCE",
-            help="The file of a SqliteSaver or of an exported D1 database, or the postgresql:// "
-            "URL of a PostgresSaver.",
+            help="The file of a SqliteSaver, or the postgresql:// URL of a PostgresSaver.",
             show_default=False,
         ),
     ],

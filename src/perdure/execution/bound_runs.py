@@ -8,13 +8,13 @@ leaves in the journal:
     while its run is being accepted      cancelled, or nothing       withdraw_run, queued behind it
     while it waits for its turn          cancelled                   withdraw_run
     while it claims, or begins           cancelled                   withdraw_run: it is not begun
-    while LangGraph runs                 what `finish` says          let_go
+    while LangGraph runs                 what `finish` says          end_segment
     its process is killed, or its loop   pending; cancelled by the   withdraw_run without a worker,
     closed, before its claim             next call, or by a worker   or claim: the lease is over
     killed after its claim               running: a worker goes on   claim
 
 An exception ends a call: a cancelled task, a time-out, Ctrl-C, a handler of SIGTERM that raises. It
-cannot wait for the journal then, so `give_up` only queues. A call that was silent for a whole lease
+cannot wait for the journal then, so `revoke_lease` only queues. A call that was silent for a whole lease
 and finds its run cancelled accepts another one. The call of a node is made again by the next
 attempt of the node: its run ends with its parent alone, and a worker may begin it.
 """

@@ -291,7 +291,7 @@ class LeaseKeeper:
         )
         ended = Ended.LOST
         try:
-            op = claims.give_up(self._driver.serializer, row, self._clock.now(), why)
+            op = claims.revoke_lease(self._driver.serializer, row, self._clock.now(), why)
             if self._driver.journal.do(op):
                 ended = Ended.RELEASED
         finally:

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from perdure.journal.operation import Row, Statement
 
-CHANGES = frozenset({"let_go", "stop_run"})
+CHANGES = frozenset({"end_segment", "stop_run"})
 """Statements that wake every watcher of the run `:id`."""
 NEW_CHUNKS = "insert_stream"
 """The statement that stores stream chunks of the run `:id`."""

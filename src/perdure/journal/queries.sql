@@ -489,7 +489,7 @@ ON CONFLICT DO NOTHING
 -- Those runs, if the reply that had their events was lost.
 SELECT thread_id, id FROM perdure_runs WHERE change = :change AND id IN ({descendants});
 
--- name: go_on
+-- name: continue_run
 -- Makes a run that rests due again, if it is its turn: after resume, or retry. After a decision about
 -- an effect (:decision) only if that was made, and no other effect of the run is unknown.
 UPDATE perdure_runs
@@ -519,7 +519,7 @@ SET control = NULL, control_at = NULL, events = events + 1, change = :change, up
 WHERE thread_id = :thread_id AND id = :id AND state = 'running' AND control = 'pause'
 RETURNING id;
 
--- name: block_later
+-- name: requeue_later
 -- Runs that have not begun wait again for the one before them.
 UPDATE perdure_runs SET due_at = NULL
 WHERE thread_id = :thread_id AND state = 'pending' AND due_at IS NOT NULL
@@ -700,7 +700,7 @@ WHERE o.worker IS NOT NULL AND o.state = 'running'
   AND r.graph = :graph AND r.ready_at <= :before AND r.due_at IS NULL
 LIMIT 1;
 
--- name: strangers_due
+-- name: other_graphs_due
 -- Graphs that have due runs, but are not among :names.
 SELECT DISTINCT graph, version FROM perdure_runs
 WHERE due_at <= :now AND graph || '@' || version NOT IN ({names}) AND NOT {held} LIMIT 10;
@@ -745,7 +745,7 @@ SET due_at = CASE WHEN due_at > :now THEN CAST(:now AS BIGINT) ELSE due_at END, 
 WHERE worker = :worker AND state = 'running'
   AND (CAST(:tick AS BIGINT) IS NULL OR COALESCE(lease_until, 0) <= :tick);
 
--- name: give_up
+-- name: revoke_lease
 -- Ends the lease of a driver that does not respond, and refuses what it writes from here on.
 UPDATE perdure_runs
 SET token = token + 1, due_at = :now, lease_until = 0, events = events + 1, change = :change, updated_at = :now
@@ -770,7 +770,7 @@ SET token = CASE WHEN token = :token AND state = 'running' THEN token ELSE {refu
     steps = steps + :steps, model_calls = model_calls + :model_calls
 WHERE thread_id = :thread_id AND id = :id;
 
--- name: close_stale
+-- name: close_stale_waits
 -- Questions that a driver did not ask again before it rests: the graph is elsewhere now.
 UPDATE perdure_waits SET state = 'closed'
 WHERE run_id = :id AND state = 'open' AND token <> :token
@@ -784,7 +784,7 @@ WHERE run_id = :id AND state = 'applied'
   AND EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id
                 AND token = :token AND state = 'running');
 
--- name: let_go
+-- name: end_segment
 -- Ends a segment. A request to stop that arrived meanwhile wins; a pause that was withdrawn is ignored.
 -- A waiting run is due at its next clock, or now if an answer or a signal arrived while it was driven, or
 -- the runs it waits for have ended. A cancelled run with effects to undo is due at once, and still to be
@@ -825,7 +825,7 @@ WHERE thread_id = :thread_id AND state = 'open' AND EXISTS (
   SELECT 1 FROM perdure_runs AS r
   WHERE r.thread_id = :thread_id AND r.id = perdure_waits.run_id AND r.state IN {ended});
 
--- name: next_of_thread
+-- name: make_next_due
 -- Lets the next run of a thread be due, when it is its turn.
 UPDATE perdure_runs SET due_at = CASE WHEN ready_at > :now THEN ready_at ELSE :now END
 WHERE thread_id = :thread_id AND state = 'pending' AND due_at IS NULL
@@ -849,11 +849,11 @@ WHERE thread_id = :thread_id AND id = :id AND begun = 0
        OR token = 1 AND state = 'running' AND worker = CAST(:worker AS TEXT))
 RETURNING id;
 
--- name: to_undo
+-- name: runs_to_roll_back
 -- Runs of a thread whose checkpoints are to be deleted before the next one begins.
 SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND undo = 1 AND state IN {ended};
 
--- name: undone
+-- name: note_rolled_back
 UPDATE perdure_runs SET undo = 2 WHERE thread_id = :thread_id AND id = :id AND undo = 1;
 
 -- name: count_wait
@@ -878,7 +878,7 @@ SET state = CASE WHEN perdure_waits.state = 'closed' OR perdure_waits.state = 'a
     ns = excluded.ns, checkpoint_id = excluded.checkpoint_id, task_id = excluded.task_id,
     path = excluded.path, stamp = excluded.stamp, token = excluded.token, seal = excluded.seal;
 
--- name: close_replaced
+-- name: close_replaced_wait
 -- The same question with another value: what was shown before can no longer be answered, and an
 -- answer to it that was not handed over yet is not one to this.
 UPDATE perdure_waits SET state = 'closed'
@@ -901,7 +901,7 @@ SELECT id FROM perdure_runs WHERE id IN (
   JOIN perdure_waits AS w ON w.thread_id = j.thread_id AND w.id = j.wait_id AND w.state = 'open'
   WHERE j.joined_thread = :thread_id) {lock};
 
--- name: poke_joiners
+-- name: wake_joiners
 -- Runs of this thread may have ended: a run that waits for nothing else is due, one that is driven is
 -- not to rest.
 UPDATE perdure_runs
@@ -1079,7 +1079,7 @@ SET poked = 1,
              ELSE due_at END
 WHERE thread_id = :thread_id AND id = :id AND state IN ('waiting', 'running');
 
--- name: fire_wait
+-- name: answer_by_clock
 -- The clock answers a question whose time has come, for the driver of the run; in an evaluation, the example.
 UPDATE perdure_waits
 SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by,
@@ -1105,7 +1105,7 @@ WHERE thread_id = :thread_id AND id = :id
   AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND id = :wait_id)
 ON CONFLICT DO NOTHING;
 
--- name: poke_run
+-- name: wake_run
 -- An answer was accepted: its run is due, or is not to rest.
 UPDATE perdure_runs
 SET poked = 1,
@@ -1136,7 +1136,7 @@ VALUES (:thread_id, :signal_id, :name, :key, :now, :body) ON CONFLICT DO NOTHING
 -- Our own key: was this signal kept?
 SELECT id FROM perdure_signals WHERE thread_id = :thread_id AND id = :signal_id;
 
--- name: poke_thread
+-- name: wake_thread
 -- A signal came: who waits for it is due, who is driven is not to rest.
 UPDATE perdure_runs
 SET poked = 1, due_at = CASE WHEN state = 'waiting' AND COALESCE(due_at, :now) >= :now AND EXISTS (
@@ -1397,7 +1397,7 @@ WHERE thread_id = :thread_id AND id = :id AND EXISTS (
 -- Our own key: was this decision made?
 SELECT key FROM perdure_effects WHERE key = :key AND intent = :change;
 
--- name: undone_effect
+-- name: note_compensated
 -- Its compensation was made. A business key no longer guards.
 UPDATE perdure_effects
 SET undo = 2, updated_at = :now,
@@ -2047,7 +2047,7 @@ SET graph = COALESCE(CAST(:graph AS TEXT), graph),
     change = :change, body = :body
 WHERE thread_id = :thread_id AND change = :seen;
 
--- name: note_next
+-- name: set_has_next
 -- Whether nodes are left to run after a caller changed the state of a thread.
 UPDATE perdure_threads SET has_next = :has_next WHERE thread_id = :thread_id;
 
@@ -2188,7 +2188,7 @@ SELECT t.thread_id, t.runs, 0 FROM perdure_threads AS t WHERE t.thread_id IN ({n
 SELECT thread_id, id, state, created_at, updated_at FROM perdure_runs
 WHERE streams = 1 AND (created_at, id) > (:after, :after_id) ORDER BY created_at, id LIMIT :count;
 
--- name: note_forgotten
+-- name: note_stream_deleted
 -- Marks a run without chunks as keeping none.
 UPDATE perdure_runs SET streams = 0
 WHERE thread_id = :thread_id AND id = :id AND state IN {ended} AND NOT EXISTS (

@@ -6,10 +6,10 @@ host, the host's monotonic clock as well (`{held}` in the SQL). Which of two dri
 by the statement named here:
 
     claim and claim              claim: it raises the token
-    a driver and its keeper      give_up: it raises the token
-    a driver and its successor   progress, fence, let_go: they carry the token
-    a driver and a stop request  let_go: it reads `control` in the row
-    a driver and a decision      let_go: it looks whether effects are still unknown
+    a driver and its keeper      revoke_lease: it raises the token
+    a driver and its successor   progress, fence, end_segment: they carry the token
+    a driver and a stop request  end_segment: it reads `control` in the row
+    a driver and a decision      end_segment: it looks whether effects are still unknown
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def unregistered_due(times: LeaseTimes, graphs: Iterable[str]) -> Op[list[str]]:
     """Names of graphs with due runs that are not among `graphs`."""
     params = {**times.params, "names": json.dumps(sorted(graphs))}
     return read_op(
-        "strangers_due",
+        "other_graphs_due",
         params,
         lambda rows: [f"{graph}@{version}".removesuffix("@") for graph, version in rows[0]],
     )
@@ -226,14 +226,14 @@ def expire(worker: str, now: int, *, before: int | None = None) -> Op[None]:
     return Op("expire", [Statement("expire", params)], lambda rows: None, write=True)
 
 
-def give_up(serializer: Serializer, row: RunRow, now: int, reason: str) -> Op[bool]:
+def revoke_lease(serializer: Serializer, row: RunRow, now: int, reason: str) -> Op[bool]:
     """End the lease of a driver that does not respond, before it runs out: the run is due as if its
     worker were dead. False if the lease was lost; then nothing is changed."""
     made = change(row.thread_id, row.id, now)
     event = made.event(serializer, EventKind.RELEASED, {"forced": True, "reason": reason})
     return Op(
-        f"give_up {row.id}",
-        [Statement("give_up", {**made.params, "token": row.token}), event],
+        f"revoke_lease {row.id}",
+        [Statement("revoke_lease", {**made.params, "token": row.token}), event],
         lambda rows: bool(rows[0]),
         write=True,
         key=made.key,
@@ -272,13 +272,13 @@ def end_segment(
     if end.state in (State.WAITING, State.DONE) and not end.in_step:
         statements.append(Statement("consume_waits", params))
     if (end.state is State.WAITING and not end.in_step) or end.kind is EventKind.UPDATED:
-        statements.append(Statement("close_stale", params))
+        statements.append(Statement("close_stale_waits", params))
     at = len(statements)
     statements += [
-        Statement("let_go", params),
+        Statement("end_segment", params),
         EventStatement("insert_end_event", params, data),
         *traces.mark(made, sinks),
-        *with_params(params, "close_waits", "next_of_thread"),
+        *with_params(params, "close_waits", "make_next_due"),
         *wake_joiners(params),
         *([messages.announce_ends(made)] if has_webhook else []),
         *messages.announce_states(made, endpoints),
@@ -286,7 +286,7 @@ def end_segment(
     if end.state is State.CANCELLED:
         statements += stop_children(serializer, made, 0)
     return Op(
-        f"let_go {made.run_id}",
+        f"end_segment {made.run_id}",
         statements,
         lambda rows: bool(rows[at] if len(rows) > at else rows[0]),
         write=True,

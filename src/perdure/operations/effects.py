@@ -172,7 +172,7 @@ class EffectRow(NamedTuple):
 
 
 def undone_in(run_id: str) -> str:
-    """What `undone_effect` adds to the scope of a business key."""
+    """What `note_compensated` adds to the scope of a business key."""
     return f" undone in run {run_id}"
 
 
@@ -438,8 +438,8 @@ def decide(
 
 def mark_undone(owner: Owner, row: EffectRow, now: int) -> Op[None]:
     """Store that the compensation of an effect was made."""
-    statements = [*owner.fence, Statement("undone_effect", {**row.place, "now": now})]
-    return Op("undone_effect", statements, lambda rows: None, write=True)
+    statements = [*owner.fence, Statement("note_compensated", {**row.place, "now": now})]
+    return Op("note_compensated", statements, lambda rows: None, write=True)
 
 
 def to_record(serializer: Serializer, row: EffectRow) -> EffectRecord:

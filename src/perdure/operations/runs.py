@@ -4,8 +4,8 @@ What drivers do is in `claims.py`. Which of two callers wins is decided by the s
 
     start and start, one key     insert_run: the key is unique
     start and the end of a run   count_run / lock_thread: one row per thread
-    stop and the run's driver    let_go: it reads `control` in the row
-    a decision and the driver    go_on, let_go: whichever is later sees that nothing is unknown
+    stop and the run's driver    end_segment: it reads `control` in the row
+    a decision and the driver    continue_run, end_segment: the later one sees both
     a call's end and its claim   withdraw_run: only what the call has not begun
     a dead call and its claim    withdraw_run: only what is reserved no longer; claim_run
     stop and a child's start     fence: the start holds the row of its parent that stop_run changes.
@@ -255,7 +255,7 @@ def start(
         alone, undo = strategy == "reject", strategy == "rollback"
         between = stop_thread(serializer, made, key, stopped, undo, grace, alone=alone)
         # Runs before it may be left: those that the strategy does not stop.
-        return op(between, [Statement("next_of_thread", params)], refuse)
+        return op(between, [Statement("make_next_due", params)], refuse)
 
     if only == ASKING:  # most threads have none, and the statements for those are many
         return op([Statement("refuse_waiting", params)], [], take_over)
@@ -309,7 +309,7 @@ def stop_thread(
 
 def wake_joiners(params: Mapping[str, Any]) -> list[Statement]:
     """Wake the runs that wait for one of a thread, for a batch that ends some of them."""
-    return with_params(params, "lock_joiners", "poke_joiners")
+    return with_params(params, "lock_joiners", "wake_joiners")
 
 
 def stop_children(serializer: Serializer, by: Change, grace: int) -> list[Statement]:
@@ -344,7 +344,7 @@ def supersede(serializer: Serializer, by: Change) -> Op[None]:
         [
             Statement("lock_thread", by.params),
             *stop_thread(serializer, by, None, State.WAITING.value, False, 0),
-            Statement("next_of_thread", by.params),
+            Statement("make_next_due", by.params),
         ],
         lambda rows: None,
         write=True,
@@ -367,7 +367,7 @@ def withdraw(serializer: Serializer, made: Change, worker: str | None = None) ->
         [
             *with_params(params, "lock_thread", "withdraw_run"),
             made.event(serializer, EventKind.CANCELLED, {"reason": reason}),
-            *with_params(params, "trace_changed", "next_of_thread"),
+            *with_params(params, "trace_changed", "make_next_due"),
             *wake_joiners(params),
             messages.announce_ends(made),
         ],
@@ -594,7 +594,7 @@ def stop(
         [
             *with_params(params, "lock_thread", "stop_run"),
             EventStatement("insert_stop_events", params, data),
-            *with_params(params, "trace_changed", "close_waits", "next_of_thread"),
+            *with_params(params, "trace_changed", "close_waits", "make_next_due"),
             *(_after_cancel(serializer, made, grace) if is_cancel else ()),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
@@ -628,11 +628,11 @@ def resume(
     return Op(
         kind.value,
         [
-            *with_params(params, "lock_thread", "lock_runs", "go_on"),
+            *with_params(params, "lock_thread", "lock_runs", "continue_run"),
             *([Statement("unpause", params)] if State.PAUSED in states else []),
             *(with_params(params, "retry_effects", "reopen_joins") if is_retry else []),
             made.event(serializer, kind, actor_data(by)),
-            Statement("block_later", params),
+            Statement("requeue_later", params),
         ],
         lambda rows: any(rows[2:4] if len(rows) > 1 else rows),
         write=True,
@@ -648,14 +648,14 @@ def release(
     made = change(decided.thread_id, decided.run_id, decided.now)
     params = {**made.params, "names": json.dumps([*states]), "decision": decided.number}
     return [
-        Statement("go_on", params),
+        Statement("continue_run", params),
         *(
             with_params(params, "retry_effects", "reopen_joins")
             if kind is EventKind.RETRIED
             else []
         ),
         made.event(serializer, kind),
-        *([Statement("block_later", params)] if State.FAILED in states else []),
+        *([Statement("requeue_later", params)] if State.FAILED in states else []),
     ]
 
 
@@ -686,13 +686,17 @@ def has_begun(row: RunRow) -> Op[bool]:
 
 def rolled_back(thread_id: str) -> Op[list[str]]:
     """Runs of a thread that were stopped by `rollback` and still have checkpoints to delete."""
-    return read_op("to_undo", {"thread_id": thread_id}, lambda rows: [row[0] for row in rows[0]])
+    return read_op(
+        "runs_to_roll_back", {"thread_id": thread_id}, lambda rows: [row[0] for row in rows[0]]
+    )
 
 
 def note_rolled_back(thread_id: str, run_id: str) -> Op[None]:
     """Note that the checkpoints of a run have been deleted."""
     params = {"thread_id": thread_id, "id": run_id}
-    return Op("undone", [Statement("undone", params)], lambda rows: None, write=True)
+    return Op(
+        "note_rolled_back", [Statement("note_rolled_back", params)], lambda rows: None, write=True
+    )
 
 
 def set_setup(row: RunRow, setup: bytes) -> Op[None]:

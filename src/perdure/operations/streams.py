@@ -186,7 +186,7 @@ def kept(behind: tuple[int, str], count: int) -> Op[list[StreamedRun]]:
 def forget(run: StreamedRun, count: int) -> Op[bool]:
     """Delete up to `count` rows of an ended run's chunks. True if some are left."""
     params = {"thread_id": run.thread_id, "id": run.id, "count": count}
-    names = ("delete_run_stream", "note_forgotten", "is_stream_left")
+    names = ("delete_run_stream", "note_stream_deleted", "is_stream_left")
     return Op("forget_stream", with_params(params, *names), is_left, write=True)
 
 

@@ -205,10 +205,10 @@ def refuse_missing(thread_id: str) -> None:
     raise NotFound("thread", thread_id)
 
 
-def note_next(thread_id: str, *, has_next: bool) -> Op[None]:
+def set_has_next(thread_id: str, *, has_next: bool) -> Op[None]:
     """Note whether nodes are left to run after a caller changed the state of a thread."""
     params = {"thread_id": thread_id, "has_next": int(has_next)}
-    return Op("note_next", [Statement("note_next", params)], lambda rows: None, write=True)
+    return Op("set_has_next", [Statement("set_has_next", params)], lambda rows: None, write=True)
 
 
 def find(thread_id: str, now: int) -> Op[ThreadRow | None]:

@@ -6,14 +6,14 @@ answer to a value that is no longer shown finds its wait closed. Which of two ca
 
     two answers                 answer_wait: only an open wait is answered
     two commands                refuse_unanswered: the run rests, and has the setup that was seen
-    an answer and its expiry    answer_wait, fire_wait: both read the time in the row
-    an answer and the run       poke_run: the run is due, or, while driven, does not rest
+    an answer and its expiry    answer_wait, answer_by_clock: both read the time in the row
+    an answer and the run       wake_run: the run is due, or, while driven, does not rest
     two signals of one key      insert_signal: the key is unique
     one signal, two waits       take_signal: a signal has at most one wait
     withdrawing and the run     withdraw_wait: not while it is driven
     two who claim one question  assign_wait: it is unassigned, or its assignee is the expected one
     a run's end and its joiner  insert_join: the run cannot end until the wait is committed. Its end
-                                finds the wait (poke_joiners), or the joiner finds the end (let_go)
+                                finds the wait (wake_joiners), or the joiner the end (end_segment)
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ def ask(
         made.event(serializer, EventKind.WAIT, {k: v for k, v in data.items() if v is not None}),
         *(_announcement(serializer, made, id, question, body, to) for to in announced),
         Statement("insert_wait", params),
-        Statement("close_replaced", params),
+        Statement("close_replaced_wait", params),
         *(Statement("insert_join", {**params, "joined": run_id}) for run_id in question.runs),
     ]
 
@@ -460,7 +460,7 @@ def answer(
         params["seen"] = None if setup is None else setup.before
         params["last_answered"] = last_answered
         statements += [
-            *with_params(params, "answer_wait", "refuse_unanswered", "poke_run"),
+            *with_params(params, "answer_wait", "refuse_unanswered", "wake_run"),
             made.event(serializer, EventKind.ANSWER, {"wait": row.id, **actor_data(by)}),
         ]
     if setup is not None:
@@ -534,7 +534,7 @@ def wake(
         answer = serializer.dumps(None, _answer_place(row, name, now))
         params = {**made.params, "wait_id": row.id, "by": name, "answer": answer}
         statements += [
-            *with_params(params, "wake_wait", "poke_run"),
+            *with_params(params, "wake_wait", "wake_run"),
             made.event(serializer, EventKind.WOKE, {"wait": row.id, **said}),
         ]
     return Op(
@@ -566,7 +566,7 @@ def fire(
     return Op(
         f"fire {row.id}",
         [
-            *with_params(params, "fence", "fire_wait", "count_answer"),
+            *with_params(params, "fence", "answer_by_clock", "count_answer"),
             made.event(serializer, kind, data),
         ],
         lambda rows: None,
@@ -655,7 +655,7 @@ def signal(
     return Op(
         f"signal {name!r} to thread {thread_id!r}",
         # lock_runs: a driver that ends its segment at this moment has not seen the signal.
-        with_params(params, "insert_signal", "lock_runs", "poke_thread", "find_signal"),
+        with_params(params, "insert_signal", "lock_runs", "wake_thread", "find_signal"),
         lambda rows: bool(rows[-1]),
         write=True,
         key=Statement("find_signal", params),

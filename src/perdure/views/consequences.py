@@ -1,6 +1,6 @@
 """The consequences of pausing, cancelling or retrying a run, in words.
 
-The statements of `journal/queries.sql` decide (`stop_run`, `go_on`, `stop_descendants`,
+The statements of `journal/queries.sql` decide (`stop_run`, `continue_run`, `stop_descendants`,
 `retry_effects`); this predicts what they will do to a run in its current state.
 """
 

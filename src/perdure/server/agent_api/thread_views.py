@@ -293,7 +293,7 @@ async def _note_next(api: Api, graph: Graph, config: RunnableConfig) -> None:
     thread_id = config["configurable"]["thread_id"]
     runtime = api.runtime
     state = await runtime.journal.in_thread(lambda: read_state(runtime, graph, place(thread_id)))
-    await runtime.journal.ado(threads.note_next(thread_id, has_next=bool(state.next)))
+    await runtime.journal.ado(threads.set_has_next(thread_id, has_next=bool(state.next)))
 
 
 def _state_update(update: dict[str, Any]) -> StateUpdate:
