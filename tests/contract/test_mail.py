@@ -167,13 +167,13 @@ async def test_a_killed_worker_loses_no_letter_and_repeats_it_under_the_same_id(
 ) -> None:
     """Killed before the server's 250 it is delivered once; after it, before the delete, twice."""
     if at == "taken":
-        server.go_on.clear()
+        server.may_answer.clear()
     with fork_server.child("mail_child:work", url=url, smtp=server.url, at=at) as one:
         if at == "taken":
             await auntil(lambda: len(server.got) == 2)
         else:
             await asyncio.to_thread(one.wait)
-    server.go_on.set()
+    server.may_answer.set()
     first = {one.id for one in server.got}
     assert (len(first) > 0) == (at != "stored")
     server.got.clear()

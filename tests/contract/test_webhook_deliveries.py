@@ -92,7 +92,7 @@ async def test_a_delivery_is_repeated_for_days_with_the_same_id_and_then_given_u
 async def test_a_worker_killed_before_noting_a_delivery_repeats_it_with_the_same_id(
     url: str, receiver: WebhookReceiver, fork_server: ForkServer, at_once: bool
 ) -> None:
-    receiver.go_on.clear()
+    receiver.may_answer.clear()
     with fork_server.child(
         "webhook_child:work", url=url, webhook=receiver.url, at_once=at_once
     ) as one:
@@ -101,7 +101,7 @@ async def test_a_worker_killed_before_noting_a_delivery_repeats_it_with_the_same
             assert receiver.got == []
         else:
             await auntil(lambda: len(receiver.got) == 2)
-    receiver.go_on.set()
+    receiver.may_answer.set()
     sent = {one.id for one in receiver.got}
     receiver.got.clear()
     later = Clock(datetime.now(UTC) + timedelta(minutes=2))  # what it took is due again

@@ -419,7 +419,7 @@ async def test_a_server_that_never_answers_times_out(
 ) -> None:
     monkeypatch.setattr(smtp, "TIMEOUT", 0.5)
     async with mailing(sqlite_url, to(server)) as rt:
-        server.continue_run.clear()
+        server.may_answer.clear()
         await asked(rt)
         [message] = await rt.messages()
         assert message.error == f"127.0.0.1:{server.port} did not accept the mail within 0.5 s"

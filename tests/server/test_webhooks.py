@@ -424,13 +424,13 @@ async def test_a_slow_receiver_does_not_hold_back_the_others(
                 return {"log": [perdure.outbox("mail", "hello")]}
 
             rt.register(chain(mails), name="mails")
-            receiver.continue_run.clear()
+            receiver.may_answer.clear()
             async with driving(rt):
                 for _ in range(30):
                     await rt.start("mails", {"log": []})
                 await auntil(lambda: len(fast.got) == 30 and len(heard) == 30)
                 assert len(receiver.got) == 4  # its slots
-                receiver.continue_run.set()
+                receiver.may_answer.set()
                 await auntil(lambda: len(receiver.got) == 30)
 
 
@@ -439,7 +439,7 @@ async def test_a_receiver_that_never_answers_times_out(
 ) -> None:
     monkeypatch.setattr(posting, "TIMEOUT", 0.2)
     async with told(sqlite_url, receiver) as rt:
-        receiver.continue_run.clear()
+        receiver.may_answer.clear()
         await rt.start("work", {"log": []}, webhook=receiver.url)
         await rt.tick()
         [message] = await rt.messages()

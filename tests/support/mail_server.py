@@ -59,9 +59,9 @@ class MailServer:
         """Replies to recipients."""
         self.logins: list[tuple[str, str]] = []
         self.password = "secret"
-        self.continue_run = threading.Event()
+        self.may_answer = threading.Event()
         """Replies to contents wait until it is set."""
-        self.continue_run.set()
+        self.may_answer.set()
         self.port = 0
         self._options = options
         self._loop = asyncio.new_event_loop()
@@ -81,7 +81,7 @@ class MailServer:
         self._call(self._close())
 
     def end(self) -> None:
-        self.continue_run.set()
+        self.may_answer.set()
         self.stop()
         self._call(self._end_connections())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -138,7 +138,7 @@ class MailServer:
         to = [str(one) for one in envelope.rcpt_tos]
         self.got.append(Taken(str(envelope.mail_from), to, content, encrypted))
         answer = self.answers.pop(0) if self.answers else "250 taken"
-        await asyncio.to_thread(self.continue_run.wait, 60)
+        await asyncio.to_thread(self.may_answer.wait, 60)
         return answer
 
 

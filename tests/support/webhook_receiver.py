@@ -39,13 +39,13 @@ class WebhookReceiver:
         """Statuses of the next answers; 200 after them."""
         self.headers: dict[str, str] = {}
         self.body = b""
-        self.continue_run = threading.Event()
+        self.may_answer = threading.Event()
         """Answers are held back until it is set."""
-        self.continue_run.set()
+        self.may_answer.set()
 
     def answer(self, request: Received) -> int:
         self.got.append(request)
-        assert self.continue_run.wait(60)
+        assert self.may_answer.wait(60)
         return self.answers.pop(0) if self.answers else 200
 
 
@@ -74,4 +74,4 @@ def receiving() -> Iterator[WebhookReceiver]:
         try:
             yield receiver
         finally:
-            receiver.continue_run.set()
+            receiver.may_answer.set()

@@ -14,7 +14,7 @@ leaves in the journal:
     killed after its claim               running: a worker goes on   claim
 
 An exception ends a call: a cancelled task, a time-out, Ctrl-C, a handler of SIGTERM that raises. It
-cannot wait for the journal then, so `revoke_lease` only queues. A call that was silent for a whole lease
+cannot wait for the journal then, so `give_up` only queues. A call that was silent for a whole lease
 and finds its run cancelled accepts another one. The call of a node is made again by the next
 attempt of the node: its run ends with its parent alone, and a worker may begin it.
 """

@@ -92,7 +92,7 @@ class Unreplicated(psycopg.OperationalError):
 
 
 class Connection(psycopg.Connection[Any]):
-    """A connection that waits for the server until `revoke_lease`, and not longer."""
+    """A connection that waits for the server until `give_up`, and not longer."""
 
     give_up: float = float("inf")
     prepared: dict[tuple[bytes, tuple[int, ...]], bytes]
