@@ -12,6 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 from perdure.errors import SchemaTooNew
+from perdure.journal import failpoints
 from perdure.journal.sql import fill, split
 
 VERSION_TABLE = "CREATE TABLE IF NOT EXISTS perdure_schema (version INTEGER PRIMARY KEY)"
@@ -36,7 +37,9 @@ def migrate(execute: Execute, fragments: Mapping[str, str]) -> None:
     for number, script in migrations().items():
         if number > found:
             for statement in split(fill(script, fragments)):
+                failpoints.at("migrate.before")
                 execute(statement)
+                failpoints.at("migrate.after")
             execute(f"INSERT INTO perdure_schema VALUES ({number:d})")  # noqa: S608 (an int)
 
 

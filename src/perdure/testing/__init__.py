@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perdure.testing.clock import Clock
-from perdure.testing.crashes import crash_at, points
+from perdure.testing.clock import Clock, HostClock
+from perdure.testing.crashes import crash_at, points, set_commit_interval, watch_points
 from perdure.testing.crashtest import crashtest, outside
 
 if TYPE_CHECKING:
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Clock",
+    "HostClock",
     "TemporaryRuntime",
     "crash_at",
     "crashtest",
     "outside",
     "points",
     "runtime",
+    "set_commit_interval",
+    "watch_points",
 ]
 
 

@@ -1,10 +1,12 @@
-"""A clock that only moves when a test moves it."""
+"""A clock that only moves when a test moves it, and a host whose wall clock is set."""
 
 from __future__ import annotations
 
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
+from perdure.journal.clock import HostTime, host_clock
 from perdure.times import milliseconds, moment
 
 
@@ -50,3 +52,28 @@ class Clock:
         """
         with self._moving:
             self._at = milliseconds(at)
+
+
+class HostClock:
+    """The clocks of a host, whose wall clock is set forward or back while workers run on it.
+
+    Args:
+        host: The name of another host. By default this one: workers on one host also measure
+            leases by its monotonic clock, which cannot be set.
+    """
+
+    def __init__(self, host: str | None = None) -> None:
+        self._host = host
+
+    @property
+    def ahead(self) -> timedelta:
+        """How far the wall clock is set forward. A test overrides it."""
+        return timedelta(0)
+
+    def now(self) -> int:
+        """Return the time in milliseconds since 1970. The runtime calls it."""
+        return round((time.time() + self.ahead.total_seconds()) * 1000)
+
+    def host_time(self) -> HostTime:
+        """Return the monotonic time. The runtime calls it."""
+        return HostTime(self._host or host_clock(), round(time.monotonic() * 1000))

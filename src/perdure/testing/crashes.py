@@ -1,25 +1,66 @@
-"""Kill this process at a named point, as `kill -9` would."""
+"""Named points of every statement and effect: watch them, or kill this process at one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from perdure.errors import BadArgument
 from perdure.journal import failpoints
 from perdure.journal.sql import templates
 
+if TYPE_CHECKING:
+    from perdure.client import Client
+    from perdure.saver import Saver
 
-def points() -> list[str]:
+
+def points(*, writes_only: bool = False) -> list[str]:
     """List all points at which `crash_at` can kill a process.
 
-    These are `<statement>.before` and `<statement>.after` for each statement of the journal, and
-    `commit.before` and `commit.after`.
+    These are `<statement>.before` and `<statement>.after` for each statement of the journal,
+    `migrate.before` and `migrate.after` for each statement of a migration, and `commit.before` and
+    `commit.after`.
+
+    Args:
+        writes_only: Leave out the statements that only read.
     """
-    names = [*templates(), "commit"]
+    texts = templates()
+    kept = [name for name in texts if not (writes_only and texts[name].startswith("SELECT"))]
+    names = [*kept, "migrate", "commit"]
     return [f"{name}.{side}" for name in names for side in ("before", "after")]
+
+
+def watch_points(hook: Callable[[str], None] | None) -> Callable[[str], None] | None:
+    """Call a function with the name of each point that this process reaches, in the thread that
+    reaches it. What it raises is raised there.
+
+        reached = []
+        watch_points(reached.append)
+        runtime.blocking.tick()
+        watch_points(None)
+
+    Args:
+        hook: The function, or `None` to call none.
+
+    Returns:
+        The function that was called before, if any.
+    """
+    before, failpoints.hook = failpoints.hook, hook
+    return before
+
+
+def set_commit_interval(owner: Client | Saver, seconds: float) -> None:
+    """Set how long a change that no caller waits for may stay uncommitted. After a long interval
+    the same work reaches the same points in the same order.
+
+    Args:
+        owner: A runtime, client or saver. Its journal is opened.
+        seconds: How long.
+    """
+    owner.journal.set_interval(seconds)
 
 
 @contextlib.contextmanager
@@ -51,8 +92,8 @@ def crash_at(point: str, n: int = 1) -> Iterator[None]:
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    before, failpoints.hook = failpoints.hook, hook
+    before = watch_points(hook)
     try:
         yield
     finally:
-        failpoints.hook = before
+        watch_points(before)
