@@ -14,7 +14,7 @@ import pytest
 from matrix.evidence import PAGE
 from matrix.kills.__main__ import INTRO, MADE, fork_servers, kill, render
 from matrix.kills.io_stops import Operation, is_supported, listen, supervise
-from matrix.kills.judge import PostgresDatabases, SqliteFiles, Trial
+from matrix.kills.judge import PostgresDatabases, Trial
 from matrix.kills.process import ForkServer
 from matrix.kills.scenarios import SCENARIOS
 from perdure.testing.postgres import Server
@@ -27,16 +27,6 @@ needs_stops = pytest.mark.skipif(not is_supported(), reason="needs seccomp's not
 def slots() -> Iterator[list[list[ForkServer]]]:
     with fork_servers(jobs=1, hash_seeds=2) as servers:
         yield servers
-
-
-@pytest.mark.slow
-@needs_stops
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_an_agent_survives_kills_at_its_writes(
-    scenario: str, slots: list[list[ForkServer]], tmp_path: Path
-) -> None:
-    trials = kill(scenario, SqliteFiles(tmp_path), 8, slots, "sample")
-    assert not [str(trial) for trial in trials if trial.findings]
 
 
 @pytest.mark.slow

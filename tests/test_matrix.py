@@ -10,17 +10,9 @@ from matrix.evidence import PAGE
 from matrix.graphs import INPUTS
 from perdure.testing.crashtest import CrashTest
 from tests.support.crashtest_server import warm as warm
-from tests.support.sweep import examples
 from tests.support.written_pages import says
 
 pytestmark = pytest.mark.usefixtures("warm")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", SHAPES)
-def test_an_agent_of_every_shape_survives_being_killed(shape: str) -> None:
-    test = CrashTest(f"matrix.graphs:{shape}", INPUTS[shape], limit=examples(12, 6), recovery=0)
-    test.run().check()
 
 
 @pytest.mark.slow

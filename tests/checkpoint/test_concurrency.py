@@ -16,13 +16,10 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 
-from perdure.saver import Saver
-from tests.support.crowd import SHARED, Telling, atalk, build, crowd, digest, lines, on
-from tests.support.fork_server import ForkServer
+from perdure import Saver
+from tests.support.crowd import Telling, atalk, build, crowd, digest, lines, on
 
 ROOT = Path(__file__).parents[2]
-PROCESSES = THREADS = 8
-TURNS = 3
 
 
 def is_all_there(saver: Saver, told: list[Any]) -> None:
@@ -46,32 +43,6 @@ def has_all_that_was_said(saver: Saver, number: int, threads: int, turns: int) -
         messages = graph.get_state(on(own)).values["messages"]
         assert [m.content for m in messages if isinstance(m, HumanMessage)] == said
         assert len(messages) == 2 * turns
-
-
-@pytest.mark.slow
-def test_eight_processes_of_eight_threads_lose_and_tear_nothing(
-    fork_server: ForkServer, url: str
-) -> None:
-    order: dict[str, Any] = {"url": url, "threads": THREADS, "turns": TURNS}
-    crowded = [
-        fork_server.start("crowd:play", number=number, **order) for number in range(PROCESSES)
-    ]
-    told: list[Any] = []
-    for child in crowded:
-        assert child.wait(120) == 0
-        told += child.facts
-    # Of each turn the input, its start and two nodes; on its own and on a shared thread.
-    assert len(told) == PROCESSES * THREADS * TURNS * 2 * 4
-    with Saver(url) as saver:
-        is_all_there(saver, told)
-        for number in range(PROCESSES):
-            has_all_that_was_said(saver, number, THREADS, TURNS)
-        shared = [len(list(saver.list(on(f"shared {n}")))) for n in range(SHARED)]
-        assert sum(shared) == PROCESSES * THREADS * TURNS * 4
-    if url.startswith("sqlite"):
-        connection = sqlite3.connect(url.removeprefix("sqlite:///"))
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        connection.close()
 
 
 def test_threads_and_event_loops_share_one_saver(url: str) -> None:

@@ -94,14 +94,6 @@ async def failures(saver: BaseCheckpointSaver[Any], capability: Capability) -> l
 
 
 @pytest.mark.parametrize("capability", list(Capability), ids=lambda one: str(one.value))
-async def test_every_conformance_test_passes_through_the_coroutines(
-    url: str, capability: Capability
-) -> None:
-    async with perdure.Saver(url) as saver:
-        assert await failures(saver, capability) == []
-
-
-@pytest.mark.parametrize("capability", list(Capability), ids=lambda one: str(one.value))
 async def test_every_conformance_test_passes_through_the_blocking_methods(
     url: str, capability: Capability
 ) -> None:

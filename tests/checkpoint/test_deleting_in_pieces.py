@@ -19,10 +19,10 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
 import perdure
+from perdure import Saver
 from perdure.errors import Error, NotFound, WrongState
 from perdure.operations.invariants import examine
 from perdure.operations.runs import DELETING
-from perdure.saver import Saver
 from perdure.types import State
 from tests.support.agents import chain
 from tests.support.entries import Commits
@@ -133,32 +133,6 @@ def test_a_thread_whose_deletion_is_killed_is_there_whole_or_not_at_all(
         assert rows(url, thread) == {}
 
     kill_everywhere(fork_server, url, "thread", make, check)
-
-
-@pytest.mark.slow
-def test_every_checkpoint_that_a_killed_prune_leaves_loads_as_before(
-    url: str, fork_server: ForkServer
-) -> None:
-    def make(thread: str) -> dict[str, Any]:
-        with Saver(url) as saver:
-            converse(saver, thread, 12)
-            return states(saver, thread)
-
-    def check(thread: str, before: dict[str, Any]) -> None:
-        with Saver(url) as saver:
-            left = states(saver, thread)
-            assert left.items() <= before.items()
-            assert max(before) in left
-            saver.prune([thread])
-            assert states(saver, thread) == {max(before): before[max(before)]}
-            pruned = rows(url, thread)
-            saver.copy_thread(thread, f"copy {thread}")  # it has only what is needed
-            assert rows(url, f"copy {thread}")["checkpoints"] == pruned["checkpoints"] == 1
-            converse(saver, thread, 1)
-            assert len(states(saver, thread)) == 4
-        assert pruned.keys() <= {"checkpoints", "values"}, "no writes and effects of lost steps"
-
-    kill_everywhere(fork_server, url, "checkpoints", make, check)
 
 
 @pytest.mark.slow

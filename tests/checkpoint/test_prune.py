@@ -21,10 +21,10 @@ from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
+from perdure import Saver
 from perdure.checkpoint.row_format import value_location
 from perdure.checkpoint.value_chain import RowKind, ValueRef
 from perdure.errors import Error
-from perdure.saver import Saver
 from perdure.serde.encryption import ChecksumEnvelope
 from tests.support.scripts import Graph, plain
 
@@ -168,25 +168,6 @@ def test_two_processes_at_once_continue_one_chain_of_values(sqlite_url: str) -> 
     sql = "SELECT COUNT(*) FROM perdure_values GROUP BY channel, chain, seq ORDER BY 1 DESC"
     assert connection.execute(sql).fetchone() == (3,)
     connection.close()
-
-
-@pytest.mark.smoke
-def test_pruning_keeps_the_newest_checkpoint_as_it_was(url: str) -> None:
-    with forked(url) as saver:
-        graph = chat(saver)
-        before = snapshots(graph, "a")
-        saver.prune(["a"])
-        newest = max(before)
-        assert snapshots(graph, "a") == {newest: before[newest]}
-        graph.invoke(say(30), on("a"))
-        assert (
-            len(graph.get_state(on("a")).values["messages"]) == len(messages_in(before[newest])) + 2
-        )
-
-
-def messages_in(told: Any) -> Any:
-    """The messages in what `snapshots` told of a checkpoint."""
-    return next(value[1] for key, value in told[0][1] if key[1] == "messages")
 
 
 def test_pruning_leaves_no_row_that_nothing_leads_to(sqlite_url: str) -> None:

@@ -33,17 +33,6 @@ def is_told_the_same(name: str, savers: Savers, api: Api) -> None:
 
 
 @EVERY_STORY
-@pytest.mark.parametrize(
-    ("api", "temper"),
-    [("blocking", "warm"), pytest.param("coroutines", "cold", marks=pytest.mark.slow)],
-)
-def test_a_story_on_sqlite_is_the_same_as_in_memory(
-    sqlite_url: str, name: str, api: Api, temper: str
-) -> None:
-    is_told_the_same(name, Savers(lambda: perdure.Saver(sqlite_url), temper == "cold"), api)
-
-
-@EVERY_STORY
 @pytest.mark.parametrize(("api", "temper"), [("blocking", "cold"), ("coroutines", "warm")])
 def test_a_story_on_a_server_is_the_same_as_in_memory(
     shared_url: str, name: str, api: Api, temper: str

@@ -20,9 +20,9 @@ from langgraph.checkpoint.base import (
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import CachePolicy, Command, Send, interrupt
 
+from perdure import Saver
 from perdure.errors import Error
-from perdure.journal import failpoints
-from perdure.saver import Saver
+from perdure.testing import watch_points
 from tests.support import raw
 from tests.support.channel_stories import build_delta
 from tests.support.scripts import Graph
@@ -95,14 +95,6 @@ def line(saver: Saver, **compiling: Any) -> Graph:
 
 def on(thread_id: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread_id}}
-
-
-def test_a_put_is_never_durable_before_the_writes_of_its_step(sqlite_url: str) -> None:
-    with Late(sqlite_url) as saver:
-        for _ in range(3):
-            line(saver).invoke({"count": 0}, on("a"))
-        assert saver.checked == 9
-        assert saver.early == []
 
 
 def test_nor_when_one_node_runs_again_and_again(sqlite_url: str) -> None:
@@ -300,7 +292,7 @@ def test_who_reads_sees_what_was_put_before_though_its_commit_is_under_way(
         graph = line(saver)
         graph.invoke({"count": 0}, on("a"))
         saver.flush()
-        monkeypatch.setattr(failpoints, "hook", hook)
+        watch_points(hook)
         graph.update_state(on("a"), {"count": 77})
         assert under_way.wait(60)
         read: list[Any] = []
@@ -309,7 +301,7 @@ def test_who_reads_sees_what_was_put_before_though_its_commit_is_under_way(
         reader.join(0.3)
         go_on.set()
         reader.join()
-        monkeypatch.setattr(failpoints, "hook", None)
+        watch_points(None)
         assert read[0].values["count"] == 77
 
 

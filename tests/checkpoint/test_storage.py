@@ -7,7 +7,6 @@ import operator
 import os
 import sqlite3
 from collections.abc import Callable
-from functools import partial
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 import pytest
@@ -17,9 +16,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
-from perdure.journal import failpoints
-from perdure.saver import Saver
-from tests.support.scripts import Graph, Savers
+from perdure import Saver
+from tests.support.scripts import Graph
 
 A: RunnableConfig = {"configurable": {"thread_id": "a"}}
 
@@ -147,13 +145,6 @@ def test_a_value_returned_whole_stores_only_what_changed_in_it(sqlite_url: str, 
     assert (whole - half) / 40 < 6 * 1024
 
 
-@pytest.mark.slow
-def test_twice_the_turns_take_twice_the_bytes(sqlite_url: str) -> None:
-    half, whole = size_after(sqlite_url, [100, 200], reply)
-    assert 1.8 < whole / half < 2.3
-    assert whole < 4 * 200 * 2 * 1024
-
-
 def test_an_unchanged_channel_stores_no_row(sqlite_url: str) -> None:
     with Saver(sqlite_url) as saver:
         chat = graph(saver, reply)
@@ -218,37 +209,3 @@ def test_what_a_task_returned_and_a_checkpoint_holds_is_stored_once(sqlite_url: 
 
 
 # -- reading
-
-
-class Counted(list[str]):
-    """The statements run while it is `failpoints.hook`."""
-
-    def __call__(self, point: str) -> None:
-        if point.endswith(".before") and not point.startswith("commit"):
-            self.append(point.removesuffix(".before"))
-
-
-def statements(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> list[str]:
-    counted = Counted()
-    monkeypatch.setattr(failpoints, "hook", counted)
-    work()
-    monkeypatch.setattr(failpoints, "hook", None)
-    return list(counted)
-
-
-@pytest.mark.parametrize("memory", ["warm", "cold"])
-def test_loading_the_latest_state_takes_as_many_queries_however_long_the_history(
-    url: str, monkeypatch: pytest.MonkeyPatch, memory: str
-) -> None:
-    needed = []
-    with Savers(lambda: Saver(url), memory == "cold") as savers:
-        for turns in (3, 60):
-            chat = graph(savers.next(), reply, grow)
-            for _ in range(turns):
-                chat.invoke({"messages": [HumanMessage(kilobyte())]}, A)
-            saver = savers.next()
-            saver.get_tuple({"configurable": {"thread_id": "another"}})  # open, nothing queued
-            found = statements(monkeypatch, partial(saver.get_tuple, A))
-            needed.append([one for one in found if one != "journal_time"])  # another clock's
-    assert 0 < len(needed[0]) <= 4
-    assert len(needed[1]) == len(needed[0])

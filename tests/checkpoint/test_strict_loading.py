@@ -12,39 +12,20 @@ from typing import Annotated, Any, TypedDict
 
 import ormsgpack
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 
 from perdure import Saver
 from perdure.checkpoint.value_chain import RowKind
-from perdure.errors import Damaged, TypeNotAllowed, WrongKey
+from perdure.errors import Damaged, TypeNotAllowed
 from perdure.serde.codec import BUILTIN, KNOWN_TYPE, OBJECT, PAIRS, Codec
 from tests.support import samples as s
-from tests.support import sweep
+from tests.support.forged import forge_state, forge_value, forge_writes
 from tests.support.raw import (
     LONG,
     config,
-    execute,
-    forge_state,
-    forge_value,
-    forge_writes,
     put,
-    rewrite,
     values_of,
 )
-
-SAMPLES = "tests.support.samples"
-FORGED: list[tuple[Any, Any, Any]] = [
-    ("os", "system", "touch {mark}"), ("posix", "system", "touch {mark}"),
-    ("builtins", "eval", "open('{mark}', 'w')"), ("builtins", "open", ["{mark}", "w"]),
-    ("subprocess", "Popen", [{"args": ["touch", "{mark}"]}]), ("pathlib", "Path", "{mark}"),
-    (SAMPLES, "Unknown", [{"n": 1}]), (SAMPLES, "leave_a_mark", [{}]),
-    (SAMPLES, "os.system", "touch {mark}"), (SAMPLES, "pydantic.BaseModel", [{}]),
-    (f"{SAMPLES}.Model", "__init__", [{}]), ("", "", None), (SAMPLES, "", None),
-    (["os"], {"a": 1}, None),
-]  # fmt: skip
 
 
 @pytest.fixture
@@ -190,28 +171,6 @@ def test_a_graph_that_writes_an_unknown_type_is_told_which_and_how_to_allow_it(u
 # -- forged rows
 
 
-@pytest.mark.parametrize(("module", "name", "state"), FORGED, ids=lambda v: str(v)[:20])
-def test_a_forged_row_is_an_error_and_runs_nothing(
-    url: str, mark: Path, module: str, name: str, state: Any
-) -> None:
-    with Saver(url) as saver:
-        put(saver, {"x": LONG})
-        put(saver, {"x": LONG}, "other")
-    text = repr(state).replace("{mark}", str(mark))
-    data = ext(OBJECT, [module, name, eval(text)])
-    forge_value(url, data)
-    execute(url, "DELETE FROM perdure_checkpoints WHERE thread_id = ?", "other")
-    with Saver(url, allow=[s.Model, ("tests.support.samples", "BaseModel")]) as saver:
-        for _ in range(2):
-            with pytest.raises((TypeNotAllowed, Damaged), match="thread 't'"):
-                saver.get_tuple(config())
-            with pytest.raises((TypeNotAllowed, Damaged)):
-                list(saver.list(config()))
-        put(saver, {"x": LONG}, "other")
-        assert values_of(saver, config("other")) == {"x": LONG}
-    assert not mark.exists()
-
-
 @pytest.mark.parametrize("place", ["inline", "metadata", "list", "dict", "write", "odd key"])
 def test_a_forged_type_is_refused_wherever_it_is(url: str, mark: Path, place: str) -> None:
     evil = ext(OBJECT, ["tests.support.samples", "Unknown", [{"n": 1}]])
@@ -270,73 +229,3 @@ def test_garbage_with_a_right_checksum_is_damaged(url: str, data: bytes) -> None
 
 
 # -- damage
-
-
-@pytest.mark.parametrize("table", ["perdure_checkpoints", "perdure_values", "perdure_writes"])
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda blob: b"",
-        lambda blob: blob[:1],
-        lambda blob: blob[:-1],
-        lambda blob: blob + b"\x00",
-        lambda blob: b"garbage" * 9,
-        lambda blob: b"\x01" + bytes(4) + blob[5:],
-        lambda blob: blob[:5],
-    ],
-    ids=["empty", "first byte", "cut", "longer", "garbage", "no checksum", "no content"],
-)
-def test_a_damaged_blob_is_damaged_never_absent_and_other_threads_go_on(
-    url: str, table: str, change: Any
-) -> None:
-    with Saver(url) as saver:
-        where = put(saver, {"x": LONG})
-        saver.put_writes(where, [("x", LONG)], "task")
-    column = "state" if table == "perdure_checkpoints" else "body"
-    rewrite(url, table, column, change)
-    with Saver(url) as saver:
-        put(saver, {"x": LONG}, "other")
-        for _ in range(2):
-            with pytest.raises(Damaged, match="thread 't'"):
-                saver.get_tuple(config())
-        assert values_of(saver, config("other")) == {"x": LONG}
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, bytes]]:
-    url = f"sqlite:///{tmp_path_factory.mktemp('flips')}/journal.db"
-    with Saver(url) as saver:
-        where = put(saver, {"x": [HumanMessage(LONG), {"a": (1, 2)}], "small": 5, "text": LONG})
-        saver.put_writes(where, [("x", [HumanMessage("new")]), ("y", LONG)], "task")
-    blobs: dict[str, bytes] = {}
-    for table, column in (("checkpoints", "state"), ("values", "body"), ("writes", "body")):
-        for (blob,) in execute(url, f"SELECT {column} FROM perdure_{table}"):
-            blobs[f"{table} {column} {len(blobs)}"] = bytes(blob)
-    return url, blobs
-
-
-@settings(
-    max_examples=sweep.examples(150, 60),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(data=st.data())
-def test_flipped_bits_are_damage_never_a_wrong_value(
-    stored: tuple[str, dict[str, bytes]], data: st.DataObject
-) -> None:
-    url, blobs = stored
-    name = data.draw(st.sampled_from(sorted(blobs)))
-    blob = bytearray(blobs[name])
-    flips = data.draw(st.sets(st.integers(0, len(blob) * 8 - 1), min_size=1, max_size=3))
-    for bit in flips:
-        blob[bit // 8] ^= 1 << bit % 8
-    table, column, _ = name.split()
-    sql = f"UPDATE perdure_{table} SET {column} = ? WHERE {column} = ?"
-    execute(url, sql, bytes(blob), blobs[name])
-    try:
-        # Two flips can turn the first byte into the sign of encryption.
-        expected = Damaged if blob[0] != 2 else WrongKey
-        with Saver(url) as saver, pytest.raises(expected, match="thread 't'"):
-            saver.get_tuple(config())
-    finally:
-        execute(url, sql, blobs[name], bytes(blob))

@@ -20,13 +20,11 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 
 import perdure
-from perdure.cli import main
+from perdure import Saver, import_threads
 from perdure.errors import BadArgument
-from perdure.saver import Saver
-from perdure.thread_import import import_threads
 from perdure.types import State
 from tests.support.channel_stories import build_delta
-from tests.support.fork_server import ForkServer
+from tests.support.commands import main
 from tests.support.import_child import Address, Secret, build, fill, on, said
 from tests.support.raw import execute
 from tests.support.scripts import Graph, plain
@@ -133,22 +131,6 @@ def test_what_is_there_is_not_stored_twice(stock: Any, url: str) -> None:
             build(source).invoke(Command(resume="yes"), on("waiting"))
             assert import_threads(where, saver).checkpoints > 0
             assert told(build(saver), saver) == told(build(source), source)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nth", [1, 2, 3, 7, 20, 33, 50])
-def test_an_import_that_is_killed_goes_on_where_it_was(
-    stock: Any, sqlite_url: str, fork_server: ForkServer, nth: int
-) -> None:
-    where, opened = stock
-    child = fork_server.start("import_child:live", url=sqlite_url, where=where, nth=nth)
-    assert child.wait() == -9
-    with Saver(sqlite_url, allow=[Address]) as saver:
-        assert import_threads(where, saver).refused == []
-        with opened() as source:
-            assert told(build(saver), saver) == told(build(source), source)
-            stored = execute(sqlite_url, "SELECT count(*) FROM perdure_checkpoints")
-            assert stored == [(len(list(source.list(None))),)]
 
 
 @pytest.mark.parametrize("as_object", [False, True], ids=["by its path", "as an open saver"])

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.cli import main
 from perdure.journal import connect, version
 from perdure.journal.migrate import migrations
-from perdure.types import State
 from tests.support.agents import Log, chain, opened
-from tests.support.commands import Told
+from tests.support.commands import Told, main
 
 
 def ask(state: Log) -> Any:
@@ -83,23 +81,6 @@ async def test_it_lists_the_runs_that_would_be_held_and_what_to_do(
     assert (found["run_id"], found["graph"], found["lost"]) == (run_id, "letter", ["nap"])
     renamed = deploy(agents, url, "renamed", "snooze", ", renamed={'nap': 'snooze'}")
     assert check(capsys, renamed).code == 0
-
-
-async def test_it_says_exactly_what_the_next_claim_does_and_changes_nothing(url: str) -> None:
-    [run_id] = await begin(url)
-    async with opened(url) as rt:
-        rt.register(chain(("snooze", ask), last), name="letter")
-        before = await rt.events(run_id)
-        [found] = (await rt.check()).lost
-        assert await rt.events(run_id) == before
-        assert (await rt.get(run_id)).state == State.WAITING
-        [wait] = await rt.waits(run_id=run_id)
-        await rt.answer(wait.id, "yes")
-        await rt.tick()
-        held = await rt.get(run_id)
-        assert (held.state, held.reason) == (State.HELD, found.reason)
-        [again] = (await rt.check()).lost  # a retry would hold it again
-        assert (again.state, again.reason) == (State.HELD, found.reason)
 
 
 async def test_runs_of_a_graph_that_is_not_registered_are_a_failure_unless_it_is_elsewhere(

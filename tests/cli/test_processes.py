@@ -151,30 +151,6 @@ def test_a_worker_drives_what_is_due_until_it_is_told_to_stop(
 
 
 @pytest.mark.slow
-def test_a_worker_in_the_middle_of_a_step_finishes_it_and_another_finishes_the_run(
-    url: str, folder: Path, cli: Start
-) -> None:
-    number = signal.SIGTERM if url.startswith("sqlite:") else signal.SIGINT
-    [run] = accept(url, "steps")
-    worker = cli("worker", "agents:rt", url=url)
-    until(lambda: calls(folder))
-    worker.send(number)
-    worker.says("draining")
-    [other] = accept(url, "quick")
-    (folder / "go").touch()
-    code, _, err = ended(worker)
-    assert code == 0
-    assert "Traceback" not in err
-    with perdure.Runtime(url) as rt:
-        assert rt.blocking.get(run.id).state is State.PENDING
-        assert rt.blocking.get(other.id).state is State.PENDING  # nothing new was claimed
-        assert rt.blocking.events(run.id)[-1].kind == "released"
-    assert ended(cli("worker", "agents:rt", "--until-idle", url=url))[0] == 0
-    assert read(url, run).output == {"log": ["in", "first", "quick"]}
-    assert calls(folder) == ["first"]
-
-
-@pytest.mark.slow
 def test_a_worker_that_is_asked_to_drain_exits_and_another_finishes_the_run(
     url: str, folder: Path, cli: Start
 ) -> None:
@@ -209,22 +185,6 @@ def test_a_killed_worker_is_known_to_be_dead_on_its_host(
         worker.send(signal.SIGKILL)
         worker.ends()
         until(lambda: [one.state for one in rt.blocking.workers()] == ["dead"])
-
-
-@pytest.mark.slow
-def test_a_worker_with_a_step_that_never_returns_exits_after_its_grace(
-    url: str, folder: Path, cli: Start
-) -> None:
-    [run] = accept(url, "never")
-    worker = cli("worker", "agents:rt", "--grace", "0.5", url=url)
-    until(lambda: calls(folder))
-    worker.send(signal.SIGTERM)
-    code, _, err = ended(worker)
-    assert code == 0
-    assert "Traceback" not in err
-    with perdure.Runtime(url) as rt:
-        assert rt.blocking.get(run.id).state is State.PENDING
-        assert rt.blocking.events(run.id)[-1].kind == "released"
 
 
 @pytest.mark.slow
@@ -323,7 +283,7 @@ def test_help_is_there_without_loading_langgraph(arguments: list[str]) -> None:
     code = f"""
 import sys
 import urllib.request
-from perdure.cli import main
+from tests.support.commands import main
 assert main({arguments!r}) == 0
 print([name for name in sys.modules if name.partition(".")[0] in ("langgraph", "langchain_core")])
 """

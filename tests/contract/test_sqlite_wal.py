@@ -14,9 +14,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_store
 
 import perdure
-from perdure.execution.journal_store import JournalStore
+from tests.support.agents import Log, chain
 from tests.support.disk import VFS, Disk, SqliteOutOfReach
 from tests.support.fork_server import Child, ForkServer
 from tests.support.polling import until
@@ -96,6 +98,7 @@ def test_the_note_of_doctor_says_if_this_sqlite_loses_commits(disk: Disk, sqlite
 def test_no_connection_can_commit_while_perdure_checkpoints(disk: Disk, sqlite_url: str) -> None:
     """In a WAL, only a checkpoint writes to the database file itself."""
     path = sqlite_url.removeprefix("sqlite:///")
+    on: RunnableConfig = {"configurable": {"thread_id": "t"}}
     free: list[str] = []
     locked: list[str] = []
 
@@ -109,19 +112,25 @@ def test_no_connection_can_commit_while_perdure_checkpoints(disk: Disk, sqlite_u
                 connection.execute("ROLLBACK")
                 free.append(written)
 
+    def remember(state: Log) -> Log:
+        for number in range(state["value"]):
+            get_store().put(("a",), f"item {number}", {"text": "value " * 10_000})
+        return {}
+
     store_path = path.replace(".db", "-store.db")
     Disk.install(default=True)
-    store = JournalStore(sqlite_url)
-    store.put(("a",), "first", {})
-    other = {path: connect(path), store_path: connect(store_path)}
-    with closing(other[path]), closing(other[store_path]), perdure.Client(sqlite_url) as client:
-        disk.before = attempt
-        for number in range(40):
-            client.blocking.signal(f"thread-{number}", "stored", "value " * 20_000)
-            store.put(("a",), f"item {number}", {"text": "value " * 10_000})
-        client.blocking.scrub()
-        disk.before = None
-        store.close()
+    with perdure.Runtime(sqlite_url) as rt:
+        rt.use_store(True)
+        graph = rt.register(chain(remember), name="remembers")
+        graph.invoke({"value": 1}, on)
+        other = {path: connect(path), store_path: connect(store_path)}
+        with closing(other[path]), closing(other[store_path]):
+            disk.before = attempt
+            for number in range(40):
+                rt.blocking.signal(f"thread-{number}", "stored", "value " * 20_000)
+            graph.invoke({"value": 40}, on)
+            rt.blocking.scrub()
+            disk.before = None
     assert {*locked} == {path, store_path}, "both were checkpointed"
     assert free == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -17,9 +17,8 @@ from langgraph.config import get_config as langgraph_config
 
 import perdure
 from perdure.errors import ThreadBusy
-from perdure.journal import failpoints
 from perdure.operations import invariants
-from perdure.testing import TemporaryRuntime
+from perdure.testing import TemporaryRuntime, watch_points
 from perdure.types import Retry, Run, State
 from tests.support.agents import Log, chain, history, opened
 from tests.support.effects import AT_ONCE, Boom, Cut, Times
@@ -32,42 +31,9 @@ def nothing(state: Log) -> Log:
     return {"log": ["did nothing"]}
 
 
-def asks(state: Log) -> Log:
-    return {"log": [str(perdure.ask("ok?"))]}
-
-
-def fails_once(state: Log) -> Log:
-    raise Boom("no luck")
-
-
 def naps(state: Log) -> Log:
     perdure.sleep(timedelta(hours=1))
     return {"log": ["slept"]}
-
-
-@pytest.mark.parametrize("colour", ["blocking", "awaited"])
-async def test_a_run_started_in_a_node_is_started_once(url: str, colour: str) -> None:
-    fails = Times(1)
-
-    def plain(state: Log) -> Log:
-        child = rt.blocking.start("child", {"log": []})
-        fails("after the start")
-        return {"log": [child.id]}
-
-    async def coroutine(state: Log) -> Log:
-        child = await rt.start("child", {"log": []})
-        fails("after the start")
-        return {"log": [child.id]}
-
-    async with opened(url) as rt:
-        rt.register(chain(nothing), name="child")
-        node = plain if colour == "blocking" else coroutine
-        rt.register(chain(("node", node)), name="parent", retry=AT_ONCE)
-        run = await rt.start("parent", {"log": []})
-        await rt.tick()
-        [child] = await rt.runs(graph="child")
-        assert (child.state, child.parent_id) == (State.DONE, run.id)
-        assert (await rt.get(run.id)).output["log"] == [child.id]
 
 
 @pytest.mark.parametrize("colour", ["blocking", "awaited"])
@@ -111,11 +77,11 @@ def cut(name: str) -> Iterator[None]:
         if point == f"effect perdure.{name}.after":
             cuts()
 
-    failpoints.hook = hook
+    watch_points(hook)
     try:
         yield
     finally:
-        failpoints.hook = None
+        watch_points(None)
     assert not cuts.n, "it was not called"
 
 
@@ -128,50 +94,6 @@ async def rest(rt: TemporaryRuntime, graph: str, state: State) -> Run:
     found = await rt.get(run.id)
     assert found.state is state
     return found
-
-
-Make = Callable[[TemporaryRuntime, Run], Awaitable[Any]]
-CALLS: dict[str, tuple[str, State, Make, str]] = {
-    "answer": ("asks", State.WAITING, lambda rt, run: _answer(rt, run), "answer"),
-    "cancel": ("naps", State.WAITING, lambda rt, run: rt.cancel(run.id), "cancelled"),
-    "pause": ("naps", State.WAITING, lambda rt, run: rt.pause(run.id), "paused"),
-    "resume": ("naps", State.PAUSED, lambda rt, run: rt.resume(run.id), "resumed"),
-    "retry": ("fails", State.FAILED, lambda rt, run: rt.retry(run.id), "retried"),
-}
-"""By the name of the effect: whom it is done to, in which state, how, and the event it leaves."""
-
-
-async def _answer(rt: TemporaryRuntime, run: Run) -> None:
-    [wait, *_] = await rt.wait_history(run.id)
-    await rt.answer(wait.id, "yes", by="a node")
-
-
-@pytest.mark.parametrize("is_cut", [False, True], ids=["known", "unknown"])
-@pytest.mark.parametrize("name", CALLS)
-async def test_what_a_node_does_to_another_run_is_done_once(
-    sqlite_url: str, name: str, is_cut: bool
-) -> None:
-    graph, state, act, event = CALLS[name]
-    raises = Times(0 if is_cut else 1)
-
-    async def node(state: Log) -> Log:
-        await act(rt, target)
-        raises("afterwards")
-        return {"log": ["acted"]}
-
-    async with opened(sqlite_url) as rt:
-        for one in (nothing, asks, naps, fails_once):
-            rt.register(chain(one), name=one.__name__.removesuffix("_once"), retry=ONCE)
-        rt.register(chain(node), name="agent", retry=AT_ONCE)
-        target = await rest(rt, graph, state)
-        run = await rt.start("agent", {"log": []})
-        with cut(name) if is_cut else nullcontext():
-            await rt.tick(limit=50)
-        done = await rt.get(run.id)
-        assert (done.state, done.error) == (State.DONE, None)
-        assert (await history(rt, target)).count(event) == 1
-        [effect] = await rt.effects(run.id)
-        assert effect.name == f"perdure.{name}"
 
 
 async def test_runs_that_a_node_cancels_in_another_order_are_each_cancelled(

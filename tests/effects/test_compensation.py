@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,10 +22,8 @@ from tests.support.agents import (
     reaches,
     told_to_stop,
 )
-from tests.support.effects import AT_ONCE, Boom, Cut, Mortals, Times, settled, started
-from tests.support.effects import children as children
+from tests.support.effects import AT_ONCE, Boom, Cut, Times, settled, started
 from tests.support.polling import auntil
-from tests.support.runtime_child import Ledger
 
 HOUR = timedelta(hours=1)
 ONCE = Retry(attempts=1)
@@ -73,13 +70,6 @@ def go(state: Log) -> Log:
     return {"log": ["gone"]}
 
 
-POINTS = [
-    "effect undo reserve.before",
-    "effect undo reserve.after",
-    "undone_effect.before",
-    "undone_effect.after",
-    "let_go.before",
-]
 UNDONE = ["cancel no. 4 car", "cancel no. 3 hotel", "cancel no. 1 flight"]
 DONE = ["reserve flight", "mail ana", "reserve hotel", "reserve car"]
 
@@ -100,21 +90,6 @@ async def check(rt: Any, run: Run) -> None:
     )
     assert list(told["kept"]) == [effects["mail", "ana"]]
     assert (await history(rt, run))[-1] == "cancelled"
-
-
-@pytest.mark.smoke
-async def test_a_run_that_waits_is_undone_in_reverse_order(url: str) -> None:
-    agency = Agency()
-    async with opened(url) as rt:
-        run = await started(rt, agency.trip())
-        assert run.state is State.WAITING
-        await rt.cancel(run.id)
-        await rt.tick()
-        assert agency.log == [*DONE, *UNDONE]
-        await check(rt, run)
-        assert await rt.waits() == []
-        await rt.tick()
-        assert agency.log == [*DONE, *UNDONE]
 
 
 async def test_a_run_that_is_to_be_retried_is_undone(url: str) -> None:
@@ -255,32 +230,6 @@ async def test_a_worker_that_is_cut_off_leaves_the_rest_to_the_next(url: str, n:
         await rt.tick()
         await check(rt, run)
     assert agency.log == [*DONE, *UNDONE[: n + 1], *UNDONE[n:]]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("point", POINTS)
-async def test_each_is_undone_once_although_processes_are_killed(
-    url: str, point: str, children: Mortals, tmp_path: Path
-) -> None:
-    ledger = Ledger(tmp_path / "ledger")
-    path = str(tmp_path / "ledger")
-    assert (
-        children.live("trip", url, path, point, n=2 if "let_go" not in point else 1, cancel=1) < 0
-    )
-    for n in (1, 1):
-        children.live("trip", url, path, point, n=n)
-    assert children.live("trip", url, path) == 0
-    lines = [line for line in ledger.lines() if line.startswith("cancel")]
-    order = [line.split()[1] for line in lines]
-    assert sorted(set(order), key=order.index) == ["car", "hotel", "flight"]
-    # What was called when the process died is called again with the key it had.
-    assert len(set(lines)) == 3
-    if point != "effect undo reserve.after" and not point.startswith("undone"):
-        assert len(lines) == 3
-    async with opened(url) as rt:
-        [run] = await rt.runs()
-        assert run.state is State.CANCELLED
-        assert len((await report(rt, run))["undone"]) == 3
 
 
 async def test_an_undo_that_fails_holds_the_run_and_retry_goes_on_cancelling(url: str) -> None:

@@ -140,47 +140,6 @@ async def test_only_not_done_is_retried_by_a_careful_effect(sqlite_url: str) -> 
         assert "Boom" in str(effect.error)
 
 
-async def test_a_long_pause_is_a_wait_for_the_clock_and_attempts_survive_it(url: str) -> None:
-    calls: list[str] = []
-
-    @perdure.effect(retry=Retry(attempts=4, first=HOUR, factor=2, longest=timedelta(days=1)))
-    async def send(to: str) -> str:
-        calls.append(perdure.key())
-        if len(calls) < 4:
-            raise Boom(f"attempt {len(calls)}")
-        return f"sent {to}"
-
-    clock = Clock(NOON)
-    for attempt, hours in [(1, 1), (2, 2), (3, 4)]:
-        async with opened(url, clock) as rt:  # another process each time
-            rt.register(one(send, "ana"), name="agent")
-            run = await rt.start("agent", {"log": []}, thread_id="t", key="one")
-            await rt.tick()
-            run = await rt.get(run.id)
-            assert run.state is State.WAITING
-            [wait] = await rt.waits(kind="clock")
-            assert wait.value["effect"] == "send"
-            assert wait.wake_at == clock.time + hours * HOUR
-            [effect] = await rt.effects(run.id)
-            assert (effect.state, effect.attempts) == ("open", attempt)
-            assert effect.due_at == wait.wake_at
-            clock.advance(hours * HOUR - timedelta(seconds=1))
-            await rt.tick()
-            assert len(calls) == attempt
-            clock.advance(timedelta(seconds=1))
-    async with opened(url, clock) as rt:
-        rt.register(one(send, "ana"), name="agent")
-        await rt.tick()
-        run = await rt.get(run.id)
-        assert run.output["log"] == ["sent ana"]
-        assert len(calls) == 4
-        assert len(set(calls)) == 1
-        assert await rt.waits() == []
-        kinds = await history(rt, run)
-        assert kinds.count("postponed") == 3
-        assert kinds.count("effect") == 4
-
-
 async def test_a_careful_effect_between_two_attempts_is_known_to_have_failed(
     sqlite_url: str,
 ) -> None:

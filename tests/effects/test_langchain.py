@@ -43,7 +43,6 @@ from perdure.errors import BadArgument
 from perdure.langchain import Durable, Policy, tool_node
 from perdure.langchain.calls import prompt_digest as digest
 from perdure.types import EffectRecord, EffectState, Retry, Run, State
-from tests.support.effects import Cut
 from tests.support.fork_server import ForkServer
 from tests.support.langchain_child import (
     AGENTS,
@@ -781,32 +780,6 @@ def test_without_langchain_it_says_what_is_missing() -> None:
     assert "perdure.langchain needs langchain, 1.3 or newer" in done.stderr
 
 
-@pytest.mark.parametrize("said", [None, "idempotentHint", "readOnlyHint"])
-async def test_a_call_that_was_cut_off_holds_the_run_unless_the_tool_says_it_is_safe(
-    said: str | None,
-) -> None:
-    sent: list[str] = []
-
-    @tool
-    def send(to: str) -> str:
-        """Send a mail."""
-        sent.append(to)
-        if len(sent) == 1:
-            raise Cut
-        return f"sent to {to}"
-
-    send.metadata = {said: True} if said else None
-    async with healthy() as rt:
-        rt.register(create_agent(mailer(), [send], middleware=[Durable()]), name="agent")
-        await rt.start("agent", {"messages": [("human", "mail ann")]})
-        for _ in range(3):
-            await rt.tick()
-            rt.clock.advance(timedelta(minutes=1))
-        [run] = await rt.runs()
-        assert run.state is (State.DONE if said else State.HELD)
-        assert len(sent) == (2 if said else 1)
-
-
 def test_a_tool_that_only_changes_the_state_is_safe() -> None:
     [given] = TodoListMiddleware().tools
     assert how(Durable(), given, "write_todos") == "retry"
@@ -838,23 +811,6 @@ async def taken_over(agent: str, url: str, ledger: Path) -> tuple[Run, list[str]
         [run] = await rt.runs()
         found = await rt.get(run.id)
     return found, sorted(Ledger(ledger).lines())
-
-
-@pytest.mark.slow
-async def test_a_process_killed_after_a_model_call_is_recorded_pays_for_it_once(
-    killed: Killed, url: str, tmp_path: Path
-) -> None:
-    ledger = tmp_path / "ledger"
-    killed("plain", url, ledger, "after model")
-    run, lines = await taken_over("plain", url, ledger)
-    assert run.state is State.DONE, (run.reason, run.error)
-    assert [line.split()[0:2] for line in lines] == [
-        ["model", "0"],
-        ["model", "1"],
-        ["send", "ann"],
-        ["wire", "bob"],
-    ]
-    assert run.saved["model_calls"] == 1
 
 
 @pytest.mark.slow

@@ -6,13 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -449,77 +444,6 @@ async def _started(rt: perdure.Runtime, node: Any) -> Run:
     run = await rt.start("agent", {"log": []})
     await rt.tick()
     return await rt.get(run.id)
-
-
-AGENT = """
-import os, signal, sys
-from typing import TypedDict
-from langgraph.graph import START, StateGraph
-import perdure
-
-url, sent, unknown = sys.argv[1:]
-
-
-class State(TypedDict, total=False):
-    log: list[str]
-
-
-@perdure.effect(unknown=unknown)
-def send(to):
-    with open(sent, "a") as file:
-        print(to, file=file)
-    return to
-
-
-def node(state):
-    log = []
-    for to in {"ann", "bo", "cy", "dee"}:
-        if len(log) == 2 and not os.path.exists(sent + ".killed"):
-            open(sent + ".killed", "w").close()
-            os.kill(os.getpid(), signal.SIGKILL)
-        log.append(send(to))
-    return {"log": log}
-
-
-rt = perdure.Runtime(url)
-rt.register(StateGraph(State).add_node(node).add_edge(START, "node"), name="agent")
-rt.blocking.start("agent", {}, thread_id="t", key="one")
-rt.blocking.work(until_idle=True)
-run = rt.blocking.runs()[0]
-print(run.state, *run.output["log"])
-rt.close()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("url", "unknown", "seed"),
-    [
-        ("sqlite", "retry", 2),
-        ("sqlite", "hold", 5),
-        pytest.param("postgres", "retry", 5, marks=pytest.mark.postgres),
-        pytest.param("postgres", "hold", 2, marks=pytest.mark.postgres),
-        pytest.param("d1", "retry", 5, marks=pytest.mark.d1),
-    ],
-    indirect=["url"],
-)
-def test_a_killed_process_and_one_with_another_hash_seed_mail_a_set_once(
-    url: str, tmp_path: Path, unknown: str, seed: int
-) -> None:
-    sent = tmp_path / "sent"
-    command = [sys.executable, "-c", AGENT, url, str(sent), unknown]
-
-    def process(seed: int) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-
-    assert process(1).returncode == -signal.SIGKILL
-    first = sent.read_text().split()
-    last = process(seed)
-    state, *log = last.stdout.split()
-    assert (state, sorted(log)) == ("done", ["ann", "bo", "cy", "dee"]), last.stderr
-    assert log[:2] != first, "this seed gives the same order"
-    assert sorted(sent.read_text().split()) == ["ann", "bo", "cy", "dee"]
 
 
 async def test_the_caller_of_a_bound_graph_invokes_it_again(url: str) -> None:

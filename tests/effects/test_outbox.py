@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -12,12 +11,9 @@ import perdure
 from perdure.errors import BadArgument, NotInRun
 from perdure.testing import Clock
 from perdure.types import Message, Retry, State
-from tests.support.agents import NOON, Log, chain, driving, history, opened
-from tests.support.batches import batches_url as batches_url
+from tests.support.agents import Log, chain, history, opened
 from tests.support.batches import url as url
 from tests.support.effects import AT_ONCE, Boom, Times, started
-from tests.support.polling import auntil
-from tests.support.raw import execute
 
 HOUR = timedelta(hours=1)
 
@@ -99,85 +95,6 @@ async def test_a_node_that_runs_again_puts_nothing_twice(url: str, way: str) -> 
         run = await started(rt, chain(coroutine if way.endswith("async") else node), retry=AT_ONCE)
         assert sorted(post.payloads) == [1, 1, 2]
         assert len(set(run.output["log"])) == 3
-
-
-async def test_nothing_is_delivered_that_was_not_committed(url: str) -> None:
-    post = Post()
-    fails = Times(1)
-
-    @perdure.effect(transactional=True, retry=Retry(attempts=2, first=timedelta(0)))
-    def book(what: str) -> list[str]:
-        ids = [perdure.outbox("mail", f"{what} {fails.n}"), perdure.outbox("mail", "second")]
-        assert execute(url, "SELECT 1 FROM perdure_outbox") == []
-        fails()
-        return ids
-
-    def node(state: Log) -> Log:
-        return {"log": book("room")}
-
-    async with opened(url) as rt:
-        rt.deliver("mail", post.plain)
-        run = await started(rt, chain(node))
-        assert sorted(post.payloads) == ["room 0", "second"]
-        assert sorted(message.id for message in post.got) == sorted(run.output["log"])
-
-
-async def test_a_handler_that_raises_gets_it_again_later_with_the_same_id(url: str) -> None:
-    post = Post(fails=2)
-    clock = Clock(NOON)
-    async with opened(url, clock) as rt:
-        rt.deliver("mail", post.plain)
-        run = await started(rt, puts("hello"))
-        assert run.state is State.DONE
-        assert len(post.got) == 1
-        [message] = await rt.messages()
-        assert message.payload == "hello"
-        assert message.attempts == 1
-        await rt.tick()
-        assert len(post.got) == 1  # not before its time
-        clock.advance(HOUR)
-        counts = await rt.tick()
-        assert (len(post.got), counts.delivered) == (2, 0)
-    async with opened(url, clock) as rt:  # another process
-        rt.deliver("mail", post.coroutine)
-        clock.advance(HOUR)
-        assert (await rt.tick()).delivered == 1
-        assert len({message.id for message in post.got}) == 1
-        assert [message.attempts for message in post.got] == [1, 2, 3]
-        assert await rt.messages() == []
-
-
-@pytest.mark.smoke
-async def test_a_worker_that_dies_with_a_message_leaves_it_to_another(url: str) -> None:
-    clock = Clock(NOON)
-    stands = asyncio.Event()
-    got: list[Message] = []
-
-    async def dies(message: Message) -> None:
-        got.append(message)
-        stands.set()
-        await asyncio.sleep(600)
-
-    async with opened(url, clock) as rt:
-        rt.deliver("mail", dies)
-        rt.register(puts("hello"), name="agent")
-        await rt.start("agent", {"log": []})
-        async with driving(rt, grace=timedelta(0)):
-            await stands.wait()
-            await auntil(lambda: _ended(rt))
-    post = Post()
-    async with opened(url, clock) as rt:
-        rt.deliver("mail", post.plain)
-        await rt.tick()
-        assert post.got == []  # whoever has it may still be at it
-        clock.advance(HOUR)
-        await rt.tick()
-        assert [message.id for message in post.got] == [message.id for message in got]
-        assert await rt.messages() == []
-
-
-async def _ended(rt: Any) -> bool:
-    return all(run.ended for run in await rt.runs())
 
 
 async def test_a_topic_nobody_knows_stays(url: str) -> None:

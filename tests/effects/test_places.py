@@ -220,27 +220,6 @@ async def test_who_swallows_our_signals_changes_nothing(
         assert run.output["log"] == ["told" if unknown == "hold" else "fetched"]
 
 
-async def test_a_run_that_never_comes_back_to_what_was_cut_off_is_held(url: str) -> None:
-    calls: list[str] = []
-
-    @perdure.effect
-    async def pay() -> str:
-        calls.append("pay")
-        raise Cut
-
-    async def node(state: Log) -> Log:
-        return {"log": ["another way"] if calls else [await pay()]}
-
-    async with opened(url) as rt:
-        run = await started(rt, chain(node), retry=AT_ONCE)
-        assert run.state is State.HELD
-        [effect] = await rt.effects(state="unknown")
-        assert effect.name == "pay"
-        await rt.settle(effect.key, "fail", reason="it was not made")
-        await rt.tick()
-        assert (await rt.get(run.id)).output["log"] == ["another way"]
-
-
 async def test_what_happened_is_not_made_again_by_a_retry_of_the_run(url: str) -> None:
     calls: list[str] = []
 

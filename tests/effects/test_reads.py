@@ -16,7 +16,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy, Send
 
 import perdure
-from perdure.saver import Saver
+from perdure import Saver
 from tests.support.waiters import (
     DAY,
     HOUR,
@@ -80,20 +80,6 @@ async def test_reads_are_what_they_say_and_differ_from_each_other(url: str) -> N
         assert await log_of(rt, run) == node.got[0]
 
 
-async def test_reads_are_the_same_after_a_wait_in_the_node(url: str) -> None:
-    async with healthy(url) as rt:
-        node = Reader(waits=2)
-        run = await begin(rt, chain(node))
-        for _ in range(2):
-            rt.clock.advance(DAY)
-            await rt.answer((await only_wait(rt, run)).id, None)
-            await drive(rt)
-        assert len(node.got) == 3
-        assert node.is_steady()
-        times = [at for at, _, _ in await log_of(rt, run)]
-        assert [at - times[0] for at in times] == [0 * DAY, DAY, 2 * DAY, 2 * DAY]
-
-
 async def test_reads_are_the_same_at_each_attempt_of_a_retry_policy(url: str) -> None:
     async with healthy(url) as rt:
         node = Reader(failures=3)
@@ -132,19 +118,6 @@ async def test_reads_are_the_same_when_a_failed_segment_is_driven_again(url: str
         assert len(node.got) == 3
         assert node.is_steady()
         assert (await log_of(rt, run))[0][0] == rt.clock.time - 2 * HOUR
-
-
-async def test_reads_are_the_same_for_another_process(url: str) -> None:
-    """What another runtime read and then lost is what this one reads."""
-    dead, alive = Reader(failures=99), Reader()
-    async with healthy(url) as rt:
-        await begin(rt, chain(named("before", lambda state: {}), dead))
-        rt.clock.advance(HOUR)
-        async with healthy(url, clock=rt.clock) as other:
-            other.register(chain(named("before", lambda state: {}), alive), name="g")
-            await drive(other)
-            [run] = await other.runs()
-            assert (await log_of(other, run))[0] == dead.got[0][0]
 
 
 async def test_branches_have_their_own_reads(url: str) -> None:

@@ -8,7 +8,6 @@ Before a function is called its intent is on disk, and with it the checkpoint it
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -30,38 +29,12 @@ from perdure.errors import BadArgument, NotInRun
 from perdure.types import State
 from tests.support.agents import Log, chain, history, opened
 from tests.support.effects import AT_ONCE, WAYS, Boom, Pair, Times, colour, drive, settled, started
-from tests.support.raw import execute
 
 every_way = pytest.mark.parametrize("way", WAYS)
 QUICK = RetryPolicy(initial_interval=0.001, jitter=False, retry_on=Boom)
 
 
 # -- what is recorded is not called again
-
-
-@every_way
-async def test_a_process_that_fails_after_an_effect_does_not_call_it_again(
-    url: str, way: str
-) -> None:
-    calls: list[tuple[str, str]] = []
-    fails = Times(3)
-
-    def send(to: str) -> str:
-        calls.append((to, perdure.key()))
-        return f"sent {to} {len(calls)}"
-
-    effect = Pair(way, send)
-
-    async def node(state: Log) -> Log:
-        first = await effect("ana")
-        second = await effect("ben")
-        fails()
-        return {"log": [first, second]}
-
-    output = await drive(url, way, chain(colour(way, node)))
-    assert output["log"] == ["sent ana 1", "sent ben 2"]
-    assert [to for to, _ in calls] == ["ana", "ben"]
-    assert len({key for _, key in calls}) == 2
 
 
 @every_way
@@ -327,37 +300,6 @@ async def test_a_subgraph_that_stores_nothing_finds_them_when_its_node_is_retrie
 
 
 @every_way
-async def test_parallel_branches_find_their_own(sqlite_url: str, way: str) -> None:
-    calls: list[str] = []
-    fails = Times(4)
-    lock = threading.Lock()
-
-    def send(to: str) -> str:
-        with lock:
-            calls.append(to)
-        return f"sent {to}"
-
-    effect = Pair(way, send)
-
-    def branch(name: str) -> Any:
-        async def run(state: Log) -> Log:
-            told = [await effect(f"{name} one"), await effect(f"{name} two")]
-            if name in "bd":
-                fails()
-            return {"log": told}
-
-        return colour(way, run)
-
-    builder: StateGraph[Any] = StateGraph(Log)
-    for name in "abcd":
-        builder.add_node(name, branch(name))
-        builder.add_edge(START, name)
-    output = await drive(sqlite_url, way, builder)
-    assert sorted(output["log"]) == sorted(f"sent {x} {n}" for x in "abcd" for n in ("one", "two"))
-    assert sorted(calls) == sorted(f"{x} {n}" for x in "abcd" for n in ("one", "two"))
-
-
-@every_way
 async def test_every_send_of_a_fan_out_finds_its_own(sqlite_url: str, way: str) -> None:
     calls: list[str] = []
     fails = Times(3)
@@ -386,55 +328,6 @@ async def test_every_send_of_a_fan_out_finds_its_own(sqlite_url: str, way: str) 
     output = await drive(sqlite_url, way, builder)
     assert output["log"] == [f"sent number {n}" for n in range(5)]
     assert sorted(calls) == [f"number {n}" for n in range(5)]
-
-
-@pytest.mark.parametrize("way", ["runtime-async", "saver-async"])
-@pytest.mark.parametrize("gathered", ["gather", "tasks", "group"])
-async def test_helpers_side_by_side_in_a_node_never_get_anothers_answer(
-    sqlite_url: str, way: str, gathered: str
-) -> None:
-    calls: list[str] = []
-    order = random.Random(7)
-    fails = Times(12)
-
-    @perdure.effect
-    async def ask(what: str) -> str:
-        await asyncio.sleep(order.random() / 500)
-        calls.append(what)
-        return f"answer to {what}"
-
-    async def helper(n: int) -> list[str]:
-        await asyncio.sleep(order.random() / 200)
-        first = await ask(f"{n} first")
-        if order.random() < 0.3:
-            fails()
-        return [first, await ask(f"{n} after {first}")]
-
-    async def node(state: Log) -> Log:
-        if gathered == "gather":
-            found = await asyncio.gather(*(helper(n) for n in range(5)))
-        elif gathered == "tasks":
-            tasks = [asyncio.create_task(helper(n)) for n in range(5)]
-            try:
-                found = [await one for one in tasks]
-            finally:
-                await asyncio.gather(*tasks, return_exceptions=True)
-        else:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(helper(n)) for n in range(5)]
-            except ExceptionGroup as error:
-                raise error.exceptions[0] from None
-            found = [one.result() for one in tasks]
-        return {"log": [text for pair in found for text in pair]}
-
-    output = await drive(sqlite_url, way, chain(node))
-    assert output["log"] == [
-        text
-        for n in range(5)
-        for text in (f"answer to {n} first", f"answer to {n} after answer to {n} first")
-    ]
-    assert len(calls) == len(set(calls)) == 10
 
 
 async def test_the_one_that_is_awaited_first_does_not_get_the_answer_of_the_other(
@@ -623,50 +516,6 @@ async def test_without_our_saver_it_is_the_plain_function_too(stock: bool) -> No
 
 
 # -- output commit
-
-
-@pytest.mark.parametrize("way", ["saver", "saver-async"])
-async def test_with_the_saver_alone_the_checkpoint_and_the_intent_are_on_disk_before_the_call(
-    url: str, way: str
-) -> None:
-    seen: list[Any] = []
-
-    def send(to: str) -> str:
-        [[stored]] = execute(url, "SELECT count(*) FROM perdure_checkpoints")
-        seen.append((stored, execute(url, "SELECT state, key FROM perdure_effects WHERE n = 0")))
-        return perdure.key()
-
-    effect = Pair(way, send)
-
-    async def think(state: Log) -> Log:
-        return {"log": ["thought"]}
-
-    async def node(state: Log) -> Log:
-        return {"log": [await effect("ana")]}
-
-    graph = chain(("think", colour(way, think)), ("node", colour(way, node)))
-    output = await drive(url, way, graph)
-    assert seen == [(3, [("open", output["log"][-1])])]
-
-
-@pytest.mark.parametrize("durability", ["auto", "async", "sync", "exit"])
-async def test_the_runtime_does_so_with_every_durability(url: str, durability: Any) -> None:
-    seen: list[Any] = []
-
-    @perdure.effect
-    async def send(to: str) -> str:
-        [[stored]] = execute(url, "SELECT count(*) FROM perdure_checkpoints")
-        seen.append((stored, execute(url, "SELECT state, key FROM perdure_effects")))
-        return perdure.key()
-
-    async def node(state: Log) -> Log:
-        return {"log": [await send("ana")]}
-
-    async with opened(url) as rt:
-        rt.register(chain(("think", lambda state: {"log": []}), node), name="agent")
-        run = await rt.start("agent", {"log": []}, durability=durability)
-        await rt.tick()
-        assert seen == [(3, [("open", (await rt.get(run.id)).output["log"][-1])])]
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import threading
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 import perdure
 from perdure.errors import BadArgument, TooLarge, Unserializable
@@ -48,52 +47,6 @@ async def test_an_argument_that_cannot_be_stored_is_named_before_the_call(url: s
         assert "'send'" in told
         assert calls == []
         assert await rt.effects(run.id) == []
-
-
-@pytest.mark.parametrize("sync", [True, False])
-async def test_secrets_are_in_no_row_and_come_from_the_present_call(url: str, sync: bool) -> None:
-    seen: list[tuple[str, str, str]] = []
-    errors: list[BaseException] = [
-        Boom(f"401 for {SECRET}", SECRET),
-        perdure.NotDone(f"refused {SECRET}"),
-        Cut(),
-    ]
-
-    def call(to: str, api_key: str, other: SecretStr) -> str:
-        seen.append((to, api_key, other.get_secret_value()))
-        if errors:
-            raise errors.pop(0)
-        return "sent"
-
-    retry = Retry(attempts=9, first=AT_ONCE.first)
-    if sync:
-        send = perdure.effect(name="send", retry=retry)(call)
-
-        def plain(state: Log) -> Log:
-            return {"log": [send("ana", SECRET, SecretStr(SECRET))]}
-
-        node: Any = plain
-    else:
-
-        @perdure.effect(name="send", retry=retry)
-        async def asend(to: str, api_key: str, other: SecretStr) -> str:
-            return call(to, api_key, other)
-
-        async def coroutine(state: Log) -> Log:
-            return {"log": [await asend("ana", SECRET, SecretStr(SECRET))]}
-
-        node = coroutine
-    async with opened(url) as rt:
-        run = await started(rt, chain(node), retry=AT_ONCE)
-        assert run.output["log"] == ["sent"]
-        assert seen == [("ana", SECRET, SECRET)] * 4
-        [effect] = await rt.effects(run.id)
-        assert effect.arguments == {"to": "ana"}
-        assert len(await settled(rt, run)) == 3
-        rt.journal.flush()
-        stored = raw(url)
-        assert b"ana" in stored
-        assert SECRET.encode() not in stored
 
 
 @pytest.mark.parametrize("unknown", ["retry", "hold"])

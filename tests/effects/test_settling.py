@@ -7,22 +7,18 @@ due. `go_on` decides whether the run goes on, `let_go` looks again when a driver
 from __future__ import annotations
 
 import asyncio
-import signal
-from pathlib import Path
 
 import pytest
 
 import perdure
-from perdure.cli import main
-from perdure.operations.invariants import INVARIANTS, examine
+from perdure.operations.invariants import INVARIANTS
 from perdure.types import State
 from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
-from tests.support.effects import AT_ONCE, Boom, Cut, Mortals, Times, held, states
-from tests.support.effects import children as children
+from tests.support.commands import main
+from tests.support.effects import AT_ONCE, Boom, Cut, Times, held
 from tests.support.policies import one
 from tests.support.polling import auntil
 from tests.support.raw import execute
-from tests.support.runtime_child import Ledger
 
 
 @perdure.effect(name="unsure", unknown="hold")
@@ -97,40 +93,6 @@ async def test_a_decision_about_a_run_that_is_being_cancelled_lets_it_be_undone(
             assert undone == ["room"]
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        f"{name}.{side}"
-        for name in ("decide_effect", "count_decision", "insert_event", "go_on")
-        for side in ("before", "after")
-    ]
-    + ["commit.before", "commit.after"],
-)
-async def test_a_process_that_is_killed_while_a_person_settles_strands_no_run(
-    url: str, point: str, children: Mortals, tmp_path: Path
-) -> None:
-    ledger = str(tmp_path / "ledger")
-    cut = children.live("careful", url, ledger, "effect mail.after")
-    assert cut == -signal.SIGKILL
-    assert children.live("careful", url, ledger) == 0
-    async with opened(url) as rt:
-        [effect] = await rt.effects(state="unknown")
-    died = children.settle(url, effect.key, "by hand", kill=point)
-    assert died == -signal.SIGKILL
-    async with opened(url) as rt:
-        [run] = await rt.runs()
-        if point == "commit.after":
-            assert run.state is State.PENDING
-        else:
-            assert (run.state, states(url)) == (State.HELD, ["unknown"])
-            await rt.settle(effect.key, "done", "by hand")
-    assert children.live("careful", url, ledger) == 0
-    async with opened(url) as rt:
-        [run] = await rt.runs()
-        assert run.output["log"] == ["by hand", "second"]
-    assert len(Ledger(ledger).lines()) == 1
-
-
 async def test_a_refused_decision_releases_nothing(url: str) -> None:
     async with opened(url) as rt:
         run, effect = await held(rt, one(unsure, "ana"))
@@ -146,10 +108,10 @@ async def test_a_run_that_an_older_version_left_held_is_found_and_can_be_retried
 ) -> None:
     async with opened(url) as rt:
         run, effect = await held(rt, one(unsure, "ana"))
-        assert await rt.journal.ado(examine()) == []
+        assert not (await rt.doctor()).findings
         await rt.settle(effect.key, "done", "by hand")
         strand(url, run.id)
-        [found] = await rt.journal.ado(examine())
+        [found] = (await rt.doctor()).findings
         assert found.problem == INVARIANTS["doctor_held_settled"]
         assert found.id == run.id
         capsys.readouterr()

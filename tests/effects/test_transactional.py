@@ -9,7 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +22,16 @@ from perdure.errors import BadArgument, NotInRun, StatementFailed
 from perdure.journal import failpoints, sqlite
 from perdure.journal.operation import Ambiguous
 from perdure.segments.recorded_reads import RecordedReads
-from perdure.testing import Clock
 from perdure.types import Retry, State
-from tests.support.agents import NOON, Log, chain, driving, gate, history, opened, reaches
+from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
 from tests.support.batches import BatchSQLite, takes_only_batches
-from tests.support.batches import batches_url as batches_url
 from tests.support.batches import only_batches as only_batches
 from tests.support.batches import url as url
-from tests.support.effects import AT_ONCE, Boom, Mortals, Times, settled, started, states
-from tests.support.effects import children as children
+from tests.support.effects import AT_ONCE, Boom, Times, settled, started, states
 from tests.support.entries import faulty
 from tests.support.polling import auntil, until
 from tests.support.proxy import Proxy
 from tests.support.raw import execute
-from tests.support.runtime_child import Ledger
 
 ONCE = Retry(attempts=1)
 
@@ -190,31 +186,6 @@ async def test_a_worker_that_lost_its_lease_writes_nothing(table: str) -> None:
             await rt.tick()
             assert (await rt.get(run.id)).output["log"] == ["room"]
             assert booked(table) == ["room"]
-
-
-async def test_a_lease_that_is_lost_while_it_is_called_takes_the_writes_back(table: str) -> None:
-    lost = Times(1)
-
-    @perdure.effect(transactional=True)
-    def book(what: str) -> str:
-        write(what)
-        if lost.n:
-            lost.n = 0
-            perdure.transaction().execute("UPDATE perdure_runs SET token = token + 1")
-        return what
-
-    clock = Clock(NOON)
-    async with opened(table, clock) as rt:
-        rt.register(node_of(book, "room"), name="agent")
-        run = await rt.start("agent", {"log": []})
-        counts = await rt.tick(limit=1)
-        assert counts.lost == 1
-        assert booked(table) == []
-        assert states(table) == []
-        clock.advance(timedelta(hours=1))  # its lease, which really is still its own, runs out
-        await rt.tick()
-        assert (await rt.get(run.id)).output["log"] == ["room"]
-        assert booked(table) == ["room"]
 
 
 async def test_a_row_of_the_users_that_breaks_its_own_rules_is_the_users_exception(
@@ -447,39 +418,6 @@ async def test_a_function_that_always_loses_its_connection_fails(postgres_url: s
     proxy.close()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "point",
-    ["effect book.before", "effect book.after", "commit.before", "commit.after", "insert_effect"],
-)
-async def test_a_process_that_is_killed_leaves_both_or_none(
-    url: str, point: str, children: Mortals, tmp_path: Path
-) -> None:
-    ledger, batches = str(tmp_path / "ledger"), takes_only_batches(url)
-    points = {"insert_effect": "insert_effect.before"}
-    n = 1
-    for n in range(1, 30):
-        status = children.live("books", url, ledger, points.get(point, point), n=n, batches=batches)
-        found = execute(url, "SELECT state, name FROM perdure_effects")
-        rows = booked(url) if found else []
-        if found:
-            assert [state for state, _ in found] == ["done"]
-            assert rows == ["room"]
-            assert [topic for (topic,) in execute(url, "SELECT topic FROM perdure_outbox")] == [
-                "booked"
-            ]
-        if status == 0 or found:
-            break
-        assert status == -9
-    assert children.live("books", url, ledger, batches=batches) == 0
-    assert booked(url) == ["room"]
-    assert states(url) == ["done"]
-    assert Ledger(ledger).lines() == []
-    async with opened(url) as rt:
-        [run] = await rt.runs()
-        assert run.output["log"] == ["booked room", "second"]
-
-
 def test_what_a_transactional_effect_cannot_have_is_refused() -> None:
     async def coroutine(what: str) -> str:
         return what
@@ -568,28 +506,6 @@ async def test_a_lost_reply_to_its_commit_is_settled_by_its_outcome(
         assert run.output["log"] == booked(table) == [f"room {len(calls)}"]
         assert states(table) == ["done"]
     assert seen.states == ["open"] * fails + ["done"]
-
-
-@pytest.mark.parametrize("fails", [0, 1])
-async def test_a_batch_that_arrives_late_is_not_written_twice(
-    only_batches: str, fails: int
-) -> None:
-    execute(only_batches, "CREATE TABLE booked (what TEXT NOT NULL)")
-    seen = Seen()
-    async with opened(only_batches, observe=seen) as rt:
-        graph, calls = now_and_then(only_batches, fails)
-        faults = faulty(rt.journal)
-
-        def delay(name: str, key: str) -> None:
-            faults.late, faults.late_with = int(len(calls) == fails), "fence_intent"
-
-        with called(delay):
-            run = await started(rt, graph)
-        assert not faults.late, "no batch was late"
-        assert len(calls) == fails + 1
-        assert run.output["log"] == booked(only_batches) == [f"room {len(calls)}"]
-        stored = [one.data["state"] for one in await rt.events(run.id) if one.kind == "effect"]
-    assert stored == seen.states == ["open"] * fails + ["done"]
 
 
 async def test_a_commit_that_goes_through_late_is_not_written_twice(postgres_url: str) -> None:

@@ -6,7 +6,6 @@ What is held, a person settles.
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.cli import main
-from perdure.errors import BadArgument, EffectFailed, EffectHeld, NotFound, NotSettled
-from perdure.types import Done, Retry, State
+from perdure.errors import BadArgument, EffectHeld, NotFound, NotSettled
+from perdure.types import Retry, State
 from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
+from tests.support.commands import main
 from tests.support.effects import (
     AT_ONCE,
     Boom,
@@ -42,61 +41,6 @@ from tests.support.runtime_child import Ledger
 # -- an intent without an outcome
 
 
-@every_way
-async def test_it_is_called_again_with_the_same_key_and_the_recorded_arguments(
-    sqlite_url: str, way: str
-) -> None:
-    calls: list[tuple[str, str]] = []
-    cuts = Times(2, Cut)
-    words = iter(["Dear Ana", "Hello Ana", "Hi Ana", "Ana!"])
-
-    def send(body: str) -> str:
-        calls.append((body, perdure.key()))
-        cuts()
-        return f"sent {body}"
-
-    effect = Pair(way, send)
-
-    async def node(state: Log) -> Log:
-        return {"log": [await effect(next(words))]}
-
-    output = await drive(sqlite_url, way, chain(colour(way, node)))
-    assert output["log"] == ["sent Dear Ana"]
-    assert [body for body, _ in calls] == ["Dear Ana"] * 3
-    assert len({key for _, key in calls}) == 1
-
-
-@every_way
-@pytest.mark.parametrize("found", ["happened", Done("happened"), Done(None), None])
-async def test_the_far_side_is_asked_what_became_of_it(
-    sqlite_url: str, way: str, found: Any
-) -> None:
-    calls: list[str] = []
-    asked: list[tuple[str, str]] = []
-    cuts = Times(1, Cut)
-
-    def send(to: str, body: str = "hello") -> str:
-        calls.append(perdure.key())
-        cuts()
-        return "called"
-
-    def verify(to: str, body: str) -> Any:
-        asked.append((to + body, perdure.key()))
-        return found
-
-    effect = Pair(way, send, verify=verify, unknown="hold")
-
-    async def node(state: Log) -> Log:
-        return {"log": [await effect("ana")]}
-
-    output = await drive(sqlite_url, way, chain(colour(way, node)))
-    expected = "called" if found is None else found.result if isinstance(found, Done) else found
-    assert output["log"] == [expected]
-    assert asked == [("anahello", calls[0])]
-    assert len(calls) == (2 if found is None else 1)
-    assert len(set(calls)) == 1
-
-
 @pytest.mark.smoke
 async def test_a_verify_that_cannot_say_holds_the_run(url: str) -> None:
     asked: list[str] = []
@@ -116,23 +60,6 @@ async def test_a_verify_that_cannot_say_holds_the_run(url: str) -> None:
         await rt.settle(effect.key, "done", "it came")
         await rt.tick()
         assert (await rt.get(run.id)).output["log"] == ["it came"]
-
-
-async def test_an_exception_is_verified_before_it_is_tried_again(sqlite_url: str) -> None:
-    calls: list[str] = []
-
-    def verify(to: str) -> Any:
-        return f"{to} has it" if len(calls) > 1 else None
-
-    @perdure.effect(verify=verify, retry=AT_ONCE)
-    async def send(to: str) -> str:
-        calls.append(to)
-        raise ConnectionError("no reply")
-
-    async with opened(sqlite_url) as rt:
-        run = await started(rt, one(send, "ana"))
-        assert run.output["log"] == ["ana has it"]
-        assert calls == ["ana", "ana"]
 
 
 async def test_nobody_is_asked_about_what_is_known_not_to_have_happened(sqlite_url: str) -> None:
@@ -233,77 +160,7 @@ async def test_a_process_that_is_killed_around_the_call_leaves_it_to_the_next(
         assert run.output["log"] == ["sent ana", "second"]
 
 
-@pytest.mark.parametrize("point", ["effect mail.before", "effect mail.after"])
-async def test_a_process_that_is_killed_in_a_careful_call_leaves_it_to_a_person(
-    url: str, point: str, children: Mortals, tmp_path: Path
-) -> None:
-    ledger = Ledger(tmp_path / "ledger")
-    assert children.live("careful", url, str(tmp_path / "ledger"), point) == -signal.SIGKILL
-    assert children.live("careful", url, str(tmp_path / "ledger")) == 0
-    assert len(ledger.lines()) == (0 if point.endswith("before") else 1)
-    async with opened(url) as rt:
-        [run] = await rt.runs()
-        assert run.state is State.HELD
-        [effect] = await rt.effects(state="unknown")
-        await rt.settle(effect.key, "retry")
-    assert children.live("careful", url, str(tmp_path / "ledger")) == 0
-    async with opened(url) as rt:
-        [run] = await rt.runs()
-        assert run.output["log"] == ["sent ana", "second"]
-    assert len(ledger.lines()) == (1 if point.endswith("before") else 2)
-
-
 # -- a person settles
-
-
-@pytest.mark.parametrize("through", ["python", "cli"])
-@pytest.mark.parametrize("how", ["done", "retry", "fail"])
-async def test_a_person_settles_it_and_the_run_goes_on_by_itself(
-    url: str, how: Any, through: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    calls: list[str] = []
-    cuts = Times(1)
-
-    @perdure.effect(unknown="hold")
-    async def send(to: str) -> str:
-        calls.append(to)
-        cuts("no reply")
-        return f"sent {to}"
-
-    async def node(state: Log) -> Log:
-        try:
-            return {"log": [await send("ana")]}
-        except EffectFailed as error:
-            return {"log": [str(error)]}
-
-    async with opened(url) as rt:
-        run, effect = await held(rt, chain(node))
-        assert "no reply" in str(effect.error)
-        result = "by hand" if how == "done" else None
-        reason = "the address is wrong"
-        if through == "python":
-            await rt.settle(effect.key, how, result, by="ana", reason=reason)
-        else:
-            capsys.readouterr()
-            assert await asyncio.to_thread(main, ["effects", "--at", url, "--json"]) == 0
-            told = json.loads(capsys.readouterr().out)
-            assert told["key"] == effect.key
-            assert told["arguments"] == {"to": "ana"}
-            given = [] if result is None else ["--result", json.dumps(result)]
-            who = ["--by", "ana", "--reason", reason]
-            arguments = ["settle", "--at", url, effect.key, how, *given, *who]
-            assert await asyncio.to_thread(main, arguments) == 0
-        await rt.tick()
-        run = await rt.get(run.id)
-        [told] = run.output["log"]
-        if how == "fail":
-            assert "the address is wrong" in told
-        else:
-            assert told == ("by hand" if how == "done" else "sent ana")
-        assert calls == ["ana"] * (2 if how == "retry" else 1)
-        [event] = await settled(rt, run, "settled")
-        assert (event.data["by"], event.data["reason"]) == ("ana", reason)
-        await history(rt, run)
 
 
 async def test_a_run_with_two_unknown_effects_goes_on_after_the_last(url: str) -> None:

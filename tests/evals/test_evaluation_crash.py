@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from perdure.client import Client
-from tests.execution.test_crash import kills
+from tests.contract.test_killed_anywhere import kills
 from tests.support.fork_server import Child, Ended, ForkServer
 from tests.support.polling import until
 from tests.support.runtime_child import Ledger

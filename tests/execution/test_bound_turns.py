@@ -23,17 +23,6 @@ from tests.support.polling import auntil, until
 # -- two at once
 
 
-def test_two_callers_at_once_take_turns_and_both_inputs_are_there(url: str) -> None:
-    with runtime(url) as rt:
-        gate = Gate("done")
-        graph = rt.register(sequence(gate=gate), name="agent")
-        ends = two_calls(graph, gate, lambda: until(lambda: len(rt.blocking.runs()) == 2))
-        assert ends[0] == {"log": ["first", "done"]}
-        assert ends[1] == {"log": ["first", "done", "second", "done"]}
-        assert graph.get_state(T).values == ends[1]
-        assert states(rt) == ["done", "done"]
-
-
 async def test_a_call_waits_for_the_worker_that_drives_its_thread(url: str) -> None:
     gate = Gate("by the worker")
     async with runtime(url) as rt, runtime(url) as worker:

@@ -98,20 +98,6 @@ async def test_a_parent_waits_for_its_children_without_a_process(url: str) -> No
         assert (await history(rt, run)).count("joined") == 1
 
 
-async def test_the_end_of_a_child_and_the_wake_up_of_its_parent_are_one_commit(url: str) -> None:
-    async with opened(url) as rt:
-        rt.register(chain(nap), name="slow")
-        rt.register(parent(rt, "slow"), name="parent")
-        run = await rt.start("parent", {"log": []})
-        await rt.tick()
-        rt.clock.advance(HOUR)
-        await rt.tick(limit=1)
-        [child] = await children(rt, run)
-        assert child.state is State.DONE
-        run = await rt.get(run.id)
-        assert (run.state, run.due_at) == (State.WAITING, rt.clock.time)
-
-
 async def test_a_child_that_has_ended_is_joined_at_once(url: str) -> None:
     with gate() as standing:
 
@@ -287,32 +273,6 @@ async def test_no_child_joins_no_run(sqlite_url: str) -> None:
 # -- cancelling
 
 
-@pytest.mark.parametrize("policy", ["cancel", "leave", "detached"])
-async def test_children_are_cancelled_with_their_parent_by_policy(url: str, policy: str) -> None:
-    options: dict[str, Any] = {"detached": True}
-    if policy != "detached":
-        options = {"on_parent_cancel": policy}
-    async with opened(url) as rt:
-        rt.register(chain(approve), name="asks")
-        rt.register(parent(rt, "asks", **options), name="middle")
-        rt.register(parent(rt, "middle", "asks", **options), name="top")
-        run = await rt.start("top", {"log": []})
-        await rt.tick()
-        await rt.cancel(run.id, by="ana")
-        await rt.tick()
-        every = {one.id: one for one in await rt.runs()}
-        assert len(every) == 4
-        assert every.pop(run.id).state is State.CANCELLED
-        wanted = State.CANCELLED if policy == "cancel" else State.WAITING
-        assert {one.state for one in every.values()} == {wanted}
-        assert {one.parent_id is None for one in every.values()} == {policy == "detached"}
-        if policy == "cancel":
-            assert await rt.waits() == []
-            [middle] = await rt.runs(graph="middle")
-            assert middle.reason == f"its parent, run {run.id}, was cancelled"
-            assert (await history(rt, middle))[-3:] == ["cancelling", "claimed", "cancelled"]
-
-
 async def test_a_driven_child_is_stopped_with_its_parent(url: str) -> None:
     with gate() as standing:
 
@@ -332,27 +292,6 @@ async def test_a_driven_child_is_stopped_with_its_parent(url: str) -> None:
                 assert child.state is State.RUNNING
                 await told_to_stop(rt, child)
                 standing.open()
-                await reaches(rt, child, State.CANCELLED)
-
-
-async def test_a_child_started_by_a_run_that_is_being_cancelled_is_cancelled(url: str) -> None:
-    with gate() as standing:
-
-        async def late(state: Log) -> Log:
-            await standing.wait()
-            await rt.start("child", {})
-            return {}
-
-        async with opened(url) as rt:
-            rt.register(chain(work), name="child")
-            rt.register(chain(("late", late), work), name="parent")
-            run = await rt.start("parent", {"log": []})
-            async with driving(rt):
-                await standing.reached()
-                assert (await rt.cancel(run.id)).state is State.RUNNING
-                standing.open()
-                await reaches(rt, run, State.CANCELLED)
-                [child] = await children(rt, run)
                 await reaches(rt, child, State.CANCELLED)
 
 
@@ -440,27 +379,6 @@ async def test_a_fork_of_a_parent_joins_the_children_of_the_original(url: str) -
 
 
 # -- races
-
-
-@pytest.mark.parametrize("number", [1, 8])
-async def test_no_wake_up_is_lost_when_children_end_as_their_parent_begins_to_wait(
-    url: str, number: int
-) -> None:
-    async def starts_and_joins(state: Log) -> Log:
-        started = [await rt.start("quick", {"value": n}) for n in range(number)]
-        return {"value": [found["value"] for found in perdure.join(started)]}
-
-    async with opened(url) as rt:
-        rt.register(chain(work), name="quick")
-        rt.register(chain(starts_and_joins), name="parent")
-        async with perdure.Runtime(url, clock=rt.clock) as second:
-            second.register(chain(work), name="quick")
-            second.register(chain(starts_and_joins), name="parent")
-            runs = [await rt.start("parent", {"log": []}) for _ in range(6)]
-            async with driving(rt), driving(second):
-                ends = [await reaches(rt, run, State.DONE) for run in runs]
-        wanted = [f"result of {n}" for n in range(number)]
-        assert [run.output["value"] for run in ends] == [wanted] * len(runs)
 
 
 async def test_two_children_that_end_at_once_wake_their_parent(url: str) -> None:

@@ -14,11 +14,11 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 import perdure
+from perdure import Runtime
 from perdure.errors import WrongState
-from perdure.runtime import Runtime
 from perdure.testing import Clock
 from perdure.types import Retry, Run, State
-from tests.support.agents import NOON, Calls, Log, chain, checkpoints, history, opened
+from tests.support.agents import NOON, Calls, Log, chain, history, opened
 
 HOUR = timedelta(hours=1)
 
@@ -79,30 +79,6 @@ async def after(url: str, run: Run, graph: Any) -> Run:
 
 
 # -- held
-
-
-@pytest.mark.parametrize("way", ["renamed", "removed"])
-async def test_a_run_is_held_when_the_node_it_waits_in_is_gone(url: str, way: str) -> None:
-    run = await start(url, chain(one, approve, two))
-    changed = chain(one, ("confirm", approve), two) if way == "renamed" else chain(one, two)
-    async with opened(url) as rt:
-        rt.register(changed, name="g")
-        before = [found.checkpoint["id"] for found in await checkpoints(rt, "t")]
-        held = await answer(rt, run)
-        assert (held.state, held.output, held.due_at) == (State.HELD, None, None)
-        reason = held.reason or ""
-        assert "'g' changed" in reason
-        assert "'approve'" in reason
-        assert ("added: confirm" if way == "renamed" else "added: none") in reason
-        last = (await rt.events(run.id))[-1]
-        assert last.kind == "held"
-        with pytest.raises(WrongState, match="is held"):  # which would hide why
-            await rt.pause(run.id)
-        assert last.data["lost"] == ["approve"]
-        assert last.data["removed"] == ["approve"]
-        assert last.data["added"] == (["confirm"] if way == "renamed" else [])
-        assert (await rt.tick()).claimed == 0
-        assert [found.checkpoint["id"] for found in await checkpoints(rt, "t")] == before
 
 
 async def test_a_held_run_goes_on_where_it_was_when_it_is_retried_after_the_fix(url: str) -> None:
@@ -491,29 +467,3 @@ async def test_a_graph_in_place_of_an_entrypoint_holds_the_run(sqlite_url: str) 
 
 
 # -- versions
-
-
-async def test_versions_side_by_side_let_old_runs_finish_as_they_began(url: str) -> None:
-    async with opened(url) as rt:
-        rt.register(chain(approve, two), name="g", version="1")
-        old = await rt.start("g", said("a"))
-        await rt.tick()
-    async with opened(url) as rt:
-        rt.register(chain(approve, two), name="g", version="1")
-        rt.register(chain(("confirm", approve), three), name="g", version="2")
-        new = await rt.start("g", said("b"))
-        await rt.tick()
-        assert (await answer(rt, old)).output == said("a", "approved yes", "two")
-        assert (await answer(rt, new)).output == said("b", "approved yes", "three")
-
-
-async def test_a_run_whose_graph_is_not_registered_waits_for_a_worker_that_has_it(
-    url: str,
-) -> None:
-    run = await start(url, chain(approve))
-    async with opened(url) as rt:
-        rt.register(chain(approve), name="other")
-        waiting = await answer(rt, run)
-        assert waiting.state == State.WAITING
-    done = await after(url, run, chain(approve))
-    assert done.output == said("a", "approved yes")

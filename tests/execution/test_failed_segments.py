@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -16,10 +15,10 @@ import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 
+from perdure import Runtime
 from perdure.errors import WrongState
-from perdure.runtime import Runtime
 from perdure.testing import Clock
-from perdure.types import Retry, Run, State
+from perdure.types import Retry, State
 from tests.support.agents import (
     NOON,
     Calls,
@@ -36,7 +35,6 @@ from tests.support.controls import (
     COLORS,
     HOUR,
     ONCE,
-    SECOND,
     echo,
     said,
     standing,
@@ -87,54 +85,6 @@ class Broken:
             raise self.error
 
 
-async def test_a_failed_run_that_is_retried_goes_on_behind_its_last_step(url: str) -> None:
-    calls, broken = Calls(), Broken()
-    async with opened(url) as rt:
-        nodes = calls.node("one"), calls.node("two", broken), calls.node("three")
-        rt.register(chain(*nodes), name="g", retry=ONCE)
-        run = await rt.start("g", said("a"))
-        assert (await rt.tick()).failed == 1
-        assert (await rt.get(run.id)).state == State.FAILED
-        assert (await rt.tick()).claimed == 0
-        broken.repair()
-        again = await rt.retry(run.id)
-        assert (again.state, again.error) == (State.PENDING, None)
-        await rt.tick()
-        assert (await rt.get(run.id)).output == said("a", "one", "two", "three")
-        assert calls == ["one", "two", "two", "three"]
-        assert (await history(rt, run))[-6:-3] == ["failed", "retried", "claimed"]
-
-
-async def test_only_the_branch_that_failed_runs_again(url: str) -> None:
-    calls, broken = Calls(), Broken()
-    place: Any = {"configurable": {"thread_id": "t"}}
-
-    def fail_after_good(state: Log) -> None:
-        deadline = time.monotonic() + 30.0
-        written: list[Any] = []  # or else LangGraph stops the good one with it
-        while ["good"] not in written:
-            assert time.monotonic() < deadline
-            at: Any = rt.saver.get_tuple(place)
-            written = [value for _, _, value in at.pending_writes]
-        broken(state)
-
-    builder: StateGraph[Any] = StateGraph(Log)
-    for name, node in (calls.node("good"), calls.node("bad", fail_after_good)):
-        builder.add_node(name, node)
-        builder.add_edge(START, name)
-    builder.add_node(*calls.node("last"))
-    builder.add_edge(["good", "bad"], "last")
-    async with opened(url) as rt:
-        rt.register(builder, name="g", retry=ONCE)
-        run = await rt.start("g", said("a"), thread_id="t")
-        await rt.tick()
-        broken.repair()
-        await rt.retry(run.id)
-        await rt.tick()
-        assert sorted(calls) == ["bad", "bad", "good", "last"]
-        assert sorted((await rt.get(run.id)).output["log"]) == ["a", "bad", "good", "last"]
-
-
 async def test_a_retried_run_has_all_its_attempts_again(sqlite_url: str) -> None:
     calls, clock = Calls(), Clock(NOON)
     async with opened(sqlite_url, clock) as rt:
@@ -178,34 +128,6 @@ async def test_a_retried_run_goes_before_a_later_one_that_has_not_begun(url: str
 
 
 # -- segments that fail
-
-
-async def test_a_failed_segment_is_driven_again_after_a_pause_that_survives_the_process(
-    url: str,
-) -> None:
-    calls, clock = Calls(), Clock(NOON)
-    policy = Retry(attempts=4, first=timedelta(minutes=1), factor=3.0, longest=HOUR / 10)
-    run: Run | None = None
-    for minutes in (1, 3, 6):
-        async with opened(url, clock) as rt:
-            rt.register(chain(calls.node("one", Broken())), name="g", retry=policy)
-            run = run or await rt.start("g", said("a"))
-            await rt.tick()
-            found = await rt.get(run.id)
-            assert found.state == State.PENDING
-            assert found.due_at == clock.time + timedelta(minutes=minutes)
-            assert found.error is not None
-            assert found.error.message == "no luck"
-            clock.advance(timedelta(minutes=minutes) - SECOND)
-            assert (await rt.tick()).claimed == 0
-            clock.advance(SECOND)
-    assert run is not None
-    async with opened(url, clock) as rt:
-        rt.register(chain(calls.node("one", Broken())), name="g", retry=policy)
-        assert (await rt.tick()).failed == 1
-        assert (await rt.get(run.id)).state == State.FAILED
-        assert len(calls) == 4
-        assert (await history(rt, run)).count("failed") == 4
 
 
 async def test_a_step_in_between_gives_a_run_all_its_attempts_again(sqlite_url: str) -> None:

@@ -3,12 +3,9 @@ it was away, and whatever its agent's code catches. Nobody beside it notices."""
 
 from __future__ import annotations
 
-import asyncio
 import operator
-import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -16,47 +13,16 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 import perdure.testing
-from perdure.errors import LeaseLost, ThreadBusy
 from perdure.journal import Refused
 from perdure.operations import claims
 from perdure.operations.claims import LeaseTimes
-from perdure.operations.invariants import examine
 from perdure.operations.runs import RunRow
 from perdure.testing import TemporaryRuntime
-from perdure.types import Durability, EventKind, State
-from tests.support.fork_server import ForkServer
-from tests.support.polling import auntil, until
-from tests.support.raw import execute
-from tests.support.runtime_child import Ledger, worker_process, worker_runtime
-
-TABLES = {
-    "perdure_runs": "n",
-    "perdure_events": "run_id, n",
-    "perdure_waits": "id",
-    "perdure_reads": "run_id, task, n",
-    "perdure_checkpoints": "ns, id",
-    "perdure_values": "ns, channel, chain, seq, step",
-    "perdure_writes": "ns, checkpoint_id, task_id, stamp",
-}
-DURABILITIES: list[Durability] = ["auto", "sync", "async", "exit"]
-
-
-def rows_of(url: str, thread: str) -> dict[str, list[list[Any]]]:
-    """All that the journal holds of a thread, byte by byte."""
-    found = {}
-    for table, order in TABLES.items():
-        rows = execute(url, f"SELECT * FROM {table} WHERE thread_id = ? ORDER BY {order}", thread)
-        found[table] = [
-            [bytes(cell) if isinstance(cell, memoryview) else cell for cell in row] for row in rows
-        ]
-    return found
+from perdure.types import EventKind, State
 
 
 class Mine(TypedDict, total=False):
     log: Annotated[list[str], operator.add]
-
-
-Node = Callable[[Mine], Any]
 
 
 def chain(*nodes: Any) -> StateGraph[Any, Any, Any, Any]:
@@ -64,23 +30,6 @@ def chain(*nodes: Any) -> StateGraph[Any, Any, Any, Any]:
     graph.add_sequence(nodes)
     graph.add_edge(START, nodes[0].__name__)
     return graph
-
-
-def steal(rt: TemporaryRuntime, thread: str, *, away: timedelta = timedelta(days=1)) -> None:
-    """Another worker takes what is driven on a thread, in one statement, and keeps it so long."""
-    now = rt.clock.now()
-    until = now + round(away.total_seconds() * 1000)
-    [held] = [r for r in rt.blocking.runs(thread_id=thread) if r.state is State.RUNNING]
-    # As `claim` does it, at a time when our lease is over.
-    op = claims.claim_run(
-        rt.saver.serializer,
-        "elsewhere:1:thief",
-        LeaseTimes(now + 3_600_000, until),
-        thread,
-        held.id,
-    )
-    row: RunRow | None = rt.journal.do(op)
-    assert row is not None
 
 
 @pytest.fixture
@@ -91,80 +40,6 @@ def rt(url: str) -> Iterator[TemporaryRuntime]:
 
 
 # -- what the fence refuses
-
-
-@pytest.mark.parametrize("durability", DURABILITIES)
-@pytest.mark.parametrize("colour", ["function", "coroutine"])
-async def test_a_write_with_an_old_token_is_refused_in_each_durability_mode(
-    url: str, rt: TemporaryRuntime, durability: Durability, colour: str
-) -> None:
-    left: list[Any] = []
-
-    def work(state: Mine) -> Mine:
-        steal(rt, "t")
-        left.append(rows_of(url, "t"))
-        return {"log": ["too late"]}
-
-    async def awork(state: Mine) -> Mine:
-        return await asyncio.to_thread(work, state)
-
-    def then(state: Mine) -> Mine:
-        left.append("the next node")
-        return {}
-
-    rt.register(chain(work if colour == "function" else awork, then), name="g")
-    run = await rt.start("g", {"log": []}, thread_id="t", durability=durability)
-    counts = await rt.tick()
-    await auntil(lambda: left, "the look of the node that lost its lease")
-    rt.journal.flush()
-    assert (counts.claimed, counts.lost, counts.done) == (1, 1, 0)
-    assert left[0]["perdure_runs"]
-    assert rows_of(url, "t") == left[0], "a fenced driver wrote"
-    if durability == "sync":  # else it may have been in the middle of the next step
-        assert left[1:] == []
-    assert (await rt.get(run.id)).state is State.RUNNING
-
-
-async def test_a_wait_that_is_asked_with_an_old_token_is_not_stored(rt: TemporaryRuntime) -> None:
-    thefts = [1]
-
-    def work(state: Mine) -> Mine:
-        if thefts and thefts.pop():
-            steal(rt, "t", away=timedelta(0))
-        return {"log": [perdure.ask("may I?")]}
-
-    rt.register(chain(work), name="g")
-    await rt.start("g", {"log": []}, thread_id="t")
-    counts = await rt.tick()
-    assert (counts.lost, counts.waiting) == (1, 1), "lost, and claimed again as the thief is gone"
-    [wait] = await rt.waits(thread_id="t")
-    await rt.answer(wait.id, "yes")
-    assert (await rt.tick()).done == 1
-    kinds = [event.kind for event in await rt.events(wait.run_id)]
-    assert kinds.count("wait") == kinds.count("answer") == kinds.count("done") == 1
-
-
-async def test_recorded_reads_of_a_fenced_driver_are_not_kept(
-    url: str, rt: TemporaryRuntime
-) -> None:
-    seen: list[object] = []
-
-    def work(state: Mine) -> Mine:
-        first = not seen
-        if first:
-            steal(rt, "t", away=timedelta(0))
-        seen.append(perdure.uuid())
-        if first:
-            rt.journal.flush()
-        seen.append(perdure.uuid())  # the first time it is known by now that the lease is lost
-        return {"log": [str(seen[-1])]}
-
-    rt.register(chain(work), name="g")
-    run = await rt.start("g", {"log": []}, thread_id="t")
-    await rt.tick()
-    assert len(seen) == 3
-    assert (await rt.get(run.id)).output == {"log": [str(seen[2])]}
-    assert execute(url, "SELECT count(*) FROM perdure_reads") == [(2,)]
 
 
 async def test_an_answer_that_a_fenced_driver_saw_is_handed_over_by_its_successor(
@@ -198,7 +73,7 @@ async def test_an_answer_that_a_fenced_driver_saw_is_handed_over_by_its_successo
     # The second one has asked again meanwhile, and rests.
     assert not isinstance(begun, claims.SegmentEnd)
     rt.journal.run(driver.end(new, claims.SegmentEnd(State.WAITING, EventKind.WAITING, {})))
-    assert await rt.journal.ado(examine()) == []
+    assert not (await rt.doctor()).findings
     rt.clock.advance(timedelta(minutes=5))
     await rt.tick()
     found = await rt.get(run.id)
@@ -208,202 +83,4 @@ async def test_an_answer_that_a_fenced_driver_saw_is_handed_over_by_its_successo
 # -- what an agent's code can do about it
 
 
-@pytest.mark.parametrize("where", ["function", "coroutine", "subgraph"])
-async def test_an_agent_cannot_catch_that_its_lease_is_lost_by_mistake(
-    rt: TemporaryRuntime, where: str
-) -> None:
-    swallowed: list[str] = []
-
-    def careless(state: Mine) -> Mine:
-        steal(rt, "t")
-        for _ in range(2):
-            try:
-                perdure.now()
-                rt.journal.flush()
-            except Exception as error:
-                swallowed.append(repr(error))
-        swallowed.append("went on")
-        return {"log": ["went on"]}
-
-    async def acareless(state: Mine) -> Mine:
-        await asyncio.to_thread(steal, rt, "t")
-        for _ in range(2):
-            try:
-                perdure.now()
-                await rt.journal.aflush()
-            except Exception as error:
-                swallowed.append(repr(error))
-        swallowed.append("went on")
-        return {"log": ["went on"]}
-
-    nested = chain(careless).compile()
-
-    def around(state: Mine) -> Mine:
-        try:
-            nested.invoke({"log": []})
-        except Exception as error:
-            swallowed.append(repr(error))
-        swallowed.append("went on")
-        return {"log": ["went on"]}
-
-    node: Node = {"function": careless, "coroutine": acareless, "subgraph": around}[where]
-    rt.register(chain(node), name="g")
-    run = await rt.start("g", {"log": []}, thread_id="t")
-    counts = await rt.tick()
-    assert swallowed == []
-    assert counts.lost == 1
-    assert not issubclass(LeaseLost, Exception)
-    kinds = [event.kind for event in await rt.events(run.id)]
-    assert "failed" not in kinds, "losing a lease is nobody's failure"
-
-
-async def test_other_runs_of_the_process_are_not_disturbed(rt: TemporaryRuntime) -> None:
-    begun = asyncio.Event()
-
-    async def unlucky(state: Mine) -> Mine:
-        await begun.wait()
-        await asyncio.to_thread(steal, rt, "unlucky")
-        return {"log": ["too late"]}
-
-    async def lucky(state: Mine) -> Mine:
-        begun.set()
-        eventually_lost = (await rt.runs(thread_id="unlucky"))[0].id
-        kinds: list[str] = []
-        while kinds.count("recovered") == 0:
-            kinds = [event.kind for event in await rt.events(eventually_lost)]
-            await asyncio.sleep(0.01)
-        return {"log": ["lucky"]}
-
-    def after(state: Mine) -> Mine:
-        return {"log": ["after"]}
-
-    rt.register(chain(unlucky), name="unlucky")
-    rt.register(chain(lucky, after), name="lucky")
-    await rt.start("unlucky", {"log": []}, thread_id="unlucky")
-    others = [await rt.start("lucky", {"log": []}, thread_id=f"lucky-{n}") for n in range(5)]
-    counts = await rt.tick()
-    assert (counts.claimed, counts.done, counts.lost, counts.failed) == (6, 5, 1, 0)
-    for other in others:
-        found = await rt.get(other.id)
-        assert found.output == {"log": ["lucky", "after"]}
-        assert [e.kind for e in await rt.events(other.id)].count("claimed") == 1
-
-
-async def test_a_bound_graph_that_lost_its_lease_says_so_and_writes_nothing(
-    url: str,
-    rt: TemporaryRuntime,
-) -> None:
-    left: list[Any] = []
-
-    def work(state: Mine) -> Mine:
-        steal(rt, "t")
-        left.append(rows_of(url, "t"))
-        return {"log": ["too late"]}
-
-    bound: Any = rt.register(chain(work), name="g")
-    with pytest.raises(ThreadBusy):
-        await asyncio.to_thread(bound.invoke, {"log": []}, {"configurable": {"thread_id": "t"}})
-    rt.journal.flush()
-    assert rows_of(url, "t") == left[0]
-
-
 # -- processes that were stopped, or that stand still
-
-
-@pytest.mark.slow
-async def test_a_worker_stopped_past_its_lease_writes_nothing_when_it_wakes(
-    url: str, fork_server: ForkServer, tmp_path: Path
-) -> None:
-    ledger = Ledger(tmp_path / "ledger")
-    options = {"lease": 0.8}
-    given = {"folder": str(tmp_path), "name": "first", "log": []}
-    with (
-        worker_runtime(url) as rt,
-        worker_process(
-            fork_server, url, stops=str(tmp_path), options=options, concurrency=2
-        ) as stopped,
-    ):
-        run = await rt.start("hold", given, thread_id="t")
-        until(lambda: ledger.lines() == [f"first hold {stopped.pid}"], "a node that began")
-        (tmp_path / "stop").touch()
-        until(lambda: not (tmp_path / "stop").exists(), "a stopped process")
-        with worker_process(fork_server, url, options=options) as other:
-            until(lambda: f"first hold {other.pid}" in ledger.lines(), "a takeover")
-            (tmp_path / "go").touch()
-            done = rt_is(rt, run.id, State.DONE)
-            await auntil(done, "the other worker to finish it")
-            other.send(signal.SIGTERM)
-            assert other.wait() == 0
-        assert f"first held {stopped.pid}" not in ledger.lines()
-        before = rows_of(url, "t")
-        stopped.send(signal.SIGCONT)
-        until(lambda: f"first held {stopped.pid}" in ledger.lines(), "the node to wake")
-        # It goes on, with something else.
-        second = await rt.start("steps", {**given, "name": "second"}, thread_id="u")
-        await auntil(rt_is(rt, second.id, State.DONE), "the woken worker to drive another run")
-        assert f"second last {stopped.pid}" in ledger.lines()
-        stopped.send(signal.SIGTERM)
-        assert stopped.wait() == 0
-        assert rows_of(url, "t") == before, "the worker that woke wrote"
-        found = await rt.get(run.id)
-        assert found.output["log"] == [f"hold {other.pid}", "last"]
-        kinds = [event.kind for event in await rt.events(run.id)]
-        assert kinds.count("claimed") == kinds.count("recovered") == kinds.count("done") == 1
-        assert await rt.journal.ado(examine()) == []
-
-
-def rt_is(rt: perdure.Runtime, run_id: str, state: State) -> Callable[[], Awaitable[bool]]:
-    async def look() -> bool:
-        return (await rt.get(run_id)).state is state
-
-    return look
-
-
-@pytest.mark.slow
-async def test_a_worker_whose_event_loop_is_blocked_gives_its_lease_up(
-    url: str, fork_server: ForkServer, tmp_path: Path
-) -> None:
-    ledger = Ledger(tmp_path / "ledger")
-    given = {"folder": str(tmp_path), "name": "it", "log": []}
-    options = {"lease": 0.8}
-    with worker_runtime(url) as rt, worker_process(fork_server, url, options=options) as blocked:
-        run = await rt.start("block", given, thread_id="t")
-        until(lambda: ledger.lines() == [f"it hold {blocked.pid}"], "a node that began")
-        with worker_process(fork_server, url, options=options) as other:
-            until(lambda: f"it hold {other.pid}" in ledger.lines(), "a takeover")
-            (tmp_path / "go").touch()
-            await auntil(rt_is(rt, run.id, State.DONE), "the other worker to finish it")
-            until(lambda: f"it held {blocked.pid}" in ledger.lines(), "the loop to go on")
-            second = await rt.start("steps", {**given, "name": "second"}, thread_id="u")
-            await auntil(rt_is(rt, second.id, State.DONE), "workers that are well")
-            for worker in (blocked, other):
-                worker.send(signal.SIGTERM)
-                assert worker.wait() == 0
-        found = await rt.get(run.id)
-        assert found.output["log"] == [f"hold {other.pid}", "last"]
-        kinds = [event.kind for event in await rt.events(run.id)]
-        assert kinds.count("recovered") == kinds.count("done") == 1
-        assert await rt.journal.ado(examine()) == []
-
-
-async def test_a_function_that_takes_longer_than_its_lease_keeps_it(
-    url: str, tmp_path: Path
-) -> None:
-    """Only the loop has to be alive: what runs in a thread may take its time."""
-    rt = perdure.Runtime(url, lease=timedelta(seconds=0.5))
-    ends: set[Any] = set()
-
-    def slow(state: Mine) -> Mine:
-        def renewed() -> bool:
-            ends.update(execute(url, "SELECT due_at FROM perdure_runs"))
-            return len(ends) >= 5
-
-        until(renewed, "a lease that is kept")
-        return {"log": ["slow"]}
-
-    rt.register(chain(slow), name="g")
-    async with rt:
-        run = await rt.start("g", {"log": []}, thread_id="t")
-        counts = await rt.tick()
-        assert (counts.claimed, counts.done) == (1, 1)
-        assert (await rt.get(run.id)).output == {"log": ["slow"]}

@@ -22,7 +22,6 @@ from tests.support.agents import (
     NOON,
     Calls,
     chain,
-    checkpoints,
     driving,
     gate,
     history,
@@ -43,7 +42,6 @@ from tests.support.controls import (
     said,
     standing,
 )
-from tests.support.polling import auntil
 
 
 def bring_to(state: State) -> StateGraph[Any]:
@@ -228,29 +226,6 @@ async def test_asking_again_for_what_is_already_so_is_fine(
 
 
 @COLORS
-async def test_a_driven_run_is_cancelled_after_the_step_it_is_in(url: str, color: str) -> None:
-    calls = Calls()
-    with gate() as closed:
-        async with opened(url) as rt, opened(url) as another:
-            rt.register(standing(calls, closed, color), name="g")
-            run = await rt.start("g", said("a"), thread_id="t")
-            async with driving(rt):
-                await closed.reached()
-                asked = await another.cancel(run.id, reason="enough")  # not by who drives it
-                assert asked.state == State.RUNNING
-                await told_to_stop(rt, run)
-                closed.open()
-                ended = await reaches(rt, run, State.CANCELLED, State.DONE)
-            assert (ended.state, ended.reason, ended.output) == (State.CANCELLED, "enough", None)
-            assert calls == ["one", "stand"]
-            assert (await history(rt, run))[-2:] == ["step", "cancelled"]
-            assert "cancelling" in await history(rt, run)
-            # The step it was in is kept.
-            [latest, *_] = await checkpoints(rt, "t")
-            assert latest.checkpoint["channel_values"]["log"] == ["a", "one", "stand"]
-
-
-@COLORS
 async def test_a_driven_run_is_paused_after_its_step_and_goes_on_behind_it(
     url: str, color: str
 ) -> None:
@@ -343,37 +318,6 @@ async def test_a_pause_can_be_taken_back_while_the_step_still_goes_on(url: str) 
             assert ended.state is State.DONE
             assert calls == ["one", "stand", "two"]
             assert "resumed" in await history(rt, run)
-
-
-@COLORS
-@pytest.mark.parametrize("verb", ["cancel", "pause"])
-async def test_a_step_that_does_not_end_is_stopped_after_the_grace(
-    url: str, color: str, verb: str
-) -> None:
-    calls = Calls()
-    with gate() as closed:
-        async with opened(url) as rt:
-            rt.register(standing(calls, closed, color), name="g")
-            run = await rt.start("g", said("a"), thread_id="t")
-            work = asyncio.create_task(rt.tick())
-            await closed.reached()
-            await getattr(rt, verb)(run.id, grace=timedelta(0))
-            counts = await work  # it does not wait for the node
-            state = State.CANCELLED if verb == "cancel" else State.PAUSED
-            assert (await rt.get(run.id)).state == state
-            assert getattr(counts, state.value) == 1
-            last = (await rt.events(run.id))[-1]
-            assert (last.kind, last.data) == (state.value, {"forced": True})
-            before = await history(rt, run), await checkpoints(rt, "t")
-            closed.open()  # what the node still does is not stored
-            await auntil(lambda: closed.left)
-            assert (await history(rt, run), await checkpoints(rt, "t")) == before
-            assert calls == ["one", "stand"]
-            if verb == "pause":
-                await rt.resume(run.id)
-                await rt.tick()
-                assert (await rt.get(run.id)).output == said("a", "one", "stand", "two")
-                assert calls == ["one", "stand", "stand", "two"]
 
 
 async def test_the_grace_is_measured_by_the_clock_of_the_journal(sqlite_url: str) -> None:

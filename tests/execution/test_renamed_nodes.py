@@ -3,9 +3,7 @@ effects, `Send`s and joins. Nothing is repeated, and no question is asked twice.
 
 from __future__ import annotations
 
-import signal
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +16,6 @@ from perdure.errors import BadArgument
 from perdure.testing import Clock
 from perdure.types import Retry, Run, State
 from tests.support.agents import NOON, Log, chain, opened
-from tests.support.fork_server import Ended, ForkServer
-from tests.support.runtime_child import Ledger
-from tests.support.sweep import sample
 
 HOUR = timedelta(hours=1)
 
@@ -72,22 +67,6 @@ async def drive(
             await rt.answer(wait.id, f"yes to {wait.value}")
         await rt.tick()
         return await rt.get(run.id)
-
-
-async def test_a_run_goes_on_in_the_renamed_node_and_repeats_nothing(url: str) -> None:
-    sent = Mailbox()
-    ask = sent.node("one?", "two?")
-    run = await drive(url, chain(plain, ("nap", ask), done))
-    new, renamed = chain(plain, ("snooze", ask), done), {"nap": "snooze"}
-    run = await drive(url, new, renamed, run)
-    assert run.state == State.WAITING  # asked "two?", in the node under its old name
-    run = await drive(url, new, renamed, run)
-    assert run.output == {
-        "log": [
-            "a", "plain", "before one?", "yes to one?", "before two?", "yes to two?", "end", "done",
-        ]
-    }  # fmt: skip
-    assert sent == ["before one?", "before two?", "end"]
 
 
 async def test_the_state_of_a_run_at_an_old_name_is_that_of_langgraph(url: str) -> None:
@@ -358,37 +337,3 @@ async def test_the_function_of_an_entrypoint_cannot_be_renamed(url: str) -> None
 #   before that step    the old fingerprint; the next claim does what this one did
 #   after it            that of the graph with old names, whose topology was stored before; the next
 #                       claim builds the same graph
-
-
-@pytest.mark.slow
-def test_a_run_that_is_carried_across_a_rename_is_killed_anywhere_and_repeats_nothing(
-    fork_server: ForkServer, sqlite_url: str, tmp_path: Path
-) -> None:
-    def drive(thread: str, *, old: bool = False, kill: tuple[str, int] | None = None) -> Ended:
-        ledger = str(tmp_path / thread)
-        return fork_server.run(
-            "rename_child:drive", url=sqlite_url, thread=thread, ledger=ledger, old=old, kill=kill
-        )
-
-    def check(thread: str, ended: Ended) -> None:
-        assert ended.one("ended") == [
-            "done",
-            ["one", "yes", "two", "yes", "work", "three", "yes"],
-            3,
-        ]
-        assert ended.one("findings") == []
-        sent = set(Ledger(tmp_path / thread).lines())
-        assert sorted(line.split()[0] for line in sent) == ["one", "three", "two", "work"], sent
-
-    drive("whole", old=True)
-    whole = drive("whole")
-    check("whole", whole)
-    counts = whole.one("points")
-    commits = counts["commit.after"]
-    points = [("commit.before", n) for n in range(1, commits + 1)]
-    points += [("commit.after", commits), ("insert_graph.after", 1), ("progress.after", 1)]
-    for number, point in enumerate(sample(points, 8, lambda point: f"{point}")):
-        thread = f"killed-{number}"
-        drive(thread, old=True)
-        assert drive(thread, kill=point).status == -signal.SIGKILL, point
-        check(thread, drive(thread))

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from perdure.errors import BadArgument, NotFound
+from perdure.errors import BadArgument
 from perdure.execution import retention
 from perdure.service.failures import Failures
 from perdure.testing import Clock, TemporaryRuntime
-from perdure.types import Retention, Run, State
-from tests.support.agents import NOON, chain, checkpoints, driving, opened
+from perdure.types import Retention, Run
+from tests.support.agents import NOON, chain, driving, opened
 from tests.support.controls import ONCE, approve, echo, fail, said
 from tests.support.polling import auntil
 
@@ -46,37 +46,6 @@ async def ended(rt: TemporaryRuntime, graph: str, count: int) -> list[Run]:
 
 async def left(rt: TemporaryRuntime) -> list[str]:
     return sorted(run.thread_id for run in await rt.runs(limit=1000))
-
-
-async def test_a_tick_deletes_what_ended_long_enough_ago_and_nothing_else(url: str) -> None:
-    clock = Clock(NOON)
-    async with opened(url, clock, retention=POLICY) as rt:
-        register(rt)
-        [done] = await ended(rt, "done", 1)
-        [failed] = await ended(rt, "failed", 1)
-        await ended(rt, "waiting", 1)
-        await ended(rt, "parent", 1)  # its child is done, and kept as long as the parent waits
-        await rt.cancel((await rt.start("done", said("a"), thread_id="cancelled", after=DAY)).id)
-        await rt.score(done.id, "good", 1)
-        clock.advance(29 * DAY)
-        assert (await rt.tick()).pruned == 0
-        [young] = await ended(rt, "done", 1)
-        clock.advance(2 * DAY)
-        assert (await rt.tick()).pruned == 1
-        everything = ["cancelled", "child", "done-0", "failed-0", "parent-0", "waiting-0"]
-        assert await left(rt) == everything  # done-0 is the young one
-        with pytest.raises(NotFound):
-            await rt.scores(done.id)
-        assert (await rt.get(young.id)).state is State.DONE
-        await rt.retry(failed.id)
-        await rt.tick()
-        clock.advance(60 * DAY)  # since it failed again
-        assert (await rt.tick()).pruned == 1
-        assert "failed-0" in await left(rt)
-        clock.advance(31 * DAY)
-        await rt.tick()
-        assert await left(rt) == ["cancelled", "child", "parent-0", "waiting-0"]
-        assert await checkpoints(rt, "done-0") == []
 
 
 async def test_runs_that_are_kept_do_not_stop_the_sweep(

@@ -32,8 +32,8 @@ from perdure.operations import claims
 from perdure.operations.claims import LeaseTimes
 from perdure.operations.runs import RunRow
 from perdure.types import State
-from tests.execution.test_takeover import Place, is_state, kinds, until_recovered
-from tests.execution.test_takeover import place as place
+from tests.contract.test_takeover import Place, is_state, until_recovered
+from tests.contract.test_takeover import place as place
 from tests.support.agents import Log, chain, driving, gate, reaches
 from tests.support.fork_server import Child, ForkServer
 from tests.support.polling import auntil, until
@@ -72,38 +72,6 @@ async def drive_both(rt: perdure.Runtime, place: Place, first: Child) -> Any:
     return run
 
 
-async def see_it_work(rt: perdure.Runtime, place: Place, name: str) -> None:
-    """Another run comes to its end: a worker has claimed since."""
-    other = await rt.start("steps", place.input(name), thread_id=name)
-    await auntil(is_state(rt, other, State.DONE), "a worker that works")
-
-
-@pytest.mark.slow
-async def test_a_clock_that_is_set_forward_takes_no_run_from_a_live_worker_of_this_host(
-    url: str, fork_server: ForkServer, place: Place, walls: tuple[Wall, Wall]
-) -> None:
-    """One worker sees the new time before the other does, and the other way round."""
-    mine, other = walls
-    with (
-        worker_runtime(url) as rt,
-        worker(fork_server, url, mine, concurrency=1) as first,
-    ):
-        run = await drive_both(rt, place, first)
-        with worker(fork_server, url, other):
-            await see_it_work(rt, place, "before")
-            other.set_by(timedelta(seconds=10))
-            await see_it_work(rt, place, "first")
-            mine.set_by(timedelta(hours=2))
-            await see_it_work(rt, place, "second")
-            other.set_by(timedelta(hours=2))
-            await see_it_work(rt, place, "third")
-            place.touch("go")
-            await auntil(is_state(rt, run, State.DONE), "the run to end")
-        assert "recovered" not in await kinds(rt, run)
-        assert (await rt.get(run.id)).output["log"] == [f"hold {first.pid}", "last"]
-        assert place.times("it hold") == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [timedelta(seconds=10), timedelta(hours=-1)], ids=str)
 @pytest.mark.parametrize("how", ["stopped", "blocked"])
@@ -137,25 +105,6 @@ async def test_a_worker_that_stands_still_loses_its_runs_however_the_clock_is_se
             await auntil(is_state(rt, run, State.DONE), "the run to end")
             first.send(signal.SIGCONT)
         assert (await rt.get(run.id)).output["log"][-1] == "last"
-
-
-@pytest.mark.slow
-async def test_between_hosts_the_clock_of_the_journal_decides(
-    url: str, fork_server: ForkServer, place: Place, walls: tuple[Wall, Wall]
-) -> None:
-    """A limit: they share no other clock, so a step beyond the lease looks like a death."""
-    mine, other = walls
-    with (
-        worker_runtime(url) as rt,
-        worker(fork_server, url, mine, "here", concurrency=1) as first,
-    ):
-        run = await drive_both(rt, place, first)
-        with worker(fork_server, url, other, "there"):
-            await see_it_work(rt, place, "before")
-            other.set_by(timedelta(seconds=10))
-            await until_recovered(rt, run)
-            place.touch("go")
-            await auntil(is_state(rt, run, State.DONE), "the run to end")
 
 
 @pytest.mark.slow

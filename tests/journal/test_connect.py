@@ -19,13 +19,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from perdure.errors import BadURL, Error, SchemaTooNew, Unavailable
+from perdure.errors import BadURL, Error, Unavailable
 from perdure.journal import connect, sqlite_file
-from perdure.journal.migrate import migrations
 from perdure.testing.postgres import Server, local_postgres
 from tests.support.d1_databases import EMPTY, Databases
 from tests.support.entries import add, entries, stored
-from tests.support.raw import execute
 
 # -- the URL
 
@@ -333,25 +331,13 @@ def test_a_role_that_may_not_create_tables_can_use_those_that_are_there(
 # -- the schema
 
 
-def test_a_newer_schema_is_refused_and_not_touched(url: str) -> None:
-    journal = connect(url)
-    journal.do(add(1))
-    journal.close()
-    execute(url, "INSERT INTO perdure_schema VALUES (9999)")
-    with pytest.raises(SchemaTooNew, match="Upgrade perdure") as error:
-        connect(url)
-    assert (error.value.found, error.value.known) == (9999, max(migrations()))
-    execute(url, "DELETE FROM perdure_schema WHERE version = 9999")
-    assert stored(url) == [1]
-
-
 @pytest.mark.slow
 def test_processes_that_open_a_fresh_database_at_the_same_time_all_succeed(
     postgres_server: Server, d1_databases: Databases, tmp_path: Path
 ) -> None:
     program = """
         import os, sys
-        from perdure.journal import connect
+        from perdure import connect
         from tests.support.entries import add
         print("ready", flush=True)
         for url in sys.stdin:

@@ -59,18 +59,6 @@ def impatient(proxy: FaultyProxy) -> Iterator[Journal]:
 
 
 @pytest.mark.parametrize("fault", PASSING, ids=lambda fault: fault.name)
-def test_a_commit_that_meets_a_fault_is_stored_once(
-    proxy: FaultyProxy, journal: Journal, direct_url: str, fault: Fault
-) -> None:
-    journal.do(add(1))
-    proxy.script(fault)
-    journal.do(add(2))
-    assert journal.do(add(3)) == [1, 2, 3]
-    assert proxy.seen[fault] == 1
-    assert stored(direct_url) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: fault.name)
 def test_a_read_that_meets_a_fault_is_read_again(
     proxy: FaultyProxy, journal: Journal, fault: Fault
 ) -> None:

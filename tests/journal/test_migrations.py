@@ -7,18 +7,16 @@ import itertools
 import os
 import re
 import signal
-from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
 import httpx
 import pytest
 
-from perdure.journal import connect, migrate, postgres, sqlite, sqlite_connections
+from perdure.journal import connect, migrate, sqlite
 from perdure.journal.sql import fill, split
 from tests.support.entries import add, stored
 from tests.support.raw import execute
-from tests.support.sweep import sample
 
 
 @pytest.fixture
@@ -139,60 +137,6 @@ def test_a_second_connect_changes_nothing(url: str) -> None:
     connect(url).close()
     assert tables(url) == made(url)
     assert stored(url) == [1]
-
-
-def statements() -> Sequence[str]:
-    """Everything a migration of a fresh database executes under its lock."""
-    seen: list[str] = []
-
-    def execute(sql: str) -> list[tuple[int]]:
-        seen.append(sql)
-        return []
-
-    migrate.migrate(execute, postgres.FRAGMENTS)
-    return seen
-
-
-def killed_at(url: str, number: int) -> None:
-    """Connect in a forked process that dies before the n-th statement of the migration, or
-    after the last one, before COMMIT."""
-    if (pid := os.fork()) == 0:
-        try:
-            original = migrate.migrate
-
-            def deadly(execute: migrate.Execute, fragments: Any) -> None:
-                count = 0
-
-                def counted(sql: str) -> list[tuple[int]]:
-                    nonlocal count
-                    if count == number:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    count += 1
-                    return execute(sql)
-
-                original(counted, fragments)
-                os.kill(os.getpid(), signal.SIGKILL)
-
-            sqlite_connections.migrate = deadly  # type: ignore[attr-defined]
-            postgres.migrate = deadly  # type: ignore[attr-defined]
-            connect(url)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize("number", sample(range(len(statements()) + 1), 12))
-def test_killed_at_any_statement_it_leaves_nothing_and_the_next_connect_finishes_it(
-    url: str, number: int
-) -> None:
-    killed_at(url, number)
-    assert tables(url) == []
-    journal = connect(url, deadline=10.0)
-    assert journal.do(add(1)) == [1]
-    journal.close()
-    assert tables(url) == made(url)
 
 
 def killed_around(url: str, number: int, moment: str) -> None:

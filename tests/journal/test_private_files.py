@@ -26,17 +26,6 @@ def _modes(folder: Path) -> dict[str, int]:
     return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
 
 
-def test_the_files_of_a_new_journal_are_for_their_owner_alone(tmp_path: Path, umask: int) -> None:
-    journal = perdure.connect(f"sqlite:///{tmp_path}/journal.db")
-    try:
-        assert _modes(tmp_path) == dict.fromkeys(
-            ("journal.db", "journal.db-wal", "journal.db-shm"), 0o600
-        )
-        assert os.umask(umask) == umask, "the process has its own umask still"
-    finally:
-        journal.close()
-
-
 def test_the_mode_of_a_journal_that_is_there_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     perdure.connect(f"sqlite:///{path}").close()

@@ -3,22 +3,14 @@ here with the reason why it reads more. SQLite says how it finds them."""
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Iterator
 
 import pytest
 
-from perdure import sleep
-from perdure.journal import Statement, sqlite
-from perdure.journal.clock import HostTime
+from perdure.journal import sqlite
 from perdure.journal.sql import positional, render
-from perdure.operations.claims import LeaseTimes
-from perdure.operations.look import look
-from perdure.testing import runtime
-from tests.support.agents import Log, chain
 
 STATEMENTS = render(sqlite.FRAGMENTS)
 DOCTOR = {name: "doctor looks at everything" for name in STATEMENTS if name.startswith("doctor_")}
@@ -159,47 +151,3 @@ def test_a_statement_finds_its_rows_by_a_key(database: sqlite3.Connection) -> No
     assert {name for name, found in others.items() if found} - {*SCANS, *RANGES} == set()
     unlisted = {*SCANS, *RANGES} - DOCTOR.keys() - {name for name, found in others.items() if found}
     assert unlisted == set(), "each of these finds its rows by a key now"
-
-
-async def test_a_look_does_not_depend_on_how_many_runs_sleep(sqlite_url: str) -> None:
-    """Counted in instructions of SQLite's virtual machine, so to the row."""
-    async with runtime(sqlite_url) as rt:
-        rt.register(chain(nap), name="nap")
-        await rt.start("nap", {"log": []}, thread_id="asleep")
-        await rt.tick()
-        now = rt.clock.now()
-    times = LeaseTimes(now, now + 3_000, HostTime("host", 1))
-    found = look(times, ["nap@"], until=now + 200, suspects=True, slots=True, topics=["news"])
-    with contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as database:
-        _work(database, found.render())  # which also reads the schema
-        few = _work(database, found.render())
-        columns = [row[1] for row in database.execute("PRAGMA table_info(perdure_runs)")]
-        copied = ", ".join("id || i" if name == "id" else name for name in columns)
-        copied = copied.replace("thread_id", "thread_id || i").replace("due_at", "due_at + i")
-        database.execute(
-            f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 2000) "
-            f"INSERT INTO perdure_runs SELECT {copied} FROM n, perdure_runs"
-        )
-        assert _work(database, found.render()) == few
-
-
-def _work(database: sqlite3.Connection, statements: Sequence[Statement]) -> int:
-    """How many instructions it takes to run these."""
-    done = 0
-
-    def count() -> int:
-        nonlocal done
-        done += 1
-        return 0
-
-    database.set_progress_handler(count, 1)
-    for name, params in statements:
-        sql, names = positional(STATEMENTS[name])
-        database.execute(sql, [params[one] for one in names]).fetchall()
-    database.set_progress_handler(None, 0)
-    return done
-
-
-def nap(state: Log) -> Log:
-    sleep(timedelta(days=30))
-    return {}

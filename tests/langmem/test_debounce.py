@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from concurrent.futures import CancelledError, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_all
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from langgraph.store.base import BaseStore
 
 from perdure.errors import (
     ReflectionLeft,
 )
-from perdure.langmem import Reflection, ReflectionExecutor
+from perdure.langmem import ReflectionExecutor
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retry, State
 from tests.support.agents import NOON, gate
-from tests.support.memory import manager, remembered, talk, who
+from tests.support.memory import manager, talk, who
 from tests.support.polling import until
 from tests.support.reflections import (
     HOUR,
@@ -37,27 +35,6 @@ from tests.support.reflections import store as store
 # -- a later one takes the place
 
 
-@pytest.mark.parametrize("count", [2, 3, 10])
-def test_of_many_submits_in_one_conversation_the_last_is_done(
-    url: str, store: BaseStore, count: int
-) -> None:
-    asked: list[list[str]] = []
-    with ReflectionExecutor(manager(before=asked.append), store=store, journal=url) as executor:
-        made = [
-            executor.submit(talk(f"fact-{n}"), who("ann", "t"), after_seconds=0.3)
-            for n in range(count)
-        ]
-        made[-1].result(SOON)
-        for one in made[:-1]:
-            until(one.done)
-            with pytest.raises(CancelledError):
-                one.result(0)
-        assert asked == [[f"fact-{count - 1}"]]
-        assert remembered(store, "ann") == [f"fact-{count - 1}"]
-        states = [state for _, state in runs_on_disk(url)]
-        assert sorted(states) == ["cancelled"] * (count - 1) + ["done"]
-
-
 @ON_A_FILE
 def test_waiting_for_all_futures_ends_also_for_those_replaced_or_cancelled(
     url: str, store: BaseStore
@@ -70,26 +47,6 @@ def test_waiting_for_all_futures_ends_also_for_those_replaced_or_cancelled(
         over = wait_for_all([*made, withdrawn], SOON)
         assert len(over.done) == 4
         assert notes(store) == {"a": "text"}
-
-
-@pytest.mark.slow
-def test_threads_and_executors_that_submit_at_once_leave_one(url: str, store: BaseStore) -> None:
-    options: dict[str, Any] = {"store": store, "journal": url, "name": "r"}
-    with (
-        ReflectionExecutor(keeper(), **options) as one,
-        ReflectionExecutor(keeper(), **options) as other,
-    ):
-
-        def submit(n: int) -> Reflection:
-            return (one, other)[n % 2].submit(note("a", str(n)), on_thread("t"), after_seconds=2)
-
-        with ThreadPoolExecutor(8) as pool:
-            made = list(pool.map(submit, range(24)))
-        assert [state for _, state in runs_on_disk(url) if state != "cancelled"] == ["pending"]
-        assert len(wait_for_all(made, SOON).done) == 24
-        [kept] = [one for one in made if not one.cancelled()]
-        assert kept.result(0) == "kept a"
-        assert notes(store) == {"a": str(made.index(kept))}
 
 
 def test_what_is_worked_on_is_not_replaced_and_the_new_one_follows(

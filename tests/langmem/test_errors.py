@@ -18,10 +18,9 @@ from perdure.errors import (
     ReflectionFailed,
     WrongState,
 )
-from perdure.langmem import Pending, ReflectionExecutor
-from perdure.testing import Clock, TemporaryRuntime
-from perdure.types import Retry, State
-from tests.support.agents import NOON, chain, gate
+from perdure.langmem import ReflectionExecutor
+from perdure.types import State
+from tests.support.agents import chain, gate
 from tests.support.polling import until
 from tests.support.reflections import (
     AT_ONCE,
@@ -45,48 +44,6 @@ from tests.support.reflections import store as store
 def url(sqlite_url: str) -> str:
     """SQLite: nothing here depends on the database."""
     return sqlite_url
-
-
-def test_an_error_is_seen_tried_again_and_held_in_the_end(url: str, store: BaseStore) -> None:
-    clock, tries = Clock(NOON), list[str]()
-
-    def reflect(payload: Any) -> None:
-        tries.append(payload["key"])
-        remember(get_store(), "never")
-        raise ConnectionError(f"attempt {len(tries)}")
-
-    retry = Retry(attempts=3, first=timedelta(seconds=10), factor=2)
-    with (
-        TemporaryRuntime(url, clock=clock) as rt,
-        ReflectionExecutor(reflect, store=store, journal=rt, name="r", retry=retry) as executor,
-    ):
-        made = executor.submit(note("a"), on_thread("t"))
-        for attempt, pause in ((1, 10), (2, 20)):
-
-            def has_failed() -> list[Pending]:
-                message = f"attempt {attempt}"  # noqa: B023
-                found = executor.pending()
-                return [p for p in found if p.error and p.error.message == message]
-
-            [one] = until(has_failed)
-            assert one.state is State.PENDING
-            assert not made.done()
-            assert one.attempts == attempt
-            assert one.due_at == clock.time + timedelta(seconds=pause)
-            clock.move_to(one.due_at)
-        error = made.exception(SOON)
-        assert isinstance(error, ReflectionFailed)
-        assert error.id == made.id
-        assert "attempt 3" in error.reason
-        assert "retry(" in str(error)
-        [one] = executor.pending()
-        assert (one.state, one.attempts, len(tries)) == (State.HELD, 3, 3)
-        assert one.reason == "ConnectionError: attempt 3"
-        events = rt.blocking.events(made.id)
-        told = [event.data["message"] for event in events if "message" in event.data]
-        assert told == ["attempt 1", "attempt 2", "attempt 3"]
-        assert events[-1].kind == "held"
-    assert notes(store) == {}
 
 
 def test_one_that_is_held_is_done_after_retry_and_its_error_is_gone(
@@ -232,27 +189,6 @@ class AtOnce:
         for one in (user, "all"):
             with self._lock:
                 self.now[one] -= 1
-
-
-def test_those_of_one_namespace_go_one_at_a_time_whoever_works_on_them(
-    url: str, store: BaseStore
-) -> None:
-    inside = AtOnce()
-    options: dict[str, Any] = {"store": store, "journal": url, "name": "r", "concurrency": 4}
-    with (
-        ReflectionExecutor(inside, "{user}", **options) as one,
-        ReflectionExecutor(inside, "{user}", **options) as other,
-    ):
-        made = [
-            (one, other)[n % 2].submit(
-                {"user": "ann", "key": str(n)}, {"configurable": {"user": "ann"}}
-            )
-            for n in range(4)
-        ]
-        for reflection in made:
-            reflection.result(2 * SOON)
-    assert inside.most["ann"] == 1
-    assert len(notes(store)) == 4
 
 
 def test_those_of_different_namespaces_go_at_once(url: str, store: BaseStore) -> None:

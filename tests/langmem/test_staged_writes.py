@@ -17,16 +17,12 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 
-from perdure.errors import (
-    ReflectionFailed,
-)
 from perdure.langmem import ReflectionExecutor
 from perdure.types import Retry
 from tests.support.batches import batches_url as batches_url
 from tests.support.memory import manager, opened_store, remembered, store_url, talk, who
-from tests.support.polling import until
 from tests.support.raw import execute
-from tests.support.reflections import ON_A_FILE, ONCE, SOON, VECTORS, embed, notes, remember
+from tests.support.reflections import ON_A_FILE, SOON, VECTORS, embed, notes, remember
 from tests.support.reflections import store as store
 
 # -- staging
@@ -260,32 +256,6 @@ def test_what_is_not_to_be_indexed_is_not(sqlite_url: str) -> None:
 
 
 # -- one transaction
-
-
-@pytest.mark.slow
-def test_memories_in_the_journals_database_are_committed_with_the_outcome(
-    url: str, store: BaseStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second statement of the transaction raises: of the first one nothing is left, and the
-    effect is not recorded as done."""
-    from perdure.langmem import store_commit
-
-    real, broken = (
-        store_commit.put_statements,
-        [("INSERT INTO there_is_no_such_table VALUES (1)", ())],
-    )
-    monkeypatch.setattr(store_commit, "put_statements", lambda *args: real(*args) + broken)
-    with ReflectionExecutor(manager(), store=store, journal=url, retry=ONCE) as executor:
-        made = executor.submit(talk("fact-tea"), who("ann", "t"))
-        assert isinstance(made.exception(SOON), ReflectionFailed)
-        assert remembered(store, "ann") == []
-        [record] = executor._runtime.blocking.effects(made.id)
-        assert record.name == "memories"
-        assert record.state != "done"
-        monkeypatch.undo()
-        executor.retry(made.id)
-        until(lambda: not executor.pending())
-        assert remembered(store, "ann") == ["fact-tea"]
 
 
 def test_a_journal_without_open_transactions_has_no_store_in_its_database(batches_url: str) -> None:

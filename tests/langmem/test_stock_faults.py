@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import signal
 
 import pytest
 from langgraph.config import get_config
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
+from perdure import Runtime
 from perdure.errors import Closed, ReflectionFailed, ReflectionLeft
-from perdure.runtime import Runtime
 from perdure.testing import Clock
 from perdure.types import State
 from tests.support.agents import Gate
 from tests.support.langmem_faults import (
     ONCE,
-    SIGNALS,
     SOON,
     USERS,
     Breaks,
@@ -28,7 +26,6 @@ from tests.support.langmem_faults import (
     cancel_all,
     chat,
     failing,
-    is_hit,
     later,
     ours,
     stop_while_it_fails,
@@ -46,14 +43,6 @@ from tests.support.langmem_faults import store as store
 from tests.support.memory import manager, opened_store, remembered, talk, who
 from tests.support.polling import until
 from tests.support.stock_child import FACTS, HOUR, Model
-
-
-@pytest.mark.slow
-@SIGNALS
-def test_a_signal_loses_nothing(number: signal.Signals, url: str, playing: Playing) -> None:
-    is_hit(number, playing("pends", "ours", url))
-    with opened_store(url) as store, later(url, manager(), store):
-        until(lambda: remembered(store, "ana") == FACTS, "all five being remembered")
 
 
 def test_a_third_submit_replaces_the_second(

@@ -63,13 +63,6 @@ def test_submit_gives_a_future_with_what_the_reflector_returned(url: str, store:
         assert executor.pending() == []
 
 
-def test_it_is_on_disk_when_submit_returns(url: str, store: BaseStore) -> None:
-    with ReflectionExecutor(manager(), store=store, journal=url) as executor:
-        for n in range(3):
-            made = executor.submit(talk("fact-tea"), who("ann", f"t{n}"), after_seconds=600)
-            assert (made.id, "pending") in runs_on_disk(url)
-
-
 def test_the_journal_is_sound_after_all_that_can_become_of_reflections(
     url: str, store: BaseStore
 ) -> None:

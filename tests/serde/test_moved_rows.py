@@ -3,10 +3,9 @@ so is a row in which a deciding column was changed."""
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -137,29 +136,6 @@ def journal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return path, keys
 
 
-def _moves(reader: Reader, path: Path) -> Iterator[tuple[str, Callable[[Stored], Any], Stored]]:
-    """Each blob in each other row of its kind, with how it is opened there."""
-    for (table, column), load in reader.columns.items():
-        rows = [row for row in rows_of(path, table) if row[column] is not None]
-        for row in rows:
-            load(row)
-        for one, other in itertools.permutations(rows, 2):
-            if one[column] != other[column]:  # the runs of one claim share the body of its event
-                yield f"{table}.{column}", load, {**other, column: one[column]}
-
-
-def test_a_blob_in_any_other_row_of_its_kind_is_refused(
-    journal: Journal,
-) -> None:
-    path, keys = journal
-    moved = set()
-    for name, load, row in _moves(Reader(keys), path):
-        with pytest.raises(UNREADABLE):
-            load(row)
-        moved.add(name)
-    assert moved == {f"{table}.{column}" for table, column in Reader(keys).columns}
-
-
 def test_a_row_of_which_a_deciding_column_was_changed_is_refused(
     journal: Journal,
 ) -> None:
@@ -204,56 +180,6 @@ def _may_be(table: str, row: Stored, name: str, value: Any) -> bool:
 
 
 # -- in a run
-
-
-BEN, ADA = (f"(SELECT * FROM perdure_waits WHERE thread_id = '{one}')" for one in ("ben", "ada"))
-FORGERIES = {
-    "the answer of another wait": f"""
-        UPDATE perdure_waits SET state = 'answered', answer = a.answer, change = a.change,
-            answered_by = a.answered_by, answered_at = a.answered_at
-        FROM {ADA} AS a WHERE perdure_waits.thread_id = 'ben'""",
-    "the row of another wait": f"""
-        UPDATE perdure_waits SET state = 'answered', thread_id = 'ben', run_id = b.run_id,
-            ns = b.ns, checkpoint_id = b.checkpoint_id, task_id = b.task_id, path = b.path,
-            stamp = b.stamp, interrupt_id = b.interrupt_id
-        FROM {BEN} AS b WHERE perdure_waits.thread_id = 'ada'""",
-    "a state without an answer": """
-        UPDATE perdure_waits SET state = 'answered', answered_by = 'ann' WHERE thread_id = 'ben'""",
-    "another time": "UPDATE perdure_waits SET expires_at = 1 WHERE thread_id = 'ben'",
-    "another task": "UPDATE perdure_waits SET task_id = 'x' WHERE thread_id = 'ben'",
-    "the outcome of another effect": """
-        UPDATE perdure_effects SET outcome = (SELECT outcome FROM perdure_effects
-            WHERE thread_id = 'ada' AND name = 'quote') WHERE thread_id = 'ben'""",
-    "another task of an effect": """
-        UPDATE perdure_effects SET task = 'x' WHERE thread_id = 'ben'""",
-    "another graph": "UPDATE perdure_runs SET graph = 'nap' WHERE thread_id = 'ben'",
-    "the input of another run": """
-        UPDATE perdure_runs SET begun = 0, setup = (SELECT setup FROM perdure_runs
-            WHERE thread_id = 'ada') WHERE thread_id = 'ben'""",
-    "a run that has not begun": "UPDATE perdure_runs SET begun = 0 WHERE thread_id = 'ben'",
-}
-
-
-@pytest.mark.parametrize("forgery", FORGERIES)
-async def test_a_forged_approval_outcome_or_run_lets_nothing_pass(
-    tmp_path: Path, journal: Journal, forgery: str
-) -> None:
-    keys, path = journal[1], Path(shutil.copy(journal[0], tmp_path))
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(FORGERIES[forgery])
-        db.execute("UPDATE perdure_runs SET due_at = 1 WHERE thread_id = 'ben'")
-    CALLS.clear()
-    async with opened(path, keys) as rt:
-        await rt.tick()
-        [ben] = await rt.runs(thread_id="ben")
-        assert CALLS == []
-        assert ben.state in (State.HELD, State.WAITING)
-        if ben.state is State.HELD:
-            assert "damaged" in str(ben.reason)
-        [cyd] = await rt.waits(thread_id="cyd", kind="human")
-        await rt.answer(cyd.id, "yes")
-        await rt.tick()
-        assert ("send", "cyd") in CALLS
 
 
 async def test_a_run_that_says_it_is_done_but_has_no_output_is_not_joined(

@@ -57,19 +57,6 @@ async def test_without_tokens_this_machine_needs_none(url: str) -> None:
     assert (answer.status_code, answer.json()["who"]) == (200, None)
 
 
-@pytest.mark.parametrize("address", ["10.0.0.7", "2001:db8::7", "::ffff:10.0.0.7"])
-async def test_a_caller_on_another_machine_needs_a_token(sqlite_url: str, address: str) -> None:
-    async with opened(sqlite_url) as rt:
-        async with client_of(app_with(rt, declared), address=address) as http:
-            answer = await http.get("/private")
-            assert answer.status_code == 401
-            assert "perdure tokens create" in answer.json()["detail"]
-            assert answer.headers["WWW-Authenticate"] == "Bearer"
-        token = await create(rt, "read")
-        async with client_of(app_with(rt, declared), address=address) as http:
-            assert (await http.get("/private", headers={"x-api-key": token})).status_code == 200
-
-
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded", "Via"])
 async def test_a_caller_behind_a_proxy_on_this_machine_needs_a_token(
     sqlite_url: str, header: str

@@ -181,18 +181,6 @@ def test_a_stateless_run_can_be_streamed_and_resumed(server: StreamingServer) ->
     assert parse(again.text) == parse(first.text)
 
 
-@pytest.mark.parametrize("modes", [["messages"], ["messages-tuple", "values"], ["updates"]])
-def test_a_stream_resumes_after_any_of_its_ids(server: StreamingServer, modes: list[str]) -> None:
-    http = server.http.http()
-    body = {"assistant_id": "outer", "input": HI, "stream_mode": modes, "stream_subgraphs": True}
-    first = http.post("/runs/stream", json=body)
-    events, location = parse(first.text), first.headers["location"]
-    for at, event in enumerate(events[:-1], 1):
-        assert event.id is not None
-        behind = http.get(location, headers={"Last-Event-ID": event.id})
-        assert events[:at] + parse(behind.text) == events
-
-
 def test_a_join_from_the_start_begins_with_metadata(server: StreamingServer) -> None:
     http = server.http.http()
     first = http.post("/runs/stream", json={"assistant_id": "count", "input": HI})

@@ -20,20 +20,16 @@ import standardwebhooks
 
 import perdure
 from perdure import RunWebhooks, Webhook
-from perdure.errors import BadArgument, NotFound
+from perdure.errors import BadArgument
 from perdure.execution.outbox_delivery import Undelivered
 from perdure.server.webhooks import posting
 from perdure.server.webhooks.posting import post
-from perdure.server.webhooks.sender import PAUSES
 from perdure.server.webhooks.signatures import BadSignature, sign, verify
 from perdure.service.webhooks import check_url, secrets_of
-from perdure.testing import Clock
-from perdure.types import Retry, State
+from perdure.types import Retry
 from tests.support.agent_server import served
 from tests.support.agents import Log, chain, driving, opened
-from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil, until
-from tests.support.webhook_child import make
 from tests.support.webhook_receiver import WebhookReceiver, receiving
 
 SECRET = "whsec_" + "c2VjcmV0IG9mIGEgd2ViaG9vaywgbG9uZyBlbm91Z2g="
@@ -397,38 +393,6 @@ def test_an_invalid_signature_is_refused(
 # -- again, for days
 
 
-async def test_a_delivery_is_repeated_for_days_with_the_same_id_and_then_given_up(
-    url: str, receiver: WebhookReceiver
-) -> None:
-    async with told(url, receiver, clock=Clock(datetime.now(UTC))) as rt:
-        receiver.answers = [503] * (len(PAUSES) + 1)
-        run = await rt.start("work", {"log": []}, webhook=receiver.url)
-        await rt.tick()
-        for n, pause in enumerate(PAUSES, 1):
-            assert len(receiver.got) == n
-            [message] = await rt.messages()
-            left = message.due_at - await rt.now()
-            assert pause * 0.99 <= left <= pause * 1.1
-            assert (message.attempts, message.error) == (n, "127.0.0.1 answered 503")
-            rt.clock.advance(pause * 0.98)
-            await rt.tick()
-            assert len(receiver.got) == n
-            rt.clock.advance(pause * 0.13)
-            await rt.tick()
-        assert len({one.id for one in receiver.got}) == 1
-        [message] = await rt.messages()
-        assert (message.due_at, message.run_id) == (None, run.id)
-        rt.clock.advance(timedelta(days=365))
-        await rt.tick()
-        assert len(receiver.got) == len(PAUSES) + 1
-        await rt.redeliver(message.id)
-        await rt.tick()
-        assert await rt.messages() == []
-        assert receiver.got[-1].id == message.id
-        with pytest.raises(NotFound):
-            await rt.redeliver(message.id)
-
-
 async def test_an_endpoint_that_is_gone_is_not_tried_again(
     sqlite_url: str, receiver: WebhookReceiver
 ) -> None:
@@ -497,36 +461,6 @@ async def test_a_receiver_that_is_down_is_tried_again(sqlite_url: str) -> None:
 
 
 # -- killed
-
-
-@pytest.mark.parametrize("at_once", [True, False], ids=["stored", "sent"])
-async def test_a_worker_killed_before_noting_a_delivery_repeats_it_with_the_same_id(
-    url: str, receiver: WebhookReceiver, fork_server: ForkServer, at_once: bool
-) -> None:
-    receiver.go_on.clear()
-    with fork_server.child(
-        "webhook_child:work", url=url, webhook=receiver.url, at_once=at_once
-    ) as one:
-        if at_once:
-            await asyncio.to_thread(one.wait)
-            assert receiver.got == []
-        else:
-            await auntil(lambda: len(receiver.got) == 2)
-    receiver.go_on.set()
-    sent = {one.id for one in receiver.got}
-    receiver.got.clear()
-    later = Clock(datetime.now(UTC) + timedelta(minutes=2))  # what it took is due again
-    own = RunWebhooks(allow_private=True)
-    async with make(url, receiver.url, clock=later, run_webhooks=own) as rt:
-        assert len(await rt.messages()) == 2
-        await rt.tick()
-        [run] = await rt.runs()
-        assert run.state is State.DONE
-        assert {one.path for one in receiver.got} == {"/", "/own"}
-        ids = {one.id for one in receiver.got}
-        assert len(ids) == 2
-        assert sent in (set(), ids)
-        assert await rt.messages() == []
 
 
 # -- where they may lead

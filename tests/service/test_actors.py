@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from perdure.cli import main
+from perdure import Redaction
 from perdure.operations.events import actor_data
-from perdure.serde.redaction import Redaction
 from perdure.types import Actor, Event, Run, State
 from perdure.views.event_wording import view_event
 from tests.support.agents import Log, chain, opened
-from tests.support.controls import ONCE, approve, fail, nap, resting, said
+from tests.support.commands import main
+from tests.support.controls import ONCE, approve, fail, resting, said
 
 ANA = Actor("ana", via="browser", address="10.0.0.7")
 SAID = {"by": "ana", "via": "browser", "from": "10.0.0.7"}
@@ -54,36 +54,6 @@ async def last(rt: Any, run: Run, kind: str) -> Event:
 
 def who(event: Event) -> dict[str, Any]:
     return {name: event.data[name] for name in SAID if name in event.data}
-
-
-async def test_the_event_of_every_decision_says_who_how_and_from_where(url: str) -> None:
-    async with opened(url) as rt:
-        rt.register(chain(nap, approve, fail), name="g", retry=ONCE)
-        run = await resting(rt, State.WAITING)
-        await rt.pause(run.id, by=ANA)
-        await rt.resume(run.id, by=ANA)
-        await rt.tick()
-        await rt.wake(run.id, by=ANA)
-        await rt.tick()
-        [wait] = await rt.waits()
-        await rt.answer(wait.id, {"type": "accept"}, by=ANA)
-        await rt.withdraw(wait.id, by=ANA, reason="too soon")
-        await rt.answer(wait.id, "yes", by=ANA)
-        [_, answered] = await rt.wait_history(run.id)
-        assert answered.answered_by == "ana"
-        assert type(answered.answered_by) is str
-        await rt.tick()
-        await rt.retry(run.id, by=ANA)
-        await rt.score(run.id, "tone", 1, by=ANA)
-        await rt.score(run.id, "tone", 1, by=ANA)
-        await rt.cancel(run.id, by=ANA)
-        kinds = ("paused", "resumed", "woke", "answer", "withdrawn", "retried", "scored")
-        for kind in (*kinds, "cancelled"):
-            assert who(await last(rt, run, kind)) == SAID, kind
-        [score] = await rt.scores(run.id)
-        assert score.by == "ana"
-        scored = [one for one in await rt.events(run.id) if one.kind == "scored"]
-        assert [one.data["name"] for one in scored] == ["decision", "tone"]
 
 
 async def test_a_decision_without_a_name_still_says_how_it_came(sqlite_url: str) -> None:

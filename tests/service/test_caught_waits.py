@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import RunnableLambda
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
@@ -19,7 +17,7 @@ from langgraph.types import Command, RetryPolicy, interrupt
 import perdure
 from perdure.errors import WaitCaught
 from perdure.types import Kind, Run, State
-from tests.support.agents import Calls, Log, chain, history, opened
+from tests.support.agents import Calls, Log, chain, opened
 
 HOUR = timedelta(hours=1)
 Wait = Callable[[], Any]
@@ -36,38 +34,11 @@ def an_exception(wait: Wait) -> Any:
         return "skipped"
 
 
-def everything(wait: Wait) -> Any:
-    try:
-        return wait()
-    except:  # noqa: E722
-        return "skipped"
-
-
-def suppressed(wait: Wait) -> Any:
-    with contextlib.suppress(Exception):
-        return wait()
-    return "skipped"
-
-
-def returned_in_finally(wait: Wait) -> Any:
-    found = "skipped"
-    try:
-        found = wait()
-    finally:
-        return found  # noqa: B012
-
-
-def a_fallback(wait: Wait) -> Any:
-    risky = RunnableLambda(lambda _: wait())
-    return risky.with_fallbacks([RunnableLambda(lambda _: "skipped")]).invoke(None)
-
-
 def slept() -> str:
     perdure.sleep(HOUR)
     return "slept"
 
 
-SWALLOWS = [an_exception, everything, suppressed, returned_in_finally, a_fallback]
 WAITS: dict[str, Wait] = {
     "ask": lambda: perdure.ask("ok?"),
     "sleep": slept,
@@ -99,37 +70,6 @@ async def waiting(rt: Any, builder: Any, **options: Any) -> Run:
     return found
 
 
-@pytest.mark.parametrize("colour", ["plain", "coroutine"])
-@pytest.mark.parametrize(
-    ("url", "swallow"),
-    [
-        *[("sqlite", swallow) for swallow in SWALLOWS],
-        pytest.param("postgres", an_exception, marks=pytest.mark.postgres),
-        pytest.param("d1", an_exception, marks=pytest.mark.d1),
-    ],
-    indirect=["url"],
-)
-@pytest.mark.parametrize("wait", WAITS)
-async def test_the_run_waits_anyway(url: str, wait: str, swallow: Any, colour: str) -> None:
-    calls = Calls()
-
-    def plain(state: Log) -> Any:
-        return said(swallow(WAITS[wait]))
-
-    async def coroutine(state: Log) -> Any:
-        return said(swallow(WAITS[wait]))
-
-    node = plain if colour == "plain" else coroutine
-    async with opened(url) as rt:
-        run = await waiting(rt, chain(("node", node), calls.node("after")))
-        assert calls == []
-        [event] = [one for one in await rt.events(run.id) if one.kind == "waiting"]
-        assert event.data["caught_in"] == "node"
-        run = await let_go(rt, run)
-        assert run.output["log"] == ["slept" if wait == "sleep" else "yes", "after"]
-        await history(rt, run)
-
-
 async def test_a_gather_that_returns_exceptions_does_not_skip_the_question(sqlite_url: str) -> None:
     async def asks() -> Any:
         return perdure.ask("ok?")
@@ -141,28 +81,6 @@ async def test_a_gather_that_returns_exceptions_does_not_skip_the_question(sqlit
     async with opened(sqlite_url) as rt:
         run = await let_go(rt, await waiting(rt, chain(node)))
         assert run.output["log"] == ["yes"]
-
-
-async def test_no_effect_is_called_after_a_question_that_was_caught(url: str) -> None:
-    paid: list[str] = []
-
-    @perdure.effect
-    def pay(who: str) -> str:
-        paid.append(who)
-        return f"paid {who}"
-
-    def node(state: Log) -> Any:
-        answer = an_exception(lambda: perdure.ask("pay?"))
-        with contextlib.suppress(Exception):
-            return said(answer, pay("ana"))
-        return said(answer, "not paid")
-
-    async with opened(url) as rt:
-        run = await waiting(rt, chain(node))
-        assert paid == []
-        run = await let_go(rt, run)
-        assert run.output["log"] == ["yes", "paid ana"]
-        assert paid == ["ana"]
 
 
 async def test_two_questions_are_asked_in_their_order(sqlite_url: str) -> None:

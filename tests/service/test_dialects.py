@@ -6,8 +6,6 @@ An answer that made a run fail all the same can be withdrawn, and the question a
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 import shlex
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,11 +19,11 @@ from langchain_core.tools import tool
 from langgraph.types import interrupt
 
 import perdure
-from perdure.cli import main
-from perdure.errors import BadAnswer, NotFound, NotWithdrawn
-from perdure.operations.answer_dialects import check_fits, dialect_of
+from perdure.errors import BadAnswer, NotWithdrawn
+from perdure.operations.answer_dialects import check_fits
 from perdure.types import Run, State
 from tests.support.agents import Log, chain, history, opened
+from tests.support.commands import main
 from tests.support.controls import ONCE, echo, said
 
 
@@ -120,64 +118,6 @@ def inbox_item(**config: bool) -> dict[str, Any]:
 
 
 EDIT = {"type": "edit", "edited_action": {"name": "pay", "args": {"n": 2}}}
-OTHER_TOOL = {"type": "edit", "edited_action": {"name": "refund", "args": {}}}
-FITS: list[tuple[Any, list[Any], list[Any]]] = [
-    (
-        request("approve", "reject"),
-        [
-            {"decisions": [{"type": "approve"}]},
-            {"decisions": [{"type": "reject", "message": "no"}]},
-        ],
-        [
-            True,
-            None,
-            "approve",
-            {"type": "approve"},
-            [{"type": "approve"}],
-            {"decisions": []},
-            {"decisions": [{"type": "approve"}] * 2},
-            {"decisions": [{"type": "respond", "message": "x"}]},
-            {"decisions": [EDIT]},
-            {"decisions": "approve"},
-        ],
-    ),
-    (
-        request("edit"),
-        [{"decisions": [EDIT]}, {"decisions": [OTHER_TOOL]}],
-        [{"decisions": [{"type": "edit"}]}],
-    ),
-    (
-        request("respond"),
-        [{"decisions": [{"type": "respond", "message": "x"}]}],
-        [{"decisions": [{"type": "respond"}]}],
-    ),
-    (
-        [inbox_item(allow_accept=True, allow_respond=True)],
-        [[{"type": "accept", "args": None}], [{"type": "response", "args": "later"}]],
-        [True, {"type": "accept"}, [], [{"type": "ignore"}], [{"type": "response"}]],
-    ),
-    (
-        inbox_item(allow_edit=True),
-        [{"type": "edit", "args": {"action": "pay", "args": {}}}, [{"type": "edit", "args": {}}]],
-        [True, {"type": "accept"}],
-    ),
-    ("ok?", [True, None, {"decisions": 1}], []),
-    ({"breakpoint": ["node"]}, [True, None], []),
-    ([], [True], []),
-    ({"action_requests": 1, "review_configs": 2}, [True], []),
-]
-
-
-@pytest.mark.parametrize(("value", "good", "bad"), FITS)
-def test_an_answer_fits_its_dialect(value: Any, good: list[Any], bad: list[Any]) -> None:
-    for answer in good:
-        check_fits("w", value, None, answer)
-    for answer in bad:
-        with pytest.raises(BadAnswer, match="perdure answer w "):
-            check_fits("w", value, None, answer)
-    if (dialect := dialect_of(value)) is not None:
-        check_fits("w", value, None, dialect.example)
-        json.dumps(dialect.example)
 
 
 TWO = {
@@ -319,37 +259,6 @@ async def test_an_answer_that_no_driver_has_seen_yet_is_withdrawn(url: str) -> N
         await rt.answer(wait.id, 5)
         await rt.tick()
         assert (await rt.get(run.id)).output == said("a", "kept", "2")
-
-
-async def test_what_the_run_has_gone_on_with_is_not_withdrawn_but_forked(
-    url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fails(state: Log) -> Any:
-        raise ValueError("later")
-
-    async with opened(url) as rt:
-        run, wait = await asked(rt, chain(fragile, fails), said("a"))
-        with pytest.raises(NotWithdrawn, match="no answer"):
-            await rt.withdraw(wait.id)
-        await rt.answer(wait.id, 5)
-        await rt.tick()
-        assert (await rt.get(run.id)).state is State.FAILED
-        before = await rt.events(run.id)
-        with pytest.raises(NotWithdrawn, match=f"fork run {run.id} from checkpoint") as refused:
-            await rt.withdraw(wait.id)
-        assert await asyncio.to_thread(main, ["show", run.id, "--at", url]) == 0
-        shown = capsys.readouterr().out
-        assert "perdure withdraw" not in shown
-        [(source, place)] = re.findall(r"perdure fork (\S+) --checkpoint (\S+) --at M", shown)
-        assert source == run.id
-        assert f"from checkpoint {place} instead" in str(refused.value)
-        with pytest.raises(NotFound):
-            await rt.withdraw("nothing")
-        assert await rt.events(run.id) == before
-        forked = await rt.fork(run.id, at=place)
-        await rt.tick()
-        [again] = await rt.waits(run_id=forked.id)
-        assert again.value == "by what?"
 
 
 async def test_an_answer_of_a_run_whose_thread_has_gone_on_is_not_withdrawn(url: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from itsdangerous import URLSafeSerializer
 
 import perdure
+from perdure import Runtime
 from perdure.errors import (
     AlreadyAnswered,
     BadAnswer,
@@ -20,10 +21,8 @@ from perdure.errors import (
     LinkExpired,
     LinkSpent,
     NotFound,
-    WaitClosed,
     WaitExpired,
 )
-from perdure.runtime import Runtime
 from perdure.service.public_url import PublicUrl, check_public_url
 from perdure.types import Retry, Wait
 from tests.support.agents import Log, chain, opened
@@ -95,17 +94,6 @@ async def test_looking_at_a_link_changes_nothing(sqlite_url: str) -> None:
         assert await rt.waits() == [wait]
 
 
-async def test_a_link_answers_once(url: str) -> None:
-    async with linked(url) as rt:
-        wait = await asked(rt)
-        ana, bo = [token_of(await rt.link(wait.id, to=to)) for to in (ANA, "bo@example.com")]
-        await answer(rt, ana, "yes")
-        for token in (ana, bo):
-            with pytest.raises(AlreadyAnswered, match=ANA):
-                await answer(rt, token, "no")
-        assert (await look(rt, bo)).wait.answered_by == ANA
-
-
 async def test_a_link_is_spent_even_if_the_answer_was_withdrawn(url: str) -> None:
     async with linked(url) as rt:
         wait = await asked(rt, divide)
@@ -155,23 +143,6 @@ async def test_a_link_ends_with_its_question(sqlite_url: str) -> None:
         await rt.tick()
         with pytest.raises(WaitExpired):
             await rt.link(wait.id, to=ANA)
-
-
-async def test_a_link_does_not_answer_what_changed_since_it_was_made(url: str) -> None:
-    async with linked(url) as rt:
-        bound = rt.register(chain(approve), name="edited")
-        await rt.start("edited", {"log": [], "value": "Dear Bo"}, thread_id="t")
-        await rt.tick()
-        [wait] = await rt.waits()
-        token = token_of(await rt.link(wait.id, to=ANA))
-        place: Any = {"configurable": {"thread_id": "t"}}
-        await bound.aupdate_state(place, {"value": "Dear Eve"}, as_node="__start__")
-        await rt.tick()
-        [changed] = await rt.waits()
-        assert changed.id != wait.id
-        with pytest.raises(WaitClosed):
-            await answer(rt, token, "yes")
-        assert await rt.waits() == [changed]
 
 
 async def test_an_answer_that_does_not_fit_leaves_the_link_as_it_was(sqlite_url: str) -> None:

@@ -25,27 +25,8 @@ from tests.support.waiters import (
     log_of,
     named,
     only_wait,
-    side_by_side,
     sleeping,
 )
-
-
-@pytest.mark.smoke
-async def test_a_sleep_ends_at_its_time_and_not_a_millisecond_before(url: str) -> None:
-    async with healthy(url) as rt:
-        begun = rt.clock.time
-        run = await begin(rt, chain(sleeping(4 * DAY)))
-        assert run.state is State.WAITING
-        assert run.due_at == begun + 4 * DAY
-        wait = await only_wait(rt, run, "clock")
-        assert (wait.kind, wait.wake_at, wait.thread_id) == (Kind.CLOCK, begun + 4 * DAY, "t")
-        rt.clock.advance(4 * DAY - MS)
-        await drive(rt)
-        assert (await rt.get(run.id)).state is State.WAITING
-        rt.clock.advance(MS)
-        await drive(rt)
-        assert await log_of(rt, run) == ["slept"]
-        assert await rt.waits() == []
 
 
 async def test_a_sleep_may_be_until_a_time_in_any_zone() -> None:
@@ -72,21 +53,6 @@ async def test_a_sleep_refuses_what_is_no_time(until: Any) -> None:
         run = await begin(rt, chain(sleeping(until)))
         assert run.error is not None
         assert run.error.kind == "perdure.errors.BadArgument"
-
-
-async def test_a_sleep_keeps_its_first_time_however_often_its_node_runs_again() -> None:
-    async with healthy() as rt:
-        end = rt.clock.time + 10 * DAY
-        run = await begin(rt, side_by_side(sleeping(10 * DAY), asking("q")))
-        clock, human = await rt.waits(kind="clock"), await rt.waits(kind="human")
-        rt.clock.advance(3 * DAY)
-        await rt.answer(human[0].id, "yes")
-        await drive(rt)
-        assert await rt.waits() == clock
-        assert (await rt.get(run.id)).due_at == clock[0].wake_at == end
-        rt.clock.move_to(end)
-        await drive(rt)
-        assert sorted(map(str, await log_of(rt, run))) == ["('q', 'yes')", "slept"]
 
 
 async def test_a_loop_that_sleeps_five_times_has_six_segments(url: str) -> None:

@@ -13,12 +13,12 @@ from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 
 import perdure
+from perdure import Redaction
 from perdure.errors import BadArgument, NotFound
 from perdure.operations.streams import between
-from perdure.serde.redaction import Redaction
 from perdure.testing import Clock
 from perdure.types import Chunk
-from tests.support.agents import NOON, Calls, Gate, Log, chain, driving, opened
+from tests.support.agents import NOON, Calls, Log, chain, driving, opened
 from tests.support.polling import auntil
 from tests.support.raw import execute
 
@@ -74,32 +74,6 @@ async def test_an_unknown_mode_and_an_unknown_run_are_refused(sqlite_url: str) -
             await rt.start("agent", {"log": []}, stream="token")
         with pytest.raises(NotFound):
             await read(rt, "01a1ea12-ea37-76aa-852f-0f2fab6dbbdc")
-
-
-async def test_a_reader_in_another_process_sees_chunks_while_the_node_still_runs(url: str) -> None:
-    """The reader has a journal of its own, as in another process."""
-    gate = Gate()
-
-    def halting(state: Log) -> Log:
-        get_stream_writer()("first")
-        gate.block()
-        get_stream_writer()("second")
-        return {}
-
-    async with opened(url) as rt, perdure.Client(url) as reader:
-        rt.register(chain(halting), name="agent")
-        working = asyncio.create_task(rt.work(handle_signals=False))
-        run = await reader.start("agent", {"log": []}, stream="custom")
-        chunks = reader.stream(run.id)
-        async with asyncio.timeout(30):
-            assert (await anext(chunks)).data == "first"
-            gate.open()
-            assert (await anext(chunks)).data == "second"
-            with pytest.raises(StopAsyncIteration):
-                await anext(chunks)
-            assert (await reader.join(run.id)).state == "done"
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
 
 
 async def test_a_stream_can_end_where_the_run_waits_for_a_person(url: str) -> None:
@@ -370,20 +344,3 @@ async def test_what_a_run_streams_does_not_wake_those_who_join_it(
                 heard.set()
             assert (await joining).state == "done"
         assert looks < 10
-
-
-async def test_a_slow_reader_gets_everything_from_the_journal(sqlite_url: str) -> None:
-    def talks(state: Log) -> Log:
-        for n in range(300):
-            get_stream_writer()({"n": n, "text": "x" * 10_000})
-        return {}
-
-    async with opened(sqlite_url) as rt:
-        rt.register(chain(talks), name="agent")
-        run = await rt.start("agent", {"log": []}, stream="custom")
-        working = asyncio.create_task(rt.work(until_idle=True))
-        chunks = rt.stream(run.id)
-        first = await anext(chunks)
-        await working  # the run did not wait for the reader
-        rest = [one async for one in chunks]
-        assert [one.data["n"] for one in [first, *rest]] == [*range(300)]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.cli import main
 from perdure.errors import NotFound, WrongState
 from perdure.types import Message, State
 from tests.support.agents import Log, chain, history, opened
+from tests.support.commands import main
 from tests.support.controls import HOUR, approve, echo, nap, said
 
 
@@ -81,36 +81,6 @@ async def test_the_pause_before_an_effect_is_retried_is_not_a_sleep(sqlite_url: 
 
 
 # -- a new question is announced
-
-
-async def test_a_question_is_announced_once_with_its_wait(url: str) -> None:
-    heard: list[Message] = []
-    async with opened(url, on_question=heard.append) as rt:
-        rt.register(chain(nap, approve), name="g")
-        run = await rt.start("g", said(), thread_id="t")
-        await rt.tick()
-        assert heard == []  # a sleep is not a question
-        rt.clock.advance(HOUR)
-        await rt.tick()
-        [wait] = await rt.waits()
-        [message] = await asked_of(rt, heard)
-        assert (message.id, message.topic) == (wait.id, "perdure.question")
-        assert message.payload == {
-            "wait_id": wait.id,
-            "run_id": run.id,
-            "thread_id": "t",
-            "value": "go on?",
-            "response_schema": None,
-            "expires_at": None,
-        }
-        # The node runs again and asks the same: it is announced once.
-        await rt.pause(run.id)
-        await rt.resume(run.id)
-        await rt.tick()
-        assert len(await asked_of(rt, heard)) == 1
-        await rt.answer(wait.id, "yes")
-        await rt.tick()
-        assert (await rt.get(run.id)).output == said("nap", "approved yes")
 
 
 async def asked_of(rt: Any, heard: list[Message]) -> list[Message]:

@@ -24,7 +24,7 @@ from langgraph_sdk import get_client, get_sync_client
 from langgraph_sdk.client import LangGraphClient, SyncLangGraphClient
 from langgraph_sdk.errors import APIStatusError
 
-from perdure.runtime import Runtime
+from perdure import Runtime
 from tests.support.described_routes import describe_once
 
 describe_once()

@@ -18,8 +18,7 @@ from typing import Annotated, Any, TypedDict
 from langchain_core.runnables import Runnable
 from langgraph.graph import START, StateGraph
 
-from perdure.operations.invariants import examine
-from perdure.runtime import Runtime
+from perdure import Runtime
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Event, Run, State
 from tests.support.polling import auntil
@@ -135,7 +134,7 @@ async def opened(
     rt = TemporaryRuntime(url, clock=clock or Clock(NOON), **options)
     async with rt:
         yield rt
-        assert await rt.journal.ado(examine()) == []
+        assert not (await rt.doctor()).findings
 
 
 @asynccontextmanager

@@ -12,8 +12,7 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 
 import perdure
-import perdure.journal.postgres  # now, so that no child has to import it
-from perdure.journal import failpoints
+from perdure.testing import watch_points
 from tests.support.bound import Log, sequence
 from tests.support.fork_server import Tell
 from tests.support.polling import until
@@ -53,7 +52,7 @@ def call(order: dict[str, Any], tell: Tell) -> None:
             tell("point", point)
 
     def echoes(state: Log) -> Log:
-        failpoints.hook = None
+        watch_points(None)
         tell("begun")
         return echo(state)
 
@@ -73,7 +72,7 @@ def call(order: dict[str, Any], tell: Tell) -> None:
         graph = rt.register(sequence(echo=echoes), name="agent")
         rt.setup()
         if order.get("counts", True):
-            failpoints.hook = hook
+            watch_points(hook)
         given: Any = {"log": ["given up"]}
         on: RunnableConfig = {"configurable": {"thread_id": order.get("thread", "t")}}
         on["metadata"] = {"call": "given up"}

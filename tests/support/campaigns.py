@@ -36,9 +36,8 @@ from examples.campaign.records import look
 from examples.campaign.sending import MANY, SEND
 from examples.campaign.settings import Settings
 from perdure.errors import BadAnswer as BadAnswer
-from perdure.journal import failpoints
 from perdure.operations.invariants import examine
-from perdure.testing import Clock
+from perdure.testing import Clock, watch_points
 from perdure.types import Run, State, Wait
 from tests.support.fork_server import Child, ForkServer, Tell
 
@@ -354,8 +353,8 @@ def drive(asked: dict[str, Any], tell: Tell) -> None:
         if "mail" in asked:
             Inbound.tell = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
             Inbound(app).receive(asked["mail"].encode())
-        failpoints.hook = hook
+        watch_points(hook)
         while app.runtime.blocking.tick(limit=1000).claimed:
             pass
-        failpoints.hook = None
+        watch_points(None)
     tell("points", points)

@@ -12,8 +12,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
 import perdure
+from perdure import Runtime
 from perdure.errors import Unavailable
-from perdure.runtime import Runtime
 from tests.support.fork_server import Tell
 
 LEASE = timedelta(seconds=1)

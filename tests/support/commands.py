@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import json
 import os
 import pty
@@ -10,13 +11,22 @@ import struct
 import subprocess
 import sys
 import termios
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import typer
 
-from perdure.cli import app, main
+_PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+_MODULE, _, _NAME = _PROJECT["project"]["scripts"]["perdure"].partition(":")
+
+
+def main(arguments: list[str]) -> int:
+    """The command `perdure` in this process, as an installation of this tree would find it."""
+    code: int = getattr(importlib.import_module(_MODULE), _NAME)(arguments)
+    return code
 
 
 class Told(NamedTuple):
@@ -51,6 +61,8 @@ Command = Callable[..., Told]
 
 def every_command() -> dict[str, Any]:
     """Every command by its name; those of a group as `d1 init`."""
+    from perdure.cli import app
+
     found: dict[str, Any] = {}
     for name, one in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
         group = getattr(one, "commands", None)

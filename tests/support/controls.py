@@ -10,7 +10,7 @@ import pytest
 from langgraph.graph import StateGraph
 
 import perdure
-from perdure.runtime import Runtime
+from perdure import Runtime
 from perdure.types import Retry, Run, State
 from tests.support.agents import (
     Calls,

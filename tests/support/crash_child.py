@@ -16,9 +16,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
-import perdure.journal.postgres  # noqa: F401 (now, so that no child has to import it)
-from perdure.journal import connect, failpoints
-from perdure.saver import Saver
+from perdure import Saver, connect
+from perdure.testing import set_commit_interval, watch_points
 from perdure.types import Durability
 from tests.support.fork_server import Tell
 
@@ -131,10 +130,12 @@ def converse(saver: Saver, thread: str, told: Told) -> None:
 
 
 def open_saver(url: str, mode: Durability, interval: float | None = None) -> TellingSaver:
-    journal = connect(url)
+    saver = TellingSaver(durability=mode, journal=connect(url))
     if interval is not None:
-        journal.set_interval(interval)  # a clock that stands still: the same point is the same
-    return TellingSaver(durability=mode, journal=journal)
+        set_commit_interval(
+            saver, interval
+        )  # a clock that stands still: the same point is the same
+    return saver
 
 
 def live(order: dict[str, Any], tell: Tell) -> None:
@@ -150,6 +151,6 @@ def live(order: dict[str, Any], tell: Tell) -> None:
     told = Told(tell)
     saver = open_saver(order["url"], order["mode"], order["interval"])
     saver.told = told
-    failpoints.hook = hook
+    watch_points(hook)
     converse(saver, order["thread"], told)
     saver.journal.close()

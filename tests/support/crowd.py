@@ -19,7 +19,7 @@ from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMet
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
-from perdure.saver import Saver
+from perdure import Saver
 from tests.support.fork_server import Tell
 from tests.support.scripts import Graph, plain
 

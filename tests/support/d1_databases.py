@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import perdure
-from perdure.journal.d1_client import D1Client
+from perdure.d1 import Client as D1Client
 from perdure.testing.d1 import Workerd
 
 EMPTY = 2

@@ -8,12 +8,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from perdure.client import Client
-from perdure.journal import failpoints
+from perdure import Client, Saver
 from perdure.journal.d1 import D1
 from perdure.journal.postgres import Postgres
 from perdure.journal.sqlite import SQLite
-from perdure.saver import Saver
+from perdure.testing import watch_points
 from tests.support.fork_server import Tell
 
 LIMITS: dict[str, Any] = {
@@ -41,7 +40,7 @@ def live(order: dict[str, Any], tell: Tell) -> None:
 
     def begin(journal: Any) -> None:
         journal.open()
-        failpoints.hook = hook
+        watch_points(hook)
 
     url, what, thread = order["url"], order["what"], order["thread"]
     if what in ("runs", "erase"):

@@ -27,13 +27,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send
 
 import perdure
-import perdure.journal.postgres  # now, so that no child has to import it
-import perdure.runtime
 from perdure.errors import EffectHeld
-from perdure.journal import failpoints
-from perdure.operations.invariants import examine
-from perdure.service.effects import EffectService
-from perdure.testing import Clock
+from perdure.testing import Clock, set_commit_interval, watch_points
 from perdure.types import EffectRecord, EffectState, Kind, State
 from tests.support import runtime_child
 from tests.support.fork_server import Child, ForkServer, Tell
@@ -349,12 +344,12 @@ class Driven(Scene):
         rt.register(made(self.order["story"]), name="story", deaths=10)
         async with rt:
             self._rt = rt
-            rt.journal.set_interval(NEVER)  # a clock that stands still: the same point is the same
+            set_commit_interval(rt, NEVER)  # a clock that stands still: the same point is the same
             if self.order["nth"]:
                 await self.left_behind()
             with_hook(self.order, self.tell)
             await self._drive()
-            failpoints.hook = None
+            watch_points(None)
             await self._look_back()
 
     async def effects(self) -> list[EffectRecord]:
@@ -382,7 +377,7 @@ class Driven(Scene):
         rt = self._rt
         [run] = await rt.runs(thread_id=self.thread)
         events = await rt.events(run.id)
-        findings = [str(finding) for finding in await rt.journal.ado(examine())]
+        findings = [str(finding) for finding in (await rt.doctor()).findings]
         assert [event.n for event in events] == list(range(1, len(events) + 1)), events
         assert findings == [], findings
         log = None if run.output is None else run.output["log"]
@@ -398,28 +393,20 @@ class Invoked(Scene):
 
     async def play(self) -> None:
         saver = perdure.Saver(self.order["url"])
-        self._journal = saver.journal
-        self._effects = EffectService(saver.serializer, saver.clock)
-        saver.journal.set_interval(NEVER)
+        set_commit_interval(saver, NEVER)
         self._graph = made(self.order["story"], saver)
         self._config: Any = {"configurable": {"thread_id": self.thread}}
-        async with saver:
+        async with saver, perdure.Client(self.order["url"]) as self._client:
             if self.order["nth"]:
                 await self.left_behind()
             with_hook(self.order, self.tell)
             log = await self._drive()
             await saver.aflush()
-            failpoints.hook = None
+            watch_points(None)
             self.tell("ended", "done", log)
 
     async def effects(self) -> list[EffectRecord]:
-        plan = self._effects.effects(
-            run_id=None, thread_id=self.thread, state=None, after=None, count=1000
-        )
-        return await self._journal.arun(plan)
-
-    async def _settle(self, key: str, how: str, result: Any = None) -> None:
-        await self._journal.arun(self._effects.settle(key, how, result, None, None))
+        return await self._client.effects(thread_id=self.thread, limit=1000)
 
     async def _drive(self) -> Any:
         durability = self.order.get("durability", "async")
@@ -435,7 +422,7 @@ class Invoked(Scene):
             try:
                 found = await self._graph.ainvoke(given, self._config, durability=durability)
             except EffectHeld:
-                await self.settle_all(self._settle)
+                await self.settle_all(self._client.settle)
             else:
                 if "__interrupt__" not in found:
                     return found["log"]
@@ -453,7 +440,7 @@ def with_hook(order: dict[str, Any], tell: Tell) -> None:
         elif order["kill"] == [point, counts[point]]:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    failpoints.hook = hook
+    watch_points(hook)
 
 
 async def crash(order: dict[str, Any], tell: Tell) -> None:
@@ -541,11 +528,11 @@ def stop_behind_an_intent() -> None:
         if point == "insert_effect.after":
             thread = threading.get_ident()
         if point == "commit.after" and thread == threading.get_ident():  # not that of a lease
-            failpoints.hook = None
+            watch_points(None)
             # Sent to the process, it would stop this thread a little later than the others.
             signal.pthread_kill(thread, signal.SIGSTOP)
 
-    failpoints.hook = hook
+    watch_points(hook)
 
 
 async def work(order: dict[str, Any], tell: Tell) -> None:

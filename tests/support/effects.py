@@ -18,16 +18,14 @@ import pytest
 from langgraph.graph import START, StateGraph
 
 import perdure
-from perdure.effects.decorator import _BACKGROUND
 from perdure.errors import OrderChanged
-from perdure.testing import Clock, TemporaryRuntime, crash_at
+from perdure.testing import Clock, TemporaryRuntime, crash_at, set_commit_interval
 from perdure.types import Event, Retry, Run, State
 from tests.support.agents import NOON, Log, opened
-from tests.support.batches import use_batches
 from tests.support.fork_server import ForkServer, Tell
 from tests.support.polling import auntil
 from tests.support.raw import execute
-from tests.support.runtime_child import Ledger
+from tests.support.runtime_child import NEVER, Ledger
 
 AT_ONCE = Retry(attempts=3, first=timedelta(0))
 FOREVER = Retry(attempts=50, first=timedelta(0))
@@ -127,7 +125,9 @@ async def drive(
                 if way.endswith("async"):
                     return await graph.ainvoke(given, config)
                 return await asyncio.to_thread(graph.invoke, given, config)
-            await auntil(lambda: not _BACKGROUND)  # what goes on after a node that failed
+            await auntil(
+                lambda: len(asyncio.all_tasks()) == 1
+            )  # what goes on after a node that failed
             given = None if graph.get_state(config).next else given
     raise AssertionError("it does not end")
 
@@ -266,12 +266,10 @@ def _two(call: Callable[[], str], ledger: Ledger) -> Any:
 
 async def play(order: dict[str, Any], tell: Tell) -> None:
     kill = order["kill"]
-    if order.get("batches"):
-        use_batches()
     dies = crash_at(kill, order.get("n", 1)) if kill else contextlib.nullcontext()
     async with opened(order["url"]) as rt:
         rt.register(STORIES[order["story"]](Ledger(order["ledger"])), name="story", deaths=100)
-        rt.journal.set_interval(3600.0)
+        set_commit_interval(rt, NEVER)
         run = await rt.start("story", {"log": []}, thread_id="t", key="one")
         if order.get("cancel"):
             await rt.tick()

@@ -11,9 +11,9 @@ from datetime import timedelta
 from typing import Any
 
 import perdure
+from perdure import Runtime
 from perdure.evals import Example, evaluate
-from perdure.operations.invariants import examine
-from perdure.runtime import Runtime
+from perdure.testing import set_commit_interval
 from tests.support.agents import Log, chain
 from tests.support.fork_server import Tell
 from tests.support.runtime_child import NEVER, Ledger, killed_at
@@ -57,7 +57,7 @@ async def judged(order: dict[str, Any], tell: Tell) -> None:
     rt = Runtime(order["url"])
     rt.register(chain(draft, send), name="letter")
     async with rt:
-        rt.journal.set_interval(NEVER)
+        set_commit_interval(rt, NEVER)
         with killed_at(order["kill"]) as counts:
             found = await evaluate(
                 "letter",
@@ -68,7 +68,7 @@ async def judged(order: dict[str, Any], tell: Tell) -> None:
                 concurrency=order["concurrency"],
                 effects={"mail": simulated, "*": "refuse"},
             )
-        tell("findings", [str(one) for one in await rt.journal.ado(examine())])
+        tell("findings", [str(one) for one in (await rt.doctor()).findings])
         tell("complete", all(one.scores and not one.evaluator_errors for one in found.results))
         tell("results", [summary(one) for one in found.results])
         tell("runs", len(await rt.runs(limit=10_000, output=False)))

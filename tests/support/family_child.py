@@ -10,8 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import perdure
-from perdure.operations.invariants import examine
-from perdure.testing import Clock
+from perdure.testing import Clock, set_commit_interval
 from tests.support.agents import Log, chain
 from tests.support.fork_server import Tell
 from tests.support.runtime_child import BEGIN, NEVER, killed_at
@@ -84,7 +83,7 @@ async def look_back(rt: perdure.Runtime, order: dict[str, Any], tell: Tell) -> N
         below += children
         family += [[one.graph, one.state] for one in children]
     tell("family", sorted(family))
-    tell("findings", [str(finding) for finding in await rt.journal.ado(examine())])
+    tell("findings", [str(finding) for finding in (await rt.doctor()).findings])
 
 
 async def live(order: dict[str, Any], tell: Tell) -> None:
@@ -92,7 +91,7 @@ async def live(order: dict[str, Any], tell: Tell) -> None:
     rt = perdure.Runtime(order["url"], clock=clock)
     register(rt)
     async with rt:
-        rt.journal.set_interval(NEVER)
+        set_commit_interval(rt, NEVER)
         with killed_at(order["kill"]) as counts:
             await play(rt, clock, order, tell)
         await look_back(rt, order, tell)

@@ -10,8 +10,6 @@ from typing import Annotated, Any, TypedDict
 from langgraph.graph import START, StateGraph
 
 import perdure
-import perdure.journal.postgres  # now, so that no child has to import it
-import perdure.runtime
 from tests.support.far_side import TIMEOUT, FarSide
 from tests.support.fork_server import Tell
 

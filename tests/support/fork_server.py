@@ -232,9 +232,9 @@ def _told(pipe: int, to_the_end: bool) -> list[Any]:
 
 
 if __name__ == "__main__":
-    import perdure.journal.postgres
-    import perdure.runtime
-    import perdure.testing.runtimes  # noqa: F401
+    import psycopg  # noqa: F401
+
+    from perdure.testing import runtime  # noqa: F401
     from tests.support.trusted_roots import read_once
 
     read_once()

@@ -7,7 +7,7 @@ how the child ends: `exit`, as any interpreter does, or `_exit`, at once.
 import os
 import sys
 
-from perdure.saver import Saver
+from perdure import Saver
 from tests.support.crowd import build, on, say
 
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import httpx
 import uvicorn
 from fastapi import APIRouter, FastAPI
 
-from perdure.runtime import Runtime
-from perdure.server.app import add_to_app
-from perdure.server.options import ServerSettings
-from perdure.server.route import add_routes
+from perdure import Runtime
 from tests.support.polling import until
+
+if TYPE_CHECKING:
+    from perdure.server.options import ServerSettings
 
 
 def app_with(rt: Runtime, declared: APIRouter, **settings: Unpack[ServerSettings]) -> FastAPI:
     """An application of the runtime's routes and those that a test declares, guarded alike."""
+    from perdure.server.app import add_to_app
+    from perdure.server.route import add_routes
+
     router = rt.router(**settings)
     add_routes(router, declared)
     return add_to_app(FastAPI(), router)

@@ -20,11 +20,8 @@ from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 
 import perdure
-import perdure.cli.log_output
-import perdure.cli.target
-import perdure.server.http_server
-from perdure.cli.serve import serve as serve_command
 from tests.support import stream_child
+from tests.support.commands import main
 from tests.support.described_routes import describe_once
 from tests.support.fork_server import Tell
 from tests.support.polling import auntil
@@ -95,7 +92,8 @@ def serve(order: dict[str, Any], tell: Tell) -> None:
     global runtime
     runtime = _runtime(order["url"])
     at, worker = f"{__name__}:runtime", bool(order.get("worker"))
-    serve_command(at=at, port=order["port"], worker=worker, quiet=True)
+    how = "--worker" if worker else "--no-worker"
+    main(["serve", "--at", at, "--port", str(order["port"]), how, "--quiet"])
 
 
 async def work(order: dict[str, Any], tell: Tell) -> None:

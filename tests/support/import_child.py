@@ -15,9 +15,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 
-from perdure.journal import failpoints
-from perdure.saver import Saver
-from perdure.thread_import import import_threads
+from perdure import Saver, import_threads
+from perdure.testing import watch_points
 
 
 @dataclass
@@ -104,5 +103,5 @@ def live(order: dict[str, Any], tell: Any) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     with Saver(order["url"], "sync", allow=[Address]) as saver:
-        failpoints.hook = hook
+        watch_points(hook)
         import_threads(order["where"], saver)

@@ -22,8 +22,8 @@ from langchain_core.tools import tool
 from pydantic import PrivateAttr
 
 import perdure
-from perdure.journal import failpoints
 from perdure.langchain import Durable
+from perdure.testing import watch_points
 from tests.support.fork_server import Tell
 
 HELLO: Any = {"messages": [HumanMessage("hello", id="h")]}
@@ -218,7 +218,7 @@ def die_inside(effect: str) -> None:
         if point == f"effect {effect}.after":
             die()
 
-    failpoints.hook = hook
+    watch_points(hook)
 
 
 async def run(order: dict[str, Any], tell: Tell) -> None:

@@ -23,8 +23,8 @@ from langgraph.store.memory import InMemoryStore
 from langmem import create_memory_store_manager
 from langmem.reflection import PendingTask
 
+from perdure import Runtime
 from perdure.langmem import ReflectionExecutor
-from perdure.runtime import Runtime
 from perdure.testing import Clock
 from perdure.types import Retry
 from tests.support.agents import Gate, gate

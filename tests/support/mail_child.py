@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
+from contextlib import nullcontext
 from typing import Any
 
 import perdure
-from perdure.execution.outbox_delivery import Deliveries
-from perdure.operations import messages
+from perdure.testing import crash_at
 from tests.support.agents import Log, chain
 from tests.support.fork_server import Tell
 
@@ -27,17 +25,11 @@ def make(url: str, smtp: str, **options: Any) -> perdure.Runtime:
     return rt
 
 
-def die(*_: Any) -> Any:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 async def work(order: dict[str, Any], tell: Tell) -> None:
     """Drive until killed: when a message is stored and not sent (`stored`), while it is sent
     (`taken`, by the test), or when it was sent and that is not noted (`sent`)."""
-    if order["at"] == "stored":
-        setattr(Deliveries, "begin", die)  # noqa: B010 (a method, which mypy guards)
-    elif order["at"] == "sent":
-        setattr(messages, "delete", die)  # noqa: B010 (the same)
-    async with make(order["url"], order["smtp"]) as rt:
-        await rt.start("g", {"log": []}, thread_id="t")
-        await rt.work()
+    point = {"stored": "take_messages.before", "sent": "delete_message.before"}.get(order["at"])
+    with crash_at(point) if point else nullcontext():
+        async with make(order["url"], order["smtp"]) as rt:
+            await rt.start("g", {"log": []}, thread_id="t")
+            await rt.work()

@@ -3,7 +3,7 @@
 A child that is not killed ends as any interpreter does, with what is registered for its exit. What
 a child was told and what its model was asked goes to a ledger, which no crash can take back.
 
-A point is a statement, a commit or an effect (`perdure.journal.failpoints`), a call of
+A point is a statement, a commit or an effect (`perdure.testing.points`), a call of
 the model, or the middle of a write to the store. At the point that was ordered, a child
 
     kill        is killed with SIGKILL
@@ -36,11 +36,8 @@ from langgraph.store.postgres import PostgresStore
 from langgraph.store.sqlite import SqliteStore
 
 import perdure
-import perdure.journal.postgres  # now, so that no child has to import it
-import perdure.journal.sqlite
-from perdure.journal import failpoints
 from perdure.langmem import ReflectionExecutor
-from perdure.operations.invariants import examine
+from perdure.testing import watch_points
 from perdure.types import Run, State
 from tests.support.fork_server import Tell
 from tests.support.memory import manager, opened_store, remembered, talk, who
@@ -160,7 +157,7 @@ def live(order: dict[str, Any], tell: Tell) -> None:
         name=order["name"],
         concurrency=order["concurrency"],
     )
-    failpoints.hook = points.reach
+    watch_points(points.reach)
     try:
         submit(executor, order["submissions"], points, ledger)
         work(executor, points)
@@ -171,7 +168,7 @@ def live(order: dict[str, Any], tell: Tell) -> None:
         raise
     finally:
         stack.close()
-    failpoints.hook = None
+    watch_points(None)
     points.tell()
 
 
@@ -215,7 +212,7 @@ def finish(order: dict[str, Any], tell: Tell) -> None:
                 told["held"][name] = _drained(executor)
             found = rt.blocking.runs(graph=f"reflection:{name}", limit=1000)
             told["runs"][name] = [_show(rt, run) for run in found]
-        told["findings"] = [str(one) for one in rt.journal.do(examine())]
+        told["findings"] = [str(one) for one in rt.blocking.doctor().findings]
         told["memories"] = {user: remembered(store, user) for user in order["users"]}
     Path(order["report"]).write_text(json.dumps(told))
 

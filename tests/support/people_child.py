@@ -11,8 +11,7 @@ from examples.campaign import people
 from examples.campaign.app import App
 from examples.campaign.database import Database, Row, Statement
 from examples.campaign.settings import Settings
-from perdure.journal import failpoints
-from perdure.testing import Clock
+from perdure.testing import Clock, watch_points
 from tests.support.fork_server import Tell
 
 
@@ -34,9 +33,9 @@ def erase(asked: dict[str, Any], tell: Tell) -> None:
     with App(
         Settings(**asked["settings"]), clock=Clock(datetime.fromisoformat(asked["at"]))
     ) as app:
-        failpoints.hook = hook
+        watch_points(hook)
         Database._run = deadly  # type: ignore[method-assign, assignment]
         people.erase(app, asked["address"])
-        failpoints.hook = None
+        watch_points(None)
         Database._run = run  # type: ignore[method-assign]
     tell("points", points)

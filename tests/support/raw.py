@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -12,17 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, empty_checkpoint
 
 from perdure import Saver
-from perdure.checkpoint.row_format import (
-    checkpoint_columns,
-    checkpoint_location,
-    value_location,
-    writes_location,
-)
-from perdure.checkpoint.value_chain import RowKind, ValueRef
-from perdure.journal.d1_binding import quoted, unquoted
-from perdure.journal.d1_client import D1Client
-from perdure.journal.sql import has_rows
-from perdure.serde.encryption import ChecksumEnvelope
+from perdure.d1 import Client as D1Client
 
 LONG = "long enough to be in a row of its own, which is more than 64 bytes, " * 2
 
@@ -72,15 +63,36 @@ class Database:
         if isinstance(self._db, sqlite3.Connection):
             return self._db.execute(sql, params).fetchall()
         if isinstance(self._db, D1Client):
-            exact = has_rows(sql) and "*" not in sql.partition("FROM")[0]
-            [rows] = self._db.batch([(quoted(sql) if exact else sql, params)])
-            return [tuple(map(unquoted, row)) if exact else tuple(row) for row in rows]
+            found = re.fullmatch(r"(SELECT (?:DISTINCT )?)([^*]+?)( FROM .*)?", sql, re.DOTALL)
+            if found is None:
+                [rows] = self._db.batch([(sql, params)])
+                return [tuple(row) for row in rows]
+            start, columns, rest = found.groups("")
+            names = [f"quote({one}) AS c{n}" for n, one in enumerate(_split(columns))]
+            [rows] = self._db.batch([(f"{start}{', '.join(names)}{rest}", params)])
+            return [tuple(map(_unquoted, row)) for row in rows]
         text = sql.replace("?", "%s") if params else sql
         cursor = self._db.execute(text.encode(), params or None)
         return cursor.fetchall() if cursor.description else []
 
     def close(self) -> None:
         self._db.close()
+
+
+def _split(columns: str) -> list[str]:
+    """The columns of a SELECT; a comma in parentheses separates none."""
+    return re.split(r",\s*(?![^()]*\))", columns.strip())
+
+
+def _unquoted(cell: Any) -> Any:
+    """The value whose `quote()` this is: D1's own numbers and blobs are not exact."""
+    if not isinstance(cell, str):
+        return cell
+    if cell.startswith("'"):
+        return cell[1:-1].replace("''", "'")
+    if cell.startswith("X"):
+        return bytes.fromhex(cell[2:-1])
+    return None if cell == "NULL" else float(cell) if "." in cell else int(cell)
 
 
 def execute(url: str, sql: str, *params: Any) -> list[tuple[Any, ...]]:
@@ -111,43 +123,3 @@ def rewrite(url: str, table: str, column: str, change: Callable[[bytes], bytes])
     for (blob,) in rows:
         sql = f"UPDATE {table} SET {column} = ? WHERE {column} = ?"
         execute(url, sql, change(bytes(blob)), bytes(blob))
-
-
-def forge_value(url: str, data: bytes, kind: int = RowKind.WHOLE) -> None:
-    """Make `data` every value that has a row, with a checksum that is right."""
-    columns = "thread_id, ns, channel, chain, seq, step"
-    rows = execute(url, f"SELECT {columns} FROM perdure_values")
-    assert rows
-    for thread_id, ns, *ref in rows:
-        sealed = ChecksumEnvelope().wrap(
-            bytes([kind]) + data, value_location(thread_id, ns, ValueRef(*ref))
-        )
-        execute(
-            url,
-            "UPDATE perdure_values SET body = ? WHERE thread_id = ? AND channel = ? AND seq = ?",
-            *(sealed, thread_id, ref[0], ref[2]),
-        )
-
-
-def forge_state(url: str, change: Callable[[bytes], bytes]) -> None:
-    """Change what is inside the checkpoints' own rows, with a checksum that is right."""
-    columns = "thread_id, ns, id, state, parent_id, run_id, step, refs"
-    for thread_id, ns, id, state, *others in execute(
-        url, f"SELECT {columns} FROM perdure_checkpoints"
-    ):
-        where, beside = checkpoint_location(thread_id, ns, id), checkpoint_columns(*others)
-        opened = ChecksumEnvelope().unwrap(bytes(state), where, beside)
-        sealed = ChecksumEnvelope().wrap(change(opened), where, beside)
-        execute(url, "UPDATE perdure_checkpoints SET state = ? WHERE id = ?", sealed, id)
-
-
-def forge_writes(url: str, change: Callable[[bytes], bytes]) -> None:
-    """The same for what tasks wrote."""
-    for *key, body in execute(
-        url, "SELECT thread_id, ns, checkpoint_id, task_id, stamp, body FROM perdure_writes"
-    ):
-        where = writes_location(*key)
-        sealed = ChecksumEnvelope().wrap(
-            change(ChecksumEnvelope().unwrap(bytes(body), where)), where
-        )
-        execute(url, "UPDATE perdure_writes SET body = ? WHERE stamp = ?", sealed, key[-1])

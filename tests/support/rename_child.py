@@ -10,8 +10,7 @@ from typing import Annotated, Any, TypedDict
 from langgraph.graph import START, StateGraph
 
 import perdure
-import perdure.journal.postgres
-from perdure.operations.invariants import examine
+from perdure.testing import set_commit_interval
 from perdure.types import EventKind
 from tests.support.fork_server import Tell
 from tests.support.runtime_child import NEVER, Ledger, killed_at
@@ -65,7 +64,7 @@ async def drive(order: dict[str, Any], tell: Tell) -> None:
     renamed = None if begins else RENAMED
     rt.register(graph(OLD if begins else NEW), name="g", renamed=renamed)
     async with rt:
-        rt.journal.set_interval(NEVER)  # a clock that stands still: the same point is the same
+        set_commit_interval(rt, NEVER)  # a clock that stands still: the same point is the same
         given = {"ledger": order["ledger"], "log": []}
         run = await rt.start("g", given, thread_id=order["thread"], key="the one")
         if begins:
@@ -82,4 +81,4 @@ async def drive(order: dict[str, Any], tell: Tell) -> None:
         kinds = Counter(event.kind for event in await rt.events(run.id))
         tell("ended", run.state, run.output and run.output["log"], kinds[EventKind.WAIT])
         tell("points", dict(counts))
-        tell("findings", [str(finding) for finding in await rt.journal.ado(examine())])
+        tell("findings", [str(finding) for finding in (await rt.doctor()).findings])

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.graph import START, StateGraph
 
-from perdure.runtime import Runtime
+from perdure import Runtime
 from perdure.types import Run, Wait
 
 Calls = list[tuple[str, dict[str, Any]]]

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
@@ -26,12 +25,8 @@ from typing import Annotated, Any, TypedDict, TypeVar
 from langgraph.graph import END, START, StateGraph
 
 import perdure
-import perdure.journal.postgres  # now, so that no child has to import it
 from perdure.errors import AlreadyAnswered
-from perdure.journal import failpoints
-from perdure.journal.clock import HostTime, host_clock
-from perdure.operations.invariants import examine
-from perdure.testing import Clock
+from perdure.testing import Clock, HostClock, set_commit_interval, watch_points
 from perdure.types import Kind
 from tests.support.fork_server import Child, ForkServer, Tell
 from tests.support.polling import until
@@ -180,7 +175,7 @@ async def look_back(rt: perdure.Runtime, order: dict[str, Any], tell: Tell) -> N
     events = await rt.events(run.id)
     tell("ended", run.id, run.state, run.output["log"])
     tell("events", [[event.n, event.kind] for event in events])
-    tell("findings", [str(finding) for finding in await rt.journal.ado(examine())])
+    tell("findings", [str(finding) for finding in (await rt.doctor()).findings])
 
 
 @contextlib.contextmanager
@@ -193,11 +188,11 @@ def killed_at(kill: list[Any] | None) -> Iterator[Counter[str]]:
         if kill == [point, counts[point]]:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    failpoints.hook = hook
+    watch_points(hook)
     try:
         yield counts
     finally:
-        failpoints.hook = None
+        watch_points(None)
 
 
 async def crash(order: dict[str, Any], tell: Tell) -> None:
@@ -205,7 +200,7 @@ async def crash(order: dict[str, Any], tell: Tell) -> None:
     rt = perdure.Runtime(order["url"], clock=clock, durability=order["durability"])
     rt.register(story(order["in_loop"]), name="story")
     async with rt:
-        rt.journal.set_interval(NEVER)  # a clock that stands still: the same point is the same
+        set_commit_interval(rt, NEVER)  # a clock that stands still: the same point is the same
         if order["again"]:
             await left_behind(rt, order, tell)
         with killed_at(order["kill"]) as counts:
@@ -292,18 +287,17 @@ def chain(*nodes: Any) -> StateGraph[Any, Any, Any, Any]:
     return graph
 
 
-class SteppedClock:
+class SteppedClock(HostClock):
     """This host's clocks, whose wall clock is set by as many seconds as a file says. Of a `host`
     that is named it is another host's."""
 
     def __init__(self, file: str, host: str | None = None) -> None:
-        self._file, self._host = Path(file), host
+        super().__init__(host)
+        self._file = Path(file)
 
-    def now(self) -> int:
-        return round((time.time() + float(self._file.read_text())) * 1000)
-
-    def host_time(self) -> HostTime:
-        return HostTime(self._host or host_clock(), round(time.monotonic() * 1000))
+    @property
+    def ahead(self) -> timedelta:
+        return timedelta(seconds=float(self._file.read_text()))
 
 
 def worker_runtime(
@@ -331,7 +325,7 @@ def stop_when_told(folder: str) -> None:
             # Sent to the process, it might stop this thread inside its next commit.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
-    failpoints.hook = hook
+    watch_points(hook)
 
 
 async def work(order: dict[str, Any], tell: Tell) -> None:

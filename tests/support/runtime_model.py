@@ -17,8 +17,7 @@ from perdure.execution.segment_drive import Drive, Raised, Returned
 from perdure.journal import Journal, Refused
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.runs import RunRow
-from perdure.testing import Clock, runtime
-from perdure.testing.runtimes import TemporaryRuntime
+from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.types import ENDED
 from tests.support.raw import Database
 

@@ -13,8 +13,8 @@ from typing import Any
 from langchain.agents import create_agent
 
 import perdure
+from perdure import Runtime
 from perdure.langchain import Durable
-from perdure.runtime import Runtime
 from perdure.testing import crash_at
 from perdure.types import Retry
 from tests.support.agents import Log, chain

@@ -17,7 +17,6 @@ from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime
 
 import perdure
-from perdure.operations.invariants import examine
 from perdure.testing import Clock
 from perdure.types import Message
 from tests.support.fork_server import Tell
@@ -183,7 +182,7 @@ async def play(rt: perdure.Runtime, clock: Clock, order: dict[str, Any], tell: T
     given_back = await bound.ainvoke(start, config, context=context)
     tell("bound", given_back["seen"], SETTINGS)
     await bound.aupdate_state(config, {"note": by_pattern("updated")}, as_node="second")
-    tell("findings", [str(finding) for finding in await rt.journal.ado(examine())])
+    tell("findings", [str(finding) for finding in (await rt.doctor()).findings])
 
 
 async def live(order: dict[str, Any], tell: Tell) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 import langmem
 from langgraph.store.base import BaseStore
 
+from perdure import Runtime
 from perdure.langmem import ReflectionExecutor
-from perdure.runtime import Runtime
 from tests.support.agents import Gate
 from tests.support.memory import manager, opened_store, remembered, talk, who
 from tests.support.polling import until

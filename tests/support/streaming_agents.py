@@ -19,8 +19,6 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 import perdure
-from perdure.server.open_streams import OpenStreams
-from perdure.server.route import ApiRoute
 from perdure.types import Retry
 from tests.support.agent_server import AgentServer, serving
 
@@ -140,7 +138,8 @@ class StreamingServer:
     http: AgentServer
     runtime: perdure.Runtime
     gate: Gate
-    streams: OpenStreams
+    streams: Any
+    """The streams that are open in it."""
 
 
 @contextmanager
@@ -149,7 +148,7 @@ def streaming_server(url: str, **options: Any) -> Iterator[StreamingServer]:
     with closing(streaming_runtime(url, gate)) as runtime:
         app, router = FastAPI(), runtime.router(**options)
         app.include_router(router)
-        streams = cast(type[ApiRoute], router.route_class).gate.streams
+        streams = cast(Any, router.route_class).gate.streams
         with serving(app) as server:
             try:
                 yield StreamingServer(server, runtime, gate, streams)

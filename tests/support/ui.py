@@ -19,11 +19,7 @@ from urllib.parse import urlencode
 
 import httpx
 
-from perdure.operations.server_secret import server_secret
-from perdure.runtime import Runtime
-from perdure.server.ui.page_route import browser_cookie
-from perdure.server.ui.signing import Signer
-from perdure.server.ui.site import sign_in_path
+from perdure import Runtime
 from tests.support.agent_server import AgentServer, served
 
 
@@ -169,6 +165,8 @@ class Person:
 def ui_server(runtime: Runtime, **options: Any) -> Iterator[Person]:
     """Serve the pages of a runtime, with its worker; signed in by the printed URL, unless there are
     tokens."""
+    from perdure.server.ui.site import sign_in_path
+
     with served(runtime, **{"ui": True, **options}) as server:
         person = Person(server.http(follow_redirects=True), server)
         person.get(runtime.blocking.run(sign_in_path(runtime)))
@@ -186,5 +184,9 @@ def ui_account(runtime: Runtime, *scopes: str, **options: Any) -> Iterator[Perso
 
 def form_token(runtime: Runtime, person: Person, name: str) -> str:
     """The token of a person's forms, for a form that no page shows them."""
+    from perdure.operations.server_secret import server_secret
+    from perdure.server.ui.page_route import browser_cookie
+    from perdure.server.ui.signing import Signer
+
     signer = Signer(runtime.journal.run(server_secret(runtime.engine.serializer)))
     return signer.form_token(person.http.cookies[browser_cookie(signer)], name)

@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from fastapi.routing import APIRoute
 
 import perdure
-from perdure.operations.server_secret import server_secret
-from perdure.server.ui.signing import Signer
 from tests.support.http import client_of
+
+if TYPE_CHECKING:
+    from perdure.server.ui.signing import Signer
 
 
 class Visitor:
@@ -70,7 +71,19 @@ async def account(rt: perdure.Runtime, *scopes: str, name: str = "ana", **option
 
 
 async def signer_of(rt: perdure.Runtime) -> Signer:
+    from perdure.operations.server_secret import server_secret
+    from perdure.server.ui.signing import Signer
+
     return Signer(await rt.journal.arun(server_secret(rt.engine.serializer)))
+
+
+async def form_token(rt: perdure.Runtime, visitor: Visitor, name: str) -> str:
+    """The token of the forms of a visitor with a token of this name, also if no page shows one."""
+    from perdure.server.ui.page_route import browser_cookie
+
+    await visitor.get()
+    signer = await signer_of(rt)
+    return signer.form_token(visitor.http.cookies[browser_cookie(signer)], name)
 
 
 def pages_of(rt: perdure.Runtime) -> list[APIRoute]:

@@ -19,11 +19,8 @@ import psycopg
 from langgraph.graph import START, StateGraph
 
 import perdure
-from perdure import testing
-from perdure.journal import failpoints
-from perdure.operations.invariants import examine
-from perdure.runtime import Runtime
-from perdure.testing import TemporaryRuntime
+from perdure import Runtime, testing
+from perdure.testing import TemporaryRuntime, watch_points
 from perdure.types import Event, Run, State, Wait
 from tests.support.fork_server import Tell
 
@@ -108,7 +105,7 @@ async def healthy(url: str | None = None, **options: Any) -> AsyncIterator[Tempo
     async with testing.runtime(url, **options) as rt:
         assert isinstance(rt, TemporaryRuntime)
         yield rt
-        assert await rt.journal.ado(examine()) == []
+        assert not (await rt.doctor()).findings
 
 
 async def drive(rt: Runtime) -> None:
@@ -168,11 +165,11 @@ def in_the_midst(point: str, url: str, call: Callable[[], Any]) -> Iterator[None
                         return
             problems.append("the call did not wait for the transaction")
 
-    before, failpoints.hook = failpoints.hook, hook
+    before = watch_points(hook)
     try:
         yield
     finally:
-        failpoints.hook = before
+        watch_points(before)
     assert callers, f"{point} was not reached"
     callers[0].join()
     assert problems == []

@@ -12,7 +12,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from perdure.runtime import Runtime
+from perdure import Runtime
 
 SERVED = pytest.mark.parametrize(
     "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]

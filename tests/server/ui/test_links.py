@@ -14,7 +14,7 @@ import pytest
 
 import perdure
 import perdure.testing
-from perdure.runtime import Runtime
+from perdure import Runtime
 from perdure.testing import TemporaryRuntime
 from perdure.types import Retry
 from tests.support.html_judge import faults
@@ -106,24 +106,6 @@ def test_from_mail_to_decision_takes_two_clicks(sqlite_url: str) -> None:
         assert len(sent) == 1
         assert answers(runtime, wait)[0]["by"] == ANA
         runtime.close()
-
-
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_opening_a_link_decides_nothing(runtime: TemporaryRuntime, method: str) -> None:
-    """Scanners of mail servers open every link, with and without a body, as often as they like."""
-    wait, _ = mailer(runtime)
-    with served(runtime) as scanner:
-        address = link(runtime, wait)
-        before = runtime.blocking.events(wait.run_id)
-        for agent in ("curl/8", "Mozilla/5.0", ""):
-            answer = scanner.http.request(
-                method, address, headers={"user-agent": agent, "purpose": "prefetch"}
-            )
-            assert answer.status_code == 200
-        for other in (f"{address}&decision.0=approve&how=decisions", f"{address}&quick=0"):
-            assert scanner.http.request(method, other).status_code == 200
-        assert runtime.blocking.events(wait.run_id) == before
-        assert len(runtime.blocking.waits()) == 1
 
 
 def test_an_edit_is_shown_before_it_is_sent(runtime: TemporaryRuntime) -> None:

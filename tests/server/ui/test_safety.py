@@ -13,7 +13,6 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 import perdure
-from perdure.server.caller import Scope
 from perdure.server.ui.page_route import POLICY, browser_cookie, session_cookie
 from tests.support.agents import opened
 from tests.support.html_judge import faults
@@ -222,59 +221,6 @@ def posts(rt: perdure.Runtime) -> list[str]:
 
 UNSIGNED: tuple[str, ...] = ("/ui/link", "/ui/link/difference")
 """Forms that a signed link leads to, which need no account."""
-NEEDED: dict[str, Scope] = {
-    "/ui/effects/settle": Scope.ADMIN,
-    "/ui/health/doctor": Scope.ADMIN,
-    "/ui/outbox/redeliver": Scope.ADMIN,
-    "/ui/reflections/cancel": Scope.ADMIN,
-    "/ui/reflections/retry": Scope.ADMIN,
-    "/ui/runs/bulk": Scope.ADMIN,
-    "/ui/runs/bulk/do": Scope.ADMIN,
-    "/ui/runs/{run_id}/signal": Scope.ADMIN,
-    "/ui/runs/{run_id}/cancel": Scope.ADMIN,
-    "/ui/runs/{run_id}/fork": Scope.ADMIN,
-    "/ui/runs/{run_id}/pause": Scope.ADMIN,
-    "/ui/runs/{run_id}/resume": Scope.ADMIN,
-    "/ui/runs/{run_id}/retry": Scope.ADMIN,
-    "/ui/runs/{run_id}/wake": Scope.ADMIN,
-    "/ui/schedules/delete": Scope.ADMIN,
-    "/ui/schedules/enable": Scope.ADMIN,
-    "/ui/schedules/start": Scope.ADMIN,
-    "/ui/workers/drain": Scope.ADMIN,
-    "/ui/inbox/several": Scope.ANSWER,
-    "/ui/inbox/several/send": Scope.ANSWER,
-    "/ui/questions/{wait_id}/answer": Scope.ANSWER,
-    "/ui/questions/{wait_id}/comment": Scope.ANSWER,
-    "/ui/questions/{wait_id}/hand-over": Scope.ANSWER,
-    "/ui/questions/{wait_id}/release": Scope.ANSWER,
-    "/ui/questions/{wait_id}/take": Scope.ANSWER,
-    "/ui/questions/{wait_id}/difference": Scope.ANSWER,
-    "/ui/questions/{wait_id}/withdraw": Scope.ANSWER,
-    "/ui/questions/{wait_id}/ask-again": Scope.ANSWER,
-}
-"""The scope that each form needs."""
-
-
-async def test_every_form_needs_the_scope_that_is_listed_here(sqlite_url: str) -> None:
-    """An approver cannot administer, and a token that starts runs cannot approve."""
-    async with opened(sqlite_url) as rt:
-        assert set(posts(rt)) == NEEDED.keys()
-        signer = await signer_of(rt)
-        app = rt.asgi(ui=True, worker=False)
-        tokens = {had: await account(rt, had.value, name=had.value) for had in Scope}
-        for had, token in tokens.items():
-            async with visiting(rt, app) as visitor:
-                await visitor.sign_in(token)
-                await visitor.get()
-                browser = visitor.http.cookies[browser_cookie(signer)]
-                fields = {"csrf": signer.form_token(browser, had.value)}
-                for path, needed in NEEDED.items():
-                    answer = await visitor.post(filled(path), fields)
-                    is_refused = answer.status_code == 403
-                    may = had in (needed, Scope.ADMIN)
-                    assert is_refused is not may, (path, had, answer.status_code, answer.text)
-                    assert answer.status_code < 500
-                    assert FORGED not in answer.text
 
 
 async def test_pages_of_an_account_show_only_what_it_may_do(sqlite_url: str) -> None:

@@ -1,13 +1,4 @@
-"""A client of a stream over HTTP gets the same text whether or not the server and the worker were
-killed: no event is lost or repeated. A slow reader does not slow the run.
-
-    killed      the client                                      decided by
-    worker      keeps its connection, learns what is void       `begin_stream`
-    server      reconnects to the next with `Last-Event-ID`     the ids are those of stored chunks
-
-`perdure serve --no-worker` and a worker run in processes of their own, on SQLite and PostgreSQL.
-The clients are langgraph-sdk, which reconnects by itself, and a plain reader that never gives up.
-"""
+"""Readers of streams whose workers and servers are killed."""
 
 from __future__ import annotations
 
@@ -38,8 +29,13 @@ from tests.support.wire_listener import MessageListener, WireListener, come_back
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
+
 MODES: Any = ["custom", "messages-tuple", "values"]
+
+
 ASKED: Any = {"stream_mode": MODES, "stream_subgraphs": True, "if_not_exists": "create"}
+
+
 NewJournal = Callable[[], str]
 
 
@@ -170,6 +166,37 @@ async def _faultless_states(client: LangGraphClient) -> list[tuple[str, list[str
     return heard.states()
 
 
+@pytest.mark.parametrize("one", [False, True], ids=["worker elsewhere", "worker in the server"])
+async def test_a_sleeping_reader_slows_no_run_and_then_gets_everything(
+    fork_server: ForkServer, new_journal: NewJournal, tmp_path: Path, one: bool
+) -> None:
+    pieces, sleep = examples(4000, 1500), examples(60, 2)
+    async with running(fork_server, new_journal(), tmp_path, one=one) as (pair, http):
+        thread, heard = str(uuid4()), WireListener()
+        body = {"assistant_id": "flood", "input": hello(str(pieces)), **ASKED}
+        run = (await http.post(f"/threads/{thread}/runs", json=body)).json()["run_id"]
+        path = f"/threads/{thread}/runs/{run}"
+
+        async def has_ended() -> bool:
+            return bool((await http.get(path)).json()["status"] == "success")
+
+        async with aclosing(come_back(http, f"{path}/stream", heard)) as events:
+            async for event in events:
+                if event.name == "custom":
+                    break
+            began = time.monotonic()
+            await auntil(has_ended, "the end of the run", seconds=max(sleep, 60))
+            took = time.monotonic() - began
+            await asyncio.sleep(sleep - took)
+            if not one:
+                await pair.kill("serve")  # what it had not sent is gone
+            async for _ in events:
+                pass
+        numbers = [event.data["n"] for event in heard.events if event.mode == "custom"]
+        assert numbers == list(range(pieces))
+        assert heard.segments == 0
+
+
 async def test_many_clients_read_at_once_through_the_kills(
     fork_server: ForkServer, new_journal: NewJournal, tmp_path: Path
 ) -> None:
@@ -209,34 +236,3 @@ async def _reader(http: httpx.AsyncClient, path: str, number: int) -> WireListen
     await asyncio.sleep(number / 50 if kind == 3 else 0)
     leave_after, pause = 7 if kind == 1 else 0, 0.03 if kind == 2 else 0.0
     return await read_all(http, path, leave_after=leave_after, pause=pause)
-
-
-@pytest.mark.parametrize("one", [False, True], ids=["worker elsewhere", "worker in the server"])
-async def test_a_sleeping_reader_slows_no_run_and_then_gets_everything(
-    fork_server: ForkServer, new_journal: NewJournal, tmp_path: Path, one: bool
-) -> None:
-    pieces, sleep = examples(4000, 1500), examples(60, 2)
-    async with running(fork_server, new_journal(), tmp_path, one=one) as (pair, http):
-        thread, heard = str(uuid4()), WireListener()
-        body = {"assistant_id": "flood", "input": hello(str(pieces)), **ASKED}
-        run = (await http.post(f"/threads/{thread}/runs", json=body)).json()["run_id"]
-        path = f"/threads/{thread}/runs/{run}"
-
-        async def has_ended() -> bool:
-            return bool((await http.get(path)).json()["status"] == "success")
-
-        async with aclosing(come_back(http, f"{path}/stream", heard)) as events:
-            async for event in events:
-                if event.name == "custom":
-                    break
-            began = time.monotonic()
-            await auntil(has_ended, "the end of the run", seconds=max(sleep, 60))
-            took = time.monotonic() - began
-            await asyncio.sleep(sleep - took)
-            if not one:
-                await pair.kill("serve")  # what it had not sent is gone
-            async for _ in events:
-                pass
-        numbers = [event.data["n"] for event in heard.events if event.mode == "custom"]
-        assert numbers == list(range(pieces))
-        assert heard.segments == 0

@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import operator
 import random
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Annotated, Any, TypedDict
 
@@ -26,16 +28,13 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
 import perdure
-from perdure.effects.context import current
 from perdure.errors import EffectFailed
-from perdure.journal import Journal, failpoints
-from perdure.operations import invariants, runs
-from perdure.testing import Clock
-from perdure.testing.runtimes import TemporaryRuntime
+from perdure.testing import Clock, TemporaryRuntime, watch_points
 from perdure.types import EffectRecord, EffectState, Run, State
 from tests.support import sweep
 
@@ -54,10 +53,20 @@ class Oops(Exception):
 # -- the far side
 
 
+HELD: ContextVar[tuple[str, int]] = ContextVar("HELD")
+"""The thread of the run that a node is of, and the token that its driver had when it began."""
+
+
+def begin(config: RunnableConfig) -> None:
+    thread = config["configurable"]["thread_id"]
+    with WORLD.lock:
+        HELD.set((thread, WORLD.token(thread)))
+
+
 class World:
     """What was done."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, database: sqlite3.Connection) -> None:
         self.moods: dict[str, random.Random] = {}
         """By label: how its calls end, while the far side is moody."""
         self.seed: int | None = None
@@ -66,7 +75,7 @@ class World:
         self.calls: Counter[str] = Counter()
         """By key: how often it was called by whoever had the run."""
         self.undone: Counter[str] = Counter()
-        self.journal = journal
+        self.database = database
         self.thefts = 0
         self.lock = threading.Lock()
 
@@ -75,12 +84,14 @@ class World:
             return self._call(policy, key, label, self.is_late())
 
     def is_late(self) -> bool:
-        """Whether whoever calls lost its run meanwhile."""
-        inside = current()
-        assert inside is not None
-        assert inside.owner is not None
-        row = self.journal.read_committed(runs.find(inside.owner.run_id))
-        return row is None or row.token != inside.owner.token
+        """Whether whoever calls lost its run since its node began."""
+        thread, token = HELD.get()
+        return self.token(thread) != token
+
+    def token(self, thread: str) -> int:
+        sql = "SELECT token FROM perdure_runs WHERE thread_id = ?"
+        [(token,)] = self.database.execute(sql, [thread]).fetchall()
+        return int(token)
 
     def _call(self, policy: str, key: str, label: str, late: bool) -> str:
         if late and policy in ("verify", "hold"):
@@ -201,7 +212,8 @@ async def made(call: Any) -> str:
         return f"{label}: failed"
 
 
-async def step(state: Doing) -> Doing:
+async def step(state: Doing, config: RunnableConfig) -> Doing:
+    begin(config)
     shape, *some = state["script"][state["at"]]
     if shape == "gather":
         log = list(await asyncio.gather(*map(made, some)))
@@ -210,7 +222,8 @@ async def step(state: Doing) -> Doing:
     return {"log": log, "at": state["at"] + 1}
 
 
-async def one(state: One) -> Doing:
+async def one(state: One, config: RunnableConfig) -> Doing:
+    begin(config)
     return {"log": [await made(state["call"])]}
 
 
@@ -255,9 +268,12 @@ class Machine(RuleBasedStateMachine):
         self.other = TemporaryRuntime(self.rt.url, clock=self.clock, lease=LEASE)
         for rt in (self.rt, self.other):
             rt.register(build(), name="g", deaths=1000)
-        WORLD = self.world = World(self.rt.journal)
-        backend: Any = self.rt.journal._backend
-        self.database = backend.open()._connections._writer
+        self.rt.setup()
+        path = self.rt.url.removeprefix("sqlite:///")
+        self.database = sqlite3.connect(
+            path, timeout=30, isolation_level=None, check_same_thread=False
+        )
+        WORLD = self.world = World(self.database)
         self.database.execute("CREATE TABLE booked (label TEXT)")
         self.stealing: threading.Event | None = None
         self.scripts: dict[str, list[list[Any]]] = {}
@@ -267,10 +283,11 @@ class Machine(RuleBasedStateMachine):
         """By key: what was once on record, and how often it had been called."""
 
     def teardown(self) -> None:
-        failpoints.hook = None
+        watch_points(None)
         try:
             self.bring_to_an_end()
         finally:
+            self.database.close()
             self.other.close()
             self.rt.close()
 
@@ -313,11 +330,11 @@ class Machine(RuleBasedStateMachine):
     def drive(self, steal: tuple[str, int] | None) -> None:
         """Everything that is due; in the middle of it, another worker may take it over."""
         if steal is not None:
-            failpoints.hook = self.thief(*steal)
+            watch_points(self.thief(*steal))
         try:
             self.rt.blocking.tick()
         finally:
-            failpoints.hook = None
+            watch_points(None)
         if self.stealing is not None:  # nobody waits for who lost a run, and he is the thief
             assert self.stealing.wait(60)
             self.stealing = None
@@ -336,12 +353,10 @@ class Machine(RuleBasedStateMachine):
             left -= wanted
             if not wanted or left != 0:
                 return
-            failpoints.hook = None
+            watch_points(None)
             self.stealing = over = threading.Event()
             self.world.thefts += 1
             self.clock.advance(2 * LEASE)
-            for drive in self.rt.engine.keeper.driven:
-                drive.segment.keep(-1.0)  # as if as much time had passed
             try:
                 self.other.blocking.tick()
             finally:
@@ -379,7 +394,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_journal_is_sound(self) -> None:
-        assert self.rt.journal.do(invariants.examine()) == []
+        assert not self.rt.blocking.doctor().findings
         for id in self.scripts:
             events = self.rt.blocking.events(id)
             assert [event.n for event in events] == list(range(1, len(events) + 1))

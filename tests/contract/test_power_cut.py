@@ -1,5 +1,4 @@
-"""When power is lost, whatever was acknowledged is on the disk, and whatever is on the disk is
-whole: shown on a disk that loses, tears and reorders every write that was not synced."""
+"""What was acknowledged is on disk when the power goes."""
 
 from __future__ import annotations
 
@@ -14,14 +13,18 @@ from typing import Any
 
 import pytest
 
-from perdure.saver import Saver
+from perdure import Saver
 from perdure.types import Durability
 from tests.support.crash_child import Told, converse, open_saver
 from tests.support.disk import Disk, Event, SqliteOutOfReach, surviving
 from tests.support.sweep import examples
 
 pytestmark = pytest.mark.slow
+
+
 CUTS = examples(200, 80)
+
+
 SEED = 4711
 
 

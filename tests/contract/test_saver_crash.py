@@ -1,6 +1,4 @@
-"""A process killed with SIGKILL at any named statement, or around any commit, loses nothing that
-was acknowledged, leaves no checkpoint without the writes it is made of, and is continued to the
-same end; killed there again, it mostly leaves the same."""
+"""The saver's process is killed at every statement."""
 
 from __future__ import annotations
 
@@ -17,14 +15,18 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple, empty_checkpoint
 from langgraph.types import Interrupt
 
-from perdure.saver import Saver
+from perdure import Saver
 from perdure.types import Durability
 from tests.support.crash_child import NEVER, Told, converse, open_saver
 from tests.support.fork_server import Ended, ForkServer
 from tests.support.sweep import parts, sample
 
 pytestmark = pytest.mark.slow
+
+
 PARTS = parts(4)
+
+
 Step = tuple[str, int, int]
 """A checkpoint's place in the conversation: its graph, which run of that graph, its step."""
 

@@ -1,4 +1,4 @@
-"""What a policy names as a secret is found nowhere, and runs are kept no longer than it says."""
+"""Values that a policy names, and arguments named like secrets, are never stored."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from pydantic import SecretStr
 
+import perdure
+from perdure.types import Retry
 from tests.support import secrets_child
+from tests.support.agents import Log, chain, opened
+from tests.support.effects import AT_ONCE, Boom, Cut, raw, settled, started
 from tests.support.fork_server import Ended, ForkServer
 from tests.support.raw import Database
 from tests.support.secrets_child import GONE, by_key, by_pattern
 
 SOURCE = Path(secrets_child.__file__).read_text()
+
+
 PLANTED = [
     *(by_pattern(place) for place in re.findall(r"by_pattern\(['\"](\w+)", SOURCE)),
     *(by_key(place) for place in re.findall(r"by_key\(['\"](\w+)", SOURCE)),
@@ -72,8 +79,12 @@ SEEN = [
     *([GONE, "pin"], "", GONE, GONE, GONE),
 ]
 """What the nodes of a run see."""
+
+
 CALL = [by_pattern("argument"), by_key("argument"), by_key("nested"), [by_pattern("nested")]]
 """What an effect is called with, also when it is called again with the arguments on record."""
+
+
 KILLS = [["effect mail.after", 1], ["insert_checkpoint.after", 4], ["insert_wait.before", 1]]
 
 
@@ -102,3 +113,52 @@ def test_planted_secrets_are_found_nowhere_and_a_crash_changes_nothing_that_node
     assert GONE.encode() in everything
     found = {secret for secret in PLANTED if any(form in everything for form in forms(secret))}
     assert found == set()
+
+
+SECRET = "hunter2-very-secret"
+
+
+@pytest.mark.parametrize("sync", [True, False])
+async def test_secrets_are_in_no_row_and_come_from_the_present_call(url: str, sync: bool) -> None:
+    seen: list[tuple[str, str, str]] = []
+    errors: list[BaseException] = [
+        Boom(f"401 for {SECRET}", SECRET),
+        perdure.NotDone(f"refused {SECRET}"),
+        Cut(),
+    ]
+
+    def call(to: str, api_key: str, other: SecretStr) -> str:
+        seen.append((to, api_key, other.get_secret_value()))
+        if errors:
+            raise errors.pop(0)
+        return "sent"
+
+    retry = Retry(attempts=9, first=AT_ONCE.first)
+    if sync:
+        send = perdure.effect(name="send", retry=retry)(call)
+
+        def plain(state: Log) -> Log:
+            return {"log": [send("ana", SECRET, SecretStr(SECRET))]}
+
+        node: Any = plain
+    else:
+
+        @perdure.effect(name="send", retry=retry)
+        async def asend(to: str, api_key: str, other: SecretStr) -> str:
+            return call(to, api_key, other)
+
+        async def coroutine(state: Log) -> Log:
+            return {"log": [await asend("ana", SECRET, SecretStr(SECRET))]}
+
+        node = coroutine
+    async with opened(url) as rt:
+        run = await started(rt, chain(node), retry=AT_ONCE)
+        assert run.output["log"] == ["sent"]
+        assert seen == [("ana", SECRET, SECRET)] * 4
+        [effect] = await rt.effects(run.id)
+        assert effect.arguments == {"to": "ana"}
+        assert len(await settled(rt, run)) == 3
+        rt.saver.flush()
+        stored = raw(url)
+        assert b"ana" in stored
+        assert SECRET.encode() not in stored

@@ -1,6 +1,4 @@
-"""An agent that is killed with SIGKILL at any point, around any statement, commit or effect, comes
-to the same end in the next process: what was recorded is not done again, what was not is done again
-with the same key, and what must not be guessed holds the run. No call gets another's outcome."""
+"""Effects whose process is killed at any named point settle."""
 
 from __future__ import annotations
 
@@ -15,8 +13,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.journal.sql import templates
-from perdure.service.effects import EffectService
+from perdure.testing import points
 from perdure.types import EffectState, Run, State
 from tests.support.agents import chain, history, opened
 from tests.support.effect_child import TABLE, Line, calls, worker_process, worker_runtime
@@ -30,10 +27,15 @@ from tests.support.waiters import named, side_by_side
 
 pytestmark = pytest.mark.slow
 
+
 BY_THE_CLOCK = ("workers.", "renew.", "leases.", "expire.")
 """Statements of a thread that looks around four times a second: how often they come is chance."""
+
+
 AGAIN = 4
 """Every how-manieth process that goes on is killed as well."""
+
+
 HOLD = ("wire", "awire")
 
 
@@ -80,16 +82,15 @@ class Judge:
 def kills(reached: list[str]) -> list[tuple[str, int]]:
     """Every time around an effect and a commit; of a statement the first and the last; of what
     only reads, one side of one is enough."""
-    texts, wanted = templates(), []
+    writing, wanted = set(points(writes_only=True)), []
     for point, count in sorted(Counter(reached).items()):
-        name, side = point.rsplit(".", 1)
         times = {1, count}
         if point.startswith(BY_THE_CLOCK):
             times = {1}
-        elif texts.get(name, "").startswith("SELECT"):
-            times = set() if side == "after" else {count}
         elif point.startswith(("effect ", "commit.")):
             times = set(range(1, count + 1))
+        elif point not in writing:
+            times = set() if point.endswith(".after") else {count}
         wanted += [(point, n) for n in sorted(times)]
     return wanted
 
@@ -105,21 +106,21 @@ def check(judge: Judge) -> None:
     """
     whole = judge.run("whole")
     end = whole.one("ended")
-    points = kills([point for [point] in whole.all("point")])
-    assert {"commit.before", "commit.after"} <= {point for point, _ in points}
-    assert any(point.startswith("effect ") for point, _ in points)
+    chosen = kills([point for [point] in whole.all("point")])
+    assert {"commit.before", "commit.after"} <= {point for point, _ in chosen}
+    assert any(point.startswith("effect ") for point, _ in chosen)
     is_postgres = judge.url.startswith("postgresql")
-    points = points[:: 3 if is_postgres else 1]
-    points = sample(points, 6 if is_postgres else 9, lambda point: point[0])
+    chosen = chosen[:: 3 if is_postgres else 1]
+    chosen = sample(chosen, 6 if is_postgres else 9, lambda point: point[0])
     rng = random.Random(judge.story)
     unreached = 0
-    for number, kill in enumerate(points):
+    for number, kill in enumerate(chosen):
         thread, told = f"{number}", f"killed at {kill}"
         killed = judge.run(thread, kill=kill)
         unreached += killed.status == 0
         attempts: list[tuple[list[Line], Ended]] = []
         if number % AGAIN == 0:
-            second = rng.choice(points)
+            second = rng.choice(chosen)
             told += f", then at {second}"
             attempts.append((judge.calls(thread), judge.run(thread, 1, second)))
         attempts.append((judge.calls(thread), judge.run(thread, 2)))
@@ -129,7 +130,7 @@ def check(judge: Judge) -> None:
         except AssertionError as error:
             raise AssertionError(f"{judge.story} {told}: {error}") from error
     # When two statements go into one commit is chance at the edges.
-    assert unreached <= len(points) // 4, f"{unreached} of {len(points)} points were not reached"
+    assert unreached <= len(chosen) // 4, f"{unreached} of {len(chosen)} points were not reached"
 
 
 def judge_story(
@@ -229,9 +230,6 @@ def test_effects_with_only_the_saver_killed_at_any_point_settle(
     check(Judge(fork_server, url, tmp_path, story, saver=True))
 
 
-# -- stopped, and woken when another worker has the run
-
-
 class Standing:
     """An effect in the middle of which its worker is stopped, and what became of it."""
 
@@ -291,6 +289,50 @@ async def taken_over(
                 return await rt.get(run.id), standing, first.pid, second.pid
 
 
+async def test_a_worker_stopped_in_an_effect_that_holds_leaves_it_to_a_person(
+    fork_server: ForkServer, url: str, tmp_path: Path
+) -> None:
+    run, standing, first, second = await taken_over(
+        fork_server, url, tmp_path, "holding", State.HELD
+    )
+    assert [(line.name, line.pid) for line in standing.calls()] == [
+        ("stand_and_hold", first),
+        ("after", second),
+    ]
+    assert run.output["log"] == [f"stand_and_hold by {first}", f"after by {second}"]
+
+
+async def both(
+    fork_server: ForkServer, url: str, folder: Path, hold: bool
+) -> tuple[list[Line], Any]:
+    """Two processes invoke one thread, the second while the first one is in the effect."""
+    order: dict[str, Any] = {"url": url, "folder": str(folder), "hold": hold}
+    standing, ended = Standing(folder), Ledger(folder / "ended")
+    first = fork_server.start("effect_child:alone", **order, begins=True)
+    try:
+        until(standing.calls, "the effect")
+        second = fork_server.start("effect_child:alone", **order, begins=False)
+        try:
+            until(ended.lines, "the end of the second")
+        finally:
+            second.kill()
+        (folder / "go").touch()
+        until(lambda: len(ended.lines()) == 2, "the end of the first")
+    finally:
+        first.kill()
+    async with perdure.Client(url) as client:
+        [effect] = await client.effects(thread_id="t")
+    return standing.calls(), effect
+
+
+async def test_two_processes_with_only_the_saver_call_an_effect_with_one_key(
+    fork_server: ForkServer, url: str, tmp_path: Path
+) -> None:
+    made, effect = await both(fork_server, url, tmp_path, hold=False)
+    assert [line.key for line in made] == [effect.key] * 2
+    assert (effect.state, effect.result) == ("done", made[1].result), "the last who took it"
+
+
 async def test_a_worker_stopped_in_an_effect_writes_nothing_when_another_has_called_it_again(
     fork_server: ForkServer, url: str, tmp_path: Path
 ) -> None:
@@ -304,19 +346,6 @@ async def test_a_worker_stopped_in_an_effect_writes_nothing_when_another_has_cal
     ]
     assert standing.calls()[0].key == standing.calls()[1].key
     assert run.output["log"] == [f"stand by {second}", f"after by {second}"]
-
-
-async def test_a_worker_stopped_in_an_effect_that_holds_leaves_it_to_a_person(
-    fork_server: ForkServer, url: str, tmp_path: Path
-) -> None:
-    run, standing, first, second = await taken_over(
-        fork_server, url, tmp_path, "holding", State.HELD
-    )
-    assert [(line.name, line.pid) for line in standing.calls()] == [
-        ("stand_and_hold", first),
-        ("after", second),
-    ]
-    assert run.output["log"] == [f"stand_and_hold by {first}", f"after by {second}"]
 
 
 async def test_a_worker_stopped_in_an_effect_that_can_be_verified_is_not_called_again(
@@ -352,9 +381,6 @@ async def test_a_worker_stopped_right_before_a_call_does_not_make_it_when_it_los
                 await auntil(done, "a run that is done")
                 standing.wake(first)
                 assert [line.pid for line in standing.calls()] == [second.pid] * 2
-
-
-# -- PostgreSQL is cut off between the intent and the outcome
 
 
 @pytest.mark.parametrize("unknown", ["retry", "hold"])
@@ -393,52 +419,12 @@ async def test_an_outcome_survives_a_connection_that_is_cut_during_the_call(
         proxy.close()
 
 
-# -- two processes with only the saver: nobody holds a lease, so the promise is weaker
-
-
-async def both(
-    fork_server: ForkServer, url: str, folder: Path, hold: bool
-) -> tuple[list[Line], Any]:
-    """Two processes invoke one thread, the second while the first one is in the effect."""
-    order: dict[str, Any] = {"url": url, "folder": str(folder), "hold": hold}
-    standing, ended = Standing(folder), Ledger(folder / "ended")
-    first = fork_server.start("effect_child:alone", **order, begins=True)
-    try:
-        until(standing.calls, "the effect")
-        second = fork_server.start("effect_child:alone", **order, begins=False)
-        try:
-            until(ended.lines, "the end of the second")
-        finally:
-            second.kill()
-        (folder / "go").touch()
-        until(lambda: len(ended.lines()) == 2, "the end of the first")
-    finally:
-        first.kill()
-    with perdure.Saver(url) as saver:
-        plan = EffectService(saver.serializer, saver.clock).effects(
-            run_id=None, thread_id="t", state=None, after=None, count=10
-        )
-        [effect] = saver.journal.run(plan)
-    return standing.calls(), effect
-
-
-async def test_two_processes_with_only_the_saver_call_an_effect_with_one_key(
-    fork_server: ForkServer, url: str, tmp_path: Path
-) -> None:
-    made, effect = await both(fork_server, url, tmp_path, hold=False)
-    assert [line.key for line in made] == [effect.key] * 2
-    assert (effect.state, effect.result) == ("done", made[1].result), "the last who took it"
-
-
 async def test_two_processes_with_only_the_saver_never_call_twice_what_holds(
     fork_server: ForkServer, url: str, tmp_path: Path
 ) -> None:
     made, effect = await both(fork_server, url, tmp_path, hold=True)
     assert [line.key for line in made] == [effect.key]
     assert effect.state == "unknown", "the second asks for a person, though the first is alive"
-
-
-# -- what a held effect does to the tasks beside it
 
 
 async def test_a_task_cut_short_beside_an_effect_that_is_held_runs_again_whole(url: str) -> None:

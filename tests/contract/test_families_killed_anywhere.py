@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.execution.test_crash import kills
+from tests.contract.test_killed_anywhere import kills
 from tests.support.fork_server import Ended, ForkServer
 from tests.support.sweep import parts, sample
 

@@ -1,30 +1,4 @@
-"""Reflections that are ended at any point are neither lost nor doubled, and debounced right.
-
-Real processes with a real `create_memory_store_manager` on a scripted model, and LangGraph's own
-stores. Processes of one executor name submit reflections for several users and conversations, and
-work on them. They are ended by SIGKILL, by SIGTERM (on which they end as an interpreter does), by
-`shutdown()` or by `shutdown(wait=False)`:
-
-    one story       at every statement, commit and effect of the journal it comes by, at every call
-                    of the model, and in the middle of each write to the store; every fourth process
-                    that goes on is killed as well
-    rounds          at points that are drawn, 100 rounds for each database; two processes at once,
-                    and each is followed by another one
-
-Each on SQLite and on PostgreSQL, with the store in the journal's database, where the writes are in
-one transaction with the outcome, and in another one, where they are done again from a record.
-
-Then another process of the same name finishes, for which what is due in an hour is due. The judge
-outside knows from a ledger which submissions returned, and says:
-
-    none is lost        who was accepted is done, or was replaced by a later one of its conversation
-    none is doubled     each user has each fact of the reflections that are done exactly once, also
-                        where conversations of one user share facts, and no fact of another's
-    debouncing          what was not due yet when a later one was accepted is replaced, and nothing
-                        of it is remembered; the last one of a conversation never is
-    delays              nobody reflected on what is due in an hour
-    rest                nothing is pending, events have no gap, the doctor finds nothing
-"""
+"""Reflections whose process is ended at any point are made once."""
 
 from __future__ import annotations
 
@@ -46,10 +20,8 @@ from langgraph.store.base import Op, PutOp, Result
 from langgraph.store.sqlite import SqliteStore
 
 import perdure
-from perdure.journal import failpoints
-from perdure.journal.sql import templates
 from perdure.langmem import ReflectionExecutor
-from perdure.testing import Clock
+from perdure.testing import Clock, points, watch_points
 from perdure.testing.postgres import Server
 from tests.support.fork_server import Child, ForkServer
 from tests.support.memory import manager, opened_store, remembered, talk, who
@@ -61,17 +33,36 @@ from tests.support.sweep import examples, parts, sample
 
 pytestmark = pytest.mark.slow
 
+
 PARTS = parts(4)
+
+
 ROUNDS = examples(25, 5)
 """Of each part, on each database with each kind of store."""
+
+
 AT_ONCE = 4
 """How many rounds go on at once."""
+
+
 LIVES = 2
 """How many processes follow each other in one of the two slots of a round."""
+
+
 AGAIN = 4
 """Every how-manieth process that goes on is killed as well."""
+
+
 BY_THE_CLOCK = ("workers.", "renew.", "leases.", "expire.")
 """Statements of a thread that looks around four times a second: how often they come is chance."""
+
+
+WRITES = {*points(writes_only=True)}
+
+
+STATEMENTS = {*points()} - {"commit.before", "commit.after"}
+
+
 ENDS = ("term", "shutdown", "leave")
 
 
@@ -322,9 +313,6 @@ def play(judge: Judge, rounds: list[Round]) -> None:
     until(is_over, "an end of all rounds", 600)
 
 
-# -- one story, ended at every point
-
-
 def story(n: int) -> list[Submission]:
     """The second one replaces the first; the last one shares a fact with it; one is another's."""
     ana, bob = f"ana-{n}", f"bob-{n}"
@@ -339,16 +327,15 @@ def story(n: int) -> list[Submission]:
 def ends(counts: dict[str, int]) -> list[tuple[str, int]]:
     """Every time of a commit, an effect, a call of the model and a write; the first and the last
     time of a statement; of what only reads, one side of one."""
-    texts, wanted = templates(), []
+    wanted = []
     for point, count in sorted(counts.items()):
-        name, side = point.rsplit(".", 1)
         times = {1, count}
         if point.startswith(BY_THE_CLOCK):
             times = {1}
-        elif texts.get(name, "").startswith("SELECT"):
-            times = set() if side == "after" else {count}
-        elif name not in texts:
+        elif point not in STATEMENTS:
             times = set(range(1, count + 1))
+        elif point not in WRITES:
+            times = set() if point.endswith(".after") else {count}
         wanted += [(point, n) for n in sorted(times)]
     return wanted
 
@@ -362,20 +349,12 @@ def test_a_story_ended_at_any_point_leaves_each_memory_once(
     whole = judge.trial("whole", story(0))
     judge.ended(judge.begin(whole, whole.submissions, None, concurrency).wait(), None)
     [[counts]] = whole.all("points")
-    expected = {
-        "commit",
-        "model",
-        "half",
-        "effect reflect",
-        "effect memories",
-        "insert_run",
-        "claim",
-    }
+    expected = {"commit", "model", "half", "effect reflect", "effect memories"}
     expected -= {"half"} if judge.is_together else set()
     assert expected <= {point.rsplit(".", 1)[0] for point in counts}
-    points = ends(counts)
-    fates = [{"how": "kill", "at": point} for point in points]
-    politely = [at for at in points if at[0].rsplit(".", 1)[0] not in templates()]
+    chosen = ends(counts)
+    fates = [{"how": "kill", "at": point} for point in chosen]
+    politely = [at for at in chosen if at[0] not in STATEMENTS]
     fates += [{"how": how, "at": at} for how, at in zip(itertools.cycle(ENDS), politely)]
     fates = fates[:: 3 if url.startswith("postgresql") else 1]
     fates = sample(fates, 14, lambda fate: str(fate["at"][0]))[part :: len(PARTS)]
@@ -394,9 +373,6 @@ def test_a_story_ended_at_any_point_leaves_each_memory_once(
     assert reached >= judge.did["ends"] * 2 // 3, judge.did
     judge.finish()
     print(f"{len(fates)} points: {dict(judge.did)}")
-
-
-# -- rounds
 
 
 def conversations(rng: random.Random, number: int, slot: int, life: int) -> list[Submission]:
@@ -447,9 +423,6 @@ def test_processes_ended_at_random_lose_and_double_nothing(
     print(f"{ROUNDS} rounds: {dict(judge.did)}")
 
 
-# -- what was found so
-
-
 class Refusing(SqliteStore):
     """Refuses to be written to, for a while."""
 
@@ -490,13 +463,13 @@ def test_nor_is_it_written_late_in_the_transaction_of_the_journal(
 
     def fail_once(point: str) -> None:
         if point == "lock_turn.after":  # between what the model said, and the write
-            monkeypatch.setattr(failpoints, "hook", None)
+            watch_points(None)
             raise RuntimeError("no luck")
 
     with perdure.Runtime(url, clock=clock) as rt, opened_store(url) as store:
         reflector = manager(before=asked.append)
         with ReflectionExecutor(reflector, store=store, journal=rt) as executor:
-            monkeypatch.setattr(failpoints, "hook", fail_once)
+            watch_points(fail_once)
             first = executor.submit(talk("fact-first", "fact-shared"), who("ana", "t1"))
             until(lambda: [one for one in executor.pending() if one.error], "an error")
             second = executor.submit(talk("fact-second", "fact-shared"), who("ana", "t2"))
@@ -521,10 +494,10 @@ def test_a_store_closed_before_a_reflection_was_written_is_no_other_store(
 
         def close(point: str) -> None:
             if point == "lock_turn.after":  # between what the model said, and the write
-                monkeypatch.setattr(failpoints, "hook", None)
+                watch_points(None)
                 stack.close()
 
-        monkeypatch.setattr(failpoints, "hook", close)
+        watch_points(close)
         with ReflectionExecutor(manager(), store=store, journal=rt, name="it") as executor:
             executor.submit(talk("fact-one"), who("ana"))
             until(lambda: [one for one in executor.pending() if one.error], "an error")

@@ -1,5 +1,4 @@
-"""Streams whose server and worker are killed: the client reconnects, and has what a run without a
-crash would have sent. The server is a separate process, ended by real signals."""
+"""A client whose server is killed again and again misses nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +19,10 @@ from tests.support.polling import until
 
 pytestmark = pytest.mark.slow
 
+
 HI: Any = {"messages": [{"role": "user", "content": "hi", "id": "h"}]}
+
+
 SECONDS = 30.0
 
 
