@@ -29,7 +29,7 @@ JS_PACKAGES := langgraph-sdk-1.12@npm:@langchain/langgraph-sdk@1.12.0 \
 FONTS       := @expo-google-fonts/inter@0.4.2 @expo-google-fonts/jetbrains-mono@0.4.1
 JS_CLIENTS  := .js-clients/.ready-$(shell printf '%s' '$(JS_PACKAGES)' | cksum | cut -d ' ' -f 1)
 
-.PHONY: help install docs docs-serve workerd js-clients screenshots ui-clients demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills failover campaign-month campaign-month-d1 campaign-traces constraints \
+.PHONY: help install docs docs-serve workerd js-clients screenshots ui-clients demo demo-d1 test test-all test-d1 quick lint types pytest bench crash-matrix kills planted failover campaign-month campaign-month-d1 campaign-traces constraints \
         compat compat-oldest compat-newest upstream upstream-saver upstream-bound
 .DEFAULT_GOAL := help
 
@@ -130,6 +130,9 @@ bench: $(WORKERD) ## Measure, and write the pages and plots of docs/benchmarks/
 
 crash-matrix: $(READY) ## Kill agents of every shape everywhere, and write docs/evidence.md
 	$(BIN)/python -m matrix
+
+planted: $(READY) ## Plant bugs one at a time, and see whether the tests in tests/contract find them (BUGS='lease token')
+	$(BIN)/python -m tests.contract.planted $(BUGS)
 
 kills: $(READY) ## Kill two agents at single I/O operations (KILLS='--sqlite 2000 --seed 7'), and write docs/evidence.md
 	$(BIN)/python -m matrix.kills --write $(KILLS)

@@ -114,12 +114,13 @@ async def test_an_answer_fits_its_dialect(
             return run, wait
 
         run, wait = await begin()
-        examples: list[Any] = []  # the error shows an answer that fits
+        examples: list[Any] = []
         for answer in bad:
             with pytest.raises(BadAnswer, match=f"perdure answer {wait.id} ") as refused:
                 await rt.answer(wait.id, answer)
-            examples = [json.loads(EXAMPLE.findall(str(refused.value))[0])]
+            examples = [json.loads(text) for text in EXAMPLE.findall(str(refused.value))]
         assert [event.kind for event in await rt.events(run.id)][-1] == "waiting"
+        assert bool(examples) == bool(bad), "the error shows an answer that fits"
         good = [*good, *examples]
         for answer in good:
             await rt.answer(wait.id, answer)

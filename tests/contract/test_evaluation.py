@@ -57,9 +57,9 @@ def was_sent(to: str) -> Done:
     return Done("found")
 
 
-@perdure.effect(name="guarded", key=lambda to: to, verify=was_sent, unknown="hold")
-def guarded(to: str) -> str:
-    return far_side(f"guarded {to}")
+@perdure.effect(name="guarded_mail", key=lambda to: to, verify=was_sent, unknown="hold")
+def guarded_mail(to: str) -> str:
+    return far_side(f"guarded_mail {to}")
 
 
 async def evaluated(rt: Runtime, target: Any, **options: Any) -> Result:
@@ -102,7 +102,7 @@ REFUSED = {
     sends_message: "outbox",
     outer: "outer",
     stored: "stored",
-    guarded: "guarded",
+    guarded_mail: "guarded_mail",
 }
 
 

@@ -16,8 +16,9 @@ from langgraph.graph import START, StateGraph
 import perdure
 import perdure.testing
 from perdure.errors import LeaseLost, ThreadBusy
-from perdure.testing import TemporaryRuntime
+from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Durability, State
+from tests.support.agents import Gate, gate, opened
 from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil, until
 from tests.support.raw import execute
@@ -107,6 +108,35 @@ async def test_a_write_with_an_old_token_is_refused_in_each_durability_mode(
     if durability == "sync":  # else it may have been in the middle of the next step
         assert left[1:] == []
     assert (await rt.get(run.id)).state is State.RUNNING
+
+
+async def test_a_driver_that_wakes_while_its_successor_drives_writes_nothing(url: str) -> None:
+    clock = Clock()
+    with gate() as first, gate() as second:
+
+        def holding(held: Gate, name: str) -> Any:
+            def work(state: Mine) -> Mine:
+                held.block()
+                return {"log": [name]}
+
+            return chain(work)
+
+        async with opened(url, clock) as one, opened(url, clock) as other:
+            one.register(holding(first, "first"), name="g")
+            other.register(holding(second, "second"), name="g")
+            run = await one.start("g", {"log": []}, thread_id="t")
+            driven = asyncio.create_task(one.tick())
+            await first.reached()
+            clock.advance(timedelta(hours=1))
+            taken = asyncio.create_task(other.tick())
+            await second.reached()
+            before = rows_of(url, "t")
+            first.open()
+            assert (await driven).lost == 1
+            assert rows_of(url, "t") == before, "the first one wrote"
+            second.open()
+            assert (await taken).done == 1
+            assert (await one.get(run.id)).output["log"] == ["second"]
 
 
 @pytest.mark.slow
@@ -255,20 +285,17 @@ async def test_an_agent_cannot_catch_that_its_lease_is_lost_by_mistake(
 
 
 async def test_other_runs_of_the_process_are_not_disturbed(url: str, rt: TemporaryRuntime) -> None:
-    begun = asyncio.Event()
+    begun, stolen = asyncio.Event(), asyncio.Event()
 
     async def unlucky(state: Mine) -> Mine:
         await begun.wait()
         await asyncio.to_thread(steal, url, rt, "unlucky")
+        stolen.set()
         return {"log": ["too late"]}
 
     async def lucky(state: Mine) -> Mine:
         begun.set()
-        eventually_lost = (await rt.runs(thread_id="unlucky"))[0].id
-        kinds: list[str] = []
-        while kinds.count("recovered") == 0:
-            kinds = [event.kind for event in await rt.events(eventually_lost)]
-            await asyncio.sleep(0.01)
+        await stolen.wait()
         return {"log": ["lucky"]}
 
     def after(state: Mine) -> Mine:

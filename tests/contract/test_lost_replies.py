@@ -21,8 +21,8 @@ PATIENCE = 20.0
 
 
 def add(client: Client, n: int) -> None:
-    """The least that can be stored: a signal that nobody waits for."""
-    client.blocking.signal(f"t{n}", "news", n)
+    """The least that can be stored: a signal that nobody waits for. The proxies know its name."""
+    client.blocking.signal(f"t{n}", "entry", n)
 
 
 def stored(url: str) -> list[int]:
@@ -55,7 +55,7 @@ def test_a_server_that_is_killed_under_load_loses_nothing_acknowledged(
     async def wait() -> None:
         while not over.is_set():
             number = next(numbers)
-            await client.signal(f"t{number}", "news", number)
+            await client.signal(f"t{number}", "entry", number)
             acknowledged.append(number)
 
     async def several() -> None:

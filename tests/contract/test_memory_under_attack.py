@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.cli import main
 from tests.support.agents import Log, chain, opened
 from tests.support.cli_process import CliProcess
+from tests.support.commands import main
 from tests.support.fork_server import ForkServer
 from tests.support.http import client_of
 from tests.support.polling import until

@@ -69,19 +69,20 @@ async def seen(path: Path, keys: dict[str, bytes] | None) -> dict[str, str]:
 
     async with opened(path, keys) as rt:
         for run in await note("run", lambda: rt.runs(limit=100)):
-            await note(f"get {run.thread_id}", partial(read_one, rt, run.id))
-            await note(f"events {run.thread_id}", partial(rt.events, run.id))
-            await note(f"effects {run.thread_id}", partial(rt.effects, run.id))
-            await note(f"scores {run.thread_id}", partial(rt.scores, run.id))
-            await note(f"history {run.thread_id}", partial(history, rt, run.thread_id))
-            await note(f"waits {run.thread_id}", partial(rt.wait_history, run.id))
+            thread = run.thread_id
+            await note(f"get {thread}", partial(one, rt, run.id))
+            await note(f"events {thread}", partial(rt.events, run.id))
+            await note(f"effects {thread}", partial(rt.effects, run.id))
+            await note(f"scores {thread}", partial(rt.scores, run.id))
+            await note(f"history {thread}", partial(history, rt, thread))
+            await note(f"waits {thread}", partial(rt.wait_history, run.id))
         await note("wait", lambda: rt.waits(limit=100))
         await note("message", rt.messages)
         await note("schedule", rt.schedules)
     return found
 
 
-async def read_one(rt: TemporaryRuntime, run_id: str) -> list[Any]:
+async def one(rt: TemporaryRuntime, run_id: str) -> list[Any]:
     return [await rt.get(run_id)]
 
 

@@ -53,6 +53,29 @@ async def test_a_failed_run_that_is_retried_goes_on_behind_its_last_step(url: st
         assert (await history(rt, run))[-6:-3] == ["failed", "retried", "claimed"]
 
 
+async def test_a_step_on_disk_begins_the_count_of_attempts_anew(url: str) -> None:
+    """Each of three nodes fails twice: six times in all, of three attempts at a step."""
+    left = dict.fromkeys(("one", "two", "three"), 2)
+
+    def fails(name: str) -> Any:
+        def node(state: Log) -> Log:
+            left[name] -= 1
+            if left[name] >= 0:
+                raise ValueError(name)
+            return {"log": [name]}
+
+        return name, node
+
+    async with opened(url) as rt:
+        retry = Retry(attempts=3, first=timedelta(0))
+        rt.register(chain(*map(fails, left)), name="g", retry=retry)
+        run = await rt.start("g", said("a"))
+        for _ in range(7):
+            await rt.tick()
+        found = await rt.get(run.id)
+        assert (found.state, found.output) == (State.DONE, said("a", "one", "two", "three"))
+
+
 async def test_only_the_branch_that_failed_runs_again(url: str) -> None:
     calls, broken = Calls(), Broken()
     place: Any = {"configurable": {"thread_id": "t"}}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import sqlite3
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.messages import HumanMessage
+from langgraph.graph import START, StateGraph
 
 from perdure import Saver
+from perdure.errors import Error
 from tests.support.crowd import SHARED, build, digest, lines, on
 from tests.support.fork_server import ForkServer
 
@@ -65,3 +69,35 @@ def test_eight_processes_of_eight_threads_lose_and_tear_nothing(
         connection = sqlite3.connect(url.removeprefix("sqlite:///"))
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         connection.close()
+
+
+def test_a_checkpoint_is_not_stored_on_a_base_that_is_gone(url: str) -> None:
+    """One process deletes the thread while another one is in the middle of a step of it."""
+    deletes: list[bool] = []
+
+    class State(TypedDict, total=False):
+        log: Annotated[list[str], operator.add]
+
+    def reply(state: State) -> State:
+        if deletes and deletes.pop():
+            with Saver(url) as other:
+                other.delete_thread("t")
+        return {"log": [f"reply {len(state['log'])} " * 20]}
+
+    builder = StateGraph(State)
+    builder.add_node("reply", reply)
+    builder.add_edge(START, "reply")
+    said: Any = {"log": ["a question that is long enough for a row of its own " * 10]}
+    with Saver(url) as saver:
+        graph: Any = builder.compile(checkpointer=saver)
+        for _ in range(3):
+            graph.invoke(said, on("t"), durability="sync")
+        deletes.append(True)
+        with contextlib.suppress(Error):
+            graph.invoke(said, on("t"), durability="sync")
+    with Saver(url) as saver:
+        graph = builder.compile(checkpointer=saver)
+        for state in graph.get_state_history(on("t")):  # what is there is whole
+            assert len(state.values["log"]) in (7, 8)
+        graph.invoke(said, on("t"))
+        assert graph.get_state(on("t")).values["log"][-2:-1] == said["log"]

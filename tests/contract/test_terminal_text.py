@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.cli import main
 from tests.support import hostile_journal
 from tests.support.cli_process import CliProcess
+from tests.support.commands import main
 from tests.support.fork_server import ForkServer
 
 FORGED = "2026-11-18 12:00:00,000 perdure run 42 is done"

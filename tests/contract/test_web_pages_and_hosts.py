@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import perdure
-from perdure.cli import main
 from tests.support.agents import Log, chain, opened
+from tests.support.commands import main
 from tests.support.http import client_of
 
 PUBLIC = ["/ok", "/info", "/metrics", "/openapi.json"]

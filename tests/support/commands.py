@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import json
 import os
 import pty
@@ -10,19 +11,21 @@ import struct
 import subprocess
 import sys
 import termios
+import tomllib
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import typer
 
-[_INSTALLED] = entry_points(group="console_scripts", name="perdure")
+_PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+_MODULE, _, _NAME = _PROJECT["project"]["scripts"]["perdure"].partition(":")
 
 
 def main(arguments: list[str]) -> int:
-    """The installed command `perdure`, in this process."""
-    code: int = _INSTALLED.load()(arguments)
+    """The command `perdure` in this process, as an installation of this tree would find it."""
+    code: int = getattr(importlib.import_module(_MODULE), _NAME)(arguments)
     return code
 
 

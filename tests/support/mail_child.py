@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import perdure
@@ -27,10 +28,8 @@ def make(url: str, smtp: str, **options: Any) -> perdure.Runtime:
 async def work(order: dict[str, Any], tell: Tell) -> None:
     """Drive until killed: when a message is stored and not sent (`stored`), while it is sent
     (`taken`, by the test), or when it was sent and that is not noted (`sent`)."""
-    if point := {"stored": "take_messages.before", "sent": "delete_message.before"}.get(
-        order["at"]
-    ):
-        crash_at(point).__enter__()
-    async with make(order["url"], order["smtp"]) as rt:
-        await rt.start("g", {"log": []}, thread_id="t")
-        await rt.work()
+    point = {"stored": "take_messages.before", "sent": "delete_message.before"}.get(order["at"])
+    with crash_at(point) if point else nullcontext():
+        async with make(order["url"], order["smtp"]) as rt:
+            await rt.start("g", {"log": []}, thread_id="t")
+            await rt.work()

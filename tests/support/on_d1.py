@@ -16,13 +16,22 @@ SAMPLE = (
     "cli/test_d1_journal.py",
     "effects/test_recorded.py",
     "effects/test_transactional.py",
-    "execution/test_crash.py",
+    "contract/test_effects.py",
+    "contract/test_fence.py",
+    "contract/test_killed_anywhere.py",
+    "contract/test_lost_replies.py",
+    "contract/test_migrations.py",
+    "contract/test_schedules.py::test_a_crash_between_the_start_and_the_move_starts_no_second_run",
+    "contract/test_signals.py",
+    "contract/test_streams.py",
+    "contract/test_takeover.py::test_a_worker_killed_on_another_host_is_replaced_after_its_lease",
+    "contract/test_takeover.py::test_a_worker_killed_on_this_host_is_replaced_at_once",
+    "contract/test_transactional.py",
+    "contract/test_waits.py::test_a_look_does_not_depend_on_how_many_runs_sleep",
     "execution/test_fence.py",
     "execution/test_limited_database.py",
     "execution/test_requests.py",
     "execution/test_state_machine.py",
-    "execution/test_takeover.py::test_a_worker_killed_on_another_host_is_replaced_after_its_lease",
-    "execution/test_takeover.py::test_a_worker_killed_on_this_host_is_replaced_at_once",
     "examples/test_campaign_d1.py",
     "examples/test_campaign_month.py::test_a_month_on_d1_in_which_a_fifth_of_all_requests_fails",
     "journal/test_connect.py",
@@ -34,7 +43,6 @@ SAMPLE = (
     "journal/test_migrations.py",
     "neighbours/test_cloudflare_d1.py",
     "observe/test_traces.py::test_what_a_collector_missed_while_down_two_processes_give_it_once",
-    "service/test_schedules.py::test_a_crash_between_the_start_and_the_move_starts_no_second_run",
     "service/test_signals.py",
     "service/test_streams.py",
     "testing/test_d1_server.py",
@@ -42,17 +50,17 @@ SAMPLE = (
 """What `make test` runs on D1: two minutes of two cores. `make test-all` runs all."""
 
 NO_STORE = "not on D1: LangGraph has no store there, so it cannot be in the journal's database"
-"""Why half of `langmem/test_crash.py` is skipped."""
+"""Why half of `contract/test_reflections_crash.py` is skipped."""
 
 NOT_ON_D1: dict[str, str] = {
-    "journal/test_migrations.py::"
+    "contract/test_migrations.py::"
     "test_killed_at_any_statement_it_leaves_nothing_and_the_next_connect_finishes_it": (
-        "all statements are one batch; the next test there kills around each request"
+        "all statements are one batch; journal/test_migrations.py kills around each request"
     ),
     "examples/test_campaign_month.py::test_a_month_in_which_everything_goes_wrong": (
         "the next test there is the same with a fifth of all requests failing"
     ),
-    "langmem/test_staged_writes.py::"
+    "contract/test_reflections.py::"
     "test_memories_in_the_journals_database_are_committed_with_the_outcome": (
         "LangGraph has no store there"
     ),

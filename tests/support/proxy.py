@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 Cut = Literal["request", "half", "reply"]
 BATCH = b"entry"
-"""In every request that stores an entry of `tests.support.entries`."""
+"""In every request that stores an entry of `tests.support.entries`, or a signal of this name."""
 COMMITTED = b"COMMIT\x00"
 """In every reply to a COMMIT."""
 

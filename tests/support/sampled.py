@@ -15,6 +15,15 @@ from tests.support.sweep import EVERY_POINT
 ON_SQLITE = (
     "checkpoint/test_saver_langgraph.py",
     "cli/test_processes.py",
+    (
+        "contract/test_stopping.py::"
+        "test_a_worker_in_the_middle_of_a_step_finishes_it_and_another_finishes_the_run"
+    ),
+    "contract/test_stopping.py::test_a_worker_with_a_step_that_never_returns_exits_after_its_grace",
+    "contract/test_serving.py",
+    "contract/test_stream_restarts.py",
+    "contract/test_streams.py::test_a_stream_resumes_after_any_of_its_ids",
+    "contract/test_webhooks.py",
     "langmem/test_processes.py",
     "server/test_abuse.py",
     "server/test_embedding.py",
@@ -27,7 +36,6 @@ ON_SQLITE = (
     "server/test_run_authorization.py",
     "server/test_run_streams.py",
     "server/test_server.py",
-    "server/test_stream_restarts.py",
     "server/test_use_stream.py",
     "testing/test_crashtest.py",
 )

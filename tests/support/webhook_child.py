@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import perdure
@@ -24,9 +25,9 @@ def make(url: str, webhook: str, **options: Any) -> perdure.Runtime:
 
 async def work(order: dict[str, Any], tell: Tell) -> None:
     """Drive until killed. With `at_once` it is killed when a message is stored, and not sent."""
-    if order["at_once"]:
-        crash_at("take_messages.before").__enter__()
+    dies = crash_at("take_messages.before") if order["at_once"] else nullcontext()
     own = perdure.RunWebhooks(allow_private=True)
-    async with make(order["url"], order["webhook"], run_webhooks=own) as rt:
-        await rt.start("g", {"log": []}, thread_id="t", webhook=f"{order['webhook']}/own")
-        await rt.work()
+    with dies:
+        async with make(order["url"], order["webhook"], run_webhooks=own) as rt:
+            await rt.start("g", {"log": []}, thread_id="t", webhook=f"{order['webhook']}/own")
+            await rt.work()
