@@ -21,10 +21,10 @@ from uuid import uuid4
 import httpx
 
 from perdure.testing.ports import free_port
+from tests.contract.wire_listener import WireListener
 from tests.support.fork_server import Child, ForkServer
 from tests.support.http_stream_child import Leash
 from tests.support.polling import auntil
-from tests.support.wire_listener import WireListener
 
 EVERY = 10
 """Words between two kills."""
