@@ -19,11 +19,11 @@ from perdure.observe.trace_exporter import TraceSink
 from perdure.operations.traces import Trace
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import State
-from tests.support import traced
+from tests.observe import traced
+from tests.observe.traced import MARK
 from tests.support.agents import NOON, Log, chain
 from tests.support.otlp_receiver import Collector
 from tests.support.trace_judge import TraceJudge
-from tests.support.traced import MARK
 
 
 def opened(url: str, collector: Collector) -> tuple[TemporaryRuntime, OpenTelemetry]:
