@@ -15,8 +15,9 @@ import pytest
 import perdure
 from perdure.testing import points
 from perdure.types import EffectState, Run, State
+from tests.contract import effect_stories
+from tests.contract.effect_stories import TABLE, Line, calls, worker_process, worker_runtime
 from tests.support.agents import chain, history, opened
-from tests.support.effect_child import TABLE, Line, calls, worker_process, worker_runtime
 from tests.support.fork_server import Child, Ended, ForkServer
 from tests.support.polling import auntil, until
 from tests.support.proxy import Proxy
@@ -68,7 +69,7 @@ class Judge:
 
     def run(self, thread: str, nth: int = 0, kill: tuple[str, int] | None = None) -> Ended:
         ended = self._server.run(
-            "effect_child:crash",
+            effect_stories.crash,
             thread=thread,
             ledger=self.ledger(thread),
             nth=nth,
@@ -308,10 +309,10 @@ async def both(
     """Two processes invoke one thread, the second while the first one is in the effect."""
     order: dict[str, Any] = {"url": url, "folder": str(folder), "hold": hold}
     standing, ended = Standing(folder), Ledger(folder / "ended")
-    first = fork_server.start("effect_child:alone", **order, begins=True)
+    first = fork_server.start(effect_stories.alone, **order, begins=True)
     try:
         until(standing.calls, "the effect")
-        second = fork_server.start("effect_child:alone", **order, begins=False)
+        second = fork_server.start(effect_stories.alone, **order, begins=False)
         try:
             until(ended.lines, "the end of the second")
         finally:

@@ -3,19 +3,112 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import random
 import time
 from collections import Counter
-from typing import Any
+from datetime import timedelta
+from typing import Annotated, Any, TypedDict
 
 import pytest
+from langgraph.graph import START, StateGraph
 
 import perdure
 from perdure.types import EffectRecord, EffectState, Run, State
-from tests.support.far_side import ANY, FarSide, far_side
-from tests.support.far_side_child import KINDS, ORDERS, TABLE, runtime
-from tests.support.fork_server import ForkServer
+from tests.contract.far_side import ANY, TIMEOUT, FarSide, far_side
+from tests.support.fork_server import ForkServer, Tell
 from tests.support.raw import execute
+
+OFTEN = perdure.Retry(attempts=8, first=timedelta(milliseconds=20), factor=1.5)
+ORDERS = 3
+"""Per run."""
+TABLE = "CREATE TABLE orders (name TEXT, receipt TEXT)"
+"""Where the transactional kind orders: in the journal's own database."""
+
+
+class NoAnswer(Exception):
+    """Nobody knows what became of it."""
+
+
+def _order(kind: str, port: int, order: str, begun: float) -> str:
+    if time.monotonic() - begun > TIMEOUT:
+        raise NoAnswer("given up before it was sent")  # by a machine that was too busy
+    status, text = FarSide(port).order(kind, order, perdure.key())
+    if 400 <= status < 500:
+        raise perdure.NotDone(f"{status} {text}")
+    if status != 200:
+        raise NoAnswer(f"{status} {text}")
+    return text
+
+
+def _look_up(port: int, order: str) -> str | None:
+    status, text = FarSide(port).look_up(order, perdure.key())
+    if status == 200:
+        return text
+    if status == 404:
+        return None
+    raise NoAnswer(f"{status} {text}")
+
+
+@perdure.effect(timeout=TIMEOUT, retry=OFTEN)
+def keyed(port: int, order: str) -> str:
+    return _order("keyed", port, order, time.monotonic())
+
+
+@perdure.effect(timeout=TIMEOUT, retry=OFTEN, verify=_look_up)
+def verify(port: int, order: str) -> str:
+    return _order("verify", port, order, time.monotonic())
+
+
+@perdure.effect(timeout=TIMEOUT, retry=OFTEN, unknown="hold")
+def hold(port: int, order: str) -> str:
+    return _order("hold", port, order, time.monotonic())
+
+
+@perdure.effect(retry=OFTEN, transactional=True)
+def transactional(port: int, order: str) -> str:
+    connection = perdure.transaction()
+    mark = "%s" if hasattr(connection, "pgconn") else "?"
+    receipt = f"receipt of {order}"
+    sql = f"INSERT INTO orders VALUES ({mark}, {mark})"
+    connection.execute(sql, (order, receipt))
+    return receipt
+
+
+KINDS: dict[str, Any] = {
+    "keyed": keyed,
+    "verify": verify,
+    "hold": hold,
+    "transactional": transactional,
+}
+
+
+class Orders(TypedDict, total=False):
+    kind: str
+    port: int
+    name: str
+    receipts: Annotated[list[str], operator.add]
+
+
+def orders(state: Orders) -> Orders:
+    send = KINDS[state["kind"]]
+    wanted = [f"{state['name']}-{n}" for n in range(ORDERS)]
+    return {"receipts": [send(state["port"], order) for order in wanted]}
+
+
+def runtime(url: str) -> perdure.Runtime:
+    rt = perdure.Runtime(url, lease=timedelta(seconds=2))
+    graph = StateGraph(Orders)
+    graph.add_node("orders", orders)
+    graph.add_edge(START, "orders")
+    rt.register(graph, name="orders", deaths=1000)
+    return rt
+
+
+async def work(order: dict[str, Any], tell: Tell) -> None:
+    async with runtime(order["url"]) as rt:
+        await rt.work(concurrency=20)
+
 
 pytestmark = pytest.mark.slow
 
@@ -98,7 +191,7 @@ async def work_until_rest(
 ) -> int:
     """Workers one after the other, killed at any moment, the last one not. Gives the kills."""
     for killed in range(kills + 1):
-        with fork_server.child("far_side_child:work", url=url):
+        with fork_server.child(work, url=url):
             until = time.monotonic() + (rng.uniform(0.03, 0.25) if killed < kills else 60.0)
             while time.monotonic() < until:
                 if await at_rest(rt):

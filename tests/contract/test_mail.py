@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import html
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -14,13 +15,37 @@ import pytest
 
 import perdure
 from perdure import Mail
-from perdure.testing import Clock
+from perdure.testing import Clock, crash_at
 from perdure.types import Retry
 from tests.support.agents import Log, chain, opened
-from tests.support.fork_server import ForkServer
-from tests.support.mail_child import make
+from tests.support.fork_server import ForkServer, Tell
 from tests.support.mail_server import MailServer, receiving_mail
 from tests.support.polling import auntil
+
+TO = ("ana@example.com", "bo@example.com")
+
+
+def approved(state: Log) -> Log:
+    return {"log": [perdure.ask({"draft": "Dear Ada"})]}
+
+
+def make(url: str, smtp: str, **options: Any) -> perdure.Runtime:
+    """A runtime with one graph that asks, and mail to two people."""
+    mail = perdure.Mail(smtp, "agents@example.com", TO)
+    rt = perdure.Runtime(url, mail=mail, public_url="https://agents.example.com", **options)
+    rt.register(chain(approved), name="g")
+    return rt
+
+
+async def work(order: dict[str, Any], tell: Tell) -> None:
+    """Drive until killed: when a message is stored and not sent (`stored`), while it is sent
+    (`taken`, by the test), or when it was sent and that is not noted (`sent`)."""
+    point = {"stored": "take_messages.before", "sent": "delete_message.before"}.get(order["at"])
+    with crash_at(point) if point else contextlib.nullcontext():
+        async with make(order["url"], order["smtp"]) as rt:
+            await rt.start("g", {"log": []}, thread_id="t")
+            await rt.work()
+
 
 ANA, BO = "ana@example.com", "bo@example.com"
 
@@ -168,7 +193,7 @@ async def test_a_killed_worker_loses_no_letter_and_repeats_it_under_the_same_id(
     """Killed before the server's 250 it is delivered once; after it, before the delete, twice."""
     if at == "taken":
         server.may_answer.clear()
-    with fork_server.child("mail_child:work", url=url, smtp=server.url, at=at) as one:
+    with fork_server.child(work, url=url, smtp=server.url, at=at) as one:
         if at == "taken":
             await auntil(lambda: len(server.got) == 2)
         else:

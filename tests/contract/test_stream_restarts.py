@@ -12,10 +12,21 @@ from uuid import uuid4
 
 import httpx
 import pytest
+import uvicorn
 from langgraph_sdk import get_client
 
-from tests.support.fork_server import ForkServer
+from perdure.server.app import make_app
+from perdure.server.options import ServerOptions
+from tests.support.fork_server import ForkServer, Tell
 from tests.support.polling import until
+from tests.support.streaming_agents import Gate, streaming_runtime
+
+
+def serve(order: dict[str, Any], tell: Tell) -> None:
+    """Serve the journal `url` at `port` of loopback until a signal comes."""
+    app = make_app(streaming_runtime(order["url"], Gate()), ServerOptions())
+    uvicorn.run(app, host="127.0.0.1", port=order["port"], log_level="warning")
+
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +49,7 @@ class ServerProcess:
 
     def start(self) -> None:
         order: Any = {"url": self._journal, "port": self.port}
-        self.child = self._forks.start("streaming_child:serve", **order)
+        self.child = self._forks.start(serve, **order)
         with self.http() as http:
             until(lambda: self._answers(http))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,13 +14,34 @@ import pytest
 import perdure
 from perdure import RunWebhooks
 from perdure.errors import NotFound
-from perdure.testing import Clock
+from perdure.testing import Clock, crash_at
 from perdure.types import Retry, State
 from tests.support.agents import Log, chain, opened
-from tests.support.fork_server import ForkServer
+from tests.support.fork_server import ForkServer, Tell
 from tests.support.polling import auntil
-from tests.support.webhook_child import make
 from tests.support.webhook_receiver import WebhookReceiver, receiving
+
+
+def step(state: Log) -> Log:
+    return {"log": ["step"]}
+
+
+def make(url: str, webhook: str, **options: Any) -> perdure.Runtime:
+    """A runtime with one graph, and an endpoint that is told when a run of it is done."""
+    endpoint = perdure.Webhook(webhook, events=["run.done"], name="ops", allow_private=True)
+    rt = perdure.Runtime(url, webhooks=[endpoint], **options)
+    rt.register(chain(step), name="g")
+    return rt
+
+
+async def work_until_killed(order: dict[str, Any], tell: Tell) -> None:
+    """Drive until killed. With `at_once` it is killed when a message is stored, and not sent."""
+    own = perdure.RunWebhooks(allow_private=True)
+    with crash_at("take_messages.before") if order["at_once"] else contextlib.nullcontext():
+        async with make(order["url"], order["webhook"], run_webhooks=own) as rt:
+            await rt.start("g", {"log": []}, thread_id="t", webhook=f"{order['webhook']}/own")
+            await rt.work()
+
 
 S, MIN, H = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 PAUSES = (5 * S, 5 * MIN, 30 * MIN, 2 * H, 5 * H, 10 * H, 14 * H, 20 * H, 24 * H)
@@ -94,7 +116,7 @@ async def test_a_worker_killed_before_noting_a_delivery_repeats_it_with_the_same
 ) -> None:
     receiver.may_answer.clear()
     with fork_server.child(
-        "webhook_child:work", url=url, webhook=receiver.url, at_once=at_once
+        work_until_killed, url=url, webhook=receiver.url, at_once=at_once
     ) as one:
         if at_once:
             await asyncio.to_thread(one.wait)

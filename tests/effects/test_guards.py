@@ -3,11 +3,14 @@ each guard the test that fails without it."""
 
 from __future__ import annotations
 
+import os
+import signal
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.graph import START, StateGraph
 
 import perdure
 from perdure.errors import LeaseLost
@@ -17,9 +20,54 @@ from perdure.operations.effects import EffectRow, Owner
 from perdure.types import EffectState, Retry, State
 from tests.support.agents import Log, chain, opened
 from tests.support.effects import Boom, started
-from tests.support.fork_server import ForkServer
+from tests.support.fork_server import ForkServer, Tell
 from tests.support.raw import execute
 from tests.support.runtime_child import Ledger
+
+
+async def die_after_a_call(order: dict[str, Any], tell: Tell) -> None:
+    """Make one call that has no key, and die in the node before anything else is awaited."""
+    ledger = Ledger(Path(order["ledger"]))
+
+    @perdure.effect(name="unkeyed")
+    def send() -> str:
+        ledger.add("sent")
+        return "sent"
+
+    @perdure.effect(name="unkeyed")
+    async def asend() -> str:
+        ledger.add("sent")
+        return "sent"
+
+    def die() -> None:
+        if order["dies"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def plain(state: Log) -> Log:
+        sent = send()
+        die()
+        return {"log": [sent]}
+
+    async def coroutine(state: Log) -> Log:
+        sent = await asend()
+        die()
+        return {"log": [sent]}
+
+    graph = StateGraph(Log)
+    graph.add_node("node", plain if order["colour"] == "plain" else coroutine)
+    graph.add_edge(START, "node")
+    if order["way"] == "runtime":
+        async with perdure.Runtime(order["url"]) as rt:
+            rt.register(graph, name="agent")
+            run = await rt.start("agent", {"log": []}, thread_id="t", key="one")
+            await rt.work(until_idle=True)
+            tell("log", (await rt.get(run.id)).output["log"])
+        return
+    async with perdure.Saver(order["url"]) as saver:
+        compiled: Any = graph.compile(checkpointer=saver)
+        config = {"configurable": {"thread_id": "t"}}
+        found = await compiled.ainvoke({"log": []} if order["dies"] else None, config)
+        tell("log", found["log"])
 
 
 @pytest.mark.slow
@@ -34,8 +82,8 @@ def test_a_process_that_dies_right_after_a_call_returned_has_recorded_it(
         "way": way,
         "colour": colour,
     }
-    assert fork_server.run("effect_child:die_after_a_call", dies=True, **order).status == -9
-    ended = fork_server.run("effect_child:die_after_a_call", dies=False, **order)
+    assert fork_server.run(die_after_a_call, dies=True, **order).status == -9
+    ended = fork_server.run(die_after_a_call, dies=False, **order)
     assert ended.one("log") == ["sent"]
     assert Ledger(tmp_path / "ledger").lines() == ["sent"]
 

@@ -1,6 +1,6 @@
 """However a run's events are cut into pieces, its spans are the same; and they are one whole trace.
 
-The histories are those of real runs, some of whose workers were killed: tests/support/traced.py.
+The histories are those of real runs, some of whose workers were killed: tests/observe/traced.py.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from perdure.serde.encryption import ChecksumEnvelope
 from perdure.serde.serializer import Serializer
 from perdure.times import milliseconds
 from perdure.types import Event, EventKind
+from tests.observe.traced import MARK, STORIES, histories
 from tests.support import sweep
 from tests.support.agents import NOON
 from tests.support.fork_server import ForkServer
-from tests.support.traced import MARK, STORIES, histories
 
 pytestmark = pytest.mark.slow
 PLACE = places.of_trace("t", "r", "otel", 1)

@@ -22,7 +22,8 @@ from perdure.observe import OpenTelemetry
 from perdure.observe.trace_fold import CRASHED
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import State
-from tests.support import traced
+from tests.observe import traced
+from tests.observe.traced import MARK
 from tests.support.agents import NOON
 from tests.support.fork_server import ForkServer
 from tests.support.langchain_child import Script, calls, says
@@ -30,7 +31,6 @@ from tests.support.otlp_receiver import Collector, Receiver, Span
 from tests.support.polling import until
 from tests.support.raw import execute
 from tests.support.trace_judge import TraceJudge
-from tests.support.traced import MARK
 
 
 def traced_runtime(
@@ -86,10 +86,10 @@ def test_a_run_is_one_trace_although_its_workers_are_killed_in_an_effect_and_aft
 ) -> None:
     order: Any = {"url": url, "thread": "t", "environment": receiver.environment}
     killed: Any = {"point": "effect send.before", "graph": "errand", "minutes": 0}
-    assert fork_server.run("traced:die", **order, **killed).status == -9
+    assert fork_server.run(traced.die, **order, **killed).status == -9
     assert receiver.spans() == []
     killed = {"point": "note_trace.before", "minutes": 1}
-    assert fork_server.run("traced:die", **order, **killed).status == -9
+    assert fork_server.run(traced.die, **order, **killed).status == -9
     noted = receiver.spans()
     assert {span.attributes["perdure.segment"] for span in noted if span.what == "segment"} == {
         1,
@@ -172,7 +172,7 @@ def test_a_process_that_drives_and_ends_at_once_exports(
         "minutes": 0,
         "environment": receiver.environment,
     }
-    assert fork_server.run("traced:tick", exits=True, graph="thinks", **order).status == 0
+    assert fork_server.run(traced.tick, exits=True, graph="thinks", **order).status == 0
     with perdure.Client(sqlite_url) as client:
         assert judged(client, receiver.spans()).redelivered == 0
 

@@ -186,10 +186,10 @@ class Story:
         minutes = (self.rt.clock.time - NOON).total_seconds() / 60
         given = {"url": self.rt.url, "point": point, "n": n, "minutes": minutes, **order}
         given["thread"] = self.name
-        if self._server.run("traced:die", **given).status != -9:
+        if self._server.run(die, **given).status != -9:
             self.settle("retry")  # an effect beside it was cut off, too, and holds the run
             given.pop("graph", None)
-            assert self._server.run("traced:die", **given).status == -9, f"not killed at {point}"
+            assert self._server.run(die, **given).status == -9, f"not killed at {point}"
 
     def tick(self, minutes: int = 0) -> None:
         self.rt.clock.advance(timedelta(minutes=minutes))

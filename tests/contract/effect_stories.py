@@ -1,8 +1,8 @@
-"""Agents whose effects are killed in the middle: `python -m tests.support.effect_child`.
+"""Agents whose effects are killed in the middle, in children of `tests.support.fork_server`.
 
-It forks a child for each order, as `tests.support.runtime_child` does. What an effect does to the
-world is a line of the ledger: its name, its key, its label and the process that did it. What it
-returns says the same, so that an outcome can be told from another's, and from one of another call.
+What an effect does to the world is a line of the ledger: its name, its key, its label and the
+process that did it. What it returns says the same, so that an outcome can be told from another's,
+and from one of another call.
 """
 
 from __future__ import annotations
@@ -573,52 +573,4 @@ async def alone(order: dict[str, Any], tell: Tell) -> None:
 
 def worker_process(server: ForkServer, url: str, **order: Any) -> AbstractContextManager[Child]:
     """A worker that is killed at the end of the block, if it is still there."""
-    return server.child("effect_child:work", url=url, **order)
-
-
-# -- a process that dies in its node, right after a call
-
-
-async def die_after_a_call(order: dict[str, Any], tell: Tell) -> None:
-    """Make one call that has no key, and die in the node before anything else is awaited."""
-    ledger = Ledger(Path(order["ledger"]))
-
-    @perdure.effect(name="unkeyed")
-    def send() -> str:
-        ledger.add("sent")
-        return "sent"
-
-    @perdure.effect(name="unkeyed")
-    async def asend() -> str:
-        ledger.add("sent")
-        return "sent"
-
-    def die() -> None:
-        if order["dies"]:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def plain(state: Work) -> Work:
-        sent = send()
-        die()
-        return {"log": [sent]}
-
-    async def coroutine(state: Work) -> Work:
-        sent = await asend()
-        die()
-        return {"log": [sent]}
-
-    graph = StateGraph(Work)
-    graph.add_node("node", plain if order["colour"] == "plain" else coroutine)
-    graph.add_edge(START, "node")
-    if order["way"] == "runtime":
-        async with perdure.Runtime(order["url"]) as rt:
-            rt.register(graph, name="agent")
-            run = await rt.start("agent", {"log": []}, thread_id="t", key="one")
-            await rt.work(until_idle=True)
-            tell("log", (await rt.get(run.id)).output["log"])
-        return
-    async with perdure.Saver(order["url"]) as saver:
-        compiled: Any = graph.compile(checkpointer=saver)
-        config = {"configurable": {"thread_id": "t"}}
-        found = await compiled.ainvoke({"log": []} if order["dies"] else None, config)
-        tell("log", found["log"])
+    return server.child(work, url=url, **order)

@@ -1,4 +1,4 @@
-"""A far side with bad manners: a shop with orders over HTTP, `python -m tests.support.far_side`.
+"""A far side with bad manners: a shop with orders over HTTP, `python -m tests.contract.far_side`.
 
 It is a process of its own on loopback, and prints its port. What it did is in its own ledger, which
 no crash of ours can take. How it treats a request is drawn from its seed, the order and how often
@@ -220,7 +220,7 @@ class FarSide:
 def far_side(seed: int) -> Iterator[FarSide]:
     """A far side that is there until the block ends."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.far_side", "--seed", str(seed)],
+        [sys.executable, "-m", "tests.contract.far_side", "--seed", str(seed)],
         stdout=subprocess.PIPE,
         text=True,
     )
