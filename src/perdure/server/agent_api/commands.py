@@ -188,14 +188,14 @@ class RespondParams(BaseModel):
 async def _respond(api: Api, thread_id: str, params: Any, request: Request) -> tuple[Json, int]:
     """`input.respond`."""
     api.require(Scope.ANSWER)
-    asked = RespondParams.model_validate(params)
-    command = {"resume": asked.answers(), "update": asked.update, "goto": asked.goto}
+    reply = RespondParams.model_validate(params)
+    command = {"resume": reply.answers(), "update": reply.update, "goto": reply.goto}
     head = await api.runtime.journal.ado(runs.head(thread_id))
     if head is None:
         await find_thread(api, thread_id)
         raise ApiError(404, f"No run of thread {thread_id} waits for an answer.")
     body = {"assistant_id": _assistant(api, head), "command": command, **KEPT}
-    more = {"config": asked.config, "metadata": asked.metadata}
+    more = {"config": reply.config, "metadata": reply.metadata}
     body |= {name: value for name, value in more.items() if value is not None}
     accepted = await accept_run(api, thread_id, RunBody.model_validate(body))
     return {}, seq_of(accepted.row.n, accepted.after, RESTS)

@@ -61,10 +61,10 @@ class WireBody(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_null(cls, given: Any) -> Any:
-        if isinstance(given, dict):
-            return {key: value for key, value in given.items() if value is not None}
-        return given
+    def _without_null(cls, sent: Any) -> Any:
+        if isinstance(sent, dict):
+            return {key: value for key, value in sent.items() if value is not None}
+        return sent
 
 
 class SendBody(WireBody):
@@ -152,8 +152,8 @@ class PayloadBody(WireBody):
 
     def stream_modes(self) -> tuple[str, ...]:
         """The LangGraph stream modes of the output to keep."""
-        given = self.stream_mode
-        modes: Sequence[str] = [given] if isinstance(given, str) else given or ["values"]
+        sent = self.stream_mode
+        modes: Sequence[str] = [sent] if isinstance(sent, str) else sent or ["values"]
         kept = {"messages" if mode == "messages-tuple" else mode for mode in modes}
         return tuple(mode for mode in MODES if mode in kept)
 
@@ -162,15 +162,15 @@ class PayloadBody(WireBody):
         were sent, because a client that reconnects expects the same message format. The default is
         the state after each step, for readers of the thread's stream."""
         kept = kept_modes(self.stream_modes(), self.stream_subgraphs)
-        given = [self.stream_mode] if isinstance(self.stream_mode, str) else self.stream_mode
-        return {**(kept or {}), "wire": given or ["values"]}
+        sent = [self.stream_mode] if isinstance(self.stream_mode, str) else self.stream_mode
+        return {**(kept or {}), "wire": sent or ["values"]}
 
     def breakpoints(self) -> Json:
-        given = {
+        sent = {
             "interrupt_before": self.interrupt_before,
             "interrupt_after": self.interrupt_after,
         }
-        return {name: nodes for name, nodes in given.items() if nodes}
+        return {name: nodes for name, nodes in sent.items() if nodes}
 
 
 class RunBody(PayloadBody):
@@ -222,12 +222,12 @@ class RunBody(PayloadBody):
 
     def place(self) -> Json:
         """Where the run begins, if not at the latest checkpoint of its thread. Raises 422."""
-        given = {} if self.config is None else dict(self.config.configurable)
+        sent = {} if self.config is None else dict(self.config.configurable)
         if self.checkpoint is not None:
-            given |= self.checkpoint.model_dump(exclude_none=True)
+            sent |= self.checkpoint.model_dump(exclude_none=True)
         if self.checkpoint_id is not None:
-            given["checkpoint_id"] = self.checkpoint_id
-        place = {name: given[name] for name in PLACE if given.get(name)}
+            sent["checkpoint_id"] = self.checkpoint_id
+        place = {name: sent[name] for name in PLACE if sent.get(name)}
         if not place:
             return {}
         try:
@@ -244,26 +244,26 @@ class RunBody(PayloadBody):
 
 
 def merged_config(
-    own: Mapping[str, Any], given: ConfigBody | None, more: Mapping[str, Any]
+    own: Mapping[str, Any], sent: ConfigBody | None, more: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The config of a run: the assistant's, overridden by the request's, then by `more`, which the
     server adds to `configurable`."""
-    asked = given or NO_CONFIG
+    request = sent or NO_CONFIG
     try:
         base = ConfigBody.model_validate(dict(own)) if own else NO_CONFIG
     except ValidationError as error:  # an assistant that was made in Python
         raise invalid(error, "config of the assistant") from error
     config: dict[str, Any] = {}
-    if tags := [*dict.fromkeys([*base.tags, *asked.tags])]:
+    if tags := [*dict.fromkeys([*base.tags, *request.tags])]:
         config["tags"] = tags
     for name in ("recursion_limit", "max_concurrency", "run_name"):
-        value = getattr(asked, name)
+        value = getattr(request, name)
         value = getattr(base, name) if value is None else value
         if value is not None:
             config[name] = value
-    if metadata := {**base.metadata, **asked.metadata}:
+    if metadata := {**base.metadata, **request.metadata}:
         config["metadata"] = metadata
-    passed = {**base.configurable, **asked.configurable}
+    passed = {**base.configurable, **request.configurable}
     config["configurable"] = {**passed_on(passed), **more}
     return config
 
@@ -278,11 +278,11 @@ def passed_on(configurable: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged_context(
-    own: Any, given: Json | None, configurable: Mapping[str, Any], fields: Iterable[str]
+    own: Any, sent: Json | None, configurable: Mapping[str, Any], fields: Iterable[str]
 ) -> Any:
     """The context of a run: the assistant's, overridden by the request's. Without either, the keys
     of `configurable` that are `fields` of the graph's context: clients may use either place."""
     base = dict(own) if isinstance(own, Mapping) else {}
-    if context := {**base, **(given or {})}:
+    if context := {**base, **(sent or {})}:
         return context
     return {name: configurable[name] for name in fields if name in configurable} or None

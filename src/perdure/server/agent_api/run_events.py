@@ -36,16 +36,16 @@ SEGMENT = "segment"
 INTERRUPT = "__interrupt__"
 
 
-def modes_of(given: str | Sequence[str] | None) -> tuple[str, ...]:
+def modes_of(modes: str | Sequence[str] | None) -> tuple[str, ...]:
     """The modes of a run's body: a name, a list, or nothing, which means `values`."""
-    names = [given] if isinstance(given, str) else given or ()
+    names = [modes] if isinstance(modes, str) else modes or ()
     return tuple(dict.fromkeys(names)) or DEFAULT
 
 
-def parse_filter(given: Iterable[str]) -> tuple[str, ...] | None:
+def parse_filter(modes: Iterable[str]) -> tuple[str, ...] | None:
     """The modes of a query, repeated or as a JSON list. None: no filter was given."""
     names: list[Any] = []
-    for one in given:
+    for one in modes:
         if one.lstrip().startswith("["):
             try:
                 names += json.loads(one)

@@ -21,7 +21,6 @@ from perdure.server.agent_api.run_shapes import (
     RunStatus,
     asks_person,
     is_gone,
-    is_over,
     run_status,
     wire_error,
 )
@@ -49,7 +48,7 @@ class SeenRun(NamedTuple):
     @property
     def is_over(self) -> bool:
         """Whether clients consider it finished."""
-        return is_over(self.row, asks=self.asks)
+        return self.asks or self.has_ended or self.row.state in (State.PAUSED, State.HELD)
 
     @property
     def has_ended(self) -> bool:
@@ -69,16 +68,16 @@ class SeenRun(NamedTuple):
 
 def see(run_id: str, now: int) -> Op[SeenRun | None]:
     """A run as it is now."""
-    row, asked = runs.find(run_id), waits.of_run(run_id)
+    row, questions = runs.find(run_id), waits.of_run(run_id)
 
     def result(rows: Sequence[Sequence[Row]]) -> SeenRun | None:
         found = row.result(rows[:1])
         if found is None:
             return None
-        every = asked.result(rows[1:])
+        every = questions.result(rows[1:])
         return SeenRun(found, every, asks_person(found, every, now))
 
-    return Op("see_run", [*row.render(), *asked.render()], result)
+    return Op("see_run", [*row.render(), *questions.render()], result)
 
 
 async def look(api: Api, run_id: str, *, flush: bool = True) -> SeenRun | None:
@@ -142,8 +141,8 @@ async def result_of(api: Api, run_id: str, found: SeenRun | None) -> Any:
     values = await state_values(api, graph, row.thread_id)
     if not found.asks or not isinstance(values, dict):
         return values
-    asked = [as_interrupt(api, one) for one in found.questions]
-    return {**values, "__interrupt__": asked} if asked else values
+    questions = [as_interrupt(api, one) for one in found.questions]
+    return {**values, "__interrupt__": questions} if questions else values
 
 
 def as_error(kind: str, message: str) -> dict[str, Any]:
@@ -153,11 +152,11 @@ def as_error(kind: str, message: str) -> dict[str, Any]:
 
 def as_interrupt(api: Api, wait: WaitRow) -> dict[str, Any]:
     """An open question as LangGraph's `Interrupt`."""
-    shown = waits.to_wait(api.runtime.engine.serializer, wait)
+    question = waits.to_wait(api.runtime.engine.serializer, wait)
     return {
-        "value": shown.value,
+        "value": question.value,
         "id": wait.interrupt_id,
-        "response_schema": shown.response_schema,
+        "response_schema": question.response_schema,
     }
 
 

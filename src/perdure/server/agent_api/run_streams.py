@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -53,7 +53,7 @@ from perdure.server.agent_api.thread_access import find_thread
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
-from perdure.types import Chunk, RunError
+from perdure.types import Chunk
 
 router = APIRouter(tags=["runs"])
 
@@ -90,9 +90,9 @@ async def _accept_and_stream(
     api: Api, thread_id: str | None, body: RunBody, request: Request
 ) -> Response:
     modes = modes_of(body.stream_mode)
-    asked = body.model_copy(update={"stream_mode": [*modes]})
+    kept = body.model_copy(update={"stream_mode": [*modes]})
     with StreamSlot(api) as slot:
-        accepted = await accept_run(api, thread_id, asked)
+        accepted = await accept_run(api, thread_id, kept)
         source = RunEvents(accepted.row.id, modes, subgraphs=body.stream_subgraphs)
         reader = RunReader(api, accepted.row)
         stream = RunStream(reader, source, Position(accepted.after), is_new=True)
@@ -163,15 +163,11 @@ class RunStream:
         if (values := await self.reader.final_values()) is not None:
             yield encode("values", values)
         if rest.error is not None:
-            yield encode("error", error_data(rest.error))
+            yield encode("error", wire_error(rest.error.kind, rest.error.message))
         yield encode("end", None)
 
     def _first(self, after: int) -> int:
         return 0 if self.source.needs_history else after
-
-
-def error_data(error: RunError) -> dict[str, Any]:
-    return wire_error(error.kind, error.message)
 
 
 def _encoded(event: WireEvent) -> bytes:
@@ -263,7 +259,7 @@ async def _events(
                     if values is not None:
                         yield encode("values", values)
                     if item.error is not None:
-                        yield encode("error", error_data(item.error))
+                        yield encode("error", wire_error(item.error.kind, item.error.message))
                     done = {"status": "run_done", "run_id": reader.row.id}
                     yield encode("metadata", done, str(position))
 
