@@ -1,8 +1,11 @@
-"""A request that creates a run: what it refers to, who may send it, and the setup of its run."""
+"""A request that creates a run: what it refers to, who may send it, and the setup of its run; and
+the two paths of every request about runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -25,8 +28,39 @@ from perdure.server.agent_api.search_pages import passes
 from perdure.server.agent_api.thread_access import as_uuid, check_filters
 from perdure.server.context import Api
 
+Endpoint = Callable[..., Awaitable[Any]]
 IN_PATHS = "!$&'()*+,:;=@"
 """Characters that a part of a path may have unquoted: clients read ids from the path."""
+
+
+def also_stateless(
+    method: Callable[..., Callable[[Endpoint], Endpoint]], path: str, **options: Any
+) -> Callable[[Endpoint], Endpoint]:
+    """Declare an endpoint about runs for `/threads/{thread_id}/runs`, and without its first
+    argument, the thread's id, for stateless runs at `/runs`."""
+
+    def declare(endpoint: Endpoint) -> Endpoint:
+        @functools.wraps(endpoint)
+        async def of_thread(thread_id: str, **named: Any) -> Any:
+            return await endpoint(thread_id, **named)
+
+        @functools.wraps(endpoint)
+        async def stateless(**named: Any) -> Any:
+            return await endpoint(None, **named)
+
+        signature = inspect.signature(endpoint, eval_str=True)
+        first, *others = signature.parameters.values()
+        for function, parameters in (
+            (of_thread, [first.replace(annotation=str), *others]),
+            (stateless, others),
+        ):
+            function.__dict__["__signature__"] = signature.replace(parameters=parameters)
+        stateless.__name__ = f"{endpoint.__name__}_stateless"
+        method(f"/threads/{{thread_id}}/runs{path}", **options)(of_thread)
+        method(f"/runs{path}", **options)(stateless)
+        return endpoint
+
+    return declare
 
 
 @dataclass(frozen=True)
