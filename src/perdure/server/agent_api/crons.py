@@ -18,7 +18,6 @@ from starlette.responses import Response
 
 from perdure.errors import UNREADABLE
 from perdure.journal.ids import new_id
-from perdure.operations import schedules
 from perdure.operations.assistants import Assistant, default_id
 from perdure.operations.schedules import CRON, ScheduleRow
 from perdure.serde.serializer import Serializer
@@ -263,7 +262,7 @@ async def delete(cron_id: UUID, api: ApiDep) -> Response:
     api.require(Scope.START)
     filters = await api.authorize("crons", "delete", {"cron_id": cron_id})
     row, _ = await _find(api, str(cron_id), filters, "update")
-    await api.runtime.journal.ado(schedules.delete(row.name))
+    await api.runtime.unschedule(row.name)
     return Response(status_code=204)
 
 

@@ -29,8 +29,13 @@ from perdure.server.agent_api.thread_views import place, read_state
 from perdure.server.context import Api
 from perdure.types import ENDED, Control, Kind, State, WaitState
 
+log = logging.getLogger("perdure")
+
 LOOK = 5.0
 """Maximum number of seconds between two reads of a run that is waited for."""
+REASON = "it was cancelled over HTTP"
+_FINISHING: set[asyncio.Task[None]] = set()
+"""Keeps references to background tasks that finish a cancellation."""
 
 
 class SeenRun(NamedTuple):
@@ -177,14 +182,6 @@ def _returns_state(graph: Graph) -> bool:
     return {*output} == {*state}
 
 
-log = logging.getLogger("perdure")
-
-REASON = "it was cancelled over HTTP"
-
-_FINISHING: set[asyncio.Task[None]] = set()
-"""Keeps references to background tasks that finish a cancellation."""
-
-
 async def cancel_run(api: Api, found: SeenRun, *, action: str, wait: bool) -> None:
     """Cancel a run; `rollback` also deletes it and its checkpoints. A run that has ended is not
     changed. Without `wait`, this returns once the request to stop is on disk."""
@@ -209,6 +206,13 @@ async def cancel_run(api: Api, found: SeenRun, *, action: str, wait: bool) -> No
         task.add_done_callback(_finished)
     else:
         finish.close()
+
+
+async def cancel_left(api: Api, run_id: str) -> None:
+    """Cancel a run whose client has left, unless it is over."""
+    found = await look(api, run_id)
+    if found is not None and not found.is_over:
+        await cancel_run(api, found, action="interrupt", wait=False)
 
 
 def _finished(task: asyncio.Task[None]) -> None:

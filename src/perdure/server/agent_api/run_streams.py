@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import urlencode
 from uuid import UUID
@@ -47,7 +48,7 @@ from perdure.server.agent_api.run_events import (
 )
 from perdure.server.agent_api.run_reader import Begun, RunAtRest, RunReader, follow_thread
 from perdure.server.agent_api.run_request import Accepted, also_stateless
-from perdure.server.agent_api.run_results import cancel_run, find_run
+from perdure.server.agent_api.run_results import cancel_left, find_run
 from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.thread_access import find_thread
@@ -107,15 +108,8 @@ async def join_run_stream(
 def _respond(
     api: Api, slot: StreamSlot, stream: RunStream, headers: dict[str, str], *, cancels: bool
 ) -> Response:
-    async def on_leave() -> None:
-        row = stream.reader.row
-        found = await find_run(api, row.thread_id, row.id)
-        if not found.is_over:
-            await cancel_run(api, found, action="interrupt", wait=False)
-
-    return EventStreamResponse(
-        slot, stream.events(), headers, on_leave=on_leave if cancels else None
-    )
+    on_leave = partial(cancel_left, api, stream.reader.row.id) if cancels else None
+    return EventStreamResponse(slot, stream.events(), headers, on_leave=on_leave)
 
 
 @dataclass(frozen=True)

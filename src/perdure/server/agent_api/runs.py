@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -28,10 +29,10 @@ from perdure.server.agent_api.run_request import Accepted, also_stateless
 from perdure.server.agent_api.run_results import (
     SeenRun,
     as_error,
+    cancel_left,
     cancel_run,
     delete_run,
     find_run,
-    look,
     result_of,
     until_over,
 )
@@ -125,13 +126,10 @@ def _wait(api: Api, slot: StreamSlot, accepted: Accepted, *, cancels: bool) -> W
     async def value() -> Any:
         return await result_of(api, run_id, await until_over(api, run_id))
 
-    async def on_leave() -> None:
-        found = await look(api, run_id)
-        if found is not None and not found.is_over:
-            await cancel_run(api, found, action="interrupt", wait=False)
-
     headers = {"Content-Location": location, "Location": f"{location}/join"}
-    return WaitingResponse(slot, value, headers, on_leave=on_leave if cancels else None)
+    return WaitingResponse(
+        slot, value, headers, on_leave=partial(cancel_left, api, run_id) if cancels else None
+    )
 
 
 @also_stateless(router.get, "/{run_id}/join")

@@ -15,7 +15,6 @@ from pydantic import BaseModel, Field
 
 from perdure.checkpoint.config import Found
 from perdure.journal.ids import new_id
-from perdure.operations import runs
 from perdure.operations.threads import ThreadContent
 from perdure.server.agent_api import thread_views
 from perdure.server.agent_api.search_pages import passes
@@ -25,6 +24,7 @@ from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
 from perdure.service.threads import Thread
+from perdure.types import State
 
 router = APIRouter(tags=["threads"])
 
@@ -195,9 +195,9 @@ async def erase_thread(api: Api, thread: Thread) -> None:
             f"Thread {thread.thread_id!r} has a run under way. Cancel it, or wait until it ends.",
         )
     if thread.status in ("interrupted", "error"):
-        head = await api.runtime.journal.ado(runs.head(thread.thread_id))
-        if head is not None:
-            await api.runtime.cancel(head.id, reason="its thread was deleted")
+        states = (State.WAITING, State.PAUSED, State.HELD)
+        for run in await api.runtime.runs(thread_id=thread.thread_id, state=states, output=False):
+            await api.runtime.cancel(run.id, reason="its thread was deleted")
     await api.runtime.erase(thread.thread_id)
 
 
