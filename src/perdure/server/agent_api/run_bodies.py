@@ -6,7 +6,7 @@ missing key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -21,20 +21,10 @@ from pydantic import (
 
 from perdure.journal.names import check_text
 from perdure.operations.streams import MODES
+from perdure.server.agent_api.run_events import ACCUMULATED, PIECES, StreamMode, modes_of
 from perdure.server.json_errors import ApiError, invalid
 from perdure.service.streams import kept_modes
 
-StreamMode = Literal[
-    "values",
-    "updates",
-    "messages",
-    "messages-tuple",
-    "custom",
-    "tasks",
-    "checkpoints",
-    "debug",
-    "events",
-]
 Nodes = list[str] | Literal["*"]
 Json = dict[str, Any]
 
@@ -150,20 +140,14 @@ class PayloadBody(WireBody):
     stream_resumable: bool = False
     durability: Literal["sync", "async", "exit"] | None = None
 
-    def stream_modes(self) -> tuple[str, ...]:
-        """The LangGraph stream modes of the output to keep."""
-        sent = self.stream_mode
-        modes: Sequence[str] = [sent] if isinstance(sent, str) else sent or ["values"]
-        kept = {"messages" if mode == "messages-tuple" else mode for mode in modes}
-        return tuple(mode for mode in MODES if mode in kept)
-
     def kept_stream(self) -> Json:
         """The part of a run's setup that says which output is kept. It includes the modes as they
         were sent, because a client that reconnects expects the same message format. The default is
         the state after each step, for readers of the thread's stream."""
-        kept = kept_modes(self.stream_modes(), self.stream_subgraphs)
-        sent = [self.stream_mode] if isinstance(self.stream_mode, str) else self.stream_mode
-        return {**(kept or {}), "wire": sent or ["values"]}
+        wire = modes_of(self.stream_mode)
+        wanted = {ACCUMULATED if mode == PIECES else mode for mode in wire}
+        modes = [mode for mode in MODES if mode in wanted]
+        return {**(kept_modes(modes, self.stream_subgraphs) or {}), "wire": [*wire]}
 
     def breakpoints(self) -> Json:
         sent = {
