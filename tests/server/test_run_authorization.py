@@ -31,26 +31,6 @@ def refused(code: int, call: Any, *arguments: Any, **named: Any) -> None:
 # -- tokens
 
 
-def test_a_scope_allows_only_what_it_is_for(url: str) -> None:
-    with closing(wire_runtime(url)) as runtime, served(runtime) as server:
-        create = runtime.services.tokens.create
-        keys = {one: runtime.journal.run(create(one, [one])) for one in ("read", "start", "answer")}
-        reader, starter, answerer = (server.sync_client(api_key=key) for key in keys.values())
-        t = str(uuid4())
-        refused(403, reader.runs.create, t, "gate", input={"said": []}, **NEW)
-        refused(403, answerer.runs.create, t, "gate", input={"said": []}, **NEW)
-        run = starter.runs.create(t, "gate", input={"said": []}, **NEW)
-        assert "__interrupt__" in reader.runs.join(t, run["run_id"])
-        refused(403, starter.runs.create, t, "gate", command={"resume": 1})
-        refused(403, reader.runs.create, t, "gate", command={"resume": 1})
-        answerer.runs.create(t, "gate", command={"resume": 1})
-        assert reader.runs.join(t, run["run_id"]) == {"said": [1, "end"]}
-        for call in (reader.runs.cancel, reader.runs.delete, answerer.runs.delete):
-            refused(403, call, t, run["run_id"])
-        refused(403, reader.crons.create, "one", schedule="0 0 1 1 *")
-        assert reader.crons.search() == []
-
-
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 def test_a_stream_ends_with_its_token(
     sqlite_url: str, how: str, monkeypatch: pytest.MonkeyPatch

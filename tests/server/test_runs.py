@@ -449,15 +449,6 @@ def test_a_webhook_is_sent_for_a_run_and_for_one_that_is_continued(url: str) -> 
     assert told.json["values"] == {"said": ["yes", "end"]}
 
 
-def test_a_webhook_to_a_private_address_is_refused(client: Any) -> None:
-    private: Any = {"webhook": "http://127.0.0.1:1/hook"}
-    refused(422, client.runs.create, None, "one", input={"n": 1}, **private)
-    refused(422, client.crons.create, "one", schedule="0 0 1 1 *", **private)
-    t = thread()
-    client.runs.wait(t, "gate", input={"said": []}, **NEW)
-    refused(422, client.runs.create, t, "gate", command={"resume": 1}, **private)
-
-
 def test_the_settings_of_a_run_are_accepted(client: Any) -> None:
     for durability in ("sync", "async", "exit"):
         values = client.runs.wait(

@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import langgraph_sdk.errors
 import pytest
 import standardwebhooks
 
@@ -307,17 +306,6 @@ def test_langgraphs_client_sets_a_webhook(url: str, receiver: WebhookReceiver) -
         assert receiver.got[1].json["values"] == {"log": ["worked", "yes"]}
 
 
-def test_langgraphs_client_cannot_set_a_private_webhook(
-    sqlite_url: str, receiver: WebhookReceiver
-) -> None:
-    with client_of(sqlite_url, allow_private=False) as client:
-        thread = client.threads.create()["thread_id"]
-        for hook in (receiver.url, "https://169.254.169.254/latest", "https://localhost/x"):
-            with pytest.raises(langgraph_sdk.errors.UnprocessableEntityError, match=PRIVATE):
-                client.runs.create(thread, "agent", input={"log": []}, webhook=hook)
-        assert client.runs.list(thread) == []
-
-
 async def test_with_encryption_neither_the_url_nor_the_question_is_in_the_journal(
     sqlite_url: str, receiver: WebhookReceiver
 ) -> None:
@@ -496,18 +484,6 @@ async def test_a_receiver_that_is_down_is_tried_again(sqlite_url: str) -> None:
 def test_an_invalid_url_is_refused(url: Any) -> None:
     with pytest.raises(BadArgument):
         check_url(url, allow_private=False)
-
-
-async def test_a_runtime_refuses_a_private_webhook_at_once_and_stores_no_run(
-    sqlite_url: str, receiver: WebhookReceiver
-) -> None:
-    async with opened(sqlite_url) as rt:
-        rt.register(chain(work), name="work")
-        with pytest.raises(BadArgument, match="https"):
-            await rt.start("work", {"log": []}, webhook=receiver.url)
-        with pytest.raises(BadArgument, match="not public"):
-            await rt.start("work", {"log": []}, webhook="https://169.254.169.254/latest")
-        assert await rt.runs() == []
 
 
 async def test_the_certificate_must_match_the_name(

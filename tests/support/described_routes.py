@@ -29,7 +29,7 @@ def _described(function: Any, **more: Any) -> Dependant:
 
 
 def _get_dependant(*, call: Any, **more: Any) -> Dependant:
-    function = inspect.unwrap(call)
+    function = inspect.unwrap(call, stop=lambda one: hasattr(one, "__signature__"))
     own = isinstance(function, FunctionType) and function.__module__.startswith("perdure.")
     if not own or function.__closure__ or any(isinstance(one, list) for one in more.values()):
         return _plain(call=call, **more)

@@ -24,9 +24,17 @@ USER_SCOPES = frozenset({Scope.READ, Scope.START, Scope.ANSWER})
 """What an authenticated user may do, if the `@auth.on` handlers allow it."""
 ADMIN_PERMISSION = "perdure:admin"
 """The permission that lets a user call the operator routes."""
-PARAMETERS = frozenset(
-    ["request", "body", "path", "method", "path_params", "query_params", "headers", "authorization"]
-)
+PARAMETERS: dict[str, Callable[[Request], Any]] = {
+    "request": lambda request: request,
+    "body": lambda request: request.json(),
+    "path": lambda request: request.scope["path"],
+    "method": lambda request: request.method,
+    "path_params": lambda request: dict(request.path_params),
+    "query_params": lambda request: dict(request.query_params),
+    "headers": lambda request: dict(request.scope["headers"]),
+    "authorization": lambda request: request.headers.get("authorization"),
+}
+"""What an `authenticate` handler may ask for, by the names of its parameters."""
 
 
 class User(Mapping[str, Any]):
@@ -128,10 +136,11 @@ class AuthHandlers:
         """The caller, as identified by the `authenticate` handler. Raises `ApiError`."""
         if self._authenticate is None:
             raise ApiError(401, "No authenticate handler is registered.")
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name in self._wanted:
-            given[name] = await _parameter(name, request)
-        found = await self._call(lambda handler: handler(**given), self._authenticate)
+            found = PARAMETERS[name](request)
+            arguments[name] = await found if inspect.isawaitable(found) else found
+        found = await self._call(lambda handler: handler(**arguments), self._authenticate)
         user, fields = _as_user(found)
         permissions = tuple(str(one) for one in _get(user, "permissions") or ())
         identity = str(_get(user, "identity"))
@@ -181,7 +190,7 @@ def _wanted(handler: Callable[..., Any]) -> frozenset[str]:
     wanted = set()
     for name, parameter in inspect.signature(handler).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
-            return PARAMETERS
+            return frozenset(PARAMETERS)
         if name in PARAMETERS:
             wanted.add(name)
         elif parameter.default is parameter.empty:
@@ -190,26 +199,6 @@ def _wanted(handler: Callable[..., Any]) -> frozenset[str]:
                 f"The authenticate handler has the parameter {name!r}; it may have {known}."
             )
     return frozenset(wanted)
-
-
-async def _parameter(name: str, request: Request) -> Any:
-    match name:
-        case "request":
-            return request
-        case "body":
-            return await request.json()
-        case "path":
-            return request.scope["path"]
-        case "method":
-            return request.method
-        case "path_params":
-            return dict(request.path_params)
-        case "query_params":
-            return dict(request.query_params)
-        case "headers":
-            return dict(request.scope["headers"])
-        case _:
-            return request.headers.get("authorization")
 
 
 def _as_user(found: Any) -> tuple[Any, dict[str, Any]]:

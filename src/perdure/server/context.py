@@ -62,13 +62,13 @@ class Api:
                 message = f"This needs the permission 'perdure:{scope.value}'."
             raise ApiError(403, message)
 
-    def actor(self, given: str | None = None) -> Actor:
+    def actor(self, claimed: str | None = None) -> Actor:
         """The actor to record: the authenticated user, the given name, or the token's name.
 
         A token may act for others, so a name that it gives is recorded with the token's.
         """
         own, is_user = self.caller.identity, self.caller.user is not None
-        name = own if is_user else given or own
+        name = own if is_user else claimed or own
         via = "api" if name == own or own is None else f"api, token {own}"
         return Actor(name or "", via=via, address=self.address)
 

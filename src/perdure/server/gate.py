@@ -116,11 +116,11 @@ class Gate:
         """Raise 403 unless the server answers to this host name."""
         host, names = request.headers.get("host", ""), self.options.hosts
         if not is_allowed(host, names):
-            shown = ascii(host_name(host) or host)[1:-1][:100]
+            escaped = ascii(host_name(host) or host)[1:-1][:100]
             raise ApiError(
                 403,
-                f"The host name {shown!r} is not allowed. To allow it, pass "
-                f"--allow-host {shown}, or asgi(hosts=[...]).",
+                f"The host name {escaped!r} is not allowed. To allow it, pass "
+                f"--allow-host {escaped}, or asgi(hosts=[...]).",
             )
 
     def refuse_cross_site(self, request: Request, *, links: bool = False) -> None:
@@ -147,11 +147,11 @@ class Gate:
 
 
 def _foreign_origin(origin: str) -> ApiError:
-    shown = ascii(origin)[1:-1][:100]
+    escaped = ascii(origin)[1:-1][:100]
     return ApiError(
         403,
-        f"Pages from {shown} may not call this server. To allow the origin, pass --cors "
-        f"{shown if '://' in shown else 'ORIGIN'}, or asgi(cors=[...]).",
+        f"Pages from {escaped} may not call this server. To allow the origin, pass --cors "
+        f"{escaped if '://' in escaped else 'ORIGIN'}, or asgi(cors=[...]).",
     )
 
 

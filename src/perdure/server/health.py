@@ -55,16 +55,16 @@ class Health:
 
     async def get(self, request: Request) -> Response:
         """Whether the journal answers, and the worker works."""
-        why, said = await self._find_fault(), NO_ANSWER
+        why, message = await self._find_fault(), NO_ANSWER
         if why is None and (why := self._client.engine.failures.alarm) is not None:
-            said = NO_WORK
+            message = NO_WORK
         if why != self._logged:  # log each change once
             log.warning("GET /ok: %s", why or "all is well again.")
             self._logged = why
         if why is None:
             return WireResponse({"ok": True})
         known = self._secret.is_sent_by(request)
-        return WireResponse({"ok": False, "detail": why if known else said}, 503)
+        return WireResponse({"ok": False, "detail": why if known else message}, 503)
 
     async def _find_fault(self) -> str | None:
         """Why the journal does not answer, without its password. None if it does."""

@@ -81,9 +81,9 @@ def parse_json(body: bytes) -> Any:
             body, parse_constant=_refuse_constant, parse_float=_float, object_pairs_hook=_object
         )
     except RecursionError:
-        raise _refused(f"The body is nested deeper than {DEEPEST} levels.") from None
+        raise ApiError(422, f"The body is nested deeper than {DEEPEST} levels.") from None
     except ValueError as error:  # also for invalid UTF-8, and numbers of 5,000 digits
-        raise _refused(f"The body is not JSON: {ascii(str(error))[1:-1][:100]}.") from None
+        raise ApiError(422, f"The body is not JSON: {ascii(str(error))[1:-1][:100]}.") from None
     if not _is_surely_plain(body):
         _check(found)
     return found
@@ -97,12 +97,8 @@ def _is_surely_plain(body: bytes) -> bool:
     return brackets <= DEEPEST and not is_odd
 
 
-def _refused(message: str) -> ApiError:
-    return ApiError(422, message)
-
-
 def _refuse_constant(name: str) -> Any:
-    raise _refused(f"The body is not JSON: {name} is not a JSON number.")
+    raise ApiError(422, f"The body is not JSON: {name} is not a JSON number.")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -111,7 +107,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise _refused(f"The body has the key {ascii(name)[:60]} twice in one object.")
+                raise ApiError(422, f"The body has the key {ascii(name)[:60]} twice in one object.")
             seen.add(name)
     return found
 
@@ -120,7 +116,7 @@ def _float(text: str) -> float:
     """A number with a point or an exponent. Python makes infinity of one that is too large."""
     found = float(text)
     if math.isinf(found):
-        raise _refused(f"The body has the number {text[:60]}, which is too large.")
+        raise ApiError(422, f"The body has the number {text[:60]}, which is too large.")
     return found
 
 
@@ -131,9 +127,9 @@ def _check(value: Any) -> None:
         one, depth = left.pop()
         if isinstance(one, str):
             if not one.isascii() and HALF.search(one):
-                raise _refused(f"The body contains an unpaired surrogate: {ascii(one)[:60]}.")
+                raise ApiError(422, f"The body contains an unpaired surrogate: {ascii(one)[:60]}.")
         elif isinstance(one, (list, dict)):
             if depth == DEEPEST:
-                raise _refused(f"The body is nested deeper than {DEEPEST} levels.")
+                raise ApiError(422, f"The body is nested deeper than {DEEPEST} levels.")
             inner = [*one, *one.values()] if isinstance(one, dict) else one
             left.extend((part, depth + 1) for part in inner)

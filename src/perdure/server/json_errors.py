@@ -104,9 +104,9 @@ def status_of(error: errors.Error) -> int:
 
 def log_failure(what: str, error: BaseException, redact: Callable[[str], str]) -> None:
     """Log a failure and its traceback. The message is included only if it is perdure's own."""
-    said = f": {redact(str(error))}" if isinstance(error, errors.Error) else ""
+    detail = f": {redact(str(error))}" if isinstance(error, errors.Error) else ""
     frames = "".join(traceback.format_tb(error.__traceback__)[-8:])
-    log.error("%s failed: %s%s\n%s", what, type(error).__qualname__, said, frames.rstrip())
+    log.error("%s failed: %s%s\n%s", what, type(error).__qualname__, detail, frames.rstrip())
 
 
 def invalid(error: ValidationError, *above: str) -> ApiError:

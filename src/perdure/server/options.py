@@ -114,10 +114,10 @@ class ServerOptions:
                 )
         values: dict[str, Any] = dict(settings)
         for name in ("hosts", "cors", "configurable_headers", "hook_headers"):
-            given = values.get(name)
-            if isinstance(given, str):
-                raise BadArgument(f"{name} must be a list of strings, not {given!r}.")
-            values[name] = tuple(given or ())
+            setting = values.get(name)
+            if isinstance(setting, str):
+                raise BadArgument(f"{name} must be a list of strings, not {setting!r}.")
+            values[name] = tuple(setting or ())
         if values.get("hook_secrets") is None:
             values["hook_secrets"] = _hook_secrets()
         values["trace_url"] = _trace_url(values.get("trace_url"))
@@ -142,8 +142,8 @@ class ServerOptions:
         return options
 
 
-def _trace_url(given: Any) -> str | None:
-    found = os.environ.get("PERDURE_TRACE_URL") if given is None else given
+def _trace_url(setting: Any) -> str | None:
+    found = os.environ.get("PERDURE_TRACE_URL") if setting is None else setting
     if not found:
         return None
     if not isinstance(found, str) or not re.match("https?://[^/]", found):

@@ -41,9 +41,9 @@ class CronSecret:
     """The secret of `/cron/tick`, a bearer token. If none is set, no request matches. A request
     with it may tick, and sees why the journal is down."""
 
-    def __init__(self, given: str | None) -> None:
+    def __init__(self, setting: str | None) -> None:
         """Default: the environment's. Raises `BadArgument` if it is too short."""
-        secret = os.environ.get(VARIABLE) or None if given is None else given
+        secret = os.environ.get(VARIABLE) or None if setting is None else setting
         secret = None if secret is None else secret.strip()  # a file ends with a newline
         if secret is not None and len(secret) < SHORTEST:
             raise BadArgument(

@@ -136,14 +136,14 @@ async def create(body: NewAssistant, api: ApiDep) -> Json:
         metadata=value.get("metadata") or {},
         **mirrored(value.get("config"), value.get("context")),
     )
-    made = await api.runtime.journal.arun(
+    created = await api.runtime.journal.arun(
         api.runtime.services.assistants.create(
             id, content, accept_existing=body.if_exists == "do_nothing"
         )
     )
-    if not passes(filters, made.metadata):
+    if not passes(filters, created.metadata):
         raise ApiError(409, f"Assistant {id!r} already exists. Choose another id.")
-    return wire(made)
+    return wire(created)
 
 
 @router.post("/assistants/search")

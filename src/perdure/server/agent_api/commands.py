@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
@@ -109,7 +109,7 @@ class CommandBody(BaseModel):
 
 
 @router.post("/threads/{thread_id}/commands")
-async def run_command(thread_id: UUID, body: CommandBody, request: Request, api: ApiDep) -> Json:
+async def run_command(thread_id: UUID, body: CommandBody, api: ApiDep) -> Json:
     """Start a run, or answer a question, with a command of the v2 protocol."""
     id, method, params = body.id, body.method, body.params or {}
     handle = HANDLERS.get(method or "")
@@ -117,7 +117,7 @@ async def run_command(thread_id: UUID, body: CommandBody, request: Request, api:
         known = ", ".join(HANDLERS)
         return _error(id, "unknown_command", f"No command {ascii(method)[:60]}; use {known}.")
     try:
-        result, through = await handle(api, str(thread_id), params, request)
+        result, through = await handle(api, str(thread_id), params)
     except ValidationError as error:
         return _error(id, "invalid_argument", invalid(error, "params").detail)
     except Exception as error:
@@ -140,7 +140,7 @@ STARTS = {
 """Parameters of `run.start`, and their names in the body of a run."""
 
 
-async def _start(api: Api, thread_id: str, params: Any, request: Request) -> tuple[Json, int]:
+async def _start(api: Api, thread_id: str, params: Any) -> tuple[Json, int]:
     """`run.start`. On an idle thread everything before the run is history. Frames of another run
     that is under way are not: a client that has not seen them yet would miss them."""
     passed = {name: params.get(param) for param, name in STARTS.items()}
@@ -185,18 +185,17 @@ class RespondParams(BaseModel):
         return found
 
 
-async def _respond(api: Api, thread_id: str, params: Any, request: Request) -> tuple[Json, int]:
+async def _respond(api: Api, thread_id: str, params: Any) -> tuple[Json, int]:
     """`input.respond`."""
     api.require(Scope.ANSWER)
-    asked = RespondParams.model_validate(params)
-    command = {"resume": asked.answers(), "update": asked.update, "goto": asked.goto}
+    reply = RespondParams.model_validate(params)
+    command = {"resume": reply.answers(), "update": reply.update, "goto": reply.goto}
     head = await api.runtime.journal.ado(runs.head(thread_id))
     if head is None:
         await find_thread(api, thread_id)
         raise ApiError(404, f"No run of thread {thread_id} waits for an answer.")
     body = {"assistant_id": _assistant(api, head), "command": command, **KEPT}
-    more = {"config": asked.config, "metadata": asked.metadata}
-    body |= {name: value for name, value in more.items() if value is not None}
+    body |= {"config": reply.config, "metadata": reply.metadata}
     accepted = await accept_run(api, thread_id, RunBody.model_validate(body))
     return {}, seq_of(accepted.row.n, accepted.after, RESTS)
 
@@ -207,7 +206,7 @@ def _assistant(api: Api, row: RunRow) -> str:
     return str(found)
 
 
-Handler = Callable[[Api, str, Any, Request], Coroutine[Any, Any, tuple[Json, int]]]
+Handler = Callable[[Api, str, Any], Coroutine[Any, Any, tuple[Json, int]]]
 HANDLERS: dict[str, Handler] = {"run.start": _start, "input.respond": _respond}
 
 

@@ -18,7 +18,6 @@ from starlette.responses import Response
 
 from perdure.errors import UNREADABLE
 from perdure.journal.ids import new_id
-from perdure.operations import schedules
 from perdure.operations.assistants import Assistant, default_id
 from perdure.operations.schedules import CRON, ScheduleRow
 from perdure.serde.serializer import Serializer
@@ -176,7 +175,7 @@ async def _store(
             thread_id=thread_id,
         )
     )
-    return _shown(runtime.engine.serializer, row)
+    return wire_cron(runtime.engine.serializer, row)
 
 
 def _shown_payload(payload: Json, assistant: Assistant, cron_id: str) -> Json:
@@ -209,7 +208,7 @@ async def _matching(api: Api, query: CronQuery) -> list[Json]:
     if assistant_id is not None and assistant_id in runtime.graphs:
         assistant_id = default_id(assistant_id)
     rows = await runtime.journal.arun(runtime.services.schedules.rows())
-    found = [_shown(runtime.engine.serializer, row) for row in rows]
+    found = [wire_cron(runtime.engine.serializer, row) for row in rows]
     return [
         one
         for one in found
@@ -226,27 +225,27 @@ async def _matching(api: Api, query: CronQuery) -> list[Json]:
 async def update(cron_id: UUID, body: CronPatch, api: ApiDep) -> Any:
     """Change a cron. Fields that are not passed stay as they are."""
     api.require(Scope.START)
-    given = body.model_dump(exclude_unset=True)
-    changes = {name: value for name, value in given.items() if value is not None}
+    patch = body.model_dump(exclude_unset=True)
+    changes = {name: value for name, value in patch.items() if value is not None}
     value: Json = {"cron_id": cron_id, "payload": changes, "schedule": body.schedule}
     filters = await api.authorize("crons", "update", value)
-    row, shown = await _find(api, str(cron_id), filters, "update")
+    row, cron = await _find(api, str(cron_id), filters, "update")
     if CRON not in row.load(api.runtime.engine.serializer):
         raise ApiError(409, f"Change the schedule {row.name!r} with Runtime.schedule, not here.")
-    before = {**shown["payload"], "enabled": shown["enabled"], "end_time": shown["end_time"]}
+    before = {**cron["payload"], "enabled": cron["enabled"], "end_time": cron["end_time"]}
     merged = {**before, **changes}
-    if "end_time" in given and given["end_time"] is None:
+    if "end_time" in patch and patch["end_time"] is None:
         merged.pop("end_time")
     if "metadata" in changes:
-        merged["metadata"] = {**shown["metadata"], **changes["metadata"]}
+        merged["metadata"] = {**cron["metadata"], **changes["metadata"]}
     try:
         changed = CronBody.model_validate(merged)
     except ValidationError as error:
         raise invalid(error, "body") from error
-    if shown["thread_id"] is None and changed.on_run_completed is None:
-        changed = changed.model_copy(update={"on_run_completed": shown["on_run_completed"]})
+    if cron["thread_id"] is None and changed.on_run_completed is None:
+        changed = changed.model_copy(update={"on_run_completed": cron["on_run_completed"]})
     payload = changed.model_dump(mode="json", exclude_unset=True)
-    return await _store(api, row.name, shown["thread_id"], changed, payload, shown["user_id"])
+    return await _store(api, row.name, cron["thread_id"], changed, payload, cron["user_id"])
 
 
 @router.get("/runs/crons/{cron_id}")
@@ -263,7 +262,7 @@ async def delete(cron_id: UUID, api: ApiDep) -> Response:
     api.require(Scope.START)
     filters = await api.authorize("crons", "delete", {"cron_id": cron_id})
     row, _ = await _find(api, str(cron_id), filters, "update")
-    await api.runtime.journal.ado(schedules.delete(row.name))
+    await api.runtime.unschedule(row.name)
     return Response(status_code=204)
 
 
@@ -277,11 +276,11 @@ async def _find(
         every = await runtime.journal.arun(runtime.services.schedules.rows())
         row = next((one for one in every if _id_of(one.name) == cron_id), None)
     if row is not None:
-        shown = _shown(runtime.engine.serializer, row)
-        if passes(filters, shown["metadata"]):
-            if shown["thread_id"] is not None:
-                await allow_thread(api, shown["thread_id"], action, missing)
-            return row, shown
+        cron = wire_cron(runtime.engine.serializer, row)
+        if passes(filters, cron["metadata"]):
+            if cron["thread_id"] is not None:
+                await allow_thread(api, cron["thread_id"], action, missing)
+            return row, cron
     raise missing
 
 
@@ -293,7 +292,7 @@ def _id_of(name: str) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
 
 
-def _shown(serializer: Serializer, row: ScheduleRow) -> Json:
+def wire_cron(serializer: Serializer, row: ScheduleRow) -> Json:
     """A schedule as a cron. If its content cannot be read, only what its columns say."""
     try:
         setup = row.load(serializer)

@@ -19,16 +19,16 @@ def drawing(graph: Graph, xray: bool | int) -> dict[str, Any]:
     found = graph.get_graph(xray=xray).to_json()
     nodes = []
     for node in found["nodes"]:
-        shown: dict[str, Any] = {key: one for key, one in node.items() if key != "data"}
+        item: dict[str, Any] = {key: one for key, one in node.items() if key != "data"}
         if isinstance(data := node.get("data"), dict):
-            shown["data"] = {"name": data.get("name", node["id"])}
-        nodes.append(shown)
+            item["data"] = {"name": data.get("name", node["id"])}
+        nodes.append(item)
     return {"nodes": nodes, "edges": found["edges"]}
 
 
 def schemas(graph: Graph, graph_id: str) -> dict[str, Any]:
     """The JSON schemas of a graph. A schema that cannot be derived is None."""
-    made: tuple[Callable[[Graph], Any], ...] = (
+    makers: tuple[Callable[[Graph], Any], ...] = (
         lambda one: one.get_input_jsonschema(),
         lambda one: one.get_output_jsonschema(),
         _state_schema,
@@ -36,7 +36,7 @@ def schemas(graph: Graph, graph_id: str) -> dict[str, Any]:
         lambda one: _schema_of(one.context_schema),
     )
     found: dict[str, Any] = {"graph_id": graph_id}
-    for name, make in zip(SCHEMAS, made, strict=True):
+    for name, make in zip(SCHEMAS, makers, strict=True):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -125,8 +125,8 @@ class RunFrames:
         self._rests = True
         ends = [part for one in list(self._messages.values()) for part in self._close(one)]
         if values is not None:
-            shown = Chunk(self._last, "values", (), values, at)
-            ends += [*self._requests(shown), *self._values(shown)]
+            chunk = Chunk(self._last, "values", (), values, at)
+            ends += [*self._requests(chunk), *self._values(chunk)]
         frames = self._numbered(ends, at, first=LAST_FRAME - min(len(ends), LAST_FRAME - 1))
         more = {} if error is None else {"error": error}
         last = self._frame(self._last, RESTS, self._lifecycle(event, **more), at)
@@ -294,7 +294,7 @@ class RunFrames:
 
 def _before(n: int, known: dict[K, int]) -> dict[K, int]:
     """The entries from chunks before this one."""
-    return {key: said for key, said in known.items() if said < n}
+    return {key: first for key, first in known.items() if first < n}
 
 
 def _graph_name(namespace: Namespace) -> str:
@@ -322,14 +322,14 @@ def _checkpoint_id(config: Any) -> str | None:
     return found
 
 
-def _tool_calls(given: Any) -> list[Data]:
+def _tool_calls(calls: Any) -> list[Data]:
     """The calls in the input of a `ToolNode` task: one, or a list."""
-    if isinstance(given, dict) and given.get("__type") == "tool_call_with_context":
-        given = [given.get("tool_call")]
-    if not isinstance(given, list):
+    if isinstance(calls, dict) and calls.get("__type") == "tool_call_with_context":
+        calls = [calls.get("tool_call")]
+    if not isinstance(calls, list):
         return []
     return [
         one
-        for one in given
+        for one in calls
         if isinstance(one, dict) and one.get("type") == "tool_call" and isinstance(one["id"], str)
     ]

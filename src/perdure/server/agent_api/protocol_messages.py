@@ -57,8 +57,8 @@ class OpenMessage:
     def start(self, message: BaseMessage) -> Data:
         data: Data = {"event": "message-start", "role": ROLES.get(message.type, "system")}
         data["id"] = self.id
-        told = message.response_metadata or {}
-        hints = {"provider": told.get("model_provider"), "model": told.get("model_name")}
+        metadata = message.response_metadata or {}
+        hints = {"provider": metadata.get("model_provider"), "model": metadata.get("model_name")}
         hints = {name: value for name, value in hints.items() if value}
         if self.node is not None:
             hints["langgraph_node"] = self.node

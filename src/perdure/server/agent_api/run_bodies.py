@@ -6,7 +6,7 @@ missing key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -21,20 +21,10 @@ from pydantic import (
 
 from perdure.journal.names import check_text
 from perdure.operations.streams import MODES
+from perdure.server.agent_api.run_events import ACCUMULATED, PIECES, StreamMode, modes_of
 from perdure.server.json_errors import ApiError, invalid
 from perdure.service.streams import kept_modes
 
-StreamMode = Literal[
-    "values",
-    "updates",
-    "messages",
-    "messages-tuple",
-    "custom",
-    "tasks",
-    "checkpoints",
-    "debug",
-    "events",
-]
 Nodes = list[str] | Literal["*"]
 Json = dict[str, Any]
 
@@ -61,10 +51,10 @@ class WireBody(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_null(cls, given: Any) -> Any:
-        if isinstance(given, dict):
-            return {key: value for key, value in given.items() if value is not None}
-        return given
+    def _without_null(cls, sent: Any) -> Any:
+        if isinstance(sent, dict):
+            return {key: value for key, value in sent.items() if value is not None}
+        return sent
 
 
 class SendBody(WireBody):
@@ -150,27 +140,21 @@ class PayloadBody(WireBody):
     stream_resumable: bool = False
     durability: Literal["sync", "async", "exit"] | None = None
 
-    def stream_modes(self) -> tuple[str, ...]:
-        """The LangGraph stream modes of the output to keep."""
-        given = self.stream_mode
-        modes: Sequence[str] = [given] if isinstance(given, str) else given or ["values"]
-        kept = {"messages" if mode == "messages-tuple" else mode for mode in modes}
-        return tuple(mode for mode in MODES if mode in kept)
-
     def kept_stream(self) -> Json:
         """The part of a run's setup that says which output is kept. It includes the modes as they
         were sent, because a client that reconnects expects the same message format. The default is
         the state after each step, for readers of the thread's stream."""
-        kept = kept_modes(self.stream_modes(), self.stream_subgraphs)
-        given = [self.stream_mode] if isinstance(self.stream_mode, str) else self.stream_mode
-        return {**(kept or {}), "wire": given or ["values"]}
+        wire = modes_of(self.stream_mode)
+        wanted = {ACCUMULATED if mode == PIECES else mode for mode in wire}
+        modes = [mode for mode in MODES if mode in wanted]
+        return {**(kept_modes(modes, self.stream_subgraphs) or {}), "wire": [*wire]}
 
     def breakpoints(self) -> Json:
-        given = {
+        sent = {
             "interrupt_before": self.interrupt_before,
             "interrupt_after": self.interrupt_after,
         }
-        return {name: nodes for name, nodes in given.items() if nodes}
+        return {name: nodes for name, nodes in sent.items() if nodes}
 
 
 class RunBody(PayloadBody):
@@ -222,12 +206,12 @@ class RunBody(PayloadBody):
 
     def place(self) -> Json:
         """Where the run begins, if not at the latest checkpoint of its thread. Raises 422."""
-        given = {} if self.config is None else dict(self.config.configurable)
+        sent = {} if self.config is None else dict(self.config.configurable)
         if self.checkpoint is not None:
-            given |= self.checkpoint.model_dump(exclude_none=True)
+            sent |= self.checkpoint.model_dump(exclude_none=True)
         if self.checkpoint_id is not None:
-            given["checkpoint_id"] = self.checkpoint_id
-        place = {name: given[name] for name in PLACE if given.get(name)}
+            sent["checkpoint_id"] = self.checkpoint_id
+        place = {name: sent[name] for name in PLACE if sent.get(name)}
         if not place:
             return {}
         try:
@@ -244,26 +228,26 @@ class RunBody(PayloadBody):
 
 
 def merged_config(
-    own: Mapping[str, Any], given: ConfigBody | None, more: Mapping[str, Any]
+    own: Mapping[str, Any], sent: ConfigBody | None, more: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The config of a run: the assistant's, overridden by the request's, then by `more`, which the
     server adds to `configurable`."""
-    asked = given or NO_CONFIG
+    request = sent or NO_CONFIG
     try:
         base = ConfigBody.model_validate(dict(own)) if own else NO_CONFIG
     except ValidationError as error:  # an assistant that was made in Python
         raise invalid(error, "config of the assistant") from error
     config: dict[str, Any] = {}
-    if tags := [*dict.fromkeys([*base.tags, *asked.tags])]:
+    if tags := [*dict.fromkeys([*base.tags, *request.tags])]:
         config["tags"] = tags
     for name in ("recursion_limit", "max_concurrency", "run_name"):
-        value = getattr(asked, name)
+        value = getattr(request, name)
         value = getattr(base, name) if value is None else value
         if value is not None:
             config[name] = value
-    if metadata := {**base.metadata, **asked.metadata}:
+    if metadata := {**base.metadata, **request.metadata}:
         config["metadata"] = metadata
-    passed = {**base.configurable, **asked.configurable}
+    passed = {**base.configurable, **request.configurable}
     config["configurable"] = {**passed_on(passed), **more}
     return config
 
@@ -278,11 +262,11 @@ def passed_on(configurable: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merged_context(
-    own: Any, given: Json | None, configurable: Mapping[str, Any], fields: Iterable[str]
+    own: Any, sent: Json | None, configurable: Mapping[str, Any], fields: Iterable[str]
 ) -> Any:
     """The context of a run: the assistant's, overridden by the request's. Without either, the keys
     of `configurable` that are `fields` of the graph's context: clients may use either place."""
     base = dict(own) if isinstance(own, Mapping) else {}
-    if context := {**base, **(given or {})}:
+    if context := {**base, **(sent or {})}:
         return context
     return {name: configurable[name] for name in fields if name in configurable} or None

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from perdure.server.agent_api.message_events import MessageEvents
 from perdure.server.json_errors import ApiError
@@ -27,25 +27,32 @@ from perdure.types import Chunk
 
 ACCUMULATED, PIECES = "messages", "messages-tuple"
 """The two modes for messages."""
-WIRE_MODES = (
-    *("values", "updates", ACCUMULATED, PIECES, "custom", "tasks", "checkpoints", "debug"),
+StreamMode = Literal[
+    "values",
+    "updates",
+    "messages",
+    "messages-tuple",
+    "custom",
+    "tasks",
+    "checkpoints",
+    "debug",
     "events",
-)
+]
 DEFAULT = ("values",)
 SEGMENT = "segment"
 INTERRUPT = "__interrupt__"
 
 
-def modes_of(given: str | Sequence[str] | None) -> tuple[str, ...]:
+def modes_of(modes: str | Sequence[str] | None) -> tuple[str, ...]:
     """The modes of a run's body: a name, a list, or nothing, which means `values`."""
-    names = [given] if isinstance(given, str) else given or ()
+    names = [modes] if isinstance(modes, str) else modes or ()
     return tuple(dict.fromkeys(names)) or DEFAULT
 
 
-def parse_filter(given: Iterable[str]) -> tuple[str, ...] | None:
+def parse_filter(modes: Iterable[str]) -> tuple[str, ...] | None:
     """The modes of a query, repeated or as a JSON list. None: no filter was given."""
     names: list[Any] = []
-    for one in given:
+    for one in modes:
         if one.lstrip().startswith("["):
             try:
                 names += json.loads(one)
@@ -54,8 +61,8 @@ def parse_filter(given: Iterable[str]) -> tuple[str, ...] | None:
         elif one.strip():
             names.append(one.strip())
     for name in names:
-        if name not in WIRE_MODES:
-            known = ", ".join(WIRE_MODES)
+        if name not in get_args(StreamMode):
+            known = ", ".join(get_args(StreamMode))
             raise ApiError(422, f"The stream mode {name!a:.60} is not one of {known}.")
     return modes_of(names) if names else None
 

@@ -86,8 +86,8 @@ class RunReader:
             async for chunk in chunks:
                 if not interrupts_in(chunk):
                     yield chunk
-                elif (shown := await self._without_waits(chunk)) is not None:
-                    yield shown
+                elif (visible := await self._without_waits(chunk)) is not None:
+                    yield visible
 
     async def history(self, last: int) -> AsyncGenerator[Chunk]:
         """The chunks of the run up to a number, including replaced ones: what a reader saw that was
@@ -99,11 +99,11 @@ class RunReader:
             rows = await journal.aread_committed(op)
             for row in rows:
                 for chunk in streams.load(serializer, self.row.thread_id, self.row.id, row):
-                    shown = chunk
+                    visible = chunk
                     if interrupts_in(chunk):
-                        shown = await self._without_waits(chunk) or chunk
+                        visible = await self._without_waits(chunk) or chunk
                     if chunk.n <= last:
-                        yield shown
+                        yield visible
             after = rows[-1].last if rows else last
 
     async def final_values(self) -> Any:

@@ -1,8 +1,11 @@
-"""A request that creates a run: what it refers to, who may send it, and the setup of its run."""
+"""A request that creates a run: what it refers to, who may send it, and the setup of its run; and
+the two paths of every request about runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -25,8 +28,39 @@ from perdure.server.agent_api.search_pages import passes
 from perdure.server.agent_api.thread_access import as_uuid, check_filters
 from perdure.server.context import Api
 
+Endpoint = Callable[..., Awaitable[Any]]
 IN_PATHS = "!$&'()*+,:;=@"
 """Characters that a part of a path may have unquoted: clients read ids from the path."""
+
+
+def also_stateless(
+    method: Callable[..., Callable[[Endpoint], Endpoint]], path: str, **options: Any
+) -> Callable[[Endpoint], Endpoint]:
+    """Declare an endpoint about runs for `/threads/{thread_id}/runs`, and without its first
+    argument, the thread's id, for stateless runs at `/runs`."""
+
+    def declare(endpoint: Endpoint) -> Endpoint:
+        @functools.wraps(endpoint)
+        async def of_thread(thread_id: str, **named: Any) -> Any:
+            return await endpoint(thread_id, **named)
+
+        @functools.wraps(endpoint)
+        async def stateless(**named: Any) -> Any:
+            return await endpoint(None, **named)
+
+        signature = inspect.signature(endpoint, eval_str=True)
+        first, *others = signature.parameters.values()
+        for function, parameters in (
+            (of_thread, [first.replace(annotation=str), *others]),
+            (stateless, others),
+        ):
+            function.__dict__["__signature__"] = signature.replace(parameters=parameters)
+        stateless.__name__ = f"{endpoint.__name__}_stateless"
+        method(f"/threads/{{thread_id}}/runs{path}", **options)(of_thread)
+        method(f"/runs{path}", **options)(stateless)
+        return endpoint
+
+    return declare
 
 
 @dataclass(frozen=True)
@@ -71,14 +105,17 @@ async def authorized_request(
     await allow_run(api, assistant, body.assistant_id)
     graph = api.runtime.engine.resolve_graph(assistant.graph_id, None)
     run_id, on = new_id(), thread_id or new_id()
-    given = body.metadata
-    setup = make_setup(api, assistant, body) | _of_run(body)
+    setup = make_setup(api, assistant, body) | {"stream": body.kept_stream()}
+    if (input := body.run_input) is not body.input:
+        setup["input"] = input
+    if place := body.place():
+        setup["place"] = place
     value: dict[str, Any] = {
         "thread_id": as_uuid(on),
         "assistant_id": UUID(assistant.assistant_id),
         "run_id": UUID(run_id),
         "status": "pending",
-        "metadata": dict(given),
+        "metadata": dict(body.metadata),
         "multitask_strategy": body.multitask_strategy,
         "prevent_insert_if_inflight": body.multitask_strategy == "reject",
         "if_not_exists": body.if_not_exists,
@@ -92,10 +129,12 @@ async def authorized_request(
     filters = await api.authorize("threads", "create_run", value)
     if thread_id is not None:
         await check_filters(api, thread_id, filters, may_be_missing=body.if_not_exists == "create")
-    given, kwargs = dict(value.get("metadata") or {}), value.get("kwargs") or {}
-    setup["metadata"] = {**assistant.metadata, "assistant_id": assistant.assistant_id, **given}
+    metadata, kwargs = dict(value.get("metadata") or {}), value.get("kwargs") or {}
+    setup["metadata"] = {**assistant.metadata, "assistant_id": assistant.assistant_id, **metadata}
     setup |= {name: kwargs[name] for name in ("input", "config", "context") if kwargs.get(name)}
-    return RunRequest(on, run_id, thread_id is None, body, assistant, graph, setup, given, is_read)
+    return RunRequest(
+        on, run_id, thread_id is None, body, assistant, graph, setup, metadata, is_read
+    )
 
 
 async def find_assistant(api: Api, name: str) -> Assistant:
@@ -117,9 +156,9 @@ async def allow_assistant(
 ) -> None:
     """Raise 404, as for an unknown `name`, unless the caller may do `action`. The authorization
     handlers may change `value`."""
-    asked = {"assistant_id": UUID(assistant.assistant_id), "metadata": {}, **value}
-    filters = await api.authorize("assistants", action, asked)
-    value.update({key: asked.get(key, one) for key, one in value.items()})
+    passed = {"assistant_id": UUID(assistant.assistant_id), "metadata": {}, **value}
+    filters = await api.authorize("assistants", action, passed)
+    value.update({key: passed.get(key, one) for key, one in value.items()})
     if not passes(filters, assistant.metadata):
         raise NotFound("assistant", name)
 
@@ -149,17 +188,6 @@ def make_setup(api: Api, assistant: Assistant, body: PayloadBody) -> dict[str, A
         "webhook": body.webhook,
     }
     return setup | {name: value for name, value in own.items() if value is not None}
-
-
-def _of_run(body: RunBody) -> dict[str, Any]:
-    """The parts of a setup that belong to a single request: command, place and stream."""
-    found: dict[str, Any] = {}
-    if (input := body.run_input) is not body.input:
-        found["input"] = input
-    if place := body.place():
-        found["place"] = place
-    found["stream"] = body.kept_stream()
-    return found
 
 
 def context_fields(graph: Graph | None) -> list[str]:

@@ -21,7 +21,6 @@ from perdure.server.agent_api.run_shapes import (
     RunStatus,
     asks_person,
     is_gone,
-    is_over,
     run_status,
     wire_error,
 )
@@ -30,8 +29,13 @@ from perdure.server.agent_api.thread_views import place, read_state
 from perdure.server.context import Api
 from perdure.types import ENDED, Control, Kind, State, WaitState
 
+log = logging.getLogger("perdure")
+
 LOOK = 5.0
 """Maximum number of seconds between two reads of a run that is waited for."""
+REASON = "it was cancelled over HTTP"
+_FINISHING: set[asyncio.Task[None]] = set()
+"""Keeps references to background tasks that finish a cancellation."""
 
 
 class SeenRun(NamedTuple):
@@ -49,7 +53,7 @@ class SeenRun(NamedTuple):
     @property
     def is_over(self) -> bool:
         """Whether clients consider it finished."""
-        return is_over(self.row, asks=self.asks)
+        return self.asks or self.has_ended or self.row.state in (State.PAUSED, State.HELD)
 
     @property
     def has_ended(self) -> bool:
@@ -69,16 +73,16 @@ class SeenRun(NamedTuple):
 
 def see(run_id: str, now: int) -> Op[SeenRun | None]:
     """A run as it is now."""
-    row, asked = runs.find(run_id), waits.of_run(run_id)
+    row, questions = runs.find(run_id), waits.of_run(run_id)
 
     def result(rows: Sequence[Sequence[Row]]) -> SeenRun | None:
         found = row.result(rows[:1])
         if found is None:
             return None
-        every = asked.result(rows[1:])
+        every = questions.result(rows[1:])
         return SeenRun(found, every, asks_person(found, every, now))
 
-    return Op("see_run", [*row.render(), *asked.render()], result)
+    return Op("see_run", [*row.render(), *questions.render()], result)
 
 
 async def look(api: Api, run_id: str, *, flush: bool = True) -> SeenRun | None:
@@ -142,8 +146,8 @@ async def result_of(api: Api, run_id: str, found: SeenRun | None) -> Any:
     values = await state_values(api, graph, row.thread_id)
     if not found.asks or not isinstance(values, dict):
         return values
-    asked = [as_interrupt(api, one) for one in found.questions]
-    return {**values, "__interrupt__": asked} if asked else values
+    questions = [as_interrupt(api, one) for one in found.questions]
+    return {**values, "__interrupt__": questions} if questions else values
 
 
 def as_error(kind: str, message: str) -> dict[str, Any]:
@@ -153,11 +157,11 @@ def as_error(kind: str, message: str) -> dict[str, Any]:
 
 def as_interrupt(api: Api, wait: WaitRow) -> dict[str, Any]:
     """An open question as LangGraph's `Interrupt`."""
-    shown = waits.to_wait(api.runtime.engine.serializer, wait)
+    question = waits.to_wait(api.runtime.engine.serializer, wait)
     return {
-        "value": shown.value,
+        "value": question.value,
         "id": wait.interrupt_id,
-        "response_schema": shown.response_schema,
+        "response_schema": question.response_schema,
     }
 
 
@@ -176,14 +180,6 @@ def _returns_state(graph: Graph) -> bool:
     if isinstance(output, str) or isinstance(state, str):
         return output == state
     return {*output} == {*state}
-
-
-log = logging.getLogger("perdure")
-
-REASON = "it was cancelled over HTTP"
-
-_FINISHING: set[asyncio.Task[None]] = set()
-"""Keeps references to background tasks that finish a cancellation."""
 
 
 async def cancel_run(api: Api, found: SeenRun, *, action: str, wait: bool) -> None:
@@ -210,6 +206,13 @@ async def cancel_run(api: Api, found: SeenRun, *, action: str, wait: bool) -> No
         task.add_done_callback(_finished)
     else:
         finish.close()
+
+
+async def cancel_left(api: Api, run_id: str) -> None:
+    """Cancel a run whose client has left, unless it is over."""
+    found = await look(api, run_id)
+    if found is not None and not found.is_over:
+        await cancel_run(api, found, action="interrupt", wait=False)
 
 
 def _finished(task: asyncio.Task[None]) -> None:

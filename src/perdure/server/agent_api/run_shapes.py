@@ -31,7 +31,7 @@ from perdure.operations.runs import RunRow
 from perdure.operations.waits import WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.times import moment
-from perdure.types import ENDED, Kind, State, WaitState
+from perdure.types import Kind, State, WaitState
 
 
 class RunStatus(StrEnum):
@@ -88,11 +88,6 @@ def asks_person(row: RunRow, waits: Iterable[WaitRow], now: int) -> bool:
 def run_status(row: RunRow, *, asks: bool) -> RunStatus:
     """The status of a run; `asks` is the result of `asks_person`."""
     return RunStatus.SUCCESS if asks else _OF_RUN[state_of(row)]
-
-
-def is_over(row: RunRow, *, asks: bool) -> bool:
-    """Whether clients of the Agent Server consider a run finished."""
-    return asks or row.state in ENDED or row.state in (State.PAUSED, State.HELD)
 
 
 WIRE = "wire"

@@ -24,7 +24,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -46,53 +47,26 @@ from perdure.server.agent_api.run_events import (
     run_modes,
 )
 from perdure.server.agent_api.run_reader import Begun, RunAtRest, RunReader, follow_thread
-from perdure.server.agent_api.run_results import cancel_run, find_run
+from perdure.server.agent_api.run_request import Accepted, also_stateless
+from perdure.server.agent_api.run_results import cancel_left, find_run
 from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.thread_access import find_thread
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
-from perdure.types import Chunk, RunError
+from perdure.types import Chunk
 
 router = APIRouter(tags=["runs"])
 
 
-@router.post("/threads/{thread_id}/runs/stream", response_model=None, responses=DOCUMENTED)
-async def stream_run(thread_id: str, body: RunBody, request: Request, api: ApiDep) -> Response:
-    """Create a run on a thread, and stream its output as server-sent events."""
-    return await _accept_and_stream(api, str(thread_id), body, request)
-
-
-@router.post("/runs/stream", response_model=None, responses=DOCUMENTED)
-async def stream_stateless_run(body: RunBody, request: Request, api: ApiDep) -> Response:
-    """Create a stateless run, and stream its output as server-sent events."""
-    return await _accept_and_stream(api, None, body, request)
-
-
-@router.get("/threads/{thread_id}/runs/{run_id}/stream", response_model=None, responses=DOCUMENTED)
-async def join_run_stream(
-    thread_id: UUID, run_id: UUID, request: Request, api: ApiDep, cancel_on_disconnect: bool = False
-) -> Response:
-    """Stream the output of a run as server-sent events, after `Last-Event-ID` or from now on."""
-    return await _join(api, str(thread_id), str(run_id), request, cancel_on_disconnect)
-
-
-@router.get("/runs/{run_id}/stream", response_model=None, responses=DOCUMENTED)
-async def join_stateless_run_stream(
-    run_id: UUID, request: Request, api: ApiDep, cancel_on_disconnect: bool = False
-) -> Response:
-    """Stream the output of a stateless run as server-sent events."""
-    return await _join(api, None, str(run_id), request, cancel_on_disconnect)
-
-
-async def _accept_and_stream(
-    api: Api, thread_id: str | None, body: RunBody, request: Request
-) -> Response:
+@also_stateless(router.post, "/stream", response_model=None, responses=DOCUMENTED)
+async def stream_run(thread_id: str | None, body: RunBody, api: ApiDep) -> Response:
+    """Create a run, and stream its output as server-sent events."""
     modes = modes_of(body.stream_mode)
-    asked = body.model_copy(update={"stream_mode": [*modes]})
+    kept = body.model_copy(update={"stream_mode": [*modes]})
     with StreamSlot(api) as slot:
-        accepted = await accept_run(api, thread_id, asked)
+        accepted = await accept_run(api, thread_id, kept)
         source = RunEvents(accepted.row.id, modes, subgraphs=body.stream_subgraphs)
         reader = RunReader(api, accepted.row)
         stream = RunStream(reader, source, Position(accepted.after), is_new=True)
@@ -101,13 +75,20 @@ async def _accept_and_stream(
         return _respond(api, slot, stream, headers, cancels=body.on_disconnect == "cancel")
 
 
-async def _join(
-    api: Api, thread_id: str | None, run_id: str, request: Request, cancels: bool
+@also_stateless(router.get, "/{run_id}/stream", response_model=None, responses=DOCUMENTED)
+async def join_run_stream(
+    thread_id: str | None,
+    run_id: UUID,
+    request: Request,
+    api: ApiDep,
+    cancel_on_disconnect: bool = False,
 ) -> Response:
+    """Stream the output of a run as server-sent events, after `Last-Event-ID` or from now on."""
+    cancels = cancel_on_disconnect
     api.require(Scope.START if cancels else Scope.READ)
     wanted = parse_filter(request.query_params.getlist("stream_mode"))
     with StreamSlot(api) as slot:
-        row = (await find_run(api, thread_id, run_id)).row
+        row = (await find_run(api, thread_id, str(run_id))).row
         modes, subgraphs = run_modes(load_setup(api.runtime.engine.serializer, row))
         source = RunEvents(row.id, wanted or modes, subgraphs=subgraphs)
         reader = RunReader(api, row)
@@ -116,7 +97,7 @@ async def _join(
             stream = RunStream(reader, source, Position(await reader.last()), is_new=True)
         else:
             stream = RunStream(reader, source, position, is_new=position < START)
-        path = f"/threads/{thread_id}/runs/{run_id}" if thread_id else f"/runs/{run_id}"
+        path = Accepted(row, thread_id is None).location
         # A client that reconnects calls `location`, and must get the same stream.
         query = [("stream_mode", mode) for mode in wanted or ()]
         query += [("cancel_on_disconnect", "true")] if cancels else []
@@ -127,15 +108,8 @@ async def _join(
 def _respond(
     api: Api, slot: StreamSlot, stream: RunStream, headers: dict[str, str], *, cancels: bool
 ) -> Response:
-    async def on_leave() -> None:
-        row = stream.reader.row
-        found = await find_run(api, row.thread_id, row.id)
-        if not found.is_over:
-            await cancel_run(api, found, action="interrupt", wait=False)
-
-    return EventStreamResponse(
-        slot, stream.events(), headers, on_leave=on_leave if cancels else None
-    )
+    on_leave = partial(cancel_left, api, stream.reader.row.id) if cancels else None
+    return EventStreamResponse(slot, stream.events(), headers, on_leave=on_leave)
 
 
 @dataclass(frozen=True)
@@ -163,15 +137,11 @@ class RunStream:
         if (values := await self.reader.final_values()) is not None:
             yield encode("values", values)
         if rest.error is not None:
-            yield encode("error", error_data(rest.error))
+            yield encode("error", wire_error(rest.error.kind, rest.error.message))
         yield encode("end", None)
 
     def _first(self, after: int) -> int:
         return 0 if self.source.needs_history else after
-
-
-def error_data(error: RunError) -> dict[str, Any]:
-    return wire_error(error.kind, error.message)
 
 
 def _encoded(event: WireEvent) -> bytes:
@@ -263,7 +233,7 @@ async def _events(
                     if values is not None:
                         yield encode("values", values)
                     if item.error is not None:
-                        yield encode("error", error_data(item.error))
+                        yield encode("error", wire_error(item.error.kind, item.error.message))
                     done = {"status": "run_done", "run_id": reader.row.id}
                     yield encode("metadata", done, str(position))
 

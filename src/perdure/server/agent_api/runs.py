@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -24,14 +25,14 @@ from perdure.operations.run_payload import load_setup
 from perdure.operations.runs import RunRow
 from perdure.server.agent_api.run_acceptance import accept_run
 from perdure.server.agent_api.run_bodies import RunBody, WireBody
-from perdure.server.agent_api.run_request import Accepted
+from perdure.server.agent_api.run_request import Accepted, also_stateless
 from perdure.server.agent_api.run_results import (
     SeenRun,
     as_error,
+    cancel_left,
     cancel_run,
     delete_run,
     find_run,
-    look,
     result_of,
     until_over,
 )
@@ -58,8 +59,6 @@ router = APIRouter(tags=["runs"])
 
 PAGE = 200
 """Runs that are read at once."""
-THREAD = "/threads/{thread_id}/runs"
-RUN = THREAD + "/{run_id}"
 STOPPING: dict[int | str, dict[str, Any]] = {202: {"description": "The run was asked to stop"}}
 """The response to a cancel request that does not wait."""
 Json = dict[str, Any]
@@ -85,16 +84,11 @@ class CancelBody(WireBody):
 # -- creating
 
 
-@router.post(THREAD)
-async def create(thread_id: str, body: RunBody, api: ApiDep) -> Any:
-    """Create a run on a thread. It is on disk when this returns."""
-    return _created(api, await accept_run(api, thread_id, body))
-
-
-@router.post("/runs")
-async def create_stateless(body: RunBody, api: ApiDep) -> Any:
-    """Create a run on a thread of its own."""
-    return _created(api, await accept_run(api, None, body))
+@also_stateless(router.post, "")
+async def create(thread_id: str | None, body: RunBody, api: ApiDep) -> Any:
+    """Create a run. It is on disk when this returns."""
+    accepted = await accept_run(api, thread_id, body)
+    return WireResponse(_wire(api, accepted), headers={"Content-Location": accepted.location})
 
 
 @router.post("/runs/batch")
@@ -110,10 +104,6 @@ async def create_batch(
     return [_wire(api, one) for one in results if isinstance(one, Accepted)]
 
 
-def _created(api: Api, accepted: Accepted) -> WireResponse:
-    return WireResponse(_wire(api, accepted), headers={"Content-Location": accepted.location})
-
-
 def _wire(api: Api, accepted: Accepted) -> Json:
     status = run_status(accepted.row, asks=False)
     return wire_run(api.runtime.engine.serializer, accepted.row, status)
@@ -122,19 +112,9 @@ def _wire(api: Api, accepted: Accepted) -> Json:
 # -- waiting
 
 
-@router.post(THREAD + "/wait")
-async def create_and_wait(thread_id: str, body: RunBody, api: ApiDep) -> Any:
-    """Create a run on a thread, wait until it is over, and return its values."""
-    return await _create_and_wait(api, thread_id, body)
-
-
-@router.post("/runs/wait")
-async def create_stateless_and_wait(body: RunBody, api: ApiDep) -> Any:
-    """Create a run on a thread of its own, wait until it is over, and return its values."""
-    return await _create_and_wait(api, None, body)
-
-
-async def _create_and_wait(api: Api, thread_id: str | None, body: RunBody) -> WaitingResponse:
+@also_stateless(router.post, "/wait")
+async def create_and_wait(thread_id: str | None, body: RunBody, api: ApiDep) -> Any:
+    """Create a run, wait until it is over, and return its values."""
     slot = StreamSlot(api, counts=False)
     accepted = await accept_run(api, thread_id, body)
     return _wait(api, slot, accepted, cancels=body.on_disconnect == "cancel")
@@ -146,43 +126,31 @@ def _wait(api: Api, slot: StreamSlot, accepted: Accepted, *, cancels: bool) -> W
     async def value() -> Any:
         return await result_of(api, run_id, await until_over(api, run_id))
 
-    async def on_leave() -> None:
-        found = await look(api, run_id)
-        if found is not None and not found.is_over:
-            await cancel_run(api, found, action="interrupt", wait=False)
-
     headers = {"Content-Location": location, "Location": f"{location}/join"}
-    return WaitingResponse(slot, value, headers, on_leave=on_leave if cancels else None)
+    return WaitingResponse(
+        slot, value, headers, on_leave=partial(cancel_left, api, run_id) if cancels else None
+    )
 
 
-@router.get(RUN + "/join")
+@also_stateless(router.get, "/{run_id}/join")
 async def join(
-    thread_id: str, run_id: UUID, api: ApiDep, cancel_on_disconnect: bool = False
+    thread_id: str | None, run_id: UUID, api: ApiDep, cancel_on_disconnect: bool = False
 ) -> Any:
     """Wait until a run is over, and return its values."""
-    return await _join(api, thread_id, str(run_id), cancel_on_disconnect)
-
-
-@router.get("/runs/{run_id}/join")
-async def join_stateless(run_id: UUID, api: ApiDep, cancel_on_disconnect: bool = False) -> Any:
-    """Wait until a stateless run is over, and return its values."""
-    return await _join(api, None, str(run_id), cancel_on_disconnect)
-
-
-async def _join(api: Api, thread_id: str | None, run_id: str, cancels: bool) -> Any:
-    api.require(Scope.START if cancels else Scope.READ)
+    api.require(Scope.START if cancel_on_disconnect else Scope.READ)
     slot = StreamSlot(api, counts=False)
     try:
-        found = await find_run(api, thread_id, run_id)
+        found = await find_run(api, thread_id, str(run_id))
     except NotFound as missing:  # clients of the Agent Server expect 200 here
         return as_error("NotFound", str(missing))
-    return _wait(api, slot, Accepted(found.row, thread_id is None), cancels=cancels)
+    accepted = Accepted(found.row, thread_id is None)
+    return _wait(api, slot, accepted, cancels=cancel_on_disconnect)
 
 
 # -- reading
 
 
-@router.get(THREAD)
+@router.get("/threads/{thread_id}/runs")
 async def list_runs(
     thread_id: str,
     api: ApiDep,
@@ -239,28 +207,18 @@ async def _rows(
         before = (rows[-1].created_at, rows[-1].id)
 
 
-@router.get(RUN)
-async def get(thread_id: str, run_id: UUID, api: ApiDep) -> Any:
-    """Get a run."""
-    return await _get(api, thread_id, str(run_id))
-
-
-@router.get("/runs/{run_id}")
-async def get_stateless(run_id: UUID, api: ApiDep) -> Any:
-    """Get a stateless run, until its thread is erased."""
-    return await _get(api, None, str(run_id))
-
-
-async def _get(api: Api, thread_id: str | None, run_id: str) -> Json:
+@also_stateless(router.get, "/{run_id}")
+async def get(thread_id: str | None, run_id: UUID, api: ApiDep) -> Any:
+    """Get a run; a stateless one until its thread is erased."""
     api.require(Scope.READ)
-    found = await find_run(api, thread_id, run_id)
+    found = await find_run(api, thread_id, str(run_id))
     return wire_run(api.runtime.engine.serializer, found.row, found.status)
 
 
 # -- ending
 
 
-@router.delete(RUN, status_code=204)
+@router.delete("/threads/{thread_id}/runs/{run_id}", status_code=204)
 async def delete(thread_id: str, run_id: UUID, api: ApiDep) -> Response:
     """Delete a run; the state of its thread stays. Cancel a running run first."""
     api.require(Scope.START)
@@ -268,31 +226,17 @@ async def delete(thread_id: str, run_id: UUID, api: ApiDep) -> Response:
     return Response(status_code=204)
 
 
-@router.post(RUN + "/cancel", responses=STOPPING)
+@also_stateless(router.post, "/{run_id}/cancel", responses=STOPPING)
 async def cancel(
-    thread_id: str,
+    thread_id: str | None,
     run_id: UUID,
     api: ApiDep,
     wait: bool = False,
     action: Action = "interrupt",
 ) -> Any:
     """Cancel a run. `rollback` also deletes it and its checkpoints."""
-    return await _cancel(api, thread_id, str(run_id), action, wait)
-
-
-@router.post("/runs/{run_id}/cancel", responses=STOPPING)
-async def cancel_stateless(
-    run_id: UUID, api: ApiDep, wait: bool = False, action: Action = "interrupt"
-) -> Any:
-    """Cancel a stateless run."""
-    return await _cancel(api, None, str(run_id), action, wait)
-
-
-async def _cancel(
-    api: Api, thread_id: str | None, run_id: str, action: str, wait: bool
-) -> Response:
     api.require(Scope.START)
-    found = await find_run(api, thread_id, run_id, action="update")
+    found = await find_run(api, thread_id, str(run_id), action="update")
     await cancel_run(api, found, action=action, wait=wait)
     return WireResponse({}) if wait else Response(status_code=202)
 

@@ -148,18 +148,6 @@ async def _finish(api: Api, thread: Thread) -> None:
 @router.post("/threads/{thread_id}/history")
 async def search_history(thread_id: str, body: HistoryQuery, api: ApiDep) -> list[Json]:
     """List the states of a thread, newest first."""
-    return await _history(api, thread_id, body)
-
-
-@router.get("/threads/{thread_id}/history")
-async def get_history(
-    thread_id: str, api: ApiDep, limit: Limit = 10, before: str | None = None
-) -> list[Json]:
-    """List the states of a thread, newest first."""
-    return await _history(api, thread_id, HistoryQuery(limit=limit, before=before))
-
-
-async def _history(api: Api, thread_id: str, body: HistoryQuery) -> list[Json]:
     api.require(Scope.READ)
     thread = await find_thread(api, thread_id)
     at = None if body.checkpoint is None else body.checkpoint.model_dump()
@@ -186,15 +174,23 @@ async def _history(api: Api, thread_id: str, body: HistoryQuery) -> list[Json]:
     return [selected(thread_state(one), body.select) for one in found]
 
 
+@router.get("/threads/{thread_id}/history")
+async def get_history(
+    thread_id: str, api: ApiDep, limit: Limit = 10, before: str | None = None
+) -> list[Json]:
+    """List the states of a thread, newest first."""
+    return await search_history(thread_id, HistoryQuery(limit=limit, before=before), api)
+
+
 def _before(
-    thread_id: str, config: RunnableConfig, given: str | Json | None
+    thread_id: str, config: RunnableConfig, before: str | Json | None
 ) -> RunnableConfig | None:
-    if given is None:
+    if before is None:
         return None
-    if isinstance(given, dict):
-        inner = given.get("configurable")
-        given = (inner if isinstance(inner, dict) else given).get("checkpoint_id")
-    if not isinstance(given, str) or not given:
+    if isinstance(before, dict):
+        inner = before.get("configurable")
+        before = (inner if isinstance(inner, dict) else before).get("checkpoint_id")
+    if not isinstance(before, str) or not before:
         raise ApiError(422, "before must be a checkpoint, its id, or a config with one.")
     ns = config["configurable"]["checkpoint_ns"]
-    return place(thread_id, {"checkpoint_ns": ns, "checkpoint_id": given})
+    return place(thread_id, {"checkpoint_ns": ns, "checkpoint_id": before})

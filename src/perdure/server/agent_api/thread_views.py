@@ -63,16 +63,16 @@ def checkpoint(config: RunnableConfig | Mapping[str, Any] | None) -> dict[str, A
 def interrupt(found: Interrupt) -> dict[str, Any]:
     """A question as clients get it."""
     schema = found.response_schema
-    shown: dict[str, Any] = {"id": found.id, "value": found.value}
-    return shown if schema is None else {**shown, "response_schema": _json_schema(schema)}
+    item: dict[str, Any] = {"id": found.id, "value": found.value}
+    return item if schema is None else {**item, "response_schema": _json_schema(schema)}
 
 
 def interrupts_by_task(snapshot: StateSnapshot, open_ids: set[str]) -> dict[str, Any]:
     """The open questions, by the tasks that ask them."""
     found: dict[str, Any] = {}
     for task in snapshot.tasks:
-        if asked := [interrupt(one) for one in task.interrupts if one.id in open_ids]:
-            found[task.id] = asked
+        if questions := [interrupt(one) for one in task.interrupts if one.id in open_ids]:
+            found[task.id] = questions
     return found
 
 
@@ -126,18 +126,18 @@ async def with_state(
     questions: Iterable[str] | None = None,
 ) -> dict[str, Any]:
     """A thread as clients get it, with its state, if that can be read."""
-    shown = _fields(thread)
+    item = _fields(thread)
     exists = snapshot is not None and snapshot.created_at is not None
-    shown["values"] = snapshot.values if snapshot is not None and exists else None
+    item["values"] = snapshot.values if snapshot is not None and exists else None
     if thread.run_id is None:
-        return shown
-    shown["interrupts"] = {}
+        return item
+    item["interrupts"] = {}
     if thread.status == "interrupted" and snapshot is not None:
         if questions is None:
             questions = await open_questions(api, thread.thread_id)
-        shown["interrupts"] = interrupts_by_task(snapshot, {*questions})
-    shown["error"] = await _error(api, thread)
-    return shown
+        item["interrupts"] = interrupts_by_task(snapshot, {*questions})
+    item["error"] = await _error(api, thread)
+    return item
 
 
 async def open_questions(api: Api, thread_id: str) -> set[str]:
@@ -186,8 +186,8 @@ def wire_ttl(thread: Thread) -> dict[str, Any] | None:
 def place(thread_id: str, checkpoint: dict[str, Any] | None = None) -> RunnableConfig:
     """The config of a state of a thread: by default the latest of its root graph."""
     every = (checkpoint or {}).items()
-    given = {name: one for name, one in every if one is not None and name in OWN_KEYS}
-    return {"configurable": {"checkpoint_ns": "", **given, "thread_id": thread_id}}
+    named = {name: one for name, one in every if one is not None and name in OWN_KEYS}
+    return {"configurable": {"checkpoint_ns": "", **named, "thread_id": thread_id}}
 
 
 def graph_of(api: Api, thread: Thread) -> Graph | None:
@@ -254,9 +254,9 @@ def stored_state(found: CheckpointTuple | None, config: RunnableConfig) -> State
     if found is None:
         return StateSnapshot({}, (), config, None, None, None, (), ())
     values = found.checkpoint["channel_values"]
-    shown = {name: values[name] for name in values if not name.startswith(("__", "branch:"))}
+    visible = {name: values[name] for name in values if not name.startswith(("__", "branch:"))}
     metadata, at, parent = found.metadata, found.checkpoint["ts"], found.parent_config
-    return StateSnapshot(shown, (), found.config, metadata, at, parent, (), ())
+    return StateSnapshot(visible, (), found.config, metadata, at, parent, (), ())
 
 
 async def apply_supersteps(
@@ -270,14 +270,14 @@ async def apply_supersteps(
     bound = BoundGraph.of(graph, api.runtime.engine)
     steps = [[_state_update(one) for one in step] for step in supersteps]
     try:
-        made = await bound.abulk_update_state(config, steps)
+        changed = await bound.abulk_update_state(config, steps)
     except (Error, ApiError):
         raise
     except Exception as error:
         await _note_next(api, graph, config)  # nodes may still be left from before
         raise update_error(error) from error
     await _note_next(api, graph, config)
-    return made
+    return changed
 
 
 def update_error(error: Exception) -> ApiError:

@@ -15,7 +15,6 @@ from pydantic import BaseModel, Field
 
 from perdure.checkpoint.config import Found
 from perdure.journal.ids import new_id
-from perdure.operations import runs
 from perdure.operations.threads import ThreadContent
 from perdure.server.agent_api import thread_views
 from perdure.server.agent_api.search_pages import passes
@@ -25,6 +24,7 @@ from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
 from perdure.service.threads import Thread
+from perdure.types import State
 
 router = APIRouter(tags=["threads"])
 
@@ -102,22 +102,22 @@ async def create(body: NewThread, api: ApiDep) -> Json:
     graph = None
     if body.supersteps:
         graph = thread_views.graph_named(api, content.metadata.get("graph_id"))
-    made = await api.runtime.journal.arun(
+    thread = await api.runtime.journal.arun(
         api.runtime.services.threads.create(
             id, content, accept_existing=body.if_exists == "do_nothing"
         )
     )
-    if not passes(filters, made.metadata):
+    if not passes(filters, thread.metadata):
         raise ApiError(409, f"Thread {id!r} already exists. Choose another id.")
-    if graph is not None and body.supersteps and made.run_id is None:
+    if graph is not None and body.supersteps and thread.run_id is None:
         await thread_views.apply_supersteps(
             api,
             graph,
             thread_views.place(id),
             [[one.model_dump() for one in step.updates] for step in body.supersteps],
         )
-        made = await api.runtime.journal.arun(api.runtime.services.threads.get(id))
-    return await wire_thread(api, made)
+        thread = await api.runtime.journal.arun(api.runtime.services.threads.get(id))
+    return await wire_thread(api, thread)
 
 
 @router.post("/threads/prune")
@@ -152,10 +152,10 @@ async def get(thread_id: str, api: ApiDep, include: str = "") -> Json:
         return thread_views.readable_snapshot(api, thread, newest)
 
     found, snapshot = await read_thread(api, thread_id, read)
-    shown = await thread_views.with_state(api, found, snapshot)
+    item = await thread_views.with_state(api, found, snapshot)
     if "ttl" in include.split(","):
-        shown["ttl"] = thread_views.wire_ttl(found)
-    return shown
+        item["ttl"] = thread_views.wire_ttl(found)
+    return item
 
 
 @router.patch("/threads/{thread_id}")
@@ -195,9 +195,9 @@ async def erase_thread(api: Api, thread: Thread) -> None:
             f"Thread {thread.thread_id!r} has a run under way. Cancel it, or wait until it ends.",
         )
     if thread.status in ("interrupted", "error"):
-        head = await api.runtime.journal.ado(runs.head(thread.thread_id))
-        if head is not None:
-            await api.runtime.cancel(head.id, reason="its thread was deleted")
+        states = (State.WAITING, State.PAUSED, State.HELD)
+        for run in await api.runtime.runs(thread_id=thread.thread_id, state=states, output=False):
+            await api.runtime.cancel(run.id, reason="its thread was deleted")
     await api.runtime.erase(thread.thread_id)
 
 
@@ -211,5 +211,5 @@ async def copy(thread_id: str, api: ApiDep) -> Json:
     await api.authorize("threads", "create", value)
     await api.runtime.saver.acopy_thread(found.thread_id, id)
     content = ThreadContent(value.get("metadata") or {}, found.config)
-    made = await api.runtime.journal.arun(api.runtime.services.threads.create(id, content))
-    return await wire_thread(api, made)
+    thread = await api.runtime.journal.arun(api.runtime.services.threads.create(id, content))
+    return await wire_thread(api, thread)

@@ -110,12 +110,12 @@ class Conversation:
             raise self._refused(error.smtp_code, error.smtp_error) from None
         except ssl.SSLError as error:
             why = error.reason if error.reason else type(error).__name__
-            said = f"{self._server.name}: no TLS connection at {self._stage}: {why}"
-            raise Undelivered(said) from None
+            message = f"{self._server.name}: no TLS connection at {self._stage}: {why}"
+            raise Undelivered(message) from None
         except (OSError, ValueError) as error:  # also all of smtplib
             why = error.strerror if isinstance(error, OSError) and error.strerror else ""
-            said = f"{self._server.name} failed at {self._stage}: {why or type(error).__name__}"
-            raise Undelivered(said) from None
+            message = f"{self._server.name} failed at {self._stage}: {why or type(error).__name__}"
+            raise Undelivered(message) from None
         finally:
             if self.smtp is not None:
                 self.smtp.close()
@@ -165,8 +165,8 @@ class Conversation:
 
     def _refused(self, code: int, text: bytes | str, *, final: bool = False) -> Undelivered:
         """Only the codes: the text may repeat the recipient."""
-        said = text.decode("ascii", "replace") if isinstance(text, bytes) else text
-        enhanced = re.match(r"[245]\.\d{1,3}\.\d{1,3}\b", said)
+        message = text.decode("ascii", "replace") if isinstance(text, bytes) else text
+        enhanced = re.match(r"[245]\.\d{1,3}\.\d{1,3}\b", message)
         codes = f"{code} {enhanced[0]}" if enhanced else str(code)
         return Undelivered(f"{self._server.name} answered {codes} to {self._stage}", final=final)
 

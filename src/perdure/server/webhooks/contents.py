@@ -117,8 +117,8 @@ class ReportedRun:
         }
         if (public := self._engine.public_url) is not None:
             data["url"] = public.run(self.row.id)
-        told = _TYPES.get(self.event.kind, f"run.{self.event.kind}")
-        return {"type": told, "timestamp": self.event.at, "data": data}
+        kind = _TYPES.get(self.event.kind, f"run.{self.event.kind}")
+        return {"type": kind, "timestamp": self.event.at, "data": data}
 
 
 def as_question(message: Message, public: PublicUrl | None) -> dict[str, Any]:

@@ -44,8 +44,8 @@ def verify(keys: Iterable[bytes], headers: Mapping[str, str], body: bytes, now: 
     check_headers(headers, now)
     id, at, sent = (headers[f"webhook-{name}"] for name in ("id", "timestamp", "signature"))
     expected = [_signature(key, id, at, body).encode() for key in keys]
-    given = [one.encode("utf-8", "replace") for one in sent.split(" ")]
-    if not any(hmac.compare_digest(one, other) for one in expected for other in given):
+    received = [one.encode("utf-8", "replace") for one in sent.split(" ")]
+    if not any(hmac.compare_digest(one, other) for one in expected for other in received):
         raise BadSignature("No signature in webhook-signature matches. Check the secret.")
     return id
 
