@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import perdure
+from perdure.testing import Clock
 from perdure.types import Retry, Run, State
-from tests.support.agents import Log, chain, history, opened
-from tests.support.effects import AT_ONCE, Mortals, Times, settled, started
+from tests.support.agents import (
+    NOON,
+    Log,
+    chain,
+    driving,
+    gate,
+    history,
+    opened,
+    reaches,
+    told_to_stop,
+)
+from tests.support.effects import AT_ONCE, Boom, Cut, Mortals, Times, settled, started
 from tests.support.effects import children as children
+from tests.support.polling import auntil
 from tests.support.runtime_child import Ledger
 
 
@@ -129,3 +143,262 @@ async def test_each_is_undone_once_although_processes_are_killed(
         [run] = await rt.runs()
         assert run.state is State.CANCELLED
         assert len((await report(rt, run))["undone"]) == 3
+
+
+HOUR = timedelta(hours=1)
+
+
+ONCE = Retry(attempts=1)
+
+
+async def test_a_run_that_is_to_be_retried_is_undone(url: str) -> None:
+    agency = Agency()
+
+    async def fails() -> None:
+        raise Boom
+
+    async with opened(url) as rt:
+        run = await started(rt, agency.trip(fails), retry=Retry(attempts=5, first=HOUR))
+        assert run.state is State.PENDING
+        await rt.cancel(run.id)
+        await rt.tick()
+        assert agency.log == [*DONE, *UNDONE]
+        await check(rt, run)
+
+
+async def test_a_run_that_is_held_is_undone_and_tells_what_nobody_knows(url: str) -> None:
+    agency = Agency()
+
+    @perdure.effect(unknown="hold")
+    async def pay(amount: int) -> None:
+        raise Boom("no reply")
+
+    async with opened(url) as rt:
+        run = await started(rt, agency.trip(lambda: pay(7)))
+        assert run.state is State.HELD
+        [unknown] = await rt.effects(state="unknown")
+        await rt.cancel(run.id)
+        await rt.tick()
+        assert agency.log == [*DONE, *UNDONE]
+        await check(rt, run)
+        assert list((await report(rt, run))["unknown"]) == [unknown.key]
+
+
+async def test_a_run_that_is_driven_stops_and_is_undone(url: str) -> None:
+    agency = Agency()
+    with gate() as stands:
+        async with opened(url, lease=timedelta(seconds=0.4)) as rt:
+            rt.register(agency.trip(stands.wait), name="agent")
+            run = await rt.start("agent", {"log": []}, thread_id="t")
+            async with driving(rt):
+                await stands.reached()
+                await rt.cancel(run.id, grace=HOUR)
+                await told_to_stop(rt, run)
+                stands.open()
+                await reaches(rt, run, State.CANCELLED)
+            assert agency.log == [*DONE, *UNDONE]
+            await check(rt, run)
+
+
+async def test_a_run_that_is_torn_out_of_its_node_is_undone_too(url: str) -> None:
+    agency = Agency()
+    with gate() as stands:
+        async with opened(url, lease=timedelta(seconds=0.4)) as rt:
+            rt.register(agency.trip(stands.wait), name="agent")
+            run = await rt.start("agent", {"log": []}, thread_id="t")
+            async with driving(rt):
+                await stands.reached()
+                await rt.cancel(run.id, grace=timedelta(0))
+                await reaches(rt, run, State.CANCELLED)
+            assert agency.log == [*DONE, *UNDONE]
+            await check(rt, run)
+
+
+async def test_the_next_run_of_the_thread_begins_after_the_undoing(url: str) -> None:
+    agency = Agency()
+    async with opened(url) as rt:
+        run = await started(rt, agency.trip())
+        after = await rt.start("agent", {"log": []}, thread_id="t")
+        await rt.cancel(run.id)
+        await rt.tick()
+        assert agency.log == [*DONE, *UNDONE, *DONE]
+        assert (await rt.get(after.id)).state is State.WAITING
+
+
+async def test_an_undo_that_takes_longer_than_a_lease_is_made_once(url: str) -> None:
+    calls: list[str] = []
+    with gate() as stands:
+
+        async def cancel(result: str, what: str) -> None:
+            calls.append(what)
+            await stands.wait()
+
+        @perdure.effect(name="reserve slowly", compensate=cancel)
+        async def reserve(what: str) -> str:
+            return what
+
+        async def node(state: Log) -> Log:
+            await reserve("flight")
+            return {"log": [perdure.ask("well?")]}
+
+        lease = timedelta(seconds=0.5)
+        async with (
+            perdure.Runtime(url, lease=lease) as rt,
+            perdure.Runtime(url, lease=lease) as other,
+        ):
+            for one in (rt, other):
+                one.register(chain(node), name="agent")
+            run = await rt.start("agent", {"log": []})
+            await rt.tick()
+            await rt.cancel(run.id)
+            async with driving(rt), driving(other):
+                await stands.reached()
+                first = (await rt.get(run.id)).due_at
+                assert first is not None
+
+                async def renewed() -> bool:
+                    due = (await rt.get(run.id)).due_at
+                    return due is not None and due > first + 2 * lease
+
+                await auntil(renewed, "a lease that is renewed beyond its first end")
+                stands.open()
+                await reaches(rt, run, State.CANCELLED)
+            assert calls == ["flight"]
+            assert (await history(rt, run)).count("recovered") == 0
+
+
+@pytest.mark.parametrize("n", range(3))
+async def test_a_worker_that_is_cut_off_leaves_the_rest_to_the_next(url: str, n: int) -> None:
+    """Without a key for the far side, what was on its way is called again, and nothing else."""
+    agency = Agency()
+    count = 0
+
+    def cut(why: str = "") -> None:
+        nonlocal count
+        count += 1
+        if count == n + 1:
+            raise Cut
+
+    agency.fails = cut  # type: ignore[assignment]
+    clock = Clock(NOON)
+    async with opened(url, clock) as rt:
+        run = await started(rt, agency.trip())
+        await rt.cancel(run.id)
+        await asyncio.gather(rt.tick(limit=1), return_exceptions=True)
+        clock.advance(HOUR)
+        await rt.tick()
+        await check(rt, run)
+    assert agency.log == [*DONE, *UNDONE[: n + 1], *UNDONE[n:]]
+
+
+async def test_an_undo_that_fails_holds_the_run_and_retry_goes_on_cancelling(url: str) -> None:
+    fails = Times(1)
+    agency = Agency(fails=fails, retry=ONCE)
+    async with opened(url) as rt:
+        run = await started(rt, agency.trip())
+        await rt.cancel(run.id)
+        await rt.tick()
+        run = await rt.get(run.id)
+        assert run.state is State.HELD
+        assert "the line is busy" in str(run.reason)
+        assert "cancelled" in str(run.reason)
+        assert agency.log == [*DONE, UNDONE[0]]
+        await rt.retry(run.id)
+        await rt.tick()
+        assert agency.log == [*DONE, UNDONE[0], *UNDONE]
+        await check(rt, run)
+
+
+async def test_an_undo_is_retried_by_the_policy_of_its_effect(url: str) -> None:
+    agency = Agency(fails=Times(2))
+    async with opened(url) as rt:
+        run = await started(rt, agency.trip())
+        await rt.cancel(run.id)
+        await rt.tick()
+        assert agency.log == [*DONE, UNDONE[0], UNDONE[0], *UNDONE]
+        await check(rt, run)
+
+
+async def test_an_effect_that_is_no_longer_known_holds_the_run(url: str) -> None:
+    from perdure.effects import decorator
+
+    agency = Agency()
+    async with opened(url) as rt:
+        run = await started(rt, agency.trip())
+        await rt.cancel(run.id)
+        known = decorator._EFFECTS.pop("reserve")
+        await rt.tick()
+        run = await rt.get(run.id)
+        assert run.state is State.HELD
+        assert "import the module" in str(run.reason)
+        decorator._EFFECTS["reserve"] = known
+        await rt.retry(run.id)
+        await rt.tick()
+        assert agency.log == [*DONE, *UNDONE]
+        await check(rt, run)
+
+
+async def test_a_run_without_effects_is_cancelled_at_once(url: str) -> None:
+    def node(state: Log) -> Log:
+        return {"log": [perdure.ask("well?")]}
+
+    async with opened(url) as rt:
+        run = await started(rt, chain(node))
+        run = await rt.cancel(run.id, reason="changed my mind", by="ana")
+        assert run.state is State.CANCELLED
+        assert await report(rt, run) == {"reason": "changed my mind", "by": "ana"}
+
+
+async def test_what_a_waiting_run_did_that_cannot_be_undone_is_told(url: str) -> None:
+    agency = Agency()
+
+    async def node(state: Log) -> Log:
+        await agency.mail("ana")
+        return {"log": [perdure.ask("well?")]}
+
+    async with opened(url) as rt:
+        run = await started(rt, chain(node))
+        await rt.cancel(run.id, by="ana")
+        await rt.tick()
+        assert (await rt.get(run.id)).state is State.CANCELLED
+        [effect] = await rt.effects(run.id)
+        assert list((await report(rt, run))["kept"]) == [effect.key]
+
+
+async def test_what_ended_well_is_not_undone(url: str) -> None:
+    agency = Agency()
+
+    async def fine() -> None:
+        return None
+
+    async with opened(url) as rt:
+        run = await started(rt, agency.trip(fine))
+        assert run.state is State.DONE
+        with pytest.raises(perdure.Error):
+            await rt.cancel(run.id)
+        await rt.tick()
+        assert agency.log == DONE
+
+
+async def test_an_undo_can_be_a_coroutine_and_has_a_key_of_its_own(url: str) -> None:
+    keys: list[str] = []
+
+    async def cancel(result: str, what: str, seats: int) -> None:
+        keys.append(perdure.key())
+        assert (result, what, seats) == ("ok", "flight", 2)
+
+    @perdure.effect(name="reserve seats", compensate=cancel)
+    def reserve(what: str, seats: int = 2) -> str:
+        keys.append(perdure.key())
+        return "ok"
+
+    def node(state: Log) -> Log:
+        reserve("flight")
+        return {"log": [perdure.ask("well?")]}
+
+    async with opened(url) as rt:
+        run = await started(rt, chain(node))
+        await rt.cancel(run.id)
+        await rt.tick()
+        assert (await rt.get(run.id)).state is State.CANCELLED
+        assert len(keys) == len(set(keys)) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from perdure import Runtime
 from perdure.errors import UNREADABLE, NotFound
 from perdure.types import State
 from tests.support import sealed_journal
+from tests.support.commands import commands_at
 from tests.support.raw import config
 from tests.support.sealed_journal import CALLS, KEYS, ROWS, opened
 from tests.support.sweep import parts, sample
@@ -178,3 +180,71 @@ async def test_a_damaged_row_is_never_executed_and_hides_no_other(
                 file.unlink()
     assert tried > len(chosen) // 2
     print(f"{tried} damages of {len(every)} tried")
+
+
+BEN = "thread_id = 'ben'"
+
+
+LISTED = {
+    "runs": ("perdure_runs", "setup", BEN),
+    "waits": ("perdure_waits", "body", BEN),
+    "effects": ("perdure_effects", "arguments", BEN),
+    "events": ("perdure_events", "body", f"{BEN} AND n = 3"),
+    "scores": ("perdure_scores", "body", "thread_id = 'ada'"),
+    "schedules": ("perdure_schedules", "body", "name = 'daily'"),
+    "messages": ("perdure_outbox", "body", "thread_id = 'ada'"),
+}
+
+
+async def _listings(rt: Runtime) -> dict[str, list[Any]]:
+    runs = await rt.runs(limit=1000)
+    return {
+        "runs": runs,
+        "waits": await rt.waits(),
+        "effects": await rt.effects(),
+        "messages": await rt.messages(),
+        "schedules": await rt.schedules(),
+        "events": [event for run in runs for event in await rt.events(run.id)],
+        "scores": [score for run in runs for score in await rt.scores(run.id)],
+    }
+
+
+@pytest.mark.parametrize("forged", ["a text", b"\x03"], ids=repr)
+@pytest.mark.parametrize("listing", LISTED)
+async def test_a_damaged_row_is_listed_as_damaged_among_the_others(
+    journal: tuple[Path, dict[str, bytes] | None], tmp_path: Path, listing: str, forged: Any
+) -> None:
+    path, keys = Path(shutil.copy(journal[0], tmp_path)), journal[1]
+    async with opened(path, keys) as rt:
+        before = await _listings(rt)
+    assert not any(one.damaged for found in before.values() for one in found)
+    table, column, where = LISTED[listing]
+    assert _apply(path, Damage(table, where, column, forged))
+    async with opened(path, keys) as rt:
+        after = await _listings(rt)
+    for name, found in after.items():
+        assert len(found) == len(before[name])
+        damaged = [one for one in found if one.damaged]
+        assert len(damaged) == (name == listing)
+        assert all(re.search("is damaged|cannot be opened", one.damaged) for one in damaged)
+
+
+def test_the_commands_show_a_damaged_row_and_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "journal.db"
+    sealed_journal.fill(path, None)
+    for table, column, where in LISTED.values():
+        assert _apply(path, Damage(table, where, column, "a text"))
+    with closing(sqlite3.connect(path)) as db:
+        [[ben]] = db.execute("SELECT id FROM perdure_runs WHERE thread_id = 'ben'")
+    run = commands_at(capsys, f"sqlite:///{path}")
+    assert "is damaged" in (inbox := run("inbox").done.out)
+    assert "cyd" in inbox
+    assert "is damaged" in run("show", ben).done.out
+    assert "is damaged" in run("show", ben, "--events").done.out
+    assert "is damaged" in run("effects", "--run", ben).done.out
+    assert "is damaged" in run("schedules").done.out
+    assert [one["run"]["thread_id"] for one in run("export").done.json if one["run"]["damaged"]]
+    assert len(run("export").done.json) == len(run("runs").done.out.splitlines()) - 1
+    assert run("doctor").code == 0

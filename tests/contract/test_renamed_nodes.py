@@ -5,16 +5,20 @@ from __future__ import annotations
 import operator
 import signal
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from langgraph.func import entrypoint
 from langgraph.graph import START, StateGraph
+from langgraph.types import Command, Send
 
 import perdure
-from perdure.testing import set_commit_interval
+from perdure.errors import BadArgument
+from perdure.testing import Clock, set_commit_interval
 from perdure.types import EventKind, Retry, Run, State
-from tests.support.agents import Log, chain, opened
+from tests.support.agents import NOON, Log, chain, opened
 from tests.support.fork_server import Ended, ForkServer, Tell
 from tests.support.runtime_child import NEVER, Ledger, killed_at
 from tests.support.sweep import sample
@@ -185,3 +189,266 @@ def test_a_run_that_is_carried_across_a_rename_is_killed_anywhere_and_repeats_no
         drive(thread, old=True)
         assert drive(thread, kill=point).status == -signal.SIGKILL, point
         check(thread, drive(thread))
+
+
+HOUR = timedelta(hours=1)
+
+
+async def test_the_state_of_a_run_at_an_old_name_is_that_of_langgraph(url: str) -> None:
+    sent = Mailbox()
+    ask = sent.node("one?")
+    await drive(url, chain(plain, ("nap", ask), done))
+    config: Any = {"configurable": {"thread_id": "t"}}
+    async with opened(url) as rt:
+        graph = rt.register(chain(plain, ("snooze", ask)), name="g", renamed={"nap": "snooze"})
+        state = await graph.aget_state(config)
+        assert state.next == ("nap",)
+        assert [one.value for one in state.interrupts] == ["one?"]
+        await graph.ainvoke(Command(resume="yes"), config)
+        assert (await graph.aget_state(config)).next == ()
+    assert sent == ["before one?", "end"]
+
+
+async def test_a_sleeping_run_wakes_in_the_renamed_node(url: str) -> None:
+    clock = Clock(NOON)
+
+    def nap(state: Log) -> Any:
+        perdure.sleep(HOUR)
+        return {"log": ["slept"]}
+
+    async with opened(url, clock) as rt:
+        rt.register(chain(nap, done), name="g")
+        run = await rt.start("g", {"log": []})
+        await rt.tick()
+    clock.advance(HOUR)
+    async with opened(url, clock) as rt:
+        rt.register(chain(("snooze", nap), done), name="g", renamed={"nap": "snooze"})
+        assert (await rt.tick()).done == 1
+        assert (await rt.get(run.id)).output == {"log": ["slept", "done"]}
+
+
+async def test_a_node_that_was_renamed_twice_is_found_by_each_of_its_names(url: str) -> None:
+    sent = Mailbox()
+    ask = sent.node("one?", "two?", "three?")
+    run = await drive(url, chain(("nap", ask), done))
+    run = await drive(url, chain(("snooze", ask), done), {"nap": "snooze"}, run)
+    both = {"nap": "snooze", "snooze": "rest"}
+    run = await drive(url, chain(("rest", ask), done), both, run)
+    run = await drive(url, chain(("rest", ask), done), both, run)
+    assert run.output["log"][-1] == "done"
+    assert sent == ["before one?", "before two?", "before three?", "end"]
+
+
+async def test_without_the_rename_a_carried_run_is_held_until_it_is_back(url: str) -> None:
+    sent = Mailbox()
+    ask = sent.node("one?", "two?")
+    run = await drive(url, chain(("nap", ask), done))
+    new = chain(("snooze", ask), done)
+    run = await drive(url, new, {"nap": "snooze"}, run)
+    run = await drive(url, new, None, run)
+    assert run.state == State.HELD
+    assert "register(renamed={'nap': 'snooze'})" in (run.reason or "")
+    async with opened(url) as rt:
+        rt.register(new, name="g", renamed={"nap": "snooze"})
+        await rt.retry(run.id)
+        await rt.tick()
+        assert (await rt.get(run.id)).state == State.DONE
+    assert sent == ["before one?", "before two?", "end"]
+
+
+async def test_a_run_that_left_the_old_node_no_longer_needs_the_rename(url: str) -> None:
+    sent = Mailbox()
+    run = await drive(url, chain(("nap", sent.node("one?")), ("last", sent.node("two?"))))
+    new = chain(("snooze", sent.node("one?")), ("last", sent.node("two?")))
+    run = await drive(url, new, {"nap": "snooze"}, run)
+    run = await drive(url, new, None, run)
+    assert run.state == State.DONE
+    assert sent == ["before one?", "end", "before two?", "end"]
+
+
+def spread(ask: Any, name: str) -> StateGraph[Any]:
+    def split(state: Log) -> Any:
+        return Command(goto=[Send(name, {"log": [], "value": n}) for n in range(2)])
+
+    builder: StateGraph[Any] = StateGraph(Log)
+    builder.add_node("split", split, destinations=(name,))
+    builder.add_node(name, ask)
+    builder.add_edge(START, "split")
+    return builder
+
+
+async def test_what_was_sent_to_a_renamed_node_arrives(url: str) -> None:
+    sent = Mailbox()
+    ask = sent.node("one?")
+    run = await drive(url, spread(ask, "nap"))
+    run = await drive(url, spread(ask, "snooze"), {"nap": "snooze"}, run)
+    assert run.output["log"] == ["a", *["before one?", "yes to one?", "end"] * 2]
+    assert sent == ["before one?"] * 2 + ["end"] * 2
+
+
+def joined(ask: Any, nap: str, last: str, last_node: Any = done) -> StateGraph[Any]:
+    """`nap` beside `work`, and a node that waits for both."""
+    builder: StateGraph[Any] = StateGraph(Log)
+    for name, node in ((nap, ask), ("work", plain), (last, last_node), ("end", done)):
+        builder.add_node(name, node)
+    builder.add_edge(START, nap)
+    builder.add_edge(START, "work")
+    builder.add_edge([nap, "work"], last)
+    builder.add_edge(last, "end")
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("nap", "last"), [("snooze", "last"), ("nap", "finish"), ("snooze", "finish")]
+)
+async def test_a_join_that_is_half_reached_is_reached_under_new_names(
+    url: str, nap: str, last: str
+) -> None:
+    sent = Mailbox()
+    ask = sent.node("one?")
+    renamed = {"nap": nap, "last": last}
+    names = {old: new for old, new in renamed.items() if old != new}
+    run = await drive(url, joined(ask, "nap", "last"))
+    run = await drive(url, joined(ask, nap, last), names, run)
+    assert (run.state, run.output["log"][-2:]) == (State.DONE, ["done", "done"])
+    assert sent == ["before one?", "end"]
+
+
+@pytest.mark.parametrize("last", ["last", "finish"])
+async def test_a_run_waits_behind_a_join_while_a_node_before_it_is_renamed(
+    url: str, last: str
+) -> None:
+    # The task behind a join is named after the nodes that it waited for.
+    sent = Mailbox()
+    ask = sent.node("one?")
+    names = {"nap": "snooze"} | ({"last": last} if last != "last" else {})
+    run = await drive(url, joined(plain, "nap", "last", ask))
+    run = await drive(url, joined(plain, "snooze", last, ask), names, run)
+    assert run.state == State.DONE
+    assert sent == ["before one?", "end"]
+
+
+@pytest.mark.parametrize("child_ends", ["before the rename", "after it"])
+async def test_a_parent_that_joins_in_a_renamed_node_gets_the_results_of_its_children(
+    url: str, child_ends: str
+) -> None:
+    """The node starts its children, too: run again under its new name, it starts none."""
+    clock = Clock(NOON)
+
+    def family(rt: perdure.Runtime, name: str, slept: str) -> dict[str, Any]:
+        def nap(state: Log) -> Any:
+            perdure.sleep(HOUR)
+            return {"log": ["slept"]}
+
+        async def both(state: Log) -> Any:
+            children = [await rt.start("child", {"log": [one]}) for one in ("x", "y")]
+            return {"log": [found["log"] for found in perdure.join(children)]}
+
+        return {"child": chain((slept, nap)), "parent": chain(plain, (name, both), done)}
+
+    async with opened(url, clock) as rt:
+        for graph, builder in family(rt, "nap", "nap").items():
+            rt.register(builder, name=graph)
+        run = await rt.start("parent", {"log": []})
+        await rt.tick()
+        [wait] = await rt.waits(run_id=run.id)
+        assert wait.kind == "run"
+        clock.advance(HOUR)
+        if child_ends == "before the rename":
+            assert (await rt.tick(limit=2)).done == 2
+            assert (await rt.get(run.id)).state is State.WAITING
+    async with opened(url, clock) as rt:
+        for graph, builder in family(rt, "snooze", "snooze").items():
+            rt.register(builder, name=graph, renamed={"nap": "snooze"})
+        await rt.tick()
+        assert (await rt.get(run.id)).output == {
+            "log": ["plain", ["x", "slept"], ["y", "slept"], "done"]
+        }
+        assert len(await rt.runs(parent_id=run.id)) == 2
+
+
+async def test_a_run_is_held_when_the_edges_to_the_node_it_waits_in_changed(url: str) -> None:
+    # LangGraph would make another task of it: the answer would be lost, and the mail sent twice.
+    sent = Mailbox()
+    ask = sent.node("one?")
+    run = await drive(url, joined(plain, "nap", "last", ask))
+    run = await drive(url, joined(plain, "snooze", "last", ask), None, run)
+    assert run.state == State.HELD
+    assert "'last'" in (run.reason or "")
+    assert sent == ["before one?"]
+    async with opened(url) as rt:
+        rt.register(joined(plain, "snooze", "last", ask), name="g", renamed={"nap": "snooze"})
+        await rt.retry(run.id)
+        await rt.tick()
+        assert (await rt.get(run.id)).state == State.DONE
+    assert sent == ["before one?", "end"]
+
+
+async def test_a_run_in_a_loop_comes_back_under_the_new_names(url: str) -> None:
+    sent = Mailbox()
+
+    def graph(nap: str) -> StateGraph[Any]:
+        builder = joined(sent.node("one?"), nap, "last")
+        builder.add_conditional_edges(
+            "end", lambda state: [nap, "work"] if len(state["log"]) < 12 else []
+        )
+        return builder
+
+    run = await drive(url, graph("nap"))
+    for _ in range(2):
+        run = await drive(url, graph("snooze"), {"nap": "snooze"}, run)
+    assert run.state == State.DONE
+    assert run.output["log"].count("plain") == 2
+    assert sent == ["before one?", "end"] * 2
+
+
+async def test_a_run_waits_in_the_subgraph_of_a_renamed_node(url: str) -> None:
+    sent = Mailbox()
+    inner = chain(("inside", sent.node("one?")), plain).compile()
+    run = await drive(url, chain(("nap", inner), done))
+    run = await drive(url, chain(("snooze", inner), done), {"nap": "snooze"}, run)
+    assert run.state == State.DONE
+    assert sent == ["before one?", "end"]
+
+
+async def test_a_breakpoint_before_a_renamed_node_still_stops_its_runs(url: str) -> None:
+    old = chain(plain, ("nap", done)).compile(interrupt_before=["nap"])
+    new = chain(plain, ("snooze", done)).compile(interrupt_before=["snooze"])
+    run = await drive(url, old)
+    assert run.state == State.WAITING
+    async with opened(url) as rt:
+        rt.register(new, name="g", renamed={"nap": "snooze"})
+        assert (await rt.tick()).claimed == 0
+        [wait] = await rt.waits(run_id=run.id)
+        await rt.answer(wait.id, None)
+        await rt.tick()
+        assert (await rt.get(run.id)).output == {"log": ["a", "plain", "done"]}
+
+
+@pytest.mark.parametrize(
+    ("renamed", "why"),
+    [
+        ({"nap": "gone"}, "has no node 'gone'; it has snooze, rest"),
+        ({"rest": "snooze"}, "still has a node 'rest'"),
+        ({"nap": "snooze", "doze": "snooze"}, "Two nodes cannot become one"),
+        ({"nap": "doze", "doze": "nap"}, "form a cycle"),
+        ({"nap": "__start__"}, "has no node '__start__'"),
+    ],
+)
+async def test_a_rename_that_would_lose_runs_is_refused(
+    url: str, renamed: dict[str, str], why: str
+) -> None:
+    async with opened(url) as rt:
+        with pytest.raises(BadArgument, match=why):
+            rt.register(chain(("snooze", done), ("rest", done)), name="g", renamed=renamed)
+        assert rt.graphs == []
+
+
+async def test_the_function_of_an_entrypoint_cannot_be_renamed(url: str) -> None:
+    @entrypoint()
+    def flow(text: str) -> str:
+        return text
+
+    async with opened(url) as rt:
+        with pytest.raises(BadArgument, match="only the nodes of a StateGraph"):
+            rt.register(flow, renamed={"stream": "flow"})

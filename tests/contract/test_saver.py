@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self, TypedDict
 
 import pytest
 from langchain_core.runnables import RunnableConfig
+from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
     BaseCheckpointSaver,
@@ -19,11 +20,15 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import CachePolicy, Command, Send, interrupt
 
 import perdure
 from perdure import Saver
-from tests.support import stories
+from perdure.errors import Error
+from perdure.testing import watch_points
+from tests.support import raw, stories
+from tests.support.channel_stories import build_delta
 from tests.support.scripts import Api, Graph, Savers, play
 
 
@@ -147,3 +152,253 @@ def test_a_put_is_never_durable_before_the_writes_of_its_step(sqlite_url: str) -
             line(saver).invoke({"count": 0}, on("a"))
         assert saver.checked == 9
         assert saver.early == []
+
+
+def test_nor_when_one_node_runs_again_and_again(sqlite_url: str) -> None:
+    with Late(sqlite_url) as saver:
+        builder = StateGraph(State)
+        builder.add_node("step", step)
+        builder.add_edge(START, "step")
+        builder.add_conditional_edges("step", lambda state: "step" if state["count"] < 5 else END)
+        builder.compile(checkpointer=saver).invoke({"count": 0}, on("a"))
+        assert saver.checked == 6
+        assert saver.early == []
+
+
+def test_nor_in_a_process_that_has_just_loaded_the_thread(sqlite_url: str) -> None:
+    for _ in range(3):
+        with Late(sqlite_url) as saver:
+            line(saver).invoke({"count": 0}, on("a"))
+            assert saver.checked == 3
+            assert saver.early == []
+
+
+def test_nor_when_a_run_goes_on_from_an_older_checkpoint(sqlite_url: str) -> None:
+    with Late(sqlite_url) as saver:
+        graph = line(saver)
+        for _ in range(2):
+            graph.invoke({"count": 0}, on("a"))
+        past = list(graph.get_state_history(on("a")))
+        for snapshot in (past[1], past[2], past[5], past[-1]):
+            graph.invoke(None, snapshot.config)
+        assert saver.early == []
+
+
+def test_nor_when_a_run_is_given_input_at_an_older_checkpoint(sqlite_url: str) -> None:
+    with Late(sqlite_url) as saver:
+        graph = line(saver)
+        for _ in range(2):
+            graph.invoke({"count": 0}, on("a"))
+        past = list(graph.get_state_history(on("a")))
+        graph.invoke({"count": 9}, past[4].config)
+        graph.invoke({"count": 9}, past[2].config)
+        assert saver.early == []
+
+
+def test_nor_after_the_state_was_updated(sqlite_url: str) -> None:
+    with Late(sqlite_url) as saver:
+        graph = line(saver)
+        graph.update_state(on("a"), {"count": 3}, "__start__")
+        graph.invoke(None, on("a"))
+        graph.update_state(on("a"), {"count": 3}, "first")
+        graph.invoke(None, on("a"))
+        assert saver.early == []
+
+
+def test_nor_for_a_fan_out(sqlite_url: str) -> None:
+    builder = StateGraph(State)
+    builder.add_node("plan", lambda state: None)
+    builder.add_node("part", lambda given: {"log": ["y" * 100]})
+    builder.add_edge(START, "plan")
+    builder.add_conditional_edges("plan", lambda state: [Send("part", {"n": n}) for n in range(4)])
+    with Late(sqlite_url) as saver:
+        graph = builder.compile(checkpointer=saver)
+        for _ in range(2):
+            saver.tasks = 1
+            for event in graph.stream(
+                {"count": 0}, on("a"), stream_mode="tasks", durability="sync"
+            ):
+                if isinstance(event, dict) and event.get("name") == "part":
+                    saver.tasks = 4
+        assert saver.early == []
+
+
+def test_nor_when_the_answer_to_a_question_comes_to_another_process(sqlite_url: str) -> None:
+    def ask(state: State) -> Any:
+        return {"log": [interrupt("sure?")]}
+
+    def build(saver: Saver) -> Graph:
+        builder = StateGraph(State)
+        builder.add_node("ask", ask)
+        builder.add_node("beside", step)
+        builder.add_edge(START, "ask")
+        builder.add_edge(START, "beside")
+        return builder.compile(checkpointer=saver)
+
+    with Saver(sqlite_url) as first:
+        build(first).invoke({"count": 0}, on("a"))
+    with Late(sqlite_url, tasks=2) as saver:
+        build(saver).invoke(Command(resume="yes"), on("a"))
+        assert saver.checked == 1
+        assert saver.early == []
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Every wait of a `put` for the writes of its step that ended without them."""
+    ended: list[float] = []
+    real = threading.Condition.wait_for
+
+    def wait_for(self: Any, predicate: Any, timeout: float | None = None) -> Any:
+        found = real(self, predicate, timeout)
+        if not found and timeout is not None:
+            ended.append(timeout)
+        return found
+
+    monkeypatch.setattr(threading.Condition, "wait_for", wait_for)
+    return ended
+
+
+def test_going_on_after_a_stop_before_a_node_waits_for_nothing(
+    sqlite_url: str, waited: list[float]
+) -> None:
+    with Saver(sqlite_url) as saver:
+        graph = line(saver, interrupt_before=["second"], interrupt_after=["second"])
+        for _ in range(2):
+            graph.invoke({"count": 0}, on("a"))
+            graph.invoke(None, on("a"))
+            graph.invoke(None, on("a"))
+    assert waited == []
+
+
+def test_a_node_answered_from_the_cache_is_not_waited_for(
+    sqlite_url: str, waited: list[float]
+) -> None:
+    builder = StateGraph(State)
+    builder.add_node("step", step, cache_policy=CachePolicy(key_func=lambda state: "same"))
+    builder.add_edge(START, "step")
+    with Saver(sqlite_url) as saver:
+        graph = builder.compile(checkpointer=saver, cache=InMemoryCache())
+        for _ in range(3):
+            graph.invoke({"count": 0}, on("a"))
+    assert waited == []
+
+
+def test_an_update_from_outside_is_not_waited_for(sqlite_url: str, waited: list[float]) -> None:
+    with Saver(sqlite_url) as saver:
+        graph = line(saver, interrupt_before=["second"])
+        graph.invoke({"count": 0}, on("a"))
+        graph.update_state(on("a"), {"count": 3})
+        graph.update_state(on("a"), {"count": 3}, "second")
+        graph.invoke(None, on("a"))
+        graph.invoke({"count": 0}, on("a"))
+        graph.invoke({"count": 0}, on("a"))
+        graph.invoke(Command(goto="second", update={"count": 8}), on("a"))
+    assert waited == []
+
+
+def test_a_run_that_is_put_at_its_exit_only_waits_for_nothing(
+    sqlite_url: str, waited: list[float]
+) -> None:
+    with Saver(sqlite_url) as saver:
+        graph = line(saver, interrupt_before=["second"])
+        for _ in range(2):
+            graph.invoke({"count": 0}, on("a"), durability="exit")
+            graph.invoke(None, on("a"), durability="exit")
+    assert waited == []
+
+
+def test_a_run_with_delta_channels_waits_for_nothing(sqlite_url: str, waited: list[float]) -> None:
+    with Saver(sqlite_url) as saver:
+        for n in range(6):
+            build_delta(saver, []).invoke({"fast": [n]}, on("a"))
+        for n in range(6):
+            build_delta(saver, []).invoke({"fast": [n]}, on("a"), durability="exit")
+    assert waited == []
+
+
+def test_a_write_that_is_refused_is_not_waited_for(sqlite_url: str, waited: list[float]) -> None:
+    def refuse(state: State) -> Any:
+        return {"log": [object()]}
+
+    builder = StateGraph(State)
+    builder.add_node("refuse", refuse)
+    builder.add_edge(START, "refuse")
+    with Saver(sqlite_url) as saver, pytest.raises(Error, match="log"):
+        builder.compile(checkpointer=saver).invoke({"count": 0}, on("a"))
+    assert waited == []
+
+
+def test_who_reads_sees_what_was_put_before_though_its_commit_is_under_way(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def hook(point: str) -> None:
+        if point == "commit.before" and threading.current_thread().name == "perdure":
+            under_way.set()
+            go_on.wait(60)
+
+    with Saver(url, "async") as saver:
+        graph = line(saver)
+        graph.invoke({"count": 0}, on("a"))
+        saver.flush()
+        watch_points(hook)
+        graph.update_state(on("a"), {"count": 77})
+        assert under_way.wait(60)
+        read: list[Any] = []
+        reader = threading.Thread(target=lambda: read.append(graph.get_state(on("a"))))
+        reader.start()
+        reader.join(0.3)
+        go_on.set()
+        reader.join()
+        watch_points(None)
+        assert read[0].values["count"] == 77
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "deleted and stored again"])
+def test_a_put_whose_base_another_saver_deletes_before_its_commit_is_stored_whole(
+    url: str, again: bool
+) -> None:
+    first = {"log": [raw.LONG], "text": raw.LONG}
+    second = {"log": [raw.LONG, "grown " * 30], "text": raw.LONG}
+    with Saver(url, "async") as saver, Saver(url) as other:
+        base = raw.put(saver, first)
+        saver.flush()
+        saver.journal.set_interval(3600)  # the next put is formed, and committed when we say so
+        stored = saver.get_tuple(base)
+        assert stored is not None
+        checkpoint = {**stored.checkpoint, "channel_values": second, "id": "9" * 32}
+        put = saver.put(base, checkpoint, stored.metadata, {"log": 2})  # type: ignore[arg-type]
+        other.delete_thread("t")
+        if again:  # with the id of the base, and other values
+            fewer = {**stored.checkpoint, "channel_values": {"log": ["other"]}}
+            other.put(raw.config(), fewer, stored.metadata, {"log": 1})  # type: ignore[arg-type]
+        saver.flush()
+    with Saver(url) as cold:
+        assert raw.values_of(cold, put) == second
+
+
+def test_a_put_and_its_writes_that_are_sent_twice_are_stored_once(url: str) -> None:
+    values = {"log": [raw.LONG], "text": raw.LONG}
+    with Saver(url, "async") as saver:
+        sent: list[Any] = []
+        defer = saver.journal.defer
+
+        def note(op: Any, **how: Any) -> Any:
+            sent.append(op)
+            return defer(op, **how)
+
+        saver.journal.defer = note  # type: ignore[method-assign]
+        base = raw.put(saver, {})
+        saver.put_writes(base, [("log", [raw.LONG]), ("text", raw.LONG)], "task")
+        put = raw.put(saver, values, parent=base)
+        saver.flush()
+        for op in sent:  # as after a reply that was lost
+            saver.journal.do(op)
+    with Saver(url) as cold:
+        assert raw.values_of(cold, put) == values
+        assert [one.config for one in cold.list(raw.config())] == [put, base]
+        found = cold.get_tuple(base)
+        assert found is not None
+        assert len(found.pending_writes or ()) == 2

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import operator
 import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -13,7 +18,7 @@ from langgraph.graph import START, StateGraph
 
 from perdure import Saver
 from perdure.errors import Error
-from tests.support.crowd import SHARED, build, digest, lines, on
+from tests.support.crowd import SHARED, Telling, atalk, build, crowd, digest, lines, on
 from tests.support.fork_server import ForkServer
 
 PROCESSES = THREADS = 8
@@ -101,3 +106,65 @@ def test_a_checkpoint_is_not_stored_on_a_base_that_is_gone(url: str) -> None:
             assert len(state.values["log"]) in (7, 8)
         graph.invoke(said, on("t"))
         assert graph.get_state(on("t")).values["log"][-2:-1] == said["log"]
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_threads_and_event_loops_share_one_saver(url: str) -> None:
+    with Telling(url) as saver:
+        assert crowd(saver, 0, 6, 2) == []
+        told = list(saver.told)
+    with Saver(url) as later:
+        is_all_there(later, told)
+        has_all_that_was_said(later, 0, 6, 2)
+
+
+def test_many_coroutines_of_several_loops_share_one_saver(url: str) -> None:
+    with Telling(url) as saver:
+        graph = build(saver)
+        errors: list[BaseException] = []
+
+        async def all_of(number: int) -> None:
+            await asyncio.gather(*(atalk(graph, lines(number, n, 2)) for n in range(5)))
+
+        def run(number: int) -> None:
+            try:
+                asyncio.run(all_of(number))
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=run, args=[number]) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        # One loop after the other, too: nothing of a closed one is waited for.
+        asyncio.run(all_of(3))
+        told = list(saver.told)
+    with Saver(url) as later:
+        is_all_there(later, told)
+        for number in range(4):
+            has_all_that_was_said(later, number, 5, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["exit", "_exit"])
+def test_both_go_on_after_a_fork(url: str, how: str) -> None:
+    command = [sys.executable, "-W", "error", "-m", "tests.support.forker", url, how]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    with Saver(url) as saver:
+        graph = build(saver)
+        for name, said in (
+            ("known", [f"before {n}" for n in range(3)] + [f"after {n}" for n in range(3)]),
+            ("parent", [f"parent {n}" for n in range(3)]),
+            ("child", [f"child {n}" for n in range(3)]),
+        ):
+            messages = graph.get_state(on(name)).values["messages"]
+            assert [m.content for m in messages if isinstance(m, HumanMessage)] == said
+    if url.startswith("sqlite"):
+        connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        connection.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 import pytest
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, StateGraph
@@ -160,3 +160,116 @@ def test_the_files_of_a_new_journal_are_for_their_owner_alone(tmp_path: Path, um
         assert os.umask(umask) == umask, "the process has its own umask still"
     finally:
         journal.close()
+
+
+def trim(state: State) -> Any:
+    return {"messages": [RemoveMessage(id=str(m.id)) for m in state["messages"][:-20]]}
+
+
+def slide(state: State) -> Any:
+    return {"items": [*state.get("items", []), {"text": kilobyte()}][-20:]}
+
+
+def edit(state: State) -> Any:
+    items = state.get("items") or [{"text": kilobyte()} for _ in range(20)]
+    items[7]["text"] = kilobyte()
+    return {"items": items}
+
+
+def note(state: State) -> Any:
+    notes = state.get("notes") or {f"key {n}": kilobyte() for n in range(20)}
+    notes["key 7"] = kilobyte()
+    return {"notes": notes}
+
+
+def replace_middle(state: State) -> Any:
+    middle = state["messages"][len(state["messages"]) // 2]
+    return {"messages": [AIMessage(kilobyte(), id=middle.id)]}
+
+
+def nothing(state: State) -> Any:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "payload"),
+    [((reply,), 2), ((reply, trim), 2), ((reply, grow), 3), ((reply, replace_middle), 3)],
+    ids=["grows", "is trimmed", "two lists", "a message is replaced"],
+)
+def test_a_chat_takes_bytes_for_what_is_new_not_for_all_of_it(
+    sqlite_url: str, nodes: Any, payload: int
+) -> None:
+    start, half, whole = size_after(sqlite_url, [20, 60, 100], *nodes)
+    assert whole - half < 1.5 * (half - start)
+    assert (whole - half) / 40 < 4 * 1024 * payload
+
+
+@pytest.mark.parametrize("node", [slide, edit, note], ids=["window", "edit", "dict"])
+def test_a_value_returned_whole_stores_only_what_changed_in_it(sqlite_url: str, node: Any) -> None:
+    start, half, whole = size_after(sqlite_url, [20, 60, 100], node, table="perdure_values")
+    assert whole - half < 1.5 * (half - start)
+    # A message, its copy in the input, and the one element; then now and then a new chain.
+    assert (whole - half) / 40 < 6 * 1024
+
+
+def test_an_unchanged_channel_stores_no_row(sqlite_url: str) -> None:
+    with Saver(sqlite_url) as saver:
+        chat = graph(saver, reply)
+        chat.invoke({"text": kilobyte(), "items": [kilobyte()], "notes": {"a": kilobyte()}}, A)
+        for _ in range(5):
+            chat.invoke({"messages": [HumanMessage(kilobyte())]}, A)
+    for channel in ("text", "items", "notes"):
+        assert stored(sqlite_url, "perdure_values", f"channel = '{channel}'").rows == 1
+
+
+def test_a_step_that_changes_nothing_stores_no_value(sqlite_url: str) -> None:
+    def same(state: State) -> Any:
+        return {"text": state["text"], "items": list(state["items"]), "notes": dict(state["notes"])}
+
+    with Saver(sqlite_url) as saver:
+        chat = graph(saver, nothing, same)
+        chat.invoke(
+            {"text": kilobyte(), "items": [{"a": kilobyte()}], "notes": {"a": kilobyte()}}, A
+        )
+        saver.flush()
+        before = stored(sqlite_url, "perdure_values")
+        assert before.rows == 4  # the input, and its three channels
+        for _ in range(3):
+            chat.invoke(None, A)
+            chat.update_state(A, None, "nothing")
+            chat.invoke(None, A)
+    assert stored(sqlite_url, "perdure_values") == before
+
+
+def test_an_element_replaced_in_the_middle_stores_one_element(sqlite_url: str) -> None:
+    messages = [HumanMessage(kilobyte(), id=str(n)) for n in range(50)]
+    with Saver(sqlite_url) as saver:
+        chat = graph(saver, nothing)
+        chat.invoke({"messages": messages}, A)
+        saver.flush()
+        before = stored(sqlite_url, "perdure_values").bytes
+        for n in range(10):
+            chat.update_state(A, {"messages": [HumanMessage(kilobyte(), id=str(20 + n))]})
+    assert stored(sqlite_url, "perdure_values").bytes - before < 10 * 1024 * 1.3
+
+
+def test_a_dict_stores_only_the_keys_that_changed(sqlite_url: str) -> None:
+    with Saver(sqlite_url) as saver:
+        chat = graph(saver, nothing)
+        notes = {f"key {n}": kilobyte() for n in range(50)}
+        chat.invoke({"notes": notes}, A)
+        saver.flush()
+        before = stored(sqlite_url, "perdure_values").bytes
+        for n in range(10):
+            notes = {**notes, f"key {n * 3}": kilobyte(), f"new {n}": kilobyte()}
+            chat.update_state(A, {"notes": notes})
+    assert stored(sqlite_url, "perdure_values").bytes - before < 20 * 1024 * 1.3
+
+
+def test_what_a_task_returned_and_a_checkpoint_holds_is_stored_once(sqlite_url: str) -> None:
+    def big(state: State) -> Any:
+        return {"messages": [AIMessage(kilobyte() * 100, id="big")]}
+
+    with Saver(sqlite_url) as saver:
+        graph(saver, big, nothing).invoke({"text": "go"}, A)
+    assert stored(sqlite_url).bytes < 100 * 1024 * 1.2
