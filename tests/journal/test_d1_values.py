@@ -235,7 +235,7 @@ def test_a_blob_in_the_place_of_another_takes_its_chunks_away(small: Small) -> N
         put(blob)
         assert small.chunks() == [(n, 1) for n in range(chunks)]
     put(noise(CHUNK))
-    small.run("delete_thread_checkpoints", {"thread_id": "t"})
+    small.run("delete_state", {"thread_id": "t", "only": None, "id": None})
     assert small.chunks() == []
 
 

@@ -73,7 +73,6 @@ LISTS: Mapping[str, Mapping[str, Any]] = {
     "count_pending": {"most": 1000},
     "count_done": {"looked": 10_000, "most": 1000},
     "count_open_waits": {"kind": "human", "most": 1000},
-    "count_questions": {"most": 1000},
 }
 """The statements, each with the parameters of one use."""
 

@@ -16,8 +16,7 @@ STATEMENTS = render(sqlite.FRAGMENTS)
 DOCTOR = {name: "doctor looks at everything" for name in STATEMENTS if name.startswith("doctor_")}
 SCANS = DOCTOR | {
     "list_all": "a list of all threads' checkpoints, in an order without an index",
-    "threads": "a list of all threads",
-    "threads_of_run": "a saver's delete_for_runs: every step would write its index",
+    "threads_of_run": "all threads, or those of a saver's delete_for_runs",
     "tokens": "a list of all tokens; there are few",
     "rows_of_thread": "effects with a business key, whose runs may be pruned, have no other index",
     "erase_effects": "as rows_of_thread",
@@ -37,7 +36,6 @@ SCANS = DOCTOR | {
     "count_unknown": "metrics count every unknown effect, for a hundredth of the time",
     "count_unknown_first": "1,000 rows of a partial index",
     "count_messages": "metrics count what is not delivered, for a hundredth of the time",
-    "schedules": "a list of all schedules",
     "due_schedules": "schedules are a few rows",
     "erase_schedules": "as due_schedules",
     "count_schedules": "as due_schedules",
@@ -80,7 +78,6 @@ RANGES = {
     "newest_open_questions": "a page of a list",
     "count_in_state": "1,000 rows",
     "count_open_waits": "1,000 rows",
-    "count_questions": "100 rows",
     "runs_before": "a page of a list, which filters may stretch",
     "runs_newer": "a page of a list",
     "threads_before": "a page of a list",

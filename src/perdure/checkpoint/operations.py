@@ -145,7 +145,7 @@ def checkpoints_of(thread_id: str) -> Op[list[CheckpointRow]]:
 
 
 def threads() -> Op[list[str]]:
-    return _select("threads", str, [{}])
+    return _select("threads_of_run", str, [{"run_id": None}])
 
 
 def threads_of_runs(run_ids: Iterable[str]) -> Op[list[str]]:
@@ -157,13 +157,13 @@ def delete_thread(thread_id: str, count: int) -> Op[bool]:
     """Delete the checkpoints of a thread, and up to `count` of its writes, values and effects each.
     True: rows are left, so it has to be done again."""
     names = (
-        "delete_thread_checkpoints",
-        "delete_thread_writes",
-        "delete_thread_values",
+        "delete_state",
+        "delete_state_writes",
+        "delete_state_values",
         "delete_thread_effects",
         "is_thread_left",
     )
-    params = {"thread_id": thread_id, "count": count}
+    params = {"thread_id": thread_id, "count": count, "only": None, "id": None}
     return Op("delete_thread", with_params(params, *names), is_left, write=True)
 
 

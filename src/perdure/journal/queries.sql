@@ -132,13 +132,10 @@ ORDER BY line.depth;
 SELECT ns, id, parent_id, run_id, step, created_at, refs, state FROM perdure_checkpoints
 WHERE thread_id = :thread_id ORDER BY ns, id;
 
--- name: threads
--- All threads.
-SELECT DISTINCT thread_id FROM perdure_checkpoints ORDER BY thread_id;
-
 -- name: threads_of_run
--- The threads in which a run made checkpoints.
-SELECT DISTINCT thread_id FROM perdure_checkpoints WHERE run_id = :run_id;
+-- The threads in which a run made checkpoints; NULL: all threads.
+SELECT DISTINCT thread_id FROM perdure_checkpoints
+WHERE CAST(:run_id AS TEXT) IS NULL OR run_id = :run_id ORDER BY thread_id;
 
 -- name: delete_writes
 -- Deletes the writes of one checkpoint.
@@ -167,16 +164,17 @@ DELETE FROM perdure_values
 WHERE thread_id = :thread_id AND ns = :ns AND channel = :channel AND chain = :chain
   AND seq = :seq AND step = :step;
 
--- name: delete_thread_checkpoints
--- All at once: a thread must not be seen, or gone on from, in an older state.
-DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id;
+-- name: delete_state
+-- The checkpoints of a thread, all at once: it must not be seen, or gone on from, in an older state. With :only
+-- `alone`, if it has no other run than the ended one that is deleted; `no runs`, if it has none.
+DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND {is_deletable};
 
--- name: delete_thread_writes
+-- name: delete_state_writes
 -- This and the next: up to :count rows of a thread that has no checkpoints left.
-DELETE FROM perdure_writes WHERE {some_writes} AND {no_checkpoints};
+DELETE FROM perdure_writes WHERE {some_writes} AND {no_checkpoints} AND {is_deletable};
 
--- name: delete_thread_values
-DELETE FROM perdure_values WHERE {some_values} AND {no_checkpoints};
+-- name: delete_state_values
+DELETE FROM perdure_values WHERE {some_values} AND {no_checkpoints} AND {is_deletable};
 
 -- name: delete_thread_effects
 -- Effects with a business key are kept: they still prevent a second call.
@@ -1555,9 +1553,6 @@ SET next_at = CASE WHEN perdure_schedules.cron = excluded.cron
 -- name: schedule
 SELECT {schedule} FROM perdure_schedules WHERE name = :name;
 
--- name: schedules
-SELECT {schedule} FROM perdure_schedules ORDER BY name;
-
 -- name: schedules_after
 SELECT {schedule} FROM perdure_schedules WHERE name > :after ORDER BY name LIMIT :count;
 
@@ -1602,17 +1597,6 @@ SELECT thread_id, id, state, created_at, updated_at,
 FROM perdure_runs
 WHERE (created_at, id) > (:after, :after_id) AND created_at <= :before
 ORDER BY created_at, id LIMIT :count;
-
--- name: delete_idle_checkpoints
--- The state of a thread that has no other run than the ended one that is deleted: all checkpoints at
--- once, so that it is not seen, or gone on from, in an older state; then up to :count writes and values.
-DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND {alone};
-
--- name: delete_idle_writes
-DELETE FROM perdure_writes WHERE {some_writes} AND {no_checkpoints} AND {alone};
-
--- name: delete_idle_values
-DELETE FROM perdure_values WHERE {some_values} AND {no_checkpoints} AND {alone};
 
 -- name: delete_run_events
 -- This and the next: up to :count rows of a run that has ended. The last events first: those that are
@@ -1745,19 +1729,9 @@ INSERT INTO perdure_threads (thread_id, runs, created_at, updated_at, change)
 VALUES (:thread_id, 0, 0, 0, 0)
 ON CONFLICT (thread_id) DO UPDATE SET runs = perdure_threads.runs;
 
--- name: erase_checkpoints
--- This and the next: what is left of a thread without runs. All checkpoints at once, then up to :count rows
--- of each table.
-DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND {no_runs};
-
--- name: erase_writes
-DELETE FROM perdure_writes WHERE {some_writes} AND {no_runs};
-
--- name: erase_values
-DELETE FROM perdure_values WHERE {some_values} AND {no_runs};
-
 -- name: erase_effects
--- Those with a business key, too: they prevent no call any more.
+-- This and the next: up to :count rows of a thread without runs. Effects with a business key, too: they prevent no
+-- call any more.
 DELETE FROM perdure_effects
 WHERE (scope, task, name, n) IN (
     SELECT scope, task, name, n FROM perdure_effects WHERE thread_id = :thread_id LIMIT :count)
@@ -2231,12 +2205,6 @@ SELECT {run} FROM perdure_runs WHERE thread_id = :thread_id AND n > :after ORDER
 -- whose chunks are kept.
 SELECT (SELECT min(expires_at) FROM perdure_threads WHERE expires_at IS NOT NULL),
        (SELECT min(created_at) FROM perdure_runs WHERE streams = 1);
-
--- name: count_questions
--- The open questions to people, up to :most.
-SELECT COUNT(*) FROM (
-  SELECT 1 FROM perdure_waits WHERE state = 'open' AND kind = 'human'
-  ORDER BY created_at, id LIMIT :most) AS few;
 
 -- name: newest_questions
 SELECT id, created_at, run_id FROM perdure_waits WHERE state = 'open' AND kind = 'human'

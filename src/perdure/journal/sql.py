@@ -134,6 +134,11 @@ COMMON["some_values"] = (
 )
 """Up to :count rows of a thread."""
 COMMON["no_runs"] = "NOT EXISTS (SELECT 1 FROM perdure_runs AS r WHERE r.thread_id = :thread_id)"
+COMMON["is_deletable"] = (
+    f"CASE CAST(:only AS TEXT) WHEN 'alone' THEN {COMMON['alone']} "
+    f"WHEN 'no runs' THEN {COMMON['no_runs']} ELSE TRUE END"
+)
+"""The state of a thread may be deleted: of one that is `alone`, that has `no runs`, or of any."""
 COMMON["rows_left"] = " OR ".join(
     f"EXISTS (SELECT 1 FROM perdure_{table} AS l WHERE l.thread_id = :thread_id)"  # noqa: S608
     for table in ("checkpoints", "writes", "values", "effects", "signals", "outbox")

@@ -36,11 +36,9 @@ def newest_of_thread(thread_id: str) -> Op[tuple[str, str] | None]:
 
 def erase(thread_id: str, count: int) -> Op[bool]:
     """Erase up to `count` rows of a table of a thread without runs. True: rows are left."""
-    params = {"thread_id": thread_id, "count": count}
+    params = {"thread_id": thread_id, "count": count, "only": "no runs", "id": None}
+    state = ("delete_state", "delete_state_writes", "delete_state_values")
     tables = (
-        "checkpoints",
-        "writes",
-        "values",
         "effects",
         "signals",
         "outbox",
@@ -48,5 +46,5 @@ def erase(thread_id: str, count: int) -> Op[bool]:
         "losses",
         "thread",
     )
-    names = ("keep_thread", *(f"erase_{one}" for one in tables), "is_erasure_left")
+    names = ("keep_thread", *state, *(f"erase_{one}" for one in tables), "is_erasure_left")
     return Op("erase_thread", with_params(params, *names), is_left, write=True)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from perdure.journal import Op, Row, Statement
+from perdure.types import Kind
 
 NEWEST = 50
 """Number of newest runs and questions read. More than these in one interval appear when a page is
@@ -60,6 +61,6 @@ def count_questions(most: int) -> Op[int]:
     """The number of open questions to people, up to `most`."""
     return Op(
         "count_questions",
-        [Statement("count_questions", {"most": most})],
-        lambda rows: int(rows[0][0][0]),
+        [Statement("count_open_waits", {"kind": Kind.HUMAN.value, "most": most})],
+        lambda rows: int(rows[0][0][1]),
     )

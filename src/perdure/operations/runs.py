@@ -785,7 +785,8 @@ def delete(thread_id: str, run_id: str, count: int, *, keeps_state: bool = False
     params["keeps_state"] = int(keeps_state)
     names = ["lock_thread"]
     if not keeps_state:
-        names += [f"delete_idle_{what}" for what in ("checkpoints", "writes", "values")]
+        params["only"] = "alone"
+        names += ["delete_state", "delete_state_writes", "delete_state_values"]
     names += [f"delete_run_{what}" for what in ROWS_OF_RUN]
     names += ["delete_run", "retire_run", "is_run_left"]
     return Op("delete_run", with_params(params, *names), is_left, write=True)

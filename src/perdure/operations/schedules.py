@@ -26,6 +26,8 @@ from perdure.types import Schedule
 
 CRON = "cron"
 """The part of a schedule's setup that only crons made over HTTP have; the rest is for its runs."""
+EVERY = 2**31 - 1
+"""A number of schedules that no journal has."""
 LATE = 60_000
 """Milliseconds a slot may be late before it counts as missed."""
 MAX_CATCH_UP = 1000
@@ -187,7 +189,7 @@ def find(name: str) -> Op[ScheduleRow | None]:
 
 
 def every() -> Op[list[ScheduleRow]]:
-    return read_op("schedules", {}, _rows)
+    return page("", EVERY)
 
 
 def page(after: str, count: int) -> Op[list[ScheduleRow]]:
