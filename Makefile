@@ -140,14 +140,14 @@ kills: $(READY) ## Kill two agents at single I/O operations (KILLS='--sqlite 200
 failover: $(READY) ## Take the primary of a real cluster away under load (FAILOVER='--changes 4 --seed 7'), and write docs/evidence.md
 	$(BIN)/python -m matrix.failover --write $(FAILOVER)
 
-campaign-month: $(READY) ## A month of the campaign for 1,000 contacts while everything goes wrong
-	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-1000} $(BIN)/python -m pytest -q -s -p no:xdist -m 'not d1' tests/examples/test_campaign_month.py
+campaign-month: $(READY) ## A month of the campaign for 200 contacts while everything goes wrong
+	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-200} $(BIN)/python -m pytest -q -s -p no:xdist -m 'not d1' tests/examples/test_campaign_month.py
 
-campaign-traces: $(READY) ## A month for 100 contacts, as a collector of traces and LangSmith see it
-	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-100} $(BIN)/python -m pytest -q -s -p no:xdist tests/examples/test_campaign_traces.py
+campaign-traces: $(READY) ## A month for 30 contacts, as a collector of traces and LangSmith see it
+	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-30} $(BIN)/python -m pytest -q -s -p no:xdist tests/examples/test_campaign_traces.py
 
-campaign-month-d1: $(WORKERD) ## A month for 60 contacts on D1 while a fifth of all requests fails, and workerd is killed
-	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-60} $(BIN)/python -m pytest -q -s -p no:xdist -m d1 tests/examples/test_campaign_month.py
+campaign-month-d1: $(WORKERD) ## A month for 5 contacts on D1 while a fifth of all requests fails, and workerd is killed
+	CAMPAIGN_CONTACTS=$${CAMPAIGN_CONTACTS:-5} $(BIN)/python -m pytest -q -s -p no:xdist -m d1 tests/examples/test_campaign_month.py
 
 constraints: $(READY) ## Compile constraints.txt again, with the newest versions that fit
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras \

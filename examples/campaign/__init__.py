@@ -7,46 +7,25 @@ run it; the tutorial in the project's docs builds it step by step.
 One thread
     agent           the graph: check, compose, approve, send, sleep
     sending         one try to send a touch, and its outcome
-    cadence         when the next touch is due
-    turns           when it may go out, within limits that campaigns share
+    cadence         when the next touch may go out
     writer          the model that writes the drafts
 
-Outgoing mail
-    letter          a letter, and the mail it becomes
-    mail            the conversation with the mail server
+Mail
+    mail            a letter, the SMTP conversation, and the provider's look-up
     refusals        what a server's refusal means
-    trouble         refusals that stop a campaign, and the question to a person
-    lookup          asks the provider whether a mail arrived
-
-Incoming mail
-    inbound         matches and stores mail, and signals threads; an SMTP or LMTP server
-    mailbox imap    the same for a mailbox read over IMAP
-    reading         what a mail means; its text is from mailtext and markup
-    quoting         the author's own words in it
-    unsubscribing   recognises opt-outs in words
+    incoming        what an incoming mail means
+    inbound         stores it and ends what it ends; from a mail server or a mailbox
     web             the unsubscribe page
-    messages        what a mail ends
-    strays          mail that matches nothing
 
-Campaigns and people
-    app             the application: create, import, launch, status
-    control         pause, resume, stop, edit; preview shows what an edit would change
-    drafts          approval in bulk
-    overlaps        how other campaigns affect one
-    contacts        import from CSV, which sheet reads
-    people          change, remove, unbounce; erasure deletes everything about a person
-    identity        which addresses are one person's; mentions: where others name them
-
-Underneath
-    records         queries on the tables of schema.sql
+Campaigns
+    app             create, import, launch, pause, resume, stop, status
+    contacts        import from CSV
+    records         statements on the tables of schema.sql
     database        batches of statements on SQLite, PostgreSQL and D1
-    errors          errors that several modules raise
     settings        settings from the environment
     service         for workers and web servers
-    commands        the command line, started by __main__
+    __main__        the command line
 
 For trying and testing, not for copying
-    demo            a month in a minute, beside stock LangGraph; demo.d1: on D1
-    clock           the clock that its processes share
-    postoffice      a mail server that fails on demand; with desk and faults
+    demo            a month in a minute, with a mail server that fails on demand
 """

@@ -7,24 +7,22 @@ What each crash leaves behind, and what decides:
     before a draft is stored     nothing but a model's answer, which is recorded
     draft stored, not asked      `draft_pending`; approval asks
     asked                        a wait: no timer can send it, only an answer, once
-    approved, not sent           a booking, which is made anew whenever the thread is driven
+    approved, not sent           `approved`, which the next look finds
     a mail on its way            an intent: the provider is asked by Message-ID, or a person is
-    no mail can be written       a stopped campaign and an approved text; `check_reply` asks
     sent, not noted              the recorded outcome; it is noted, and not sent again
     refused, not noted           the recorded refusal; it is noted once, with what it leads to
     reply, at any time           `members.status`: a send checks it when the mail server has
                                  accepted the recipient, and has no content yet
 
 Nodes never branch on the wall clock: `perdure.now()` is recorded, and `check_reply`, which runs
-first on every wake, reads the tables again. All waits are the graph's own: no refusal, limit or
-closed window blocks a process.
+first on every wake, reads the tables again. All waits are the graph's own: no refusal and no closed
+window blocks a process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from email.utils import parseaddr
 from typing import Any, Literal, TypedDict
 from zoneinfo import ZoneInfo
 
@@ -36,18 +34,12 @@ from langgraph.types import Command
 import perdure
 from perdure.times import milliseconds, moment
 
-from . import records, trouble, turns, writer
+from . import records, writer
 from .cadence import due, next_open
 from .database import Database
-from .letter import BadLetter, Letter, compose, footer, unsubscribe_of
-from .records import Situation
-from .refusals import (
-    LetterRefused,
-    NoSuchRecipient,
-    SenderRefused,
-    ServerTrouble,
-    TemporaryTrouble,
-)
+from .mail import footer
+from .records import Place, Situation
+from .refusals import LetterRefused, NoSuchRecipient, Rejected, SenderRefused
 from .sending import MANY, NotNow, Sending, sent_by
 from .settings import Settings
 
@@ -81,9 +73,11 @@ OUTCOME = "reply_outcome"
 """The score of a touch: 1.0 if it earned a reply, 0.0 if not."""
 LOOK_AGAIN = timedelta(hours=6)
 """How long a thread sleeps before it checks by itself whether its campaign runs again."""
+PATIENCE = timedelta(days=1)
+"""How long a refused mail is tried again, at least three times, before a person is asked."""
 
-Next = Literal["check_reply", "compose_touch", "refusal", "schedule_next", "__end__"]
-Approved = Literal["send_touch", "compose_touch", "approval", "schedule_next", "check_reply"]
+Next = Literal["check_reply", "compose_touch", "approval", "refusal", "schedule_next", "__end__"]
+Approved = Literal["send_touch", "compose_touch", "schedule_next", "check_reply"]
 
 
 class State(TypedDict, total=False):
@@ -99,14 +93,11 @@ class State(TypedDict, total=False):
     because: str
     """Why it sleeps until then."""
     not_before: datetime
-    """When a refused mail is retried."""
-    subject: str
-    body: str
+    """When a refused mail is tried again."""
     comment: str
     """A person's comment on the last draft."""
     letter: dict[str, Any]
     """The approved text to send."""
-    sequence: str
     tries: int
     """Failed conversations about it so far."""
     ended: str
@@ -126,9 +117,7 @@ class Agent:
         """`now` is the journal's time, in milliseconds."""
         self._settings, self._runtime = settings, runtime
         self._database, self._model = database, model
-        self._sending = Sending(
-            settings, database, now, lambda campaign: trouble.ask(runtime, campaign)
-        )
+        self._sending = Sending(settings, database, now)
 
     def graph(self) -> StateGraph[State]:
         """The graph, for `Runtime.register`."""
@@ -155,22 +144,15 @@ class Agent:
         found = self._look(state, step)
         perdure.label(sequence_step=step)
         update: State = {"step": step, "last_at": last, "because": "the next touch"}
-        if found.campaign.get("state") == "trouble":  # even if it ended this thread, the last one
-            trouble.ask(self._runtime, found.campaign)
+        gaps, touch = found.cadence.gaps, found.touch
         if found.status != "active":
             return self._end(state, found.status)
-        if found.sent_elsewhere is not None:
-            return self._leave_out(state, step, found)
-        gaps, touch = found.cadence.gaps, found.touch
         if touch is not None and touch["status"] == "draft_pending":
-            # The draft exists and waits for a person, whatever the cadence is now.
-            return Command(update=update, goto="compose_touch")
+            return Command(update=update, goto="approval")
         if found.campaign["state"] != "running":
             because = f"the campaign, which is {found.campaign['state']}"
             update |= {"because": because, "due_at": now + LOOK_AGAIN}
             return Command(update=update, goto="schedule_next")
-        if touch is not None and touch["status"] == "approved" and touch["hopeless"]:
-            return Command(update=update, goto="refusal")
         if step > len(gaps):  # wait for a reply to the last touch, for as long as its gap
             at = last + timedelta(days=gaps[-1])
             if now >= at:
@@ -178,22 +160,24 @@ class Agent:
         else:
             at = due(found.cadence, step, last, found.contact["zone"])
             if touch is not None and touch["problem"]:
+                if touch["refusals"] >= 3 and moment(touch["refused_at"]) <= now - PATIENCE:
+                    return Command(update=update, goto="refusal")
                 at = max(at, state.get("not_before", at))
         if now < at:
             return Command(update={**update, "due_at": at}, goto="schedule_next")
         return Command(update=update, goto="compose_touch")
 
     def compose_touch(self, state: State) -> State:
-        """Write a draft, unless one is waiting for its answer."""
+        """Write a draft, unless there is one."""
         step, comment = state["step"], state.get("comment", "")
         found = self._look(state, step)
         touch = found.touch
         if touch is not None and touch["status"] in ("draft_pending", "approved") and not comment:
-            return {"subject": touch["subject"], "body": touch["body"]}
+            return {}
         prompt = writer.prompt_for(
             step=step,
             steps=len(found.cadence.gaps),
-            brief=found.campaign.get("brief", ""),
+            brief=found.campaign["brief"],
             name=found.contact["name"],
             company=found.contact["company"],
             comment=comment,
@@ -201,38 +185,40 @@ class Agent:
         subject, body = writer.parse(self.write(prompt))
         if found.status != "active":  # not earlier: a call that was cut off is made again
             return {}
-        status = "approved" if found.campaign.get("auto_approve") else "draft_pending"
-        self.store_draft(_draft(_place(state), found, status, subject, body))
-        return {"subject": subject, "body": body, "comment": ""}
+        domain = found.campaign["sender"].rpartition("@")[2].rstrip(">")
+        draft = {
+            **_place(state),
+            "status": "approved" if found.campaign["auto_approve"] else "draft_pending",
+            "subject": subject,
+            "body": body,
+            "prompt_version": writer.PROMPT_VERSION,
+            "run_id": get_config()["configurable"]["run_id"],
+            "message_id": f"<{perdure.uuid().hex}@{domain}>",
+            "drafted_at": milliseconds(perdure.now()),
+        }
+        self.store_draft(draft)
+        return {"comment": ""}
 
     def approval(self, state: State) -> Command[Approved]:
         """Hold the draft until a person answers, unless it is approved already."""
-        step = state["step"]
-        found = self._look(state, step)
+        found = self._look(state, state["step"])
         touch = found.touch
-        if touch is None or touch["status"] == "stopped" or not found.may_send:
-            return Command(goto="check_reply")  # a stopped text is written again
-        if touch["status"] == "approved":  # its text is what was approved, not what was written
-            return self._release(found, touch, touch["subject"], touch["body"])
-        if why := records.suppressed(self._database, found.contact["person"]):
-            self.end_contact(state["contact_id"], why)  # an import did not see it
+        if touch is None or found.status != "active":
             return Command(goto="check_reply")
-        shown = {
+        if touch["status"] == "approved":
+            return self._release(found, touch, touch["subject"], touch["body"])
+        question = {
             "kind": "approval",
-            "campaign": found.campaign.get("name"),
+            "campaign": found.campaign["name"],
             "to": found.contact["address"],
-            "touch": step,
-            "subject": state["subject"],
-            "body": state["body"],
+            "touch": state["step"],
+            "subject": touch["subject"],
+            "body": touch["body"],
             "footer": footer(self._unsubscribe(found)["unsubscribe_link"]),
-            "prompt_version": touch["prompt_version"],
         }
-        decision = perdure.ask(
-            {**shown, "problem": touch["said"]} if touch["said"] else shown,
-            response_schema=DECISION,
-            unless="wake",
-            default=None,
-        )
+        if touch["response"]:
+            question["problem"] = touch["response"]
+        decision = perdure.ask(question, response_schema=DECISION, unless="wake", default=None)
         if decision is None:  # something happened: look again
             return Command(goto="check_reply")
         match decision["action"]:
@@ -241,7 +227,7 @@ class Agent:
                 return Command(update={"comment": comment}, goto="compose_touch")
             case "skip":
                 return Command(update=self._skip(state), goto="check_reply")
-        subject, body = state["subject"], state["body"]
+        subject, body = touch["subject"], touch["body"]
         if decision["action"] == "edit":
             subject, body = decision.get("subject", subject), decision["body"]
         self.approve(_place(state), subject, body)
@@ -250,12 +236,16 @@ class Agent:
     def _release(
         self, found: Situation, touch: dict[str, Any], subject: str, body: str
     ) -> Command[Approved]:
-        """Send an approved text at its turn: in the contact's hours, and within the limits."""
+        """Send an approved text, in the contact's hours."""
         if found.campaign["state"] != "running":
             return Command(goto="check_reply")
-        now, contact, campaign = perdure.now(), found.contact, found.campaign
+        now, contact = perdure.now(), found.contact
+        at = next_open(found.cadence.window, now, ZoneInfo(contact["zone"]))
+        if now < at:
+            because = "the contact's hours"
+            return Command(update={"due_at": at, "because": because}, goto="schedule_next")
         letter = {
-            "sender": campaign["sender"],
+            "sender": found.campaign["sender"],
             "recipient": contact["address"],
             "recipient_name": contact["name"],
             "subject": subject,
@@ -264,119 +254,66 @@ class Agent:
             "in_reply_to": found.previous,
             **self._unsubscribe(found),
         }
-        try:
-            compose(Letter(**letter), now)
-        except BadLetter as error:
-            if error.is_ours:  # another text would not help
-                self.stop(campaign["id"], str(error))
-                return Command(goto="check_reply")
-            self.change_touch(_place(touch), {"status": "draft_pending", "said": str(error)})
-            return Command(update={"subject": subject, "body": body}, goto="approval")
-        domain = contact["address"].rpartition("@")[2]
-        turn = turns.book(
-            self._database,
-            _place(touch),
-            person=contact["person"],
-            domain=domain,
-            sender=parseaddr(campaign["sender"])[1].lower(),
-            sequence=campaign["sequence"],
-            per_day=campaign["per_day"],
-            apart=self._settings.apart,
-            domain_pause=self._settings.domain_pause,
-            window=found.cadence.window,
-            zone=contact["zone"],
-            day_zone=self._settings.zone,
-            now=milliseconds(now),
-        )
-        if milliseconds(now) < turn.at:
-            waiting = {"due_at": moment(turn.at), "because": turn.because}
-            return Command(update=waiting, goto="schedule_next")
-        pause = self._settings.domain_pause
-        if after := turns.next_in_line(self._database, domain, pause, turn.at):
-            key = f"after {thread_of(touch['campaign_id'], touch['contact_id'])} at {turn.at}"
-            self._runtime.blocking.signal(thread_of(*after), "wake", key=key)
-        update = {"letter": letter, "sequence": campaign["sequence"], "tries": touch["tries"]}
-        return Command(update=update, goto="send_touch")
+        return Command(update={"letter": letter, "tries": touch["tries"]}, goto="send_touch")
 
     def _unsubscribe(self, found: Situation) -> dict[str, str]:
-        return unsubscribe_of(self._settings, found.contact["token"])
-
-    def _skip(self, state: State) -> State:
-        """Skip a touch."""
-        self.skip(_place(state))
-        return {"step": state["step"] + 1, "last_at": perdure.now()}
+        token, root = found.contact["token"], self._settings.web_url.rstrip("/")
+        return {
+            "unsubscribe": self._settings.unsubscribe.replace("@", f"+{token}@"),
+            "unsubscribe_link": f"{root}/unsubscribe/{token}" if root else "",
+        }
 
     def send_touch(self, state: State) -> State:
         """Send the letter once, and record the outcome.
 
         It reads nothing that may have changed: a mail that was on its way when a worker died is
-        settled first, and `send` checks at the last moment whether it may go out.
+        settled first, and `deliver` checks at the last moment whether it may go out.
         """
         place, now = _place(state), perdure.now()
         try:
-            result = self._sending.deliver(
-                place, state["letter"], state["sequence"], state["tries"], now
-            )
+            self._sending.deliver(place, state["letter"], state["tries"], now)
+        except NotNow:
+            self.note_try(place, state["tries"])
+            return {}
         except perdure.NotDone as error:
             return self._after_refusal(state, place, error, now)
         except perdure.errors.EffectFailed:  # a person decided not to send it
             return self._skip(state)
-        at, status = perdure.now(), "sent"
-        if not self._sending.is_mine(place, result, state["tries"]):
-            at, status = result.at or at, "duplicate"
-        sent_at = milliseconds(at) if status == "sent" else None
-        self.note_sent(place, status, sent_at)
-        if status == "sent":  # nobody is to be asked about a touch that would be left out
-            for campaign_id in records.asking_elsewhere(self._database, place):
-                thread_id = thread_of(campaign_id, place["contact_id"])
-                key = f"sent by {place['campaign_id']} {place['step']}"
-                self._runtime.blocking.signal(thread_id, "wake", key=key)
+        at = perdure.now()
+        self.note_sent(place, milliseconds(at))
         return {"step": state["step"] + 1, "last_at": at}
 
     def _after_refusal(
-        self, state: State, place: dict[str, int], error: perdure.NotDone, now: datetime
+        self, state: State, place: Place, error: perdure.NotDone, now: datetime
     ) -> State:
         """Record a refusal and its consequences in one batch. `check_reply` then decides what comes
-        next, from the touch, the contact and the campaign.
-
-        A refusal that another campaign of the sequence got has no consequence here: that campaign
-        may have another sender, and the cause may be fixed by now. The next try is this campaign's.
-        """
-        kind = _kind(error)
-        if not self._sending.was_tried(place, state["tries"]):
-            kind = "NotNow"
-        self.refused(place, kind, str(error), state["tries"], milliseconds(now))
-        if kind == "NoSuchRecipient":
-            for campaign_id in records.campaigns_of(self._database, place["contact_id"]):
-                thread_id = thread_of(campaign_id, place["contact_id"])
-                key = f"bounce at {place['campaign_id']} {place['step']} {state['tries']}"
-                self._runtime.blocking.signal(thread_id, "wake", key=key)
-        found = records.look(self._database, **place)
-        if kind not in trouble.PATIENCE or found.touch is None:
-            return {}
-        later = now + trouble.PATIENCE[kind].pause(max(1, found.touch["refused"]))
+        next, from the touch, the contact and the campaign."""
+        self.note_refusal(place, _kind(error), str(error), state["tries"], milliseconds(now))
+        found = self._look(state, place["step"])
+        assert found.touch is not None
+        pause = timedelta(minutes=5) * 2 ** min(found.touch["refusals"] - 1, 6)
         zone = ZoneInfo(found.contact["zone"])
-        return {"not_before": next_open(found.cadence.window, later, zone)}
+        return {"not_before": next_open(found.cadence.window, now + pause, zone)}
 
     def refusal(self, state: State) -> State:
         """Ask a person about a mail that the server keeps refusing."""
         found = self._look(state, state["step"])
-        if found.touch is None or not found.may_send:
+        if found.touch is None or found.status != "active":
             return {}
-        shown = {
+        question = {
             "kind": "refusal",
             "campaign": found.campaign["name"],
             "to": found.contact["address"],
             "touch": state["step"],
             "subject": found.touch["subject"],
-            "said": found.touch["said"],
+            "response": found.touch["response"],
         }
         decision = perdure.ask(
-            shown, response_schema=ABOUT_A_REFUSAL, unless="wake", default={"action": None}
+            question, response_schema=ABOUT_A_REFUSAL, unless="wake", default={"action": None}
         )
         match decision["action"]:
             case "again":
-                self.unrefuse(_place(state))
+                self.try_again(_place(state))
             case "skip":
                 return self._skip(state)
             case "bounce":
@@ -385,36 +322,27 @@ class Agent:
 
     def schedule_next(self, state: State) -> State:
         """Sleep until the next touch is due, or until something happens."""
-        shown = {"kind": "cadence", "touch": state["step"], "because": state["because"]}
-        perdure.wait_for("wake", timeout=state["due_at"], value=shown)
+        reason = {"kind": "cadence", "touch": state["step"], "because": state["because"]}
+        perdure.wait_for("wake", timeout=state["due_at"], value=reason)
         return {}
 
     def _look(self, state: State, step: int) -> Situation:
         return records.look(self._database, state["campaign_id"], state["contact_id"], step)
 
-    def _leave_out(self, state: State, step: int, found: Situation) -> Command[Next]:
-        """Note, without a draft or a question, that another campaign of the sequence has sent a
-        touch: a mail of this one would not go out."""
-        assert found.sent_elsewhere is not None
-        text = found.touch or {"subject": "", "body": ""}
-        place = _place({**state, "step": step})
-        self.leave_out(_draft(place, found, "duplicate", text["subject"], text["body"]))
-        update: State = {"step": step + 1, "last_at": moment(found.sent_elsewhere), "comment": ""}
-        return Command(update=update, goto="check_reply")
+    def _skip(self, state: State) -> State:
+        self.skip(_place(state))
+        return {"step": state["step"] + 1, "last_at": perdure.now()}
 
     def _end(self, state: State, status: str) -> Command[Next]:
         """Record how the thread ended, and score each touch on the effect that sent it."""
         run_id = get_config()["configurable"]["run_id"]
         self.close(state["campaign_id"], state["contact_id"], status)
         ended, touches = records.closed(self._database, state["campaign_id"], state["contact_id"])
-        if ended == "active":  # a bounce was undone meanwhile
-            return Command(goto="check_reply")
         effects = self._runtime.blocking.effects(run_id, limit=MANY) if touches else []
         for touch in touches:
             part = sent_by(effects, touch["step"])
-            if "effect" in part or touch["run_id"] == run_id:  # else an earlier run has said so
-                self._runtime.blocking.score(run_id, OUTCOME, touch["outcome"], **part)
-        return Command(update={"ended": ended or status}, goto="__end__")
+            self._runtime.blocking.score(run_id, OUTCOME, touch["outcome"], **part)
+        return Command(update={"ended": ended}, goto="__end__")
 
     # -- effects
 
@@ -428,64 +356,38 @@ class Agent:
         self._database.inside(records.store_draft(touch))
 
     @perdure.effect(transactional=True)
-    def leave_out(self, touch: dict[str, Any]) -> None:
-        self._database.inside(records.store_draft(touch), turns.release(_place(touch)))
+    def approve(self, place: Place, subject: str, body: str) -> None:
+        """Record what a person approved."""
+        text = {"subject": subject, "body": body, "response": ""}
+        self._database.inside(
+            records.change_touch(place, status="approved", **text), records.forget_refusals(place)
+        )
 
     @perdure.effect(transactional=True)
-    def end_contact(self, contact_id: int, status: str) -> None:
-        self._database.inside(*records.end_contact(contact_id, status))
+    def skip(self, place: Place) -> None:
+        self._database.inside(records.change_touch(place, status="skipped"))
 
     @perdure.effect(transactional=True)
-    def change_touch(self, place: dict[str, int], columns: dict[str, Any]) -> None:
-        self._database.inside(records.change_touch(place, **columns))
+    def note_sent(self, place: Place, sent_at: int) -> None:
+        self._database.inside(records.change_touch(place, status="sent", sent_at=sent_at))
 
     @perdure.effect(transactional=True)
-    def approve(self, place: dict[str, int], subject: str, body: str) -> None:
-        """Record what a person approved, unless the contact was changed meanwhile."""
-        self._database.inside(records.approve(place, subject, body))
+    def note_try(self, place: Place, tries: int) -> None:
+        self._database.inside(records.change_touch(place, tries=tries + 1))
 
     @perdure.effect(transactional=True)
-    def note_sent(self, place: dict[str, int], status: str, sent_at: int | None) -> None:
-        sent = records.change_touch(place, status=status, sent_at=sent_at)
-        self._database.inside(sent, records.unrefuse(place))
+    def note_refusal(self, place: Place, kind: str, response: str, tries: int, now: int) -> None:
+        self._database.inside(*records.refused(place, kind, response, tries, now))
 
     @perdure.effect(transactional=True)
-    def unrefuse(self, place: dict[str, int]) -> None:
-        self._database.inside(records.unrefuse(place))
+    def try_again(self, place: Place) -> None:
+        self._database.inside(records.forget_refusals(place))
 
     @perdure.effect(transactional=True)
-    def stop(self, campaign_id: int, what: str) -> None:
-        """Stop a campaign none of whose mails can be written."""
-        self._database.inside(trouble.stop(campaign_id, "SenderRefused", what))
-
-    @perdure.effect(transactional=True)
-    def skip(self, place: dict[str, int]) -> None:
-        skipped = records.change_touch(place, status="skipped")
-        self._database.inside(skipped, turns.release(place))
-
-    @perdure.effect(transactional=True)
-    def bounce(self, place: dict[str, int]) -> None:
+    def bounce(self, place: Place) -> None:
         """Stop writing to the contact."""
-        self._database.inside(*records.bounce(place))
-
-    @perdure.effect(transactional=True)
-    def refused(self, place: dict[str, int], kind: str, said: str, tries: int, now: int) -> None:
-        """Record a failed conversation, with its consequences. `said` has no address in it
-        (refusals.py): the question about trouble outlives the contact."""
-        if kind == "NotNow":
-            self._database.inside(records.note_try(place, tries))
-            return
-        statements = [records.note_refusal(place, kind, said, tries, now)]
-        if kind in trouble.PATIENCE:
-            statements.append(trouble.lose_hope(place, kind, now))
-        if kind == "NoSuchRecipient":
-            statements += records.bounce(place)
-        if kind == "LetterRefused":  # a person is asked for another text
-            statements += [
-                records.change_touch(place, status="draft_pending"),
-                turns.release(place),
-            ]
-        self._database.inside(*statements, *trouble.consequences(place, kind, said))
+        bounced = records.end_contact(place["contact_id"], "bounced")
+        self._database.inside(*bounced, records.change_touch(place, status="refused"))
 
     @perdure.effect(transactional=True)
     def close(self, campaign_id: int, contact_id: int, status: str) -> None:
@@ -496,34 +398,11 @@ def thread_of(campaign_id: int, contact_id: int) -> str:
     return f"campaign-{campaign_id}-{contact_id}"
 
 
-def _message_id(sender: str) -> str:
-    """The Message-ID of a touch: the same for every attempt, and known only to the recipient."""
-    return f"<{perdure.uuid().hex}@{sender.rpartition('@')[2].rstrip('>')}>"
-
-
-def _draft(
-    place: dict[str, int], found: Situation, status: str, subject: str, body: str
-) -> dict[str, Any]:
-    """A row of `touches`."""
-    return {
-        **place,
-        "status": status,
-        "subject": subject,
-        "body": body,
-        "prompt_version": writer.PROMPT_VERSION,
-        "run_id": get_config()["configurable"]["run_id"],
-        "message_id": _message_id(found.campaign["sender"]),
-        "drafted_at": milliseconds(perdure.now()),
-    }
-
-
-def _place(state: Any) -> dict[str, int]:
+def _place(state: Any) -> Place:
     return {name: state[name] for name in ("campaign_id", "contact_id", "step")}
 
 
 def _kind(error: perdure.NotDone) -> str:
-    """The kind of a refusal, or of a mail that may not go out now."""
-    if isinstance(error, BadLetter):
-        return "LetterRefused"
-    known = (NotNow, NoSuchRecipient, SenderRefused, LetterRefused, ServerTrouble, TemporaryTrouble)
-    return next((one.__name__ for one in known if isinstance(error, one)), "Doubtful")
+    """The kind of a refusal."""
+    known = (NoSuchRecipient, SenderRefused, LetterRefused, Rejected)
+    return next((one.__name__ for one in known if isinstance(error, one)), "TemporaryTrouble")

@@ -1,207 +1,148 @@
 """Contacts from a CSV file, into one campaign: all of them, or none and a list of the bad lines.
 
-`read` judges a file by itself, `bring` judges it against the database and writes, in one batch. A
-kill leaves nothing behind, and an import may be repeated: contacts already in the campaign are
-counted and not changed. Of two concurrent imports, one finds its ids, or its places in the
-campaign, taken; it reads again, and runs after the other. The same happens if a contact
-unsubscribes or is erased in between; and every send checks once more.
+The batch that writes them leaves out what is there already. So a kill leaves nothing behind, an
+import may be repeated, and two concurrent ones take turns.
 """
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import json
 import secrets
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+import zoneinfo
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
-from .database import Conflict, Database, Row, Statement, sql
-from .errors import Unknown, refuse_stopped
-from .records import NONE_SUPPRESSED, SUPPRESSED
-from .sheet import (
-    Bad,
-    BadSheet,
-    Line,
-    NoAddressColumn,
-    Sheet,
-    hash_of,
-    normalise,
-    person_of,
-    read,
-)
+from email_validator import EmailNotValidError, validate_email
 
-__all__ = [
-    "Bad",
-    "BadSheet",
-    "Line",
-    "NoAddressColumn",
-    "Refused",
-    "Report",
-    "Sheet",
-    "bring",
-    "normalise",
-    "person_of",
-    "read",
-]
+from .database import Conflict, Database, Row, sql
 
-SHOWN = 20
-"""Maximum number of bad lines in the message; the report has all."""
-
-_FOUND = """SELECT c.id, c.address, c.name, c.company, c.zone, c.status, m.status AS member
-FROM contacts c
-LEFT JOIN members m ON m.contact_id = c.id AND m.campaign_id = :campaign_id
-WHERE c.address IN (SELECT value->>'address' FROM json_each(:rows))"""
-_SUPPRESSED = """SELECT hash, why FROM suppressions
-WHERE hash IN (SELECT value->>'hash' FROM json_each(:rows))"""
-_ADD = """INSERT INTO contacts (id, address, person, token, name, company, zone, status)
-SELECT CAST(value->>'id' AS BIGINT), value->>'address', value->>'person', value->>'token',
-  value->>'name', value->>'company', value->>'zone', 'active' FROM json_each(:rows)"""
-_ENROL = """INSERT INTO members (campaign_id, contact_id, status)
-SELECT CAST(:campaign_id AS BIGINT), CAST(value->>'id' AS BIGINT), 'active'
-FROM json_each(:rows)"""
-_LAST = """SELECT COALESCE(MAX(id), 0) AS id FROM (SELECT MAX(id) AS id FROM contacts
-UNION ALL SELECT MAX(contact_id) FROM members) AS given"""
+COLUMNS = ("email", "name", "company", "zone")
 _AT_ONCE = 2000
 """Rows of one statement: a parameter may have 2 MB on D1."""
-_TRIES = 100
+_ADD = """INSERT INTO contacts (id, address, person, token, name, company, zone, status)
+SELECT (SELECT COALESCE(MAX(id), 0) FROM contacts) + CAST(value->>'number' AS BIGINT),
+  value->>'address', value->>'person', value->>'token', value->>'name', value->>'company',
+  value->>'zone', 'active'
+FROM json_each(:rows) WHERE 1 = 1 ON CONFLICT (address) DO NOTHING"""
+_ENROL = """INSERT INTO members (campaign_id, contact_id, status)
+SELECT CAST(:campaign_id AS BIGINT), c.id, 'active'
+FROM json_each(:rows), contacts c WHERE c.address = value->>'address' AND c.status = 'active'
+AND NOT EXISTS (SELECT 1 FROM suppressions s WHERE s.person = c.person)
+AND EXISTS (SELECT 1 FROM campaigns WHERE id = :campaign_id AND state <> 'stopped')
+ON CONFLICT (campaign_id, contact_id) DO NOTHING RETURNING contact_id"""
+_FOUND = """SELECT value->>'address' AS address, c.status, m.status AS member, s.at AS opted_out
+FROM json_each(:rows) LEFT JOIN contacts c ON c.address = value->>'address'
+LEFT JOIN members m ON m.contact_id = c.id AND m.campaign_id = :campaign_id
+LEFT JOIN suppressions s ON s.person = value->>'person'"""
 
 
-class Refused(Exception):
-    """A sheet with bad lines; nothing was imported. `report` has all bad lines."""
+class BadSheet(ValueError):
+    """A file with bad lines, or that cannot be read. Nothing was imported."""
 
-    def __init__(self, report: Report) -> None:
-        count = len(report.bad)
-        lines = [f"Nothing was imported: {count} bad line{'s' if count != 1 else ''}."]
-        lines += [f"  line {bad.number}: {bad.reason}" for bad in report.bad[:SHOWN]]
-        if count > SHOWN:
-            lines.append(f"  and {count - SHOWN} more")
-        lines.append(
-            "Correct the file and import it again, or import the good lines with --skip-bad."
-        )
-        super().__init__("\n".join(lines))
-        self.report = report
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n  ".join(["Nothing was imported:", *problems]))
+        self.problems = problems
 
 
 @dataclass(frozen=True)
-class Report:
-    """The result of an import: contacts added, contacts the campaign knew, and the bad lines."""
+class Line:
+    """A contact in a file."""
 
-    added: int
-    known: int
-    bad: list[Bad]
-    ignored_columns: list[str] = field(default_factory=list)
-    without_zone: int = field(default=0, compare=False)
-    """Contacts that were added with the default zone."""
-    differing: dict[str, dict[str, str]] = field(default_factory=dict, compare=False)
-    """By address: names, companies and zones in the file that a known contact does not have."""
+    number: int
+    address: str
+    person: str
+    name: str
+    company: str
+    zone: str
+    token: str = field(default_factory=lambda: secrets.token_hex(10))
 
 
-def bring(database: Database, campaign_id: int, sheet: Sheet, *, skip_bad: bool = False) -> Report:
-    """Make the contacts of a sheet members of a campaign, all at once.
+def normalise(address: str) -> str:
+    """One spelling per mailbox. Raises `ValueError` if mail cannot be sent to it.
 
-    A contact the database already has, from any campaign, is not changed. One that has bounced,
-    unsubscribed or been removed is a bad line, unless it is already a member; so is a person who
-    unsubscribed or was erased under another address. If there are bad lines, `Refused` is raised
-    and nothing is written; with `skip_bad` the good ones are.
+    The local part is lower-cased too: no mail provider distinguishes Ana@ from ana@, and one person
+    must not count as two.
     """
-    perhaps: _Import | None = None
-    for _ in range(_TRIES):
-        found = _judge(database, campaign_id, sheet)
-        if perhaps is not None and perhaps.is_in(found):
-            return perhaps.report
-        if found.report.bad and not skip_bad:
-            raise Refused(replace(found.report, added=0))
+    try:
+        found = validate_email(address.strip(), check_deliverability=False, allow_smtputf8=False)
+    except EmailNotValidError as error:
+        raise ValueError(f"{address.strip()[:80]!r} is not an address: {error}") from None
+    assert found.ascii_email is not None
+    return found.ascii_email.lower()
+
+
+def person_of(address: str) -> str:
+    """The mailbox behind a normalised address: what follows a plus is a label."""
+    local, _, domain = address.rpartition("@")
+    return f"{local.partition('+')[0] or local}@{domain}"
+
+
+def read(sheet: Path | str, zone: str) -> list[Line]:
+    """The contacts of a file, or of its text. A line without a zone gets this one."""
+    text = sheet.read_text(encoding="utf-8-sig") if isinstance(sheet, Path) else sheet
+    reader = csv.DictReader(text.splitlines())
+    reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+    if "email" not in reader.fieldnames:
+        raise BadSheet([f"the first line names the columns: {', '.join(COLUMNS)}"])
+    lines: dict[str, Line] = {}
+    problems: list[str] = []
+    for cells in reader:
         try:
+            line = _line(reader.line_num, cells, zone)
+            if line.address in lines:
+                raise ValueError(f"{line.address} is already on line {lines[line.address].number}")
+            lines[line.address] = line
+        except ValueError as error:
+            problems.append(f"line {reader.line_num}: {error}")
+    if problems:
+        raise BadSheet(problems)
+    return list(lines.values())
+
+
+def _line(number: int, cells: dict[str, str | None], default: str) -> Line:
+    values = {name: (cells.get(name) or "").strip() for name in COLUMNS}
+    for name, value in values.items():  # a line break would let a cell write headers into a mail
+        if not value.isprintable():
+            raise ValueError(f"{name} contains a control character")
+    zone = values["zone"] or default
+    if zone not in zoneinfo.available_timezones():
+        raise ValueError(f"{zone!r} is not a time zone such as Europe/Berlin")
+    address = normalise(values["email"])
+    return Line(number, address, person_of(address), values["name"], values["company"], zone)
+
+
+def import_lines(database: Database, campaign_id: int, lines: list[Line]) -> int:
+    """Make these contacts members of a campaign, all at once. Returns how many were added.
+
+    Contacts that the database has are not changed. One that bounced, opted out or was removed is a
+    bad line, unless it is a member already: then `BadSheet` is raised, and nothing is written.
+    """
+    batches = list(_batches(lines))
+    found = database.read(*(sql(_FOUND, rows=rows, campaign_id=campaign_id) for rows in batches))
+    problems = []
+    for row in (row for page in found for row in page if row["member"] is None):
+        if row["opted_out"] is not None:
+            problems.append(f"{row['address']} has opted out")
+        elif row["status"] not in (None, "active"):
+            problems.append(f"{row['address']} is {row['status']}")
+    if problems:
+        raise BadSheet(problems)
+    known = sum(row["member"] is not None for page in found for row in page)
+    while True:
+        with contextlib.suppress(Conflict):  # another import took these ids: it is done by now
             database.write(
-                *_each(NONE_SUPPRESSED, [_hash(row["address"]) for row in found.members]),
-                *_each(_ADD, found.new),
-                *_each(_ENROL, found.members, campaign_id=campaign_id),
+                *(sql(_ADD, rows=rows) for rows in batches),
+                *(sql(_ENROL, rows=rows, campaign_id=campaign_id) for rows in batches),
             )
-            return found.report
-        except Conflict as conflict:
-            perhaps = found if conflict.perhaps_ours else None
-    raise TimeoutError(f"Other imports were faster {_TRIES} times; try again.")
+            return len(lines) - known
 
 
-@dataclass(frozen=True)
-class _Import:
-    """The rows to write, and the report if they are written."""
-
-    report: Report
-    new: list[Row]
-    members: list[Row]
-    """By their ids."""
-    there: dict[str, Row]
-
-    def is_in(self, now: _Import) -> bool:
-        """Whether the database already has these rows, under the same ids."""
-        return all(
-            (row := now.there.get(one["address"])) is not None
-            and row["id"] == one["id"]
-            and row["member"] is not None
-            for one in self.members
-        )
-
-
-def _judge(database: Database, campaign_id: int, sheet: Sheet) -> _Import:
-    hashes = [_hash(line.address) for line in sheet.rows]
-    looked_for = _each(_FOUND, [asdict(line) for line in sheet.rows], campaign_id=campaign_id)
-    campaigns, last, *pages = database.read(
-        sql("SELECT id, name, state FROM campaigns WHERE id = :id", id=campaign_id),
-        sql(_LAST),
-        *looked_for,
-        *_each(_SUPPRESSED, hashes),
-    )
-    if not campaigns:
-        raise Unknown(f"There is no campaign {campaign_id}; nothing was imported.")
-    refuse_stopped(campaigns[0], "imported into")
-    there = {row["address"]: row for page in pages[: len(looked_for)] for row in page}
-    suppressed = {row["hash"]: row["why"] for page in pages[len(looked_for) :] for row in page}
-    new: list[Row] = []
-    members: list[Row] = []
-    known, bad = 0, list(sheet.bad)
-    differing: dict[str, dict[str, str]] = {}
-    for line, of in zip(sheet.rows, hashes, strict=True):
-        contact = there.get(line.address)
-        if contact is not None and (differs := _difference(line, contact)):
-            differing[line.address] = differs
-        if contact is not None and contact["member"] is not None:
-            known += 1
-        elif (why := suppressed.get(of["hash"])) is not None:
-            bad.append(Bad(line.number, f"{line.address} {SUPPRESSED[why]}"))
-        elif contact is None:
-            new.append(
-                asdict(line)
-                | {
-                    "id": last[0]["id"] + len(new) + 1,
-                    "person": person_of(line.address),
-                    "token": secrets.token_hex(10),
-                }
-            )
-            members.append(new[-1])
-        elif contact["status"] != "active":
-            bad.append(Bad(line.number, f"{line.address} is {contact['status']}"))
-        else:
-            members.append(contact)
-    bad.sort(key=lambda line: line.number)
-    members.sort(key=lambda row: int(row["id"]))
-    without_zone = sum(not row["has_zone"] for row in new)
-    report = Report(len(members), known, bad, sheet.ignored_columns, without_zone, differing)
-    return _Import(report, new, members, there)
-
-
-def _difference(line: Line, contact: Row) -> dict[str, str]:
-    """What the line says of a contact, and the database does not. An empty cell says nothing."""
-    said = {"name": line.name, "company": line.company, "zone": line.zone * line.has_zone}
-    return {what: text for what, text in said.items() if text and text != contact[what]}
-
-
-def _hash(address: str) -> Row:
-    return {"hash": hash_of(person_of(address))}
-
-
-def _each(text: str, rows: list[Row], **params: Any) -> list[Statement]:
-    """One statement for many rows, not one for each."""
-    return [
-        sql(text, rows=json.dumps(rows[first : first + _AT_ONCE]), **params)
-        for first in range(0, len(rows), _AT_ONCE)
-    ]
+def _batches(lines: list[Line]) -> Iterator[str]:
+    for first in range(0, len(lines), _AT_ONCE):
+        rows: list[Row] = [asdict(line) for line in lines[first : first + _AT_ONCE]]
+        for number, row in enumerate(rows, 1):
+            row["number"] = number
+        yield json.dumps(rows)

@@ -5,8 +5,7 @@ So that the same code serves all three databases, everything here is a batch, wi
 everywhere:
 
 - SQL makes each decision, in one batch. The caller reads the result afterwards.
-- A key that is taken fails the whole batch (`Conflict`). A caller that decided from what it had
-  read then reads and decides again.
+- A key that is taken fails the whole batch (`Conflict`).
 - A batch that runs a second time, right away or late, changes nothing, or is a `Conflict`: over
   HTTP an answer can be lost, and then the batch is sent again.
 - A transactional effect only writes (`Database.inside`). Its statements are there if and only if
@@ -57,12 +56,8 @@ def json_list(values: Sequence[object]) -> str:
 
 
 class Conflict(Exception):
-    """A row with this key already exists. Nothing in the batch was written, unless `perhaps_ours`:
-    then the row may be from the same batch, sent before, whose answer was lost."""
-
-    def __init__(self, error: Exception, *, perhaps_ours: bool = False) -> None:
-        super().__init__(str(error))
-        self.perhaps_ours = perhaps_ours
+    """A row with this key already exists. The batch was not written, or was before, and its answer
+    was lost: the caller reads and decides again."""
 
 
 class Database:
@@ -128,7 +123,7 @@ class Database:
         """Commit a batch on D1. If its answer is lost, it is sent again."""
         from perdure.d1 import D1Error
 
-        give_up, in_doubt = time.monotonic() + PATIENCE, False
+        give_up = time.monotonic() + PATIENCE
         while True:
             try:
                 with self._connection() as client:
@@ -136,12 +131,11 @@ class Database:
                 return found
             except D1Error as error:
                 if "UNIQUE constraint failed" in str(error):
-                    raise Conflict(error, perhaps_ours=in_doubt) from error
+                    raise Conflict(str(error)) from error
                 raise
             except perdure.errors.Unavailable:
                 if time.monotonic() > give_up:
                     raise
-                in_doubt = True
             time.sleep(PAUSE)
 
     def _run(self, connection: Any, statement: Statement) -> list[Row]:
@@ -167,7 +161,7 @@ class Database:
                     with connection.transaction():
                         yield connection
                 except UniqueViolation as error:
-                    raise Conflict(error) from error
+                    raise Conflict(str(error)) from error
                 return
             connection.execute(begin)
             try:
@@ -177,7 +171,7 @@ class Database:
                 if connection.in_transaction:  # a full disk has ended it already
                     connection.execute("ROLLBACK")
                 if isinstance(error, sqlite3.Error) and error.sqlite_errorname in _TAKEN:
-                    raise Conflict(error) from error
+                    raise Conflict(str(error)) from error
                 raise
 
     @contextlib.contextmanager

@@ -1,47 +1,103 @@
-"""Sending mail.
+"""Outgoing mail: a letter, the mail it becomes, and the conversation with the mail server.
 
-A conversation over SMTP ends in one of three ways, and the caller can always tell which:
+A conversation ends in one of three ways, and the caller can always tell which:
 
 - the server took the mail: `send` returns `"sent"`;
-- it did not: `send` returns `"stopped"`, or raises `TemporaryTrouble` or `Rejected`, which are
-  `perdure.NotDone`; refusals.py has their kinds;
+- it did not: `send` returns `"stopped"`, or raises one of the kinds of refusals.py;
 - the outcome is unknown: the content went out and no answer came. That is `NoAnswer`; only the
-  provider's look-up by Message-ID (lookup.py), or a person, can tell.
+  provider's look-up by Message-ID (`accepted`), or a person, can tell.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import smtplib
 import socket
 import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from email.utils import parseaddr
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import format_datetime, formataddr, parseaddr
 from typing import Literal
+from urllib.parse import quote
+
+import httpx
 
 import perdure
 
-from .letter import Letter, compose, on_the_wire
 from .refusals import (
+    LetterRefused,
     SenderRefused,
-    ServerTrouble,
     Stage,
     TemporaryTrouble,
-    place,
     refusal,
     without_addresses,
-    words,
 )
 from .settings import Settings
 
-LONGEST = 86_400
-"""Most seconds that a server may take for an answer."""
+FOOTER = "To get no more of these mails, {link}answer with the one word stop."
+_UNFOLDED = SMTP.clone(max_line_length=0)
+"""Does not fold headers: folding a long Message-ID or link would encode it as words."""
 
 
 class NoAnswer(Exception):
     """The content went out, and no answer came: the server has taken the mail, or has not."""
+
+
+class LookupFailed(Exception):
+    """The provider could not say whether it has a mail."""
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A mail to one person. `sender` may have a name: `Ana Ruiz <ana@example.com>`."""
+
+    sender: str
+    recipient: str
+    recipient_name: str
+    subject: str
+    body: str
+    message_id: str
+    unsubscribe: str
+    """A mail to this address unsubscribes."""
+    in_reply_to: str | None = None
+    """The Message-ID of the previous touch, so that the reader sees one thread."""
+    unsubscribe_link: str = ""
+    """URL at which a POST does the same with one click (RFC 8058)."""
+
+
+def footer(unsubscribe_link: str) -> str:
+    """The line below each mail; incoming.py leaves it out of replies that quote it."""
+    return FOOTER.format(link=f"open {unsubscribe_link} or " if unsubscribe_link else "")
+
+
+def compose(letter: Letter, date: datetime) -> bytes:
+    """The mail of a letter, in ASCII: always the same, down to the last octet.
+
+    Raises `LetterRefused` if a header cannot hold its value, such as one with a line break.
+    """
+    ways = [f"<mailto:{quote(letter.unsubscribe, safe='@+')}?subject=unsubscribe>"]
+    message = EmailMessage()
+    try:
+        message["From"] = letter.sender
+        message["To"] = formataddr((letter.recipient_name, letter.recipient))
+        message["Subject"] = letter.subject
+        message["Date"] = format_datetime(date)
+        message["Message-ID"] = letter.message_id
+        if letter.in_reply_to is not None:
+            message["In-Reply-To"] = message["References"] = letter.in_reply_to
+        if letter.unsubscribe_link:
+            ways.append(f"<{letter.unsubscribe_link}>")
+            message["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
+        message["List-Unsubscribe"] = ", ".join(ways)
+        body = f"{letter.body.rstrip()}\n\n{footer(letter.unsubscribe_link)}\n"
+        message.set_content(body, cte="quoted-printable")
+        return message.as_bytes(policy=_UNFOLDED)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise LetterRefused(f"the letter cannot be written: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -51,15 +107,12 @@ class Outgoing:
     host: str
     port: int
     timeout: float = 30.0
-    starttls: bool = False
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
+    security: str = "none"
+    user: str = ""
+    password: str = field(default="", repr=False)
+    lookup_url: str = ""
     tls: ssl.SSLContext | None = None
     """Overrides which certificates are trusted."""
-    hello: str = field(default_factory=socket.getfqdn)
-    """The name of this machine."""
-    implicit_tls: bool = False
-    """Encrypt from the start, as on port 465, instead of with STARTTLS."""
 
     @classmethod
     def of(cls, settings: Settings) -> Outgoing:
@@ -68,38 +121,36 @@ class Outgoing:
             settings.smtp_host,
             settings.smtp_port,
             settings.smtp_timeout,
-            settings.smtp_starttls,
-            settings.smtp_user or None,
-            settings.smtp_password or None,
-            implicit_tls=settings.smtp_tls,
+            settings.smtp_security,
+            settings.smtp_user,
+            settings.smtp_password,
+            settings.lookup_url,
         )
 
     def send(
-        self, letter: Letter, date: datetime, before_data: Callable[[], bool]
+        self, letter: Letter, date: datetime, may_send: Callable[[], bool]
     ) -> Literal["sent", "stopped"]:
         """Send a letter, in a conversation of its own.
 
-        `before_data` is called when the server has accepted the recipient, and again when it asks
-        for the content, before any of it is sent: a process that was suspended in between finds out
+        `may_send` is called when the server has accepted the recipient, and again when it asks for
+        the content, before any of it is sent: a process that was suspended in between finds out
         there. If it returns False, nothing is sent and `"stopped"` is returned.
 
-        Raises `TemporaryTrouble` or `Rejected` if the server has not taken the mail, in the kinds
-        that refusals.py has, and `NoAnswer` if the outcome is unknown. An exception of
-        `before_data` is `TemporaryTrouble`, since nothing was sent.
+        Raises `TemporaryTrouble` or `Rejected`, in the kinds that refusals.py has, if the server
+        has not taken the mail, and `NoAnswer` if the outcome is unknown.
         """
-        content = on_the_wire(compose(letter, date))
-        smtp = self.connect()
+        content = re.sub(rb"(?m)^\.", b"..", compose(letter, date)) + b".\r\n"
+        smtp = self._connect()
         can_quit = True
         try:
-            self.greet(smtp)
-            self.login(smtp)
-            self.mail_from(smtp, letter.sender)
-            _command(smtp.rcpt, letter.recipient, stage=Stage.RECIPIENT)
-            if not asked(before_data):
+            address = parseaddr(letter.sender)[1]
+            _command(lambda: smtp.mail(address), Stage.SENDER, about=address)
+            _command(lambda: smtp.rcpt(letter.recipient), Stage.RECIPIENT)
+            if not may_send():
                 return "stopped"
-            _command(smtp.docmd, "DATA", stage=Stage.DATA, hoped=354)
+            _command(lambda: smtp.docmd("DATA"), Stage.DATA, hoped=354)
             can_quit = False  # from here on it would be content; without its last dot that is void
-            if not asked(before_data):
+            if not may_send():
                 return "stopped"
             _hand_over(smtp, content)
             can_quit = True
@@ -111,60 +162,54 @@ class Outgoing:
                     smtp.putcmd("QUIT")
             smtp.close()
 
-    # -- the steps of a conversation; each raises `TemporaryTrouble` or `Rejected`
+    def accepted(self, message_id: str) -> bool:
+        """Ask the provider over HTTP whether it accepted a mail that it did not acknowledge.
 
-    def connect(self) -> smtplib.SMTP:
-        """A new connection: encrypted already, with `implicit_tls`."""
-        where = f"to {self.host}:{self.port}"
-        with _not_done(Stage.CONNECT, where):
-            if not 0 < self.timeout <= LONGEST:  # a socket would not take it, and stay open
-                raise ValueError(f"a timeout of {self.timeout} seconds")
-            if self.implicit_tls:
-                smtp: smtplib.SMTP = smtplib.SMTP_SSL(
-                    self.host, self.port, self.hello, timeout=self.timeout, context=self._trust()
-                )
-            else:
-                smtp = smtplib.SMTP(self.host, self.port, self.hello, self.timeout)
-        return smtp
+        It answers with JSON that names the `message_id`, 200 if it accepted that mail and 404 if
+        not. A 404 that does not name it, from a wrong address or a proxy, does not count. Raises
+        `LookupFailed` if the provider cannot say.
+        """
+        url = self.lookup_url.replace("{message_id}", quote(message_id, safe=""))
+        try:
+            response = httpx.get(url, timeout=10.0, trust_env=False)
+            named = response.status_code in (200, 404) and response.json()["message_id"]
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
+            raise LookupFailed(f"{url}: {type(error).__name__}: {error}") from error
+        if named != message_id:
+            raise LookupFailed(f"{url}: {response.status_code} says nothing about the mail")
+        return response.status_code == 200
 
-    def greet(self, smtp: smtplib.SMTP) -> None:
-        """Say who we are, and encrypt, with `starttls`."""
-        with _not_done(Stage.HELLO):
-            smtp.ehlo_or_helo_if_needed()
-        if self.starttls:
-            with _not_done(Stage.TLS):
-                smtp.starttls(context=self._trust())
+    def _connect(self) -> smtplib.SMTP:
+        """A connection on which the server knows us."""
+        name, trust = socket.getfqdn(), self.tls or ssl.create_default_context()
+        with _not_done(Stage.CONNECT):
+            smtp: smtplib.SMTP = (
+                smtplib.SMTP_SSL(self.host, self.port, name, timeout=self.timeout, context=trust)
+                if self.security == "tls"
+                else smtplib.SMTP(self.host, self.port, name, self.timeout)
+            )
+        try:
+            with _not_done(Stage.HELLO):
                 smtp.ehlo_or_helo_if_needed()
-
-    def login(self, smtp: smtplib.SMTP) -> None:
-        """Log in, if there is a user."""
-        if self.user is None:
-            return
-        with _not_done(Stage.LOGIN):
-            if not f"{self.user}{self.password}".isascii():
-                raise ValueError("user and password must be ASCII")
-            smtp.login(self.user, self.password or "")
-
-    def mail_from(self, smtp: smtplib.SMTP, sender: str) -> None:
-        """Name the sender. `sender` may have a name."""
-        address = parseaddr(sender)[1]
-        _command(smtp.mail, address, stage=Stage.SENDER, about=address)
-
-    def _trust(self) -> ssl.SSLContext:
-        return self.tls or ssl.create_default_context()
+            if self.security == "starttls":
+                with _not_done(Stage.TLS):
+                    smtp.starttls(context=trust)
+                    smtp.ehlo_or_helo_if_needed()
+            if self.user:
+                with _not_done(Stage.LOGIN):
+                    smtp.login(self.user, self.password)
+        except BaseException:
+            smtp.close()
+            raise
+        return smtp
 
 
 def _command(
-    command: Callable[[str], tuple[int, bytes]],
-    argument: str,
-    *,
-    stage: Stage,
-    about: str = "",
-    hoped: int | None = None,
+    command: Callable[[], tuple[int, bytes]], stage: Stage, *, about: str = "", hoped: int = 0
 ) -> None:
     """Send a command and expect an answer: by default any 2xx."""
-    with _not_done(stage, about):
-        code, text = command(argument)
+    with _not_done(stage):
+        code, text = command()
     if code != hoped if hoped else not 200 <= code < 300:
         raise refusal(stage, code, text, about)
 
@@ -174,53 +219,34 @@ def _hand_over(smtp: smtplib.SMTP, content: bytes) -> None:
     try:
         smtp.send(content)
         code, text = smtp.getreply()
-    except OSError as error:  # also all of smtplib, which takes an endless line for a 500
-        raise NoAnswer(f"no answer to the content: {error}") from error
+    except OSError as error:  # also all of smtplib
+        raise NoAnswer(f"no answer to the content: {without_addresses(str(error))}") from error
     if 400 <= code < 600:
         raise refusal(Stage.CONTENT, code, text)
     if not 200 <= code < 300:
-        raise NoAnswer(f"no valid answer to the content: {words(code, text)}")
+        raise NoAnswer(f"no valid answer to the content: {code}")
 
 
 @contextlib.contextmanager
-def _not_done(stage: Stage, about: str = "") -> Iterator[None]:
-    """Whatever fails inside, the server has not taken the mail."""
+def _not_done(stage: Stage) -> Iterator[None]:
+    """Whatever fails inside, the server has not taken the mail.
+
+    Waiting fixes a lost connection. It does not fix a server without STARTTLS or AUTH, an invalid
+    certificate, or a password that cannot be sent: before a recipient is named these are ours.
+    """
+    lost = (
+        smtplib.SMTPServerDisconnected,
+        smtplib.SMTPResponseException,  # an answer that made no sense
+        ssl.SSLEOFError,
+        ssl.SSLZeroReturnError,
+    )
     try:
         yield
-    except (OSError, ValueError, OverflowError) as error:  # also all of smtplib
+    except (OSError, ValueError) as error:  # also all of smtplib
         if isinstance(error, smtplib.SMTPResponseException) and isinstance(error.smtp_error, bytes):
-            raise refusal(stage, error.smtp_code, error.smtp_error, about) from error
-        kind = _trouble(error) if stage.is_ours else TemporaryTrouble
+            raise refusal(stage, error.smtp_code, error.smtp_error) from error
+        ours = isinstance(error, (smtplib.SMTPException, ssl.SSLError, ValueError))
+        is_ours = stage.is_ours and ours and not isinstance(error, lost)
+        kind: type[perdure.NotDone] = SenderRefused if is_ours else TemporaryTrouble
         what = f"{type(error).__name__}: {without_addresses(str(error))}"
-        raise kind(f"{place(stage, about)}: {what}"[:600]) from error
-
-
-_LOST = (
-    smtplib.SMTPServerDisconnected,
-    smtplib.SMTPResponseException,
-    ssl.SSLEOFError,
-    ssl.SSLZeroReturnError,
-    ssl.SSLSyscallError,
-)
-"""The connection is gone, or the answer made no sense."""
-
-
-def _trouble(error: Exception) -> type[perdure.NotDone]:
-    """An error before a recipient is named. What waiting does not fix is ours to fix: a server
-    without STARTTLS or AUTH, a port that does not speak TLS, an invalid certificate, a value that
-    cannot be sent or is out of range."""
-    lost = isinstance(error, _LOST)
-    ours = isinstance(error, (smtplib.SMTPException, ssl.SSLError, ValueError, OverflowError))
-    return SenderRefused if ours and not lost else ServerTrouble
-
-
-def asked(before_data: Callable[[], bool]) -> bool:
-    """Whether a mail may go out. If the check fails, nothing was sent: it is retried later."""
-    try:
-        return before_data()
-    except perdure.NotDone:
-        raise
-    except Exception as error:
-        raise TemporaryTrouble(
-            f"asking whether it may go out: {type(error).__name__}: {error}"
-        ) from error
+        raise kind(f"{stage}: {what}"[:500]) from error

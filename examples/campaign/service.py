@@ -17,9 +17,9 @@ rt = app.runtime
 
 def web() -> Any:
     """`/ok`, `/unsubscribe/{token}`, and `/cron/tick` once PERDURE_CRON_SECRET is set."""
-    from .web import Unsubscribe
+    from .web import routes
 
     app.setup()
     served = rt.asgi(worker=False)
-    served.routes.extend(Unsubscribe(Inbound(app)).routes())
+    served.routes.extend(routes(Inbound(app)))
     return served

@@ -1,8 +1,7 @@
 """The chat model that writes the drafts, behind LangChain's interface.
 
 The scripted one is the default: it needs no network, and gives the same answer to the same prompt.
-The settings name any other. The prompt decides what a touch earns, so each touch keeps the version
-of its prompt: a hash of its text, which changes when the text does.
+Each touch keeps the version of its prompt, a hash of its text: the prompt decides what it earns.
 """
 
 from __future__ import annotations
@@ -24,17 +23,8 @@ refer to the mails before if there were any. Answer with the subject on the firs
 The campaign: {brief}
 The person: {person}
 {comment}"""
-
-
+PROMPT_VERSION = hashlib.sha256(PROMPT.encode()).hexdigest()[:12]
 NAMELESS = 'their name is not known; begin with "Hello,"'
-
-
-def version_of(prompt: str) -> str:
-    return hashlib.sha256(prompt.encode()).hexdigest()[:12]
-
-
-PROMPT_VERSION = version_of(PROMPT)
-
 OPENINGS = (
     "I would like to show you",
     "did you have a moment to look at",
@@ -43,16 +33,14 @@ OPENINGS = (
     "perhaps now is a better time for",
     "this is my last note about",
 )
-ANEW = "In short:"
-"""How a draft begins that a person wanted to be written again: a script cannot do better."""
 
 
 def prompt_for(
     *, step: int, steps: int, brief: str, name: str, company: str, comment: str = ""
 ) -> str:
-    said = f"A person read your last draft and wants another one: {comment}\n" if comment else ""
+    wish = f"A person read your last draft and wants another one: {comment}\n" if comment else ""
     person = ", ".join(filter(None, (name or NAMELESS, company)))
-    return PROMPT.format(step=step, steps=steps, brief=brief, person=person, comment=said)
+    return PROMPT.format(step=step, steps=steps, brief=brief, person=person, comment=wish)
 
 
 def parse(text: str) -> tuple[str, str]:
@@ -84,12 +72,10 @@ class Scripted(BaseChatModel):
             next(line.removeprefix(word) for line in lines if line.startswith(word))
             for word in ("The campaign: ", "The person: ")
         )
-        hello = "Hello"
-        if not person.startswith(NAMELESS):
-            hello += f" {person.partition(',')[0]}"
+        hello = "Hello" if person.startswith(NAMELESS) else f"Hello {person.partition(',')[0]}"
         opening = OPENINGS[(step - 1) % len(OPENINGS)]
         if any(line.startswith("A person read") for line in lines):
-            opening = f"{ANEW} {opening}"
+            opening = f"In short: {opening}"
         text = f"Subject: {brief} ({step})\n\n{hello},\n\n{opening} {brief}."
         return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
 
@@ -98,9 +84,7 @@ def model_for(name: str) -> BaseChatModel:
     """The model that the settings name."""
     if not name:
         return Scripted()
-    try:
-        from langchain.chat_models import init_chat_model
-    except ModuleNotFoundError:
-        raise SystemExit(f"CAMPAIGN_MODEL={name} needs LangChain: pip install langchain") from None
-    made: BaseChatModel = init_chat_model(name)
-    return made
+    from langchain.chat_models import init_chat_model
+
+    model: BaseChatModel = init_chat_model(name)
+    return model

@@ -134,7 +134,7 @@ def play(
 ) -> Story:
     """Follow a run to its end. Its worker is killed `kills` times, each so many seconds after it
     took the run, at random `between` two bounds."""
-    chance = random.Random(seed)  # noqa: S311 (a seed, so that it can be played again)
+    chance = random.Random(seed)
     with perdure.Runtime(setting.journal) as rt:
         graph, calls = setting.register(rt), rt.blocking
         run = calls.start(

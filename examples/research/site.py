@@ -36,7 +36,7 @@ def _lighthouse(coast: str, name: str, chance: random.Random) -> str:
 
 
 def _pages() -> dict[str, tuple[str, str]]:
-    chance = random.Random(1)  # noqa: S311 (the same pages for everybody)
+    chance = random.Random(1)
     pages = {}
     for second, coast in zip(SECOND, COASTS, strict=True):
         for first in FIRST:

@@ -884,8 +884,8 @@ def test_the_demo_gets_its_options_and_says_what_it_needs(
     from perdure.cli import demo
 
     for name, text in {"some_demo": DEMO, "poor_demo": "import not_installed_here"}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "demo.py").write_text(text)
+        (tmp_path / name / "demo").mkdir(parents=True)
+        (tmp_path / name / "demo" / "play.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(demo, "PACKAGES", ("no_such_demo", "some_demo"))
     assert main(["demo"]) == 0

@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 
-from examples.campaign.records import suppress
-from examples.campaign.writer import ANEW
-from perdure.errors import AlreadyAnswered, AnswerRefused, BadAnswer
-from tests.support.campaign_ends import (
-    TWO,
-    ends,
-    nothing_more,
-)
-from tests.support.campaigns import BO, DAY, HELD, MONDAY, World, reply
+from perdure.errors import AlreadyAnswered, BadAnswer
+from tests.support.campaigns import BO, DAY, HELD, MONDAY, TWO, World, reply
 from tests.support.campaigns import office as office
 from tests.support.campaigns import sqlite_office as sqlite_office
 
@@ -28,7 +21,7 @@ def test_no_timer_sends_a_held_draft(office: World) -> None:
     [question] = office.questions()
     assert question.value["subject"] == "Better tables (1)"
     assert question.value["to"] == BO
-    nothing_more(office, sent=0)
+    office.nothing_more(sent=0)
     assert office.touch_states() == ["draft_pending"]
     assert [one.id for one in office.questions()] == [question.id]
 
@@ -46,7 +39,7 @@ def test_an_approved_draft_goes_out_as_it_was_shown(office: World) -> None:
     office.answer("approve")
     office.sleep_through()
     assert len(office.sent()) == 2
-    ends(office, "finished")
+    office.ends("finished")
 
 
 def test_an_edited_draft_goes_out_as_it_was_edited(office: World) -> None:
@@ -66,14 +59,14 @@ def test_a_rejected_draft_is_rewritten_and_asked_about_again(office: World) -> N
     [first] = office.questions()
     office.answer("reject", comment="too long")
     [second] = office.questions()
-    assert ANEW in second.value["body"]
+    assert "In short:" in second.value["body"]
     with pytest.raises(AlreadyAnswered):
         office.app.runtime.blocking.answer(first.id, {"action": "approve"})
     assert office.sent() == []
     office.answer("reject", comment="too short\nThe end is dull")
     office.answer("approve")
     [mail] = office.sent()
-    assert ANEW in mail.content
+    assert "In short:" in mail.content
     assert "too" not in mail.content, "what a reviewer says is not for the recipient"
 
 
@@ -123,7 +116,7 @@ def test_an_invalid_decision_is_refused(sqlite_office: World, decision: Any) -> 
     [question] = sqlite_office.questions()
     with pytest.raises(BadAnswer):
         sqlite_office.app.runtime.blocking.answer(question.id, decision)
-    nothing_more(sqlite_office, sent=0)
+    sqlite_office.nothing_more(sent=0)
 
 
 def test_an_approval_at_night_is_sent_in_the_morning(office: World) -> None:
@@ -145,66 +138,5 @@ def test_a_reply_on_the_night_of_an_approval_is_honoured(office: World) -> None:
     office.clock.advance(5 * DAY)
     office.answer("approve")
     office.receive(reply())
-    ends(office, "replied")
-    nothing_more(office, sent=0)
-
-
-# -- nobody is asked about a touch that can no longer go out
-
-
-def test_a_campaign_asks_about_no_touch_that_another_of_its_sequence_has_sent(
-    office: World,
-) -> None:
-    office.campaign(cadence=TWO)
-    office.drive()
-    office.advance(DAY)
-    office.campaign(HELD, name="again", cadence=TWO)
-    office.drive()
-    assert office.questions() == []
-    [left_out] = office.touches(2)
-    assert (left_out["status"], left_out["subject"]) == ("duplicate", "")  # no model was asked
-    office.advance(3 * DAY)  # both are due: the first one sends at once, or the second has asked
-    assert office.questions() == []
-    assert office.touch_states(1) == ["sent", "sent"]
-    office.sleep_through()
-    assert office.touch_states(2) == ["duplicate", "duplicate"]
-    assert len(office.sent()) == 2
-    ends(office, "finished", 2)
-
-
-def test_of_two_open_drafts_of_a_sequence_the_one_that_is_not_sent_is_withdrawn(
-    office: World,
-) -> None:
-    office.campaign(HELD, cadence=TWO)
-    office.campaign(HELD, name="again", cadence=TWO)
-    office.drive()
-    [first], [second] = office.questions(1), office.questions(2)
-    office.app.runtime.blocking.answer(first.id, {"action": "approve"})
-    office.drive()
-    assert office.questions() == []
-    with pytest.raises(AnswerRefused):
-        office.app.runtime.blocking.answer(second.id, {"action": "approve"})
-    assert (office.touch_states(1), office.touch_states(2)) == (["sent"], ["duplicate"])
-    assert len(office.sent()) == 1
-
-
-def test_a_campaign_asks_about_a_touch_that_another_of_its_sequence_has_skipped(
-    office: World,
-) -> None:
-    office.campaign(HELD, cadence=TWO)
-    office.drive()
-    office.answer("skip")
-    office.campaign(HELD, name="again", cadence=TWO)
-    office.drive()
-    office.answer("approve")
-    assert (office.touch_states(1), office.touch_states(2)) == (["skipped"], ["sent"])
-
-
-def test_a_person_who_unsubscribed_while_they_were_imported_is_not_asked_about(
-    office: World,
-) -> None:
-    office.campaign(HELD)
-    office.app.database.write(suppress(BO, "unsubscribed", 0))
-    office.drive()
-    assert office.questions() == []
-    ends(office, "unsubscribed")
+    office.ends("replied")
+    office.nothing_more(sent=0)

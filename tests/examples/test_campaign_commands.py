@@ -1,198 +1,137 @@
-"""The campaign's command line, its status, and a cron that drives it over HTTP."""
+"""The application's own command line, its settings, and the processes that drive it."""
 
 from __future__ import annotations
 
-import importlib
-import json
-import logging
-import re
 import sys
-from dataclasses import replace
-from datetime import UTC, datetime, time
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
+import httpx
 import pytest
-from starlette.testclient import TestClient
 
-from examples.campaign.cadence import Cadence, Window
-from tests.support.campaign_commands import Command
-from tests.support.campaign_commands import command as command
-from tests.support.campaign_ends import (
-    CY,
-)
-from tests.support.campaigns import BO, DAY, HELD, PLAN, World, reply
-from tests.support.campaigns import office as office
-from tests.support.campaigns import sqlite_office as sqlite_office
+from examples.campaign.__main__ import main
+from examples.campaign.settings import Settings
+from tests.support import campaigns
+from tests.support.campaigns import BO, CY, World, reply
+
+office, sqlite_office = campaigns.office, campaigns.sqlite_office
+Command = Callable[..., tuple[int, str, str]]
 
 
-def test_an_import_changes_known_contacts_only_if_it_is_told_to(
-    sqlite_office: World, command: Command, tmp_path: Path
-) -> None:
-    sqlite_office.campaign(PLAN, BO, CY)
-    sheet = tmp_path / "corrected.csv"
-    sheet.write_text(f"Name;E-Mail;Time Zone\nBob;{BO};Asia/Tokyo\n;{CY};\n")
+@pytest.fixture
+def command(
+    sqlite_office: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """`python -m examples.campaign` on the database of `sqlite_office`: exit code and output."""
+    for one in fields(Settings):
+        value = str(getattr(sqlite_office.app.settings, one.name))
+        monkeypatch.setenv(f"CAMPAIGN_{one.name.upper()}", value)
 
-    def zones() -> list[tuple[str, str]]:
-        found = sqlite_office.rows("SELECT name, zone FROM contacts ORDER BY id")
-        return [(row["name"], row["zone"]) for row in found]
+    def run(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["campaign", *words])
+        try:
+            code = main()
+        except SystemExit as exit:
+            code = int(exit.code or 0)
+        return (code, *capsys.readouterr())
 
-    code, told = command("import", "spring", str(sheet))
-    assert (code, told.splitlines()[0]) == (0, "0 added, 2 known, 0 left out")
-    assert "1 contact already known with another name, company or zone" in told
-    assert zones() == [("Bo", "UTC"), ("Cy", "UTC")]
-    assert "1 contact changed" in command("import", "spring", str(sheet), "--update")[1]
-    assert zones() == [("Bob", "Asia/Tokyo"), ("Cy", "UTC")]
-    assert "contact" not in command("import", "spring", str(sheet), "--update")[1]
+    return run
 
 
-def test_a_setting_that_cannot_be_read_is_wrong_use(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CAMPAIGN_SMTP_PORT", "abc")
-    told = "campaign: CAMPAIGN_SMTP_PORT='abc' is not a whole number, 0 or more.\n"
-    assert command("status") == (2, told)
+CREATE = ("create", "spring", "--brief", "Tables", "--sender", "Ana <ana@example.com>")
 
 
 def test_a_campaign_can_be_run_from_the_command_line(
     sqlite_office: World, command: Command, tmp_path: Path
 ) -> None:
-    sheet, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
+    office, sheet = sqlite_office, tmp_path / "contacts.csv"
+    sheet.write_text(f"email,name\n{BO},Bo\n{CY},Cy\x1b[2J\n")
+    assert command(*CREATE)[:2] == (0, "Campaign 1: spring\n")
+    code, _, problem = command("import", "spring", str(sheet))
+    assert (code, "line 3: name contains a control character" in problem) == (2, True)
     sheet.write_text(f"email,name\n{BO},Bo\n{CY},Cy\n")
-    bad.write_text("email,zone\nnot an address,\ndo@example.org,Mars/Base\n")
-    create = ("create", "spring", "--brief", "Tables", "--sender", "ana@example.com")
-    assert command(*create, "--gaps", "0,4", "--auto-approve") == (0, "Campaign 1: spring\n")
-    assert command(*create)[0] == 2
-    code, told = command("import", "spring", str(bad))
-    assert code == 1
-    assert "line 2" in told
-    assert "line 3" in told
-    code, told = command("import", "spring", str(sheet))
-    assert (code, told.splitlines()[0]) == (0, "2 added, 0 known, 0 left out")
-    assert "2 contacts without a time zone in the file" in told
-    code, told = command("launch", "spring")
-    assert code == 0
-    assert re.match(r"2 threads; the first touch is due (now|20\d\d-\S+ \d\d:\d\d in UTC)\. ", told)
-    assert command("launch", "spring") == (0, "0 threads; every active member has one\n")
+    assert command("import", "spring", str(sheet))[:2] == (0, "2 added\n")
+    assert command("launch", "spring")[1].startswith("2 threads started")
+    office.clock.move_to(campaigns.MONDAY)
+    office.drive()
+    drafts = command("drafts", "spring")[1]
+    ids = [line.rpartition("(")[2].rstrip(")") for line in drafts.splitlines() if "---" in line]
+    assert len(ids) == 2
+    assert "Hello Bo," in drafts
+    code, out, _ = command("approve", "spring", *ids, ids[0], "--by", "ana")
+    assert (code, out.count(" approved\n"), "not approved" in out) == (0, 2, True)
+    office.drive()
+    assert {mail.recipient for mail in office.office.log} == {BO, CY}
+    for words, state in (("pause", "paused"), ("resume", "running"), ("stop", "stopped")):
+        assert command(words, "spring")[:2] == (0, f"spring is {state}\n")
+    office.drive()
+    out = command("status")[1]
+    assert "spring: stopped" in out
+    assert "members  2 stopped" in out
+    assert "2 sent, 0 replies" in out
+
+
+def test_strays_are_listed_and_whoever_wants_no_more_mail_is_removed(
+    sqlite_office: World, command: Command
+) -> None:
+    sqlite_office.campaign()
+    sqlite_office.receive(reply(sender="x@else.example", text="Remove bo\x1b[2J, please"))
+    out = command("strays")[1]
+    assert "x@else.example" in out
+    assert "\x1b" not in out
+    assert command("remove", BO)[:2] == (0, f"{BO} gets no more mail\n")
     sqlite_office.drive()
-    code, told = command("edit", "spring", "--gaps", "0,2", "--yes")
-    assert (code, told.splitlines()[-1]) == (0, "Version 2 of spring")
-    assert command("remove", CY) == (0, f"1 campaign ended for {CY}\n")
-    sqlite_office.sleep_through()
-    code, told = command("status", "--json")
-    [status] = map(json.loads, told.splitlines())
-    assert status["members"] == {"finished": 1, "removed": 1}
-    assert status["touches"] == {"sent": 3}
-    assert list(status["prompts"].values()) == [{"sent": 3, "replies": 0}]
-    told = command("status")[1]
-    assert told.startswith("spring: running (gaps 0,2, 09:00-17:00 mon-fri)\n")
-    assert "  members  1 finished, 1 removed\n  touches  3 sent\n" in told
-    assert command("drafts", "spring")[1].startswith("No drafts are waiting. ")
-    assert sqlite_office.dates() == [
-        sqlite_office.dates(CY)[0],
-        sqlite_office.dates(CY)[0] + 2 * DAY,
-    ]
-
-
-def test_a_campaign_named_like_the_sequence_of_another_is_not_created_by_mistake(
-    office: World,
-) -> None:
-    office.app.create(replace(PLAN, name="a", sequence="news"))
-    with pytest.raises(ValueError, match="'news' is the sequence of campaign 'a'"):
-        office.app.create(replace(PLAN, name="news", sequence=""))
-    assert [one["name"] for one in office.app.status()] == ["a"]
-    assert office.app.create(replace(PLAN, name="news", sequence="news")) == 2
-
-
-def test_an_edit_changes_only_the_given_options(sqlite_office: World, command: Command) -> None:
-    create = ("create", "spring", "--brief", "Tables", "--sender", "ana@example.com")
-    assert command(*create, "--gaps", "0,3", "--window", "08:00-24:00", "--days", "sat,sun")[0] == 0
-
-    def told() -> list[Any]:
-        [status] = map(json.loads, command("status", "--json")[1].splitlines())
-        return [status[name] for name in ("gaps", "window", "days")]
-
-    assert told() == [[0, 3], "08:00-24:00", "sat,sun"]
-    assert command("edit", "spring", "--yes", "--days", "mon-sun")[0] == 0
-    assert told() == [[0, 3], "08:00-24:00", "mon-sun"]
-    assert command("edit", "spring", "--yes", "--window", "00:00-12:30")[0] == 0
-    assert told() == [[0, 3], "00:00-12:30", "mon-sun"]
-    assert command("edit", "spring", "--yes", "--gaps", "1")[0] == 0
-    assert told() == [[1], "00:00-12:30", "mon-sun"]
-    assert command("edit", "spring")[0] == 2
-
-
-def test_the_status_counts_stuck_threads(office: World) -> None:
-    office.campaign(HELD, BO, CY)
-    office.campaign(HELD, "do@example.org", name="autumn")
-    office.drive()
-    client = office.app.runtime.blocking
-    client.cancel(office.run(1, BO).id)
-    client.pause(office.run(1, CY).id)
-    office.drive()
-    spring, autumn = office.app.status()
-    assert spring["threads"] == {"cancelled": 1, "paused": 1}
-    assert autumn["threads"] == {}
-    assert office.app.launch(1).threads == 0
-
-
-def test_a_sent_touch_counts_for_its_prompt_before_its_outcome_is_known(
-    office: World,
-) -> None:
-    office.campaign(PLAN, BO, CY)
-    office.drive()
-
-    def told() -> list[Any]:
-        return list(office.app.status()[0]["prompts"].values())
-
-    assert told() == [{"sent": 2, "replies": 0}]
-    office.receive(reply())
-    assert told() == [{"sent": 2, "replies": 1}]
-
-
-def test_a_worker_does_not_log_every_look_up(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging.getLogger("httpx"), "level", logging.NOTSET)
-    monkeypatch.delitem(sys.modules, "examples.campaign.service", raising=False)
-    service = importlib.import_module("examples.campaign.service")
-    service.app.close()
-    assert logging.getLogger("httpx").level == logging.WARNING
+    sqlite_office.ends("removed")
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "problem"),
     [
-        ("launch", "nothing"),
-        ("remove", "nobody@example.org"),
-        ("edit", "nothing", "--gaps", "1"),
-        ("pause", "nothing"),
-        ("create", "x", "--brief", "x", "--sender", "Ana Ruiz"),
-        ("create", "x", "--brief", "x", "--sender", "a@b.c", "--gaps", "soon"),
-        ("create", "x", "--brief", "x", "--sender", "a@b.c", "--window", "17:00-09:00"),
-        ("import", "nothing", "nowhere.csv"),
-        ("fly",),
+        (("launch", "autumn"), "There is no campaign 'autumn'"),
+        ((*CREATE, "--window", "9-17"), "such as 09:00"),
+        ((*CREATE[:-1], "Ana"), "is not a sender"),
+        (("remove", "bo"), "is not an address"),
     ],
-    ids=" ".join,
 )
-def test_wrong_usage_is_reported_in_one_sentence(command: Command, words: tuple[str, ...]) -> None:
-    code, told = command(*words)
-    assert code == 2
-    assert told
-    assert "Traceback" not in told
-
-
-def test_a_cron_over_http_drives_the_campaign(
-    sqlite_office: World, command: Command, monkeypatch: pytest.MonkeyPatch
+def test_wrong_usage_is_reported_in_one_sentence(
+    command: Command, words: tuple[str, ...], problem: str
 ) -> None:
-    monkeypatch.setenv("PERDURE_CRON_SECRET", "s3cret" * 8)
-    monkeypatch.delitem(sys.modules, "examples.campaign.service", raising=False)
-    service = importlib.import_module("examples.campaign.service")
-    always = Cadence((0,), Window(time(0), time.max, frozenset(range(7))))
-    sqlite_office.clock.move_to(datetime.now(UTC))
-    sqlite_office.campaign(cadence=always)
-    with TestClient(service.web()) as cron:
-        assert cron.post("/cron/tick").status_code == 401
-        asked = {"Authorization": f"Bearer {'s3cret' * 8}"}
-        assert cron.post("/cron/tick", headers=asked).status_code == 200
-    assert sqlite_office.touch_states() == ["sent"]
+    code, _, error = command(*words)
+    assert code == 2
+    assert problem in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SMTP_PORT", "many"),
+        ("SMTP_SECURITY", "yes"),
+        ("UNSUBSCRIBE", "nobody"),
+        ("WEB_URL", "mail.example.com"),
+    ],
+)
+def test_an_invalid_setting_is_refused(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a number|is one of|is not an address|start of"):
+        Settings.read({f"CAMPAIGN_{name}": value})
+
+
+def test_settings_come_from_the_environment() -> None:
+    found = Settings.read({"PERDURE_URL": "sqlite:///x.db", "CAMPAIGN_SMTP_PORT": "587"})
+    assert (found.url, found.smtp_port, found.smtp_timeout) == ("sqlite:///x.db", 587, 30.0)
+    assert "secret" not in repr(Settings(smtp_password="secret", imap_password="secret"))
+
+
+async def test_a_cron_over_http_drives_the_campaign(sqlite_office: World) -> None:
+    office = sqlite_office
+    secret = "a secret of 16 characters or more"
+    office.campaign()
+    web = office.app.runtime.asgi(worker=False, secret=secret)
+    transport = httpx.ASGITransport(web)
+    async with httpx.AsyncClient(transport=transport, base_url="http://campaign") as client:
+        assert (await client.post("/cron/tick")).status_code == 401
+        headers = {"Authorization": f"Bearer {secret}"}
+        assert (await client.post("/cron/tick", headers=headers)).json()["waiting"] == 1
+    assert len(office.sent()) == 1

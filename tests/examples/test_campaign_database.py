@@ -1,4 +1,4 @@
-"""The campaign's own tables, and the clock its processes share."""
+"""The campaign's own tables."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from examples.campaign.clock import SharedClock
 from examples.campaign.database import Conflict, Database, sql
 from perdure.testing.postgres import Server
 from tests.support.raw import execute, held_open
@@ -40,9 +38,8 @@ def count(database: Database) -> int:
 
 
 def test_a_batch_whose_key_is_taken_writes_nothing(database: Database) -> None:
-    with pytest.raises(Conflict) as taken:
+    with pytest.raises(Conflict):
         add(database, 1, 2, 1)
-    assert not taken.value.perhaps_ours
     assert count(database) == 0
     add(database, 1, 2)
     assert count(database) == 2
@@ -131,24 +128,5 @@ def test_a_child_process_has_connections_of_its_own(url: str) -> None:
 
 TELLS = """
 import sys
-from examples.campaign.clock import SharedClock
 print(SharedClock(sys.argv[1]).now())
 """
-
-
-def test_another_process_sees_a_move_of_the_clock(tmp_path: Path) -> None:
-    clock = SharedClock(tmp_path / "clock")
-    clock.move_to(datetime(2030, 1, 1, tzinfo=UTC))
-    clock.advance(timedelta(days=3))
-    command = [sys.executable, "-c", TELLS, str(tmp_path / "clock")]
-    before = clock.now()
-    there = int(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)
-    assert before <= there <= clock.now()
-    assert clock.time.date().isoformat() == "2030-01-04"
-
-
-def test_a_clock_that_was_not_moved_shows_the_real_time(tmp_path: Path) -> None:
-    before = datetime.now(UTC) - timedelta(milliseconds=1)
-    assert (
-        before <= SharedClock(tmp_path / "clock").time <= datetime.now(UTC) + timedelta(seconds=1)
-    )

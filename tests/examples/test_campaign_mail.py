@@ -7,34 +7,26 @@ import email.policy
 import os
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiosmtpd.smtp import AuthResult
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import perdure
-from examples.campaign.letter import BadLetter, Letter, compose, footer, on_the_wire
-from examples.campaign.lookup import Lookup, LookupFailed
-from examples.campaign.mail import NoAnswer, Outgoing
-from examples.campaign.postoffice import Fault, Mail, Moment, PostOffice, scripted
+from examples.campaign.demo.postoffice import Fault, Mail, Moment, PostOffice, scripted
+from examples.campaign.mail import Letter, LookupFailed, NoAnswer, Outgoing, compose, footer
 from examples.campaign.refusals import (
-    Doubtful,
     LetterRefused,
     NoSuchRecipient,
     Rejected,
     SenderRefused,
-    ServerTrouble,
     TemporaryTrouble,
 )
 from perdure.types import State
@@ -62,7 +54,8 @@ def yes() -> bool:
 
 
 def outgoing(office: PostOffice, **options: Any) -> Outgoing:
-    return Outgoing(HOST, office.smtp_port, **{"timeout": 20.0, "hello": "localhost", **options})
+    given = {"timeout": 20.0, "lookup_url": office.lookup_url, **options}
+    return Outgoing(HOST, office.smtp_port, **given)
 
 
 def sent(letter: Letter) -> tuple[Mail, email.message.EmailMessage]:
@@ -95,14 +88,8 @@ def test_a_letter_arrives_with_its_headers() -> None:
     }
 
 
-def test_a_first_touch_answers_nothing() -> None:
-    message = compose(LETTER, DATE)
-    assert "In-Reply-To" not in message
-    assert "References" not in message
-
-
 def test_the_same_letter_is_the_same_mail_to_the_last_octet() -> None:
-    assert compose(LETTER, DATE).as_bytes() == compose(LETTER, DATE).as_bytes()
+    assert compose(LETTER, DATE) == compose(LETTER, DATE)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +100,8 @@ def test_the_same_letter_is_the_same_mail_to_the_last_octet() -> None:
         "long " * 2000 + "\n" + "x" * 5000 + "\n",
         "spaces at the end   \n\ttabs\t\n = =3D =\n",
         "From here on\n\n\n\nFrom there\n",
-        "a NUL \x00, a bell \x07 and a form feed \x0c\n",
-        "",
     ],
-    ids=["not ASCII", "dots", "long lines", "white space", "From", "control", "empty"],
+    ids=["not ASCII", "dots", "long lines", "white space", "From"],
 )
 def test_a_body_arrives_as_it_was_written(body: str) -> None:
     mail, message = sent(replace(LETTER, body=body))
@@ -126,33 +111,12 @@ def test_a_body_arrives_as_it_was_written(body: str) -> None:
     assert "\n" not in mail.content.replace("\r\n", "")
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300))
-def test_any_body_can_be_read_back(body: str) -> None:
-    octets = on_the_wire(compose(replace(LETTER, body=body), DATE))
-    assert octets.endswith(b"\r\n.\r\n")
-    assert b"\r\n.\r\n" not in octets[:-5]
-    assert octets.isascii()
-    unstuffed = octets[:-3].replace(b"\r\n..", b"\r\n.")
-    read = email.message_from_bytes(unstuffed, policy=email.policy.default).get_content()
-    lines = body.replace("\r\n", "\n").replace("\r", "\n")
-    lines += "" if lines.endswith("\n") or not lines else "\n"
-    assert read.replace("\r\n", "\n") == f"{lines}\n{footer('')}\n"
-
-
 def test_long_names_and_subjects_beyond_ascii_arrive() -> None:
     name, subject = 'Zoë "Z" Straße, 你好', "Grüße an alle, die das lesen: " * 12
     _, message = sent(replace(LETTER, recipient_name=name, subject=subject.strip()))
     [to] = message["To"].addresses
     assert (to.display_name, to.addr_spec) == (name, BO)
     assert message["Subject"] == subject.strip()
-
-
-def test_a_long_name_with_commas_is_one_recipient() -> None:
-    name = 'Ortiz, Ana "Annie" (Head of Tables, Chairs: Wood & Steel); ' * 3
-    _, message = sent(replace(LETTER, recipient_name=name))
-    [to] = message["To"].addresses
-    assert (to.display_name.split(), to.addr_spec) == (name.split(), BO)
 
 
 def test_long_identifiers_are_not_folded_or_encoded() -> None:
@@ -168,101 +132,6 @@ def test_long_identifiers_are_not_folded_or_encoded() -> None:
     assert f"List-Unsubscribe: <mailto:{letter.unsubscribe}?subject=unsubscribe>" in lines
 
 
-@pytest.mark.parametrize("evil", ["\r\nBcc: x@y.z", "\n", "\r", "\x00", "\x0b", "\x85", "\u2028"])
-@pytest.mark.parametrize(
-    "field",
-    [
-        "sender",
-        "recipient",
-        "recipient_name",
-        "subject",
-        "message_id",
-        "in_reply_to",
-        "unsubscribe",
-    ],
-)
-def test_no_field_can_bring_in_a_header(field: str, evil: str) -> None:
-    value = getattr(LETTER, field) or ID
-    for bad in (value + evil, value[:3] + evil + value[3:], evil + value):
-        with pytest.raises(ValueError, match=field):
-            compose(replace(LETTER, **{field: bad}), DATE)
-
-
-@pytest.mark.parametrize(
-    "evil",
-    [
-        "=?utf-8?q?Bo=0ABcc:_x@y.z=0AX-Evil:_1?=",
-        "=?utf-8?q?Bo=0D=0ABcc:_x@y.z=0D=0A=0D=0Abody?=",
-        "=?utf-8?b?Qm8KQmNjOiB4QHkueg==?=",
-        "=?utf-8?q?Free_money?=",
-        "Hi =?utf-8?q?Free?= =?utf-8?q?=0D=0A?= money",
-        "Grüße =?utf-8?q?Free_money?=",
-        "=?utf-8?q?half=ED=A0=80?=",
-    ],
-)
-@pytest.mark.parametrize("field", ["sender", "recipient_name", "subject"])
-def test_text_that_a_reader_would_decode_is_refused(field: str, evil: str) -> None:
-    value = f"{evil} <ana@example.com>" if field == "sender" else evil
-    with PostOffice() as office:
-        with pytest.raises(BadLetter):
-            outgoing(office).send(replace(LETTER, **{field: value}), DATE, yes)
-        assert office.conversations == []
-
-
-TEXT = st.text(
-    st.one_of(st.sampled_from('=?qQbB_ utf-8"\\(),:;<>@.'), st.characters()), max_size=100
-)
-
-
-@settings(max_examples=500, deadline=None)
-@given(name=TEXT, subject=TEXT)
-def test_names_and_subjects_are_refused_or_arrive_as_the_text_they_are(
-    name: str, subject: str
-) -> None:
-    letter = replace(LETTER, recipient_name=name, subject=subject)
-    try:
-        octets = on_the_wire(compose(letter, DATE))
-    except BadLetter:
-        return
-    read = email.message_from_bytes(octets, policy=email.policy.default)
-    assert "".join(read["Subject"].split()) == "".join(subject.split())
-    assert "".join(read["To"].addresses[0].display_name.split()) == "".join(name.split())
-    assert read.keys() == compose(LETTER, DATE).keys()
-
-
-@pytest.mark.parametrize("subject", ["What =? and why?=", " Hi  there ", "a=?b", "100 % = ?"])
-def test_a_subject_that_only_looks_odd_arrives(subject: str) -> None:
-    _, message = sent(replace(LETTER, subject=subject))
-    assert message["Subject"].split() == subject.split()
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("recipient", ""),
-        ("recipient", "bo"),
-        ("recipient", "bo@"),
-        ("recipient", "bo@example.org, cy@example.org"),
-        ("recipient", "bo@example.org> SIZE=1"),
-        ("recipient", "bö@example.org"),
-        ("recipient", f"{'b' * 300}@example.org"),
-        ("sender", "Ana"),
-        ("message_id", "touch-1@example.com"),
-        ("message_id", "<a@b> <c@d>"),
-        ("message_id", f"<{'a' * 300}@example.com>"),
-        ("body", "half a character: \ud800"),
-    ],
-)
-def test_an_invalid_letter_is_refused_before_any_connection(field: str, value: str) -> None:
-    letter = replace(LETTER, **{field: value})
-    with PostOffice() as office:
-        with pytest.raises(BadLetter):
-            outgoing(office).send(letter, DATE, yes)
-        assert office.conversations == []
-    assert issubclass(BadLetter, perdure.NotDone)
-    assert issubclass(BadLetter, Rejected)
-
-
 # -- what may go wrong
 
 
@@ -271,7 +140,7 @@ def test_an_invalid_letter_is_refused_before_any_connection(field: str, value: s
     [
         (Fault.REJECT_RECIPIENT, NoSuchRecipient, "RCPT TO: 550 5.1.1 No such", 0),
         (Fault.GREYLIST, TemporaryTrouble, "451 4.7.1 Greylisted", 0),
-        (Fault.BUSY, ServerTrouble, "421 4.3.2 Too busy", 0),
+        (Fault.BUSY, TemporaryTrouble, "421 4.3.2 Too busy", 0),
         (Fault.HANG_UP, TemporaryTrouble, "DATA: SMTPServerDisconnected", 0),
         (Fault.REJECT_DATA, LetterRefused, "the content: 554 5.7.1 Not wanted", 0),
         (Fault.DROP_BEFORE, NoAnswer, "no answer to the content", 0),
@@ -289,25 +158,17 @@ def test_each_fault_says_whether_the_mail_may_have_gone_out(
         assert type(caught.value) is raised
         assert isinstance(caught.value, perdure.NotDone) == (raised is not NoAnswer)
         assert len(office.log) == accepted
-        assert Lookup(office.lookup_url).accepted(ID) is bool(accepted)
+        assert outgoing(office).accepted(ID) is bool(accepted)
         assert out.send(LETTER, DATE, yes) == "sent"
 
 
 def test_a_server_that_is_busy_or_gone_has_not_taken_the_mail() -> None:
     with PostOffice() as office:
-        office.busy = True
-        with pytest.raises(ServerTrouble, match=r"421 4\.3\.2 Too busy"):
+        office.down = True
+        with pytest.raises(TemporaryTrouble, match="connecting"):
             outgoing(office).send(LETTER, DATE, yes)
-    with pytest.raises(ServerTrouble, match="ConnectionRefusedError"):
+    with pytest.raises(TemporaryTrouble, match="ConnectionRefusedError"):
         outgoing(office).send(LETTER, DATE, yes)
-
-
-@pytest.mark.parametrize("timeout", [0.0, -1.0, 1e10, float("inf"), float("nan")])
-def test_a_timeout_that_is_none_is_ours_to_mend(timeout: float) -> None:
-    with PostOffice() as office:
-        with pytest.raises(SenderRefused, match=r"connecting to .*timeout of"):
-            outgoing(office, timeout=timeout).send(LETTER, DATE, yes)
-        assert office.conversations == []
 
 
 @contextmanager
@@ -336,7 +197,7 @@ def server(*answers: bytes) -> Iterator[Outgoing]:
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            yield Outgoing(HOST, listening.getsockname()[1], timeout=0.5, hello="localhost")
+            yield Outgoing(HOST, listening.getsockname()[1], timeout=0.5)
         finally:
             over.set()
             thread.join()
@@ -348,27 +209,27 @@ HELLO, OK, GO_ON = b"220 hello\r\n", b"250 ok\r\n", b"354 go on\r\n"
 @pytest.mark.parametrize(
     ("answers", "raised"),
     [
-        ([b""], ServerTrouble),
-        ([], ServerTrouble),
+        ([b""], TemporaryTrouble),
+        ([], TemporaryTrouble),
         ([b"554 go away\r\n"], SenderRefused),
-        ([b"what?\r\n"], ServerTrouble),
-        ([b"2" * 20_000], ServerTrouble),
+        ([b"what?\r\n"], TemporaryTrouble),
+        ([b"2" * 20_000], TemporaryTrouble),
         ([HELLO, b"502 no\r\n", b"502 no\r\n"], SenderRefused),
         ([HELLO, OK, b"550 not you\r\n"], SenderRefused),
-        ([HELLO, OK, b"?\r\n"], ServerTrouble),
+        ([HELLO, OK, b"?\r\n"], TemporaryTrouble),
         ([HELLO, OK, OK], TemporaryTrouble),
         ([HELLO, OK, OK, b""], TemporaryTrouble),
         ([HELLO, OK, OK, b"?\r\n"], TemporaryTrouble),
         ([HELLO, OK, OK, b"2" * 20_000], TemporaryTrouble),
         ([HELLO, OK, OK, b"550 no such user\r\n"], NoSuchRecipient),
         ([HELLO, OK, OK, b"550 5.1.1 no such user\r\n"], NoSuchRecipient),
-        ([HELLO, OK, OK, b"550 5.7.1 not from you\r\n"], Doubtful),
-        ([HELLO, OK, OK, b"554 spam\r\n"], Doubtful),
+        ([HELLO, OK, OK, b"550 5.7.1 not from you\r\n"], Rejected),
+        ([HELLO, OK, OK, b"554 spam\r\n"], Rejected),
         ([HELLO, OK, OK, b"450 5.1.1 confused\r\n"], TemporaryTrouble),
         ([HELLO, OK, OK, OK], TemporaryTrouble),
         ([HELLO, OK, OK, OK, b"250 what content?\r\n"], TemporaryTrouble),
         ([HELLO, OK, OK, OK, b"451 later\r\n"], TemporaryTrouble),
-        ([HELLO, OK, OK, OK, b"554 no valid recipients\r\n"], Doubtful),
+        ([HELLO, OK, OK, OK, b"554 no valid recipients\r\n"], Rejected),
         ([HELLO, OK, OK, OK, GO_ON], NoAnswer),
         ([HELLO, OK, OK, OK, GO_ON, b""], NoAnswer),
         ([HELLO, OK, OK, OK, GO_ON, b"25"], NoAnswer),
@@ -377,7 +238,7 @@ HELLO, OK, GO_ON = b"220 hello\r\n", b"250 ok\r\n", b"354 go on\r\n"
         ([HELLO, OK, OK, OK, GO_ON, b"2" * 20_000], NoAnswer),
         ([HELLO, OK, OK, OK, GO_ON, b"250-first\r\n"], NoAnswer),
         ([HELLO, OK, OK, OK, GO_ON, b"452 full\r\n"], TemporaryTrouble),
-        ([HELLO, OK, OK, OK, GO_ON, b"421 closing\r\n"], ServerTrouble),
+        ([HELLO, OK, OK, OK, GO_ON, b"421 closing\r\n"], TemporaryTrouble),
         ([HELLO, OK, OK, OK, GO_ON, b"552 too big\r\n"], LetterRefused),
     ],
 )
@@ -441,28 +302,19 @@ def test_there_is_no_last_check_when_the_server_refuses_the_mail() -> None:
         assert office.log == []
 
 
-def test_a_failed_last_check_has_sent_nothing() -> None:
-    def fails() -> bool:
-        raise RuntimeError("no database")
-
-    def stops() -> bool:
-        raise perdure.NotDone("as it is")
-
-    with PostOffice() as office:
-        with pytest.raises(TemporaryTrouble, match="RuntimeError: no database"):
-            outgoing(office).send(LETTER, DATE, fails)
-        with pytest.raises(perdure.NotDone, match="as it is"):
-            outgoing(office).send(LETTER, DATE, stops)
-        assert office.log == []
+@pytest.mark.parametrize("field", ["sender", "subject", "message_id", "in_reply_to"])
+def test_no_field_can_bring_in_a_header(field: str) -> None:
+    value = getattr(LETTER, field) or ID
+    with pytest.raises(LetterRefused, match="cannot be written"):
+        compose(replace(LETTER, **{field: f"{value}\r\nBcc: x@y.z"}), DATE)
 
 
 SENDER = """
 import sys
 from datetime import datetime
-from examples.campaign.letter import Letter
-from examples.campaign.mail import Outgoing
+from examples.campaign.mail import Letter, Outgoing
 letter, date = eval(sys.argv[2]), datetime.fromisoformat(sys.argv[3])
-Outgoing("127.0.0.1", int(sys.argv[1]), hello="localhost").send(letter, date, lambda: True)
+Outgoing("127.0.0.1", int(sys.argv[1])).send(letter, date, lambda: True)
 sys.stdin.read()
 """
 
@@ -487,7 +339,7 @@ def test_a_sender_can_be_killed_at_each_moment(moment: Moment, accepted: int) ->
             assert process.wait(60) == -signal.SIGKILL
         until(lambda: not office.desks, "the end of the connection")
         until(lambda: len(office.log) == accepted, "the mail")
-        assert Lookup(office.lookup_url).accepted(ID) is bool(accepted)
+        assert outgoing(office).accepted(ID) is bool(accepted)
 
 
 # -- as an effect
@@ -535,90 +387,13 @@ async def test_an_effect_retries_trouble_ends_when_rejected_and_is_held_without_
         assert tries == ["trouble"] * 3 + ["rejected", "nobody-knows"]
 
 
-# -- with a password, and hidden from others
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A key and a certificate for localhost, which nobody signed."""
-    x509 = pytest.importorskip("cryptography.x509")
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    signed = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path_factory.mktemp("tls") / "server.pem"
-    pem = serialization.Encoding.PEM
-    path.write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        + signed.public_bytes(pem)
-    )
-    return path
-
-
-@pytest.mark.parametrize("from_the_start", [False, True], ids=["STARTTLS", "TLS"])
-def test_a_password_goes_out_only_to_a_server_that_proves_who_it_is(
-    certificate: Path, from_the_start: bool
-) -> None:
-    proof = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    proof.load_cert_chain(certificate)
-    heard: list[Any] = []
-
-    def authenticator(_: Any, __: Any, ___: Any, mechanism: str, data: Any) -> AuthResult:
-        heard.append((data.login, data.password))
-        return AuthResult(success=data.password == b"secret", handled=False)
-
-    options: dict[str, Any] = {"authenticator": authenticator}
-    if from_the_start:
-        options |= {"auth_require_tls": False}  # as it sees nothing of it
-    else:
-        options |= {"tls_context": proof, "auth_required": True}
-    with PostOffice(smtp_options=options, tls=proof if from_the_start else None) as office:
-        trusting = replace(
-            outgoing(office),
-            host="localhost",
-            starttls=not from_the_start,
-            implicit_tls=from_the_start,
-            user="ana",
-            password="secret",
-            tls=ssl.create_default_context(cafile=str(certificate)),
-        )
-        with pytest.raises(SenderRefused, match="CERTIFICATE_VERIFY_FAILED"):
-            replace(trusting, tls=None).send(LETTER, DATE, yes)
-        assert heard == []
-        with pytest.raises(SenderRefused, match="logging in: 535"):
-            replace(trusting, password="wrong").send(LETTER, DATE, yes)
-        if not from_the_start:
-            with pytest.raises(SenderRefused, match=r"MAIL FROM ana@example\.com: 530"):
-                replace(trusting, user=None).send(LETTER, DATE, yes)
-        assert trusting.send(LETTER, DATE, yes) == "sent"
-        assert heard[-1] == (b"ana", b"secret")
-        assert "secret" not in repr(trusting)
-    with PostOffice() as office:
-        plain = replace(trusting, port=office.smtp_port)
-        match = "connecting to .*SSL" if from_the_start else "STARTTLS: SMTPNotSupportedError"
-        with pytest.raises(SenderRefused, match=match):
-            plain.send(LETTER, DATE, yes)
-        with pytest.raises(SenderRefused, match="logging in: SMTPNotSupportedError"):
-            replace(plain, starttls=False, implicit_tls=False).send(LETTER, DATE, yes)
-        assert heard[-1] == (b"ana", b"secret")
-
-
 # -- asking what became of it
 
 
 def test_a_look_up_says_whether_a_mail_was_accepted_whatever_its_id_is_made_of() -> None:
     odd = "<a/b?c=d&e#f%20+g{h}@example.com>"
     with PostOffice() as office:
-        lookup = Lookup(office.lookup_url)
+        lookup = outgoing(office)
         assert not lookup.accepted(odd)
         outgoing(office).send(replace(LETTER, message_id=odd), DATE, yes)
         assert lookup.accepted(odd)
@@ -627,7 +402,7 @@ def test_a_look_up_says_whether_a_mail_was_accepted_whatever_its_id_is_made_of()
 
 def test_a_look_up_that_cannot_say_raises() -> None:
     with PostOffice() as office:
-        lookup = Lookup(office.lookup_url)
+        lookup = outgoing(office)
         office.lookup_down = True
         with pytest.raises(LookupFailed, match="503"):
             lookup.accepted(ID)
@@ -661,6 +436,6 @@ def test_an_answer_that_does_not_name_the_mail_does_not_count(answer: bytes) -> 
         try:
             url = f"http://{HOST}:{listening.getsockname()[1]}/{{message_id}}"
             with pytest.raises(LookupFailed):
-                Lookup(url, timeout=20).accepted(ID)
+                Outgoing(HOST, 25, lookup_url=url).accepted(ID)
         finally:
             thread.join()

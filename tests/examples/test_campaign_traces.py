@@ -1,7 +1,7 @@
 """The traces of a month in which everything goes wrong, as a collector receives them.
 
 Workers, crons and listeners are killed, the collector is killed, and half of its requests fail.
-`CAMPAIGN_CONTACTS=100` (`make campaign-traces`) is the month of docs/evidence.md.
+`CAMPAIGN_CONTACTS=30` (`make campaign-traces`) is the month of docs/evidence.md.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from examples.campaign.demo.months import Campaign
 from perdure.types import Event, Run
-from tests.examples.test_campaign_month import SEED
+from tests.examples.test_campaign_month import SEED, live
 from tests.support import sweep
 from tests.support.fork_server import ForkServer
 from tests.support.langsmith_server import Store, langsmith_server
-from tests.support.month import Month
-from tests.support.month_judge import Judge, assert_right
 from tests.support.otlp_receiver import Receiver
 from tests.support.polling import until
 from tests.support.trace_judge import TraceJudge, langsmith_findings
@@ -34,18 +33,15 @@ LANGSMITH = os.environ.get("CAMPAIGN_LANGSMITH", str(int(CONTACTS > 10))) == "1"
 DEATHS = 0.05 if CONTACTS > 10 else 0.4
 
 
-def end_all(month: Month) -> None:
-    """Cancel what waits for ever, from a process that exports nothing."""
-    for run in all_runs(month):
+def drain(month: Campaign) -> None:
+    """End every run, and have the workers export what the dead ones left."""
+    client = month.app.runtime.blocking
+    for run in all_runs(month):  # from a process that exports nothing
         if not run.ended:
-            month.app.runtime.blocking.cancel(run.id)
-
-
-def drain(month: Month) -> None:
-    """Have one worker export what the dead ones left."""
+            client.cancel(run.id)
 
     def is_over() -> bool:
-        month.crew.keep("work", 1)
+        month.crew.check()
         [row] = month.app.database.rows(
             "SELECT count(*) AS n, min(due_at) AS at FROM perdure_traces WHERE due_at IS NOT NULL"
         )
@@ -54,7 +50,6 @@ def drain(month: Month) -> None:
         return not row["n"]
 
     until(is_over, "a collector that has everything", 120 + 5 * CONTACTS)
-    month.crew.kill("work")
 
 
 @contextlib.contextmanager
@@ -80,11 +75,11 @@ def of_langsmith(store: Store) -> dict[str, str]:
     return {"LANGSMITH_ENDPOINT": store.url, "LANGSMITH_API_KEY": "none"}
 
 
-def all_runs(month: Month) -> list[Run]:
+def all_runs(month: Campaign) -> list[Run]:
     return month.app.runtime.blocking.runs(limit=10 * CONTACTS, output=False)
 
 
-def events_of(month: Month, run: Run) -> list[Event]:
+def events_of(month: Campaign, run: Run) -> list[Event]:
     found: list[Event] = []
     while page := month.app.runtime.blocking.events(
         run.id, after=found[-1].n if found else 0, limit=1000
@@ -99,32 +94,30 @@ def test_each_contact_is_one_whole_trace_however_often_processes_and_the_collect
     fork_server: ForkServer, sqlite_url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "collector").mkdir()
+    runs: dict[str, tuple[str, list[Event]]] = {}
     with (
         Receiver(fork_server, tmp_path / "collector", seed=SEED) as receiver,
         langsmith_server(seed=SEED) as langsmith,
         down_half_of_the_time(langsmith),
     ):
 
-        def outage() -> None:
+        def over(month: Campaign) -> None:
             receiver.kill()
             receiver.start()
+            drain(month)
+            runs.update({run.id: (run.thread_id, events_of(month, run)) for run in all_runs(month)})
 
         receiver.set_down(DOWN)
-        with Month(
-            fork_server,
+        environment = receiver.environment | (of_langsmith(langsmith) if LANGSMITH else {})
+        live(
             sqlite_url,
             tmp_path,
             CONTACTS,
-            SEED,
-            outage=outage,
+            environment=environment,
             deaths=DEATHS,
-            environment=receiver.environment | (of_langsmith(langsmith) if LANGSMITH else {}),
-        ) as month:
-            month.run(seconds=300 + 2 * CONTACTS)
-            assert_right(Judge(month))
-            end_all(month)
-            drain(month)
-            runs = {run.id: (run.thread_id, events_of(month, run)) for run in all_runs(month)}
+            patience=300 + 6 * CONTACTS,
+            over=over,
+        )
         judge = TraceJudge(receiver.spans(), runs)
         for name, value in judge.figures().items():
             print(f"{name}: {value}")

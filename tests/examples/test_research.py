@@ -344,6 +344,6 @@ def test_the_example_ends_right_and_tells_what_happened(tmp_path: Path) -> None:
     assert played.stderr == ""
     lines = [" ".join(line.split()) for line in played.stdout.splitlines()]
     assert sum("killed with" in line and "✗" in line for line in lines) == 3
-    assert "Recorded, yet repeated 0" in lines
+    assert "Recorded, yet repeated: 0" in lines
     [path] = tmp_path.glob("report-*.md")
     assert f"Report {path}" in lines

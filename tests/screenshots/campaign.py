@@ -17,15 +17,15 @@ from unittest import mock
 from rich.console import Console
 
 from examples.campaign.app import App
-from examples.campaign.clock import SharedClock
-from examples.campaign.demo import START, months, plan
+from examples.campaign.demo import months, plan
+from examples.campaign.demo.clock import SharedClock
 from examples.campaign.demo.conductor import Conductor
 from examples.campaign.demo.crew import Nursery
 from examples.campaign.demo.months import Campaign
 from examples.campaign.demo.plan import Contact, Manner, Plan
+from examples.campaign.demo.play import START
+from examples.campaign.demo.postoffice import Fault, Moment, PostOffice, Reply
 from examples.campaign.demo.screen import Screen
-from examples.campaign.faults import Fault, Moment
-from examples.campaign.postoffice import PostOffice
 
 STOP = START + timedelta(days=17, hours=9)
 """A Thursday, in the third week."""
@@ -68,7 +68,11 @@ def drawn(seed: int) -> Plan:
     more = [Contact(n, *who, manner) for n, (who, manner) in enumerate(people, 11)]
     kills = {(one.id, 1 + one.id % 3, chance.choice(list(Moment))) for one in more}
     failing = {(more[0].address, 2): Fault.DROP_AFTER, (more[5].address, 1): Fault.GREYLIST}
-    return Plan(seed, (*few.contacts, *more), few.kills | kills, {**few.failing, **failing})
+
+    def faults(recipient: str, attempt: int) -> Fault | Reply | None:
+        return failing.get((recipient, attempt)) or few.faults(recipient, attempt)
+
+    return Plan(seed, (*few.contacts, *more), few.kills | kills, faults)
 
 
 @contextlib.contextmanager
@@ -91,4 +95,4 @@ def lived(folder: Path, seed: int = 7) -> Iterator[tuple[App, SharedClock]]:
         stack.callback(campaign.crew.end)
         conductor.play()
         conductor.over = True
-        yield campaign._app, clock
+        yield campaign.app, clock

@@ -25,13 +25,14 @@ from typing import Any
 
 import pytest
 
-from examples.campaign import control
 from examples.campaign.agent import OUTCOME, thread_of
-from examples.campaign.app import App, Plan
+from examples.campaign.app import App
+from examples.campaign.app import Plan as Plan
+from examples.campaign.cadence import Cadence
 from examples.campaign.database import Row
 from examples.campaign.database import sql as sql
+from examples.campaign.demo.postoffice import Mail, PostOffice
 from examples.campaign.inbound import Inbound, Listener
-from examples.campaign.postoffice import Mail, PostOffice
 from examples.campaign.records import look
 from examples.campaign.sending import MANY, SEND
 from examples.campaign.settings import Settings
@@ -46,7 +47,10 @@ MONDAY = datetime(2030, 1, 7, 9, tzinfo=UTC)
 DAY = timedelta(days=1)
 HOST = "127.0.0.1"
 BO = "bo@example.org"
-PLAN = Plan("spring", "Better tables", "Ana Ruiz <ana@example.com>", "default", auto_approve=True)
+CY = "cy@example.org"
+YEAR = 365 * DAY
+TWO = Cadence((0, 4))
+PLAN = Plan("spring", "Better tables", "Ana Ruiz <ana@example.com>", auto_approve=True)
 HELD = replace(PLAN, auto_approve=False)
 
 
@@ -58,7 +62,6 @@ def settings_for(url: str, office: PostOffice, **options: Any) -> Settings:
         "smtp_timeout": 20.0,
         "lookup_url": office.lookup_url,
         "lookup_after": 0.0,
-        "apart": 0,
     }
     return Settings(**{**given, **options})
 
@@ -86,10 +89,7 @@ class World:
 
     def enrol(self, campaign_id: int, *addresses: str, zone: str = "") -> None:
         lines = [f"{one},{one.partition('@')[0].title()},Ltd,{zone}" for one in addresses]
-        self.app.bring(campaign_id, "\n".join(["email,name,company,zone", *lines]) + "\n")
-
-    def edit(self, campaign_id: int, **changes: Any) -> int:
-        return control.edit(self.app, campaign_id, control.Changes(**changes))
+        self.app.import_contacts(campaign_id, "\n".join(["email,name,company,zone", *lines]) + "\n")
 
     def contact(self, address: str = BO) -> int:
         [row] = self.rows("SELECT id FROM contacts WHERE address = :address", address=address)
@@ -129,7 +129,7 @@ class World:
         waiting = self.app.runtime.blocking.runs(state=State.WAITING, limit=10_000, output=False)
         return min((run.due_at for run in waiting if run.due_at is not None), default=None)
 
-    # -- what became of it
+    # -- the result
 
     def rows(self, sql: str, **params: Any) -> list[Row]:
         return self.app.database.rows(sql, **params)
@@ -191,8 +191,23 @@ class World:
     def receive(self, mail: EmailMessage | bytes) -> Row:
         """A mail comes in, and what it wakes is driven."""
         row = self.inbound.receive(mail if isinstance(mail, bytes) else mail.as_bytes())
+        assert row is not None, "we wrote it"
         self.drive()
         return row
+
+    def ends(self, how: str, campaign_id: int = 1, address: str = BO) -> None:
+        """The thread is over, everything says so alike, and nothing is left to ask."""
+        run = self.run(campaign_id, address)
+        assert run.state is State.DONE, (run.state, run.reason, run.error)
+        assert run.output["ended"] == how
+        assert self.member(campaign_id, address) == how
+        assert self.questions(campaign_id, address) == []
+
+    def nothing_more(self, sent: int) -> None:
+        """However long one waits."""
+        self.advance(YEAR)
+        self.advance(YEAR)
+        assert len(self.office.log) == sent
 
 
 def earned_by(app: App, run_id: str) -> dict[str, float | None]:
@@ -244,11 +259,11 @@ def bounce(of: str, recipient: str = BO) -> bytes:
 
 
 @contextlib.contextmanager
-def listening(office: World, *, lmtp: bool = False) -> Iterator[int]:
+def listening(office: World) -> Iterator[int]:
     """The port of a listener for mail that comes in."""
     with socket.create_server((HOST, 0)) as free:
         port = free.getsockname()[1]
-    listener = Listener(Inbound(office.app), HOST, port, lmtp=lmtp)
+    listener = Listener(Inbound(office.app), HOST, port)
     listener.start()
     try:
         yield port
@@ -351,7 +366,7 @@ def drive(asked: dict[str, Any], tell: Tell) -> None:
     clock = Clock(datetime.fromisoformat(asked["at"]))
     with App(Settings(**asked["settings"]), clock=clock) as app:
         if "mail" in asked:
-            Inbound.tell = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+            Inbound._signal = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
             Inbound(app).receive(asked["mail"].encode())
         watch_points(hook)
         while app.runtime.blocking.tick(limit=1000).claimed:

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
+from .play import arguments, main
 
-from . import __doc__ as about
-from . import main
-
-parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
-parser.add_argument("--contacts", type=int, default=5, help="3 to 10")
-parser.add_argument("--seed", type=int, help="the same one gives the same month")
-parser.add_argument("--plain", action="store_true", help="lines, no live display")
-raise SystemExit(main(**vars(parser.parse_args())))
+raise SystemExit(main(**arguments("A month of an e-mail campaign in about a minute.")))

@@ -1,7 +1,7 @@
-"""Drives an engine through the month of the demo: time, incoming mail, people, and kills.
+"""Makes the month happen: time, incoming mail, people, and kills. Then judges it.
 
 The mail server reports every moment of every conversation, and waits: so a process can be killed,
-or a reply can arrive, exactly there.
+or a reply can arrive, exactly there. The mail server's own log is the judge.
 """
 
 from __future__ import annotations
@@ -11,62 +11,105 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from ..clock import SharedClock
-from ..faults import Fault, Mail, Moment
-from ..postoffice import PostOffice
-from .engine import Month, Seen, letter
+from ..refusals import Stage
+from .clock import SharedClock
+from .months import Campaign, Month, Seen, incoming_mail
 from .plan import PERSON, Contact, Plan, Says
+from .postoffice import Mail, Moment, PostOffice, Reply
 from .screen import Screen
 
-PATIENCE = 150.0
-"""Seconds after which a month that does not end is given up."""
-PACE = 0.4
-"""Seconds before the clock is moved, so that a viewer can follow."""
-AT = {
-    Moment.BEGAN: "has begun",
-    Moment.DATA: "has arrived, and is not accepted yet",
-    Moment.ACCEPTED: "is accepted, and not answered yet",
-    Moment.ANSWERED: "is answered",
-}
-FAULTS = {
-    Fault.GREYLIST: "is greylisted",
-    Fault.DROP_AFTER: "is accepted, and the connection drops",
-    Fault.DROP_BEFORE: "is lost, as the connection drops",
-}
 CAME_IN = {
     "reply": "replies",
     "unsubscribe": "unsubscribes",
     "bounce": "bounces",
     "automatic": "is out of office",
 }
+OUTAGES = (
+    Reply("550 5.1.8 Sender address rejected: domain not found"),
+    Reply("553 5.7.1 Sender address rejected: not owned by user", Stage.SENDER),
+)
+"""What the mail server says to everybody, until a person has fixed it."""
 
 Action = tuple[int, tuple[Any, ...], Callable[[], bool]]
 """When, what it is, and how to do it."""
 
 
+@dataclass
+class Result:
+    """How a month went, by the mail server's own log."""
+
+    plan: Plan
+    sent: int = 0
+    """Touches that should have been sent, and were."""
+    duplicates: int = 0
+    after_reply: int = 0
+    while_paused: int = 0
+    endings: int = 0
+    """Replies, bounces, unsubscribes; and those after which nothing was sent."""
+    honoured: int = 0
+    held: int = 0
+    """Drafts that still wait for a person."""
+    decided: int = 0
+    right: int = 0
+    """Threads in the right final state."""
+    unsound: int = 0
+    """Complaints of the doctor."""
+    killed: int = 0
+    by_plan: int = 0
+    seconds: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+    """What went wrong, in sentences."""
+
+    @property
+    def touches(self) -> int:
+        return sum(len(one.manner.touches) for one in self.plan.contacts)
+
+    @property
+    def should_be_held(self) -> int:
+        return sum(one.manner.held is not None for one in self.plan.contacts)
+
+
 class Conductor:
-    """Drives an engine through the month: time, incoming mail, people, kills."""
+    """Drives an engine through the month.
+
+    `pace` is the pause before the clock is moved, so that a viewer can follow; it is moved to
+    whatever is due next, and `leap` further, so that much is due at once. A month that does not end
+    is given up after `patience` seconds.
+    """
 
     def __init__(
-        self, plan: Plan, month: Month, office: PostOffice, clock: SharedClock, screen: Screen
+        self,
+        plan: Plan,
+        month: Month,
+        office: PostOffice,
+        clock: SharedClock,
+        screen: Screen,
+        *,
+        pace: float = 0.4,
+        leap: timedelta = timedelta(0),
+        patience: float = 150.0,
     ) -> None:
         self._plan, self._month, self._office = plan, month, office
         self._clock, self._screen = clock, screen
+        self._pace, self._leap, self._patience = pace, leap, patience
         self._by_address = {one.address: one for one in plan.contacts}
         self._lock = threading.Lock()
         self._points = set(plan.kills)
         self._done: set[tuple[Any, ...]] = set()
-        self.decided: Counter[tuple[int, int]] = Counter()
+        self._decided: Counter[tuple[int, int]] = Counter()
         """Number of decisions on drafts."""
         self._conversations: dict[int, tuple[int, int | None]] = {}
-        self.ended_at: dict[int, float] = {}
+        self._ended_at: dict[int, float] = {}
         """The time after which each contact must get no more mail, by `time.monotonic()`."""
-        self.by_plan = 0
-        """How many processes were killed where the plan said."""
+        self._outages = list(OUTAGES) if plan.trouble else []
+        self._paused = (0.0, 0.0)
+        """When the first campaign was paused, and resumed."""
+        self._by_plan = 0
         self.over = False
         """Whether the kills are over."""
         self.seen: dict[int, Seen] = {}
@@ -82,8 +125,7 @@ class Conductor:
             touch, pid = self._month.sending(contact), self._month.driver(contact)
             self._conversations[mail.conversation] = touch, pid
             if mail.fault is not None:
-                what = f"touch {touch} to {contact.name} {FAULTS[mail.fault]}"
-                self._tell("mail", what)
+                self._report("mail", f"touch {touch} to {contact.name} {mail.fault}")
             for says in contact.manner.says:
                 if says.when == "sending" and says.touch == touch:
                     self._once(("says", contact.id, says), partial(self._write, contact, says))
@@ -97,19 +139,19 @@ class Conductor:
             self._points.remove(point)
         if self._month.bears(pid) and self._month.crew.kill(pid):
             with self._lock:
-                self.by_plan += 1
-            what = f"touch {touch} to {contact.name} {AT[moment]}"
-            self._tell("kill", f"{self._month.crew.name(pid)} killed: {what}")
+                self._by_plan += 1
+            text = f"touch {touch} to {contact.name} {moment}"
+            self._report("kill", f"{self._month.crew.name(pid)} killed: {text}")
 
     def _watch(self, contact: Contact, touch: int, mail: Mail) -> None:
         """Report a mail that should not have been sent."""
         times = sum(one.message_id == mail.message_id for one in self._office.log)
         if times > 1:
             self._screen.mark(contact.id, touch, str(times))
-            self._tell("bad", f"{contact.name} gets touch {touch}, and now has it {times} times")
-        elif contact.id in self.ended_at:
+            self._report("bad", f"{contact.name} gets touch {touch}, and now has it {times} times")
+        elif contact.id in self._ended_at:
             self._screen.mark(contact.id, touch, "!")
-            self._tell("bad", f"{contact.name} gets touch {touch} after a reply")
+            self._report("bad", f"{contact.name} gets touch {touch} after a reply")
 
     # -- the month
 
@@ -117,7 +159,8 @@ class Conductor:
         """Run from the first touch until nothing is left to happen."""
         chance = self._plan.chance()
         next_kill = time.monotonic() + chance.uniform(*self._month.pause)
-        while self._screen.seconds < PATIENCE:
+        while self._screen.seconds < self._patience:
+            began = time.monotonic()
             self.look()
             self._month.crew.check()
             if time.monotonic() >= next_kill:
@@ -125,25 +168,47 @@ class Conductor:
                 next_kill = time.monotonic() + chance.uniform(*self._month.pause)
             if not self._go_on():
                 return
-            time.sleep(0.05)
+            time.sleep(max(0.05, time.monotonic() - began))
 
     def _go_on(self) -> bool:
         """Do what is due, or move the clock to what is next. False: there is nothing left."""
         now = self._clock.now()
+        self._make_trouble()
         actions = list(self._actions())
         due = [action for action in actions if action[0] <= now]
         for _, key, act in due:
             self._once(key, act)
-        if due or any(seen.busy for seen in self.seen.values()):
+        if due or any(seen.busy for seen in self.seen.values()) or self._month.mend():
+            return True
+        if self._paused[0] and not self._paused[1]:
+            self._resume()
             return True
         ahead = [action[0] for action in actions]
         asleep = [seen for seen in self.seen.values() if not seen.over]
         ahead += [seen.due for seen in asleep if seen.due is not None]
         if not ahead:
             return False
-        time.sleep(PACE)
-        self._clock.advance(timedelta(milliseconds=max(0, min(ahead) - now)))
+        time.sleep(self._pace)
+        next_at = timedelta(milliseconds=max(0, min(ahead) - now))
+        self._clock.advance(next_at + self._leap)
         return True
+
+    def _make_trouble(self) -> None:
+        """In the middle of the month, have the sender refused twice, and pause a campaign."""
+        if not self._plan.trouble or not isinstance(self._month, Campaign):
+            return
+        sent = sum(len(seen.sent) for seen in self.seen.values())
+        share = sent / sum(len(one.manner.touches) for one in self._plan.contacts)
+        if self._outages and share > (0.2, 0.6)[-len(self._outages)]:
+            self._office.refuses = self._outages.pop(0)
+        if share > 0.4 and not self._paused[0]:
+            self._month.app.pause(1)
+            self._paused = (time.monotonic(), 0.0)
+
+    def _resume(self) -> None:
+        assert isinstance(self._month, Campaign)
+        self._paused = (self._paused[0], time.monotonic())
+        self._month.app.resume(1)
 
     def look(self) -> None:
         """Read the state of each contact, and show what is new."""
@@ -152,11 +217,11 @@ class Conductor:
         for contact in self._plan.contacts:
             old, new = before.get(contact.id), self.seen[contact.id]
             for step in sorted(new.sent.keys() - (old.sent.keys() if old else set())):
-                self._tell("sent", f"touch {step} to {contact.name} is sent")
+                self._report("sent", f"touch {step} to {contact.name} is sent")
             if new.held is not None and (old is None or old.held != new.held):
-                self._tell("person", f"draft {new.held} to {contact.name} is held for a person")
+                self._report("person", f"draft {new.held} to {contact.name} is held for a person")
             if new.over and not (old and old.over):
-                self._tell("mail", f"the thread of {contact.name} ends: {new.status}")
+                self._report("mail", f"the thread of {contact.name} ends: {new.status}")
 
     def _actions(self) -> Iterator[Action]:
         """What people are about to do."""
@@ -171,7 +236,7 @@ class Conductor:
                     at = since + round(says.after.total_seconds() * 1000)
                     yield at, key, partial(self._write, contact, says)
             if seen.held is not None:
-                turn = self.decided[contact.id, seen.held]
+                turn = self._decided[contact.id, seen.held]
                 decisions = manner.decisions.get(seen.held, ())
                 if turn < len(decisions):
                     at = seen.since + round(PERSON.total_seconds() * 1000)
@@ -187,27 +252,88 @@ class Conductor:
             self._done.discard(key)
 
     def _write(self, contact: Contact, says: Says) -> bool:
-        """A contact, or the contact's mail server, writes to us."""
+        """A contact, or the contact's mail server, writes to us: twice, as mail servers may."""
         touch = says.touch if says.when == "sent" else says.touch - 1
-        self._tell("in", f"{contact.name} {CAME_IN[says.kind]}")
+        self._report("in", f"{contact.name} {CAME_IN[says.kind]}")
         answered = self._month.message_id(contact, touch)
-        self._month.receive(letter(says.kind, contact, answered))
+        mail = incoming_mail(says.kind, contact, answered)
+        self._month.receive(mail)
         if says.kind != "automatic":
-            self.ended_at[contact.id] = time.monotonic()
+            self._ended_at[contact.id] = time.monotonic()
+        self._month.receive(mail)
         return True
 
     def _decide(self, contact: Contact, touch: int) -> bool:
-        decision = contact.manner.decisions[touch][self.decided[contact.id, touch]]
+        decision = contact.manner.decisions[touch][self._decided[contact.id, touch]]
         if not self._month.decide(contact, touch, decision):
             return False
-        self.decided[contact.id, touch] += 1
-        self._tell("person", f"draft {touch} to {contact.name}: a person says {decision['action']}")
+        self._decided[contact.id, touch] += 1
+        text = f"draft {touch} to {contact.name}: a person says {decision['action']}"
+        self._report("person", text)
         return True
 
     def _kill_one(self, chance: random.Random) -> None:
         pid = chance.choice(self._month.crew.pids)
         if self._month.bears(pid) and self._month.crew.kill(pid):
-            self._tell("kill", f"{self._month.crew.name(pid)} killed, at random")
+            self._report("kill", f"{self._month.crew.name(pid)} killed, at random")
 
-    def _tell(self, kind: str, text: str) -> None:
+    def _report(self, kind: str, text: str) -> None:
         self._screen.event(self._clock.now(), kind, text)
+
+    # -- the judge
+
+    def judge(self) -> Result:
+        """Compare what happened with what the plan says."""
+        self.look()
+        found = Result(
+            self._plan,
+            decided=self._decided.total(),
+            killed=self._month.crew.killed,
+            by_plan=self._by_plan,
+            seconds=self._screen.seconds,
+        )
+        mails: dict[str, list[Mail]] = {one.address: [] for one in self._plan.contacts}
+        for mail in self._office.log:
+            mails[mail.recipient].append(mail)
+        for contact in self._plan.contacts:
+            self._judge_mails(contact, mails[contact.address], found)
+            self._judge_end(contact, mails[contact.address], found)
+        problems = self._month.problems()
+        found.unsound, found.wrong = len(problems), [*found.wrong, *problems]
+        return found
+
+    def _judge_mails(self, contact: Contact, mails: list[Mail], found: Result) -> None:
+        log = Counter(mail.message_id for mail in mails)
+        wanted = {self._month.message_id(contact, step) for step in contact.manner.touches}
+        sent, twice = len(log.keys() & wanted), log.total() - len(log)
+        others = len(log.keys() - wanted)
+        found.sent += sent
+        found.duplicates += twice
+        if sent != len(wanted) or others:
+            of = f"{sent} of {len(wanted)} touches were sent, and {others} others"
+            found.wrong.append(f"{contact.name}: {of}.")
+        if twice:
+            found.wrong.append(f"{contact.name}: {twice} mails too many.")
+        paused, resumed = (0.0, 0.0) if contact.manner.reviewed else self._paused
+        early = sum(paused < mail.began < resumed for mail in mails)
+        found.while_paused += early
+        if early:
+            found.wrong.append(f"{contact.name}: {early} mails were sent by a paused campaign.")
+
+    def _judge_end(self, contact: Contact, mails: list[Mail], found: Result) -> None:
+        manner, seen = contact.manner, self.seen[contact.id]
+        since = self._ended_at.get(contact.id, float("inf"))
+        late = sum(mail.accepted is not None and mail.accepted > since for mail in mails)
+        held = seen.held if not seen.over else None
+        right = seen.status == manner.ends and held == manner.held and (seen.over or held)
+        found.after_reply += late
+        found.held += held is not None
+        found.right += bool(right)
+        if manner.ends in ("replied", "bounced", "unsubscribed"):
+            found.endings += 1
+            found.honoured += bool(right and not late)
+        if late:
+            found.wrong.append(f"{contact.name}: {late} mails were sent after the reply.")
+        if not right:
+            how = f"{seen.status} {seen.trouble}".strip()
+            found.wrong.append(f"{contact.name}: the status is {how!r}, not {manner.ends!r}.")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import importlib
 import json
 import os
@@ -17,7 +16,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -50,9 +48,9 @@ class Nursery:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.write(json.dumps(words) + "\n")
                 self._process.stdin.flush()
-            if not (said := self._process.stdout.readline()):
+            if not (answer := self._process.stdout.readline()):
                 raise RuntimeError("The process that starts the workers has ended.")
-            return json.loads(said)
+            return json.loads(answer)
 
     def wait(self) -> None:
         """Wait until it has imported everything."""
@@ -73,8 +71,8 @@ class Nursery:
 class Crew:
     """Some workers of one kind."""
 
-    def __init__(self, nursery: Nursery, count: int, kind: str, **given: Any) -> None:
-        self._nursery, self._kind, self._given = nursery, kind, given
+    def __init__(self, nursery: Nursery, count: int, kind: str, **order: Any) -> None:
+        self._nursery, self._kind, self._order = nursery, kind, order
         self._changing = threading.RLock()
         self.pids: list[int] = []
         self.killed = 0
@@ -82,7 +80,7 @@ class Crew:
             self.pids = [self._start() for _ in range(count)]
 
     def _start(self) -> int:
-        return int(self._nursery.order("start", self._kind, self._given))
+        return int(self._nursery.order("start", self._kind, self._order))
 
     def name(self, pid: int) -> str:
         return f"process {pid}"
@@ -123,29 +121,29 @@ def serve() -> None:
     alive: set[int] = set()
     for line in sys.stdin:
         word, *rest = json.loads(line)
-        said: Any = None
+        answer: Any = None
         if word == "start":
-            said = os.fork()
-            if said == 0:
+            answer = os.fork()
+            if answer == 0:
                 _work(WORKERS[rest[0]], rest[1])
-            alive.add(said)
+            alive.add(answer)
         elif word == "bury":
             os.waitpid(rest[0], 0)
             alive.discard(rest[0])
         elif word == "dead":
-            said = [pid for pid in alive if os.waitpid(pid, os.WNOHANG)[0]]
-            alive.difference_update(said)
-        print(json.dumps(said), flush=True)
+            answer = [pid for pid in alive if os.waitpid(pid, os.WNOHANG)[0]]
+            alive.difference_update(answer)
+        print(json.dumps(answer), flush=True)
     for pid in alive:
         os.kill(pid, signal.SIGKILL)
 
 
-def _work(worker: Callable[..., None], given: dict[str, Any]) -> None:
+def _work(worker: Callable[..., None], order: dict[str, Any]) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     try:
-        worker(**given)
+        worker(**order)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -153,41 +151,37 @@ def _work(worker: Callable[..., None], given: dict[str, Any]) -> None:
         os._exit(1)
 
 
-def campaign(settings: dict[str, Any], clock: str) -> None:
-    """A worker of the campaign application."""
+def campaign(settings: dict[str, Any], clock: str, environment: dict[str, str]) -> None:
+    """A worker of the campaign application. `environment` decides where its traces go."""
+    from perdure.observe import LangSmith, from_env
+
     from ..app import App
-    from ..clock import SharedClock
     from ..settings import Settings
+    from .clock import SharedClock
 
-    with App(Settings(**settings), clock=SharedClock(clock)) as app:
-        asyncio.run(app.runtime.work())
+    os.environ.update(environment)
+    observers = from_env()
+    if "LANGSMITH_ENDPOINT" in environment:  # LangChain itself reports nothing
+        observers.append(LangSmith())
+    with App(Settings(**settings), clock=SharedClock(clock), observe=observers) as app:
+        asyncio.run(app.runtime.work(concurrency=6))
 
 
-def host(settings: dict[str, Any], clock: str, port: int, secret: str, spent: str) -> None:
-    """A web server that a cron ticks. A file has the current count of its D1 requests."""
+def host(settings: dict[str, Any], clock: str, port: int, secret: str) -> None:
+    """A web server that a cron ticks."""
     import uvicorn
 
-    from perdure import d1
-
     from ..app import App
-    from ..clock import SharedClock
     from ..settings import Settings
-
-    def count() -> None:
-        file = Path(spent, f"{os.getpid()}.json")
-        while True:
-            file.with_suffix(".new").write_text(json.dumps(dataclasses.asdict(d1.TOTAL)))
-            file.with_suffix(".new").replace(file)
-            time.sleep(0.05)
+    from .clock import SharedClock
 
     with App(Settings(**settings), clock=SharedClock(clock)) as app:
-        threading.Thread(target=count, daemon=True).start()
         uvicorn.run(app.runtime.asgi(secret=secret, worker=False), port=port, log_level="warning")
 
 
 def cron(path: str, smtp_port: int, clock: str) -> None:
     """The cron of the same campaign on stock LangGraph."""
-    from ..clock import SharedClock
+    from .clock import SharedClock
     from .stock import Cron
 
     Cron(path, smtp_port, SharedClock(clock)).run()

@@ -11,29 +11,25 @@ after a reply, every thread is in the right final state, and the doctor found no
 
 from __future__ import annotations
 
-import argparse
 import http.client
-import json
 import secrets
 import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from perdure.testing.d1 import Workerd, local_d1
 from perdure.testing.ports import free_port
 
-from ..clock import SharedClock
-from ..postoffice import HOST, PostOffice
-from . import month, play
+from .clock import SharedClock
+from .conductor import Result
 from .crew import Crew, Nursery
-from .judge import Result
 from .months import Campaign
 from .plan import Plan
+from .play import arguments, month, play
+from .postoffice import HOST, PostOffice
 
 PAUSE = 0.2
 """Seconds between two crons."""
@@ -44,8 +40,8 @@ WORKERD = 0
 class HostAndWorkerd(Crew):
     """A Python host, and workerd, which comes back at the same address with the same data."""
 
-    def __init__(self, workerd: Workerd, nursery: Nursery, **given: Any) -> None:
-        super().__init__(nursery, 1, "host", **given)
+    def __init__(self, workerd: Workerd, nursery: Nursery, **order: Any) -> None:
+        super().__init__(nursery, 1, "host", **order)
         self._workerd, self.outages = workerd, 0
         self.pids.append(WORKERD)
 
@@ -78,14 +74,13 @@ class OnD1(Campaign):
     ) -> None:
         super().__init__(plan, folder, office, clock, url=workerd.url())
         self._workerd, self._over = workerd, threading.Event()
-        self._spent = folder / "spent"
-        self._spent.mkdir()
         self._host = {"port": free_port(), "secret": secrets.token_hex(16)}
         self.crons: Counter[str] = Counter()
 
     def staff(self, nursery: Nursery) -> None:
-        given = {**self._given, **self._host, "spent": str(self._spent)}
-        self.crew = self.mortals = HostAndWorkerd(self._workerd, nursery, **given)
+        self.crew = self.mortals = HostAndWorkerd(
+            self._workerd, nursery, **self._order, **self._host
+        )
         self._cron = threading.Thread(target=self._trigger)
         self._cron.start()
 
@@ -96,21 +91,15 @@ class OnD1(Campaign):
             try:
                 failed = self._workerd.trigger_cron(tick_url=url, tick_secret=secret, pause=PAUSE)
             except (OSError, http.client.HTTPException):
-                self.crons["missed: workerd was down"] += 1
+                self.crons["missed"] += 1
             else:
-                self.crons["failed: the host was down" if failed else "answered"] += 1
+                self.crons["failed" if failed else "answered"] += 1
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
         if hasattr(self, "_cron"):
             self._cron.join()
         super().__exit__(*error)
-
-    @property
-    def spent(self) -> Counter[str]:
-        """The D1 requests of all hosts."""
-        found = (json.loads(one.read_text()) for one in self._spent.glob("*.json"))
-        return sum(map(Counter, found), Counter())
 
 
 def main(contacts: int = 5, seed: int | None = None, plain: bool = False) -> int:
@@ -122,50 +111,35 @@ def _on_d1(on: Console, plan: Plan, folder: Path) -> Result:
     on.print("Starting workerd with D1, a mail server, and a Python host ...\n")
     with local_d1(databases=1) as workerd, Nursery(folder) as nursery:
         nursery.wait()
-        made: list[OnD1] = []
+        months: list[OnD1] = []
 
-        def make(*given: Any) -> OnD1:
-            made.append(OnD1(workerd, *given))
-            return made[0]
+        def begin(*parts: Any) -> OnD1:
+            months.append(OnD1(workerd, *parts))
+            return months[0]
 
         people = f"{len(plan.contacts)} people"
         title = f"perdure on D1: a month of mail to {people}, host and workerd killed"
-        result = month(make, title, plan, nursery, folder / "month", on)
-        _summary(on, plan, result, made[0])
+        result = month(begin, title, plan, nursery, folder / "month", on, patience=240.0)
+        _summary(on, plan, result, months[0])
     return result
 
 
-def _summary(on: Console, plan: Plan, result: Result, lived: OnD1) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
-    table.add_column(f"one month on D1, {len(plan.contacts)} contacts, seed {plan.seed}")
-    table.add_column("", justify="right")
-    spent = lived.spent
-    rows: list[tuple[str, Any]] = [
+def _summary(on: Console, plan: Plan, result: Result, month: OnD1) -> None:
+    crew = month.mortals
+    on.print(f"one month on D1, {len(plan.contacts)} contacts, seed {plan.seed}")
+    for name, value in (
         ("touches sent", f"{result.sent} of {result.touches}"),
         ("duplicates", result.duplicates),
-        ("lost", result.touches - result.sent),
         ("sends after a reply", result.after_reply),
-        ("replies, bounces, unsubscribes honoured", f"{result.honoured} of {result.endings}"),
-        ("drafts still held at the end", f"{result.held} of {result.should_be_held}"),
         ("threads in the right final state", f"{result.right} of {len(plan.contacts)}"),
         ("problems found by perdure doctor", result.unsound),
-        ("hosts killed", result.killed - lived.mortals.outages),
-        ("  of those in the middle of a send", result.by_plan),
-        ("workerd killed", lived.mortals.outages),
-        *((f"crons {how}", count) for how, count in sorted(lived.crons.items())),
-        ("requests from hosts to D1", f"{spent['requests']:,}"),
-        ("rows read", f"{spent['rows_read']:,}"),
-        ("rows written", f"{spent['rows_written']:,}"),
+        ("hosts killed", result.killed - crew.outages),
+        ("workerd killed", crew.outages),
+        ("crons answered", month.crons["answered"]),
         ("seconds", f"{result.seconds:.0f}"),
-    ]
-    for name, value in rows:
-        table.add_row(name, str(value))
-    on.print(table)
+    ):
+        on.print(f"  {name:36} {value:>10}")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--contacts", type=int, default=5, help="3 to 10")
-    parser.add_argument("--seed", type=int, help="the same one gives the same month")
-    parser.add_argument("--plain", action="store_true", help="lines, no live display")
-    raise SystemExit(main(**vars(parser.parse_args())))
+    raise SystemExit(main(**arguments("The month of the campaign on Cloudflare D1.")))

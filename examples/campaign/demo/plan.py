@@ -1,4 +1,4 @@
-"""What happens in the month of the demo: the contacts, what each does, and what fails when.
+"""What happens in the month: the contacts, what each does, and what fails when.
 
 One seed decides everything, so that two engines, or the same one tomorrow, get the same contacts
 and the same mail server faults, and are killed at the same points: a contact, a touch, a moment of
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
-from ..faults import Fault, Faults, Moment, scripted
+from .postoffice import Fault, Faults, Moment, random_faults, scripted
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 PERSON = 3 * HOUR
@@ -40,51 +40,29 @@ class Says:
 class Manner:
     """What a contact does, and the required outcome."""
 
-    does: str
     touches: tuple[int, ...]
     """Touches that have to be sent, each once."""
     ends: Literal["finished", "replied", "unsubscribed", "bounced", "active"]
     says: tuple[Says, ...] = ()
     decisions: dict[int, tuple[Decision, ...]] = field(default_factory=dict)
     """A person's decisions on the drafts of each touch, in turn. Other drafts get none."""
-    reviewed: bool = False
-    """Whether drafts to this contact are held for a person."""
     held: int | None = None
     """The touch whose draft is still held at the end."""
 
+    @property
+    def reviewed(self) -> bool:
+        """Whether drafts to this contact are held for a person."""
+        return bool(self.decisions)
 
-NEVER_ANSWERS = Manner("never answers", (1, 2, 3, 4, 5, 6), "finished")
-REPLIES_MID_SEND = Manner(
-    "replies while touch 3 is being sent",
-    (1, 2),
-    "replied",
-    says=(Says("reply", 3, "sending"),),
-)
-NEVER_APPROVED = Manner(
-    "draft 1 is approved, 2 edited, 3 left alone",
-    (1, 2),
-    "active",
-    decisions={1: (APPROVE,), 2: (EDIT,)},
-    reviewed=True,
-    held=3,
-)
-REPLIES_WHILE_HELD = Manner(
-    "replies while draft 2 is held",
-    (1,),
-    "replied",
-    says=(Says("reply", 2, "held", 5 * HOUR),),
-    decisions={1: (APPROVE,)},
-    reviewed=True,
-)
-REPLIES_ASLEEP = Manner(
-    "replies two days after touch 2", (1, 2), "replied", says=(Says("reply", 2, after=2 * DAY),)
-)
-UNSUBSCRIBES = Manner(
-    "unsubscribes after touch 3", (1, 2, 3), "unsubscribed", says=(Says("unsubscribe", 3),)
-)
-BOUNCES = Manner("bounces", (1,), "bounced", says=(Says("bounce", 1, after=HOUR),))
+
+NEVER_ANSWERS = Manner((1, 2, 3, 4, 5, 6), "finished")
+REPLIES_MID_SEND = Manner((1, 2), "replied", (Says("reply", 3, "sending"),))
+NEVER_APPROVED = Manner((1, 2), "active", decisions={1: (APPROVE,), 2: (EDIT,)}, held=3)
+REPLIES_WHILE_HELD = Manner((1,), "replied", (Says("reply", 2, "held", 5 * HOUR),), {1: (APPROVE,)})
+REPLIES_ASLEEP = Manner((1, 2), "replied", (Says("reply", 2, after=2 * DAY),))
+UNSUBSCRIBES = Manner((1, 2, 3), "unsubscribed", (Says("unsubscribe", 3),))
+BOUNCES = Manner((1,), "bounced", (Says("bounce", 1, after=HOUR),))
 READ_CLOSELY = Manner(
-    "draft 2 is rejected, 3 skipped",
     (1, 2, 4, 5, 6),
     "finished",
     decisions={
@@ -95,17 +73,11 @@ READ_CLOSELY = Manner(
         5: (APPROVE,),
         6: (APPROVE,),
     },
-    reviewed=True,
 )
 OUT_OF_OFFICE = Manner(
-    "is out of office, and replies to touch 5",
-    (1, 2, 3, 4, 5),
-    "replied",
-    says=(Says("automatic", 1, after=HOUR), Says("reply", 5)),
+    (1, 2, 3, 4, 5), "replied", (Says("automatic", 1, after=HOUR), Says("reply", 5))
 )
-REPLIES_AT_ONCE = Manner(
-    "replies within the hour", (1,), "replied", says=(Says("reply", 1, after=HOUR),)
-)
+REPLIES_AT_ONCE = Manner((1,), "replied", (Says("reply", 1, after=HOUR),))
 
 PEOPLE = (
     ("Ana", "Ruiz Hotels", "Europe/Madrid"),
@@ -133,7 +105,8 @@ class Contact:
 
     @property
     def address(self) -> str:
-        return f"{self.name.lower()}@{self.company.lower().replace(' ', '-')}.example"
+        domain = self.company.lower().replace(" ", "-")
+        return f"{self.name.lower().replace(' ', '')}@{domain}.example"
 
 
 Point = tuple[int, int, Moment]
@@ -142,25 +115,54 @@ Point = tuple[int, int, Moment]
 
 @dataclass(frozen=True)
 class Plan:
-    """A month."""
+    """A month. With `trouble`, the sender is refused for a while, and a campaign is paused."""
 
     seed: int
     contacts: tuple[Contact, ...]
     kills: frozenset[Point]
-    failing: dict[tuple[str, int], Fault]
-
-    @property
-    def faults(self) -> Faults:
-        return scripted(self.failing)
+    faults: Faults
+    trouble: bool = False
 
     def chance(self) -> random.Random:
         """For the kills that hit at random."""
-        return random.Random(f"{self.seed} random kills")  # noqa: S311 (not a secret)
+        return random.Random(f"{self.seed} random kills")
 
 
 def draw(seed: int, count: int) -> Plan:
-    """The month of a seed."""
-    chance = random.Random(f"{seed} plan")  # noqa: S311
+    """The month of the demo, for 3 to 10 contacts."""
+    chance = random.Random(f"{seed} plan")
+    contacts = _contacts(chance, count)
+    kills: set[Point] = set()
+    for contact in contacts:
+        for touch in contact.manner.touches:
+            weights = [1, 1, 2, 1]  # most of all where only the mail server knows
+            for moment in chance.choices(list(Moment), weights, k=chance.choice((0, 1, 1, 2))):
+                kills.add((contact.id, touch, moment))
+    patient = contacts[0]
+    kills |= {(patient.id, touch, Moment.ACCEPTED) for touch in chance.sample(range(1, 7), 2)}
+    failing = {
+        (contacts[1].address, 1): Fault.GREYLIST,
+        (patient.address, chance.randint(2, 4)): Fault.DROP_AFTER,
+        (contacts[2].address, chance.randint(1, 2)): Fault.DROP_BEFORE,
+    }
+    return Plan(seed, contacts, frozenset(kills), scripted(failing))
+
+
+def draw_many(seed: int, count: int, deaths: float) -> Plan:
+    """A month in which everything goes wrong: one SMTP conversation in ten fails, and `deaths` is
+    the share of mails whose sender is killed."""
+    chance = random.Random(f"{seed} plan")
+    contacts = _contacts(chance, count)
+    kills = frozenset(
+        (contact.id, touch, chance.choice(list(Moment)))
+        for contact in contacts
+        for touch in contact.manner.touches
+        if chance.random() < deaths
+    )
+    return Plan(seed, contacts, kills, random_faults(seed, 0.1), trouble=True)
+
+
+def _contacts(chance: random.Random, count: int) -> tuple[Contact, ...]:
     turns = [REPLIES_ASLEEP, UNSUBSCRIBES, BOUNCES]
     chance.shuffle(turns)
     manners = [
@@ -173,22 +175,9 @@ def draw(seed: int, count: int) -> Plan:
         OUT_OF_OFFICE,
         REPLIES_AT_ONCE,
     ]
-    contacts = tuple(
-        Contact(number, *who, manner)
-        for number, (who, manner) in enumerate(zip(PEOPLE, manners[:count], strict=False), 1)
-    )
-    kills: set[Point] = set()
-    for contact in contacts:
-        for touch in contact.manner.touches:
-            moments = list(Moment)
-            weights = [1, 1, 2, 1]  # most of all where only the mail server knows
-            for moment in chance.choices(moments, weights, k=chance.choice((0, 1, 1, 2))):
-                kills.add((contact.id, touch, moment))
-    patient = contacts[0]
-    kills |= {(patient.id, touch, Moment.ACCEPTED) for touch in chance.sample(range(1, 7), 2)}
-    failing = {
-        (contacts[1].address, 1): Fault.GREYLIST,
-        (patient.address, chance.randint(2, 4)): Fault.DROP_AFTER,
-        (contacts[2].address, chance.randint(1, 2)): Fault.DROP_BEFORE,
-    }
-    return Plan(seed, contacts, frozenset(kills), failing)
+    contacts = []
+    for number in range(count):
+        name, company, zone = PEOPLE[number % len(PEOPLE)]
+        name = name if number < len(PEOPLE) else f"{name} {number // len(PEOPLE) + 1}"
+        contacts.append(Contact(number + 1, name, company, zone, manners[number % len(manners)]))
+    return tuple(contacts)

@@ -33,7 +33,7 @@ from langgraph.types import Command, interrupt
 
 from .. import writer
 from ..cadence import Cadence, due
-from ..reading import parse
+from ..incoming import parse
 
 SENDER = "Ana Ruiz <ana@sender.example>"
 ENDED_BY = {"reply": "replied", "bounce": "bounced", "unsubscribe": "unsubscribed"}
@@ -255,7 +255,7 @@ class Campaign:
     def _change(self, id: int, step: int, **columns: Any) -> None:
         names = ", ".join(f"{name} = ?" for name in columns)
         self._tables.run(
-            f"UPDATE touches SET {names} WHERE contact_id = ? AND step = ?",  # noqa: S608
+            f"UPDATE touches SET {names} WHERE contact_id = ? AND step = ?",
             *columns.values(),
             id,
             step,
@@ -286,15 +286,15 @@ class Cron:
         """Go on with a thread from its last checkpoint, if there is something to do."""
         config: Any = {"configurable": {"thread_id": f"campaign-{id}"}}
         found = self._graph.get_state(config)
-        given: Any = None
+        resume: Any = None
         if not found.created_at:
-            given = {"contact_id": id}
+            resume = {"contact_id": id}
         elif found.interrupts:
-            given = self._answer(id, found.interrupts[0].value)
-            if given is None:
+            resume = self._answer(id, found.interrupts[0].value)
+            if resume is None:
                 return
         with self._later(id):
-            self._graph.invoke(given, config, durability="sync")
+            self._graph.invoke(resume, config, durability="sync")
 
     def _answer(self, id: int, asked: Any) -> Command[Any] | None:
         contact = self._tables.contact(id)

@@ -46,9 +46,9 @@ def _load_demo() -> Any:
         sys.path.insert(0, str(REPOSITORY))
     for package in PACKAGES:
         try:
-            return importlib.import_module(f"{package}.demo")
+            return importlib.import_module(f"{package}.demo.play")
         except ModuleNotFoundError as error:
-            if f"{package}.demo.".startswith(f"{error.name}."):
+            if f"{package}.demo.play.".startswith(f"{error.name}."):
                 continue
             raise BadArgument(needs_extra("The demo", "demo")) from error
     raise BadArgument("This installation has no demo: install perdure from a wheel.")

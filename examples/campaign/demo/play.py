@@ -1,0 +1,183 @@
+"""`make demo`: a month of an e-mail campaign in about a minute, while its workers are killed.
+
+Everything is real except the time and the people: a mail server that fails, a listener for incoming
+mail, SQLite, worker processes, SIGKILL. Workers are killed at points that a seed decides (a
+contact, a touch, a moment of the SMTP conversation) and at random moments. When nothing is running,
+the clock that all processes share moves to whatever is due next.
+
+Then stock LangGraph and its SQLite saver get the same month (`stock.py`), and the mail server's own
+log judges both. Exit code 0: with perdure every touch that should be sent was sent once, none after
+a reply, and every thread is in the right final state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import logging
+import random
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .clock import SharedClock
+from .conductor import Conductor, Result
+from .crew import Nursery
+from .months import Campaign, Month, Stock
+from .plan import Plan, draw
+from .postoffice import PostOffice
+from .screen import Screen, console
+
+if importlib.util.find_spec("langgraph.checkpoint.sqlite") is None:
+    raise ModuleNotFoundError(name="langgraph-checkpoint-sqlite")
+
+START = datetime(2026, 10, 5, 6, tzinfo=UTC)
+"""A Monday. Clocks in Europe and America change later in the month."""
+
+
+def month(
+    begin: Callable[[Plan, Path, PostOffice, SharedClock], Month],
+    title: str,
+    plan: Plan,
+    nursery: Nursery,
+    folder: Path,
+    on: Console,
+    **options: Any,
+) -> Result:
+    """Let an engine live through the month; `options` are those of the conductor."""
+    folder.mkdir()
+    clock = SharedClock(folder / "clock")
+    clock.move_to(START)
+    with contextlib.ExitStack() as stack:
+        office = stack.enter_context(PostOffice(plan.faults, late=1.2))
+        engine: Month = begin(plan, folder, office, clock)
+        stack.enter_context(engine)
+        screen = stack.enter_context(Screen(on, plan, title, clock.now()))
+        conductor = Conductor(plan, engine, office, clock, screen, **options)
+        office.on = conductor.reached
+        engine.staff(nursery)
+        stack.callback(engine.crew.end)
+        try:
+            conductor.play()
+            return conductor.judge()
+        finally:
+            conductor.over = True
+
+
+def main(contacts: int = 5, seed: int | None = None, plain: bool = False) -> int:
+    """Run the demo. Returns the exit code."""
+    return play(_beside_stock, contacts, seed, plain=plain)
+
+
+def arguments(description: str) -> dict[str, Any]:
+    """The options of a demo from the command line."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--contacts", type=int, default=5, help="3 to 10")
+    parser.add_argument("--seed", type=int, help="the same one gives the same month")
+    parser.add_argument("--plain", action="store_true", help="lines, no live display")
+    return vars(parser.parse_args())
+
+
+def play(
+    show: Callable[[Console, Plan, Path], Result], contacts: int, seed: int | None, *, plain: bool
+) -> int:
+    """Show a demo, and clean up. 0: perdure's figures are right; 1: they are not; 2: wrong use."""
+    if not 3 <= contacts <= 10:
+        print(f"The demo writes to 3 to 10 contacts, not to {contacts}.", file=sys.stderr)
+        return 2
+    on = console(plain=plain)
+    plan = draw(random.randrange(10_000) if seed is None else seed, contacts)
+    with tempfile.TemporaryDirectory(prefix="perdure-demo-") as name, _ends_well():
+        folder = Path(name)
+        logging.basicConfig(filename=folder / "log", level=logging.WARNING, force=True)
+        try:
+            result = show(on, plan, folder)
+        except KeyboardInterrupt:
+            on.print("Interrupted; everything is cleaned up.")
+            return 130
+        except RuntimeError as error:
+            on.print(f"{error}\n{_last_words(folder)}", markup=False)
+            return 1
+        for line in result.wrong:
+            on.print(f"WRONG  {line}", markup=False)
+        if result.wrong:
+            on.print(_last_words(folder), markup=False)
+    return 1 if result.wrong else 0
+
+
+def _last_words(folder: Path) -> str:
+    """The end of what the processes logged."""
+    log = (folder / "log").read_text(errors="replace")
+    return f"Last output of the processes:\n{log[-3000:] or 'nothing'}"
+
+
+def _beside_stock(on: Console, plan: Plan, folder: Path) -> Result:
+    on.print("Starting a mail server, a listener for replies, and worker processes ...\n")
+    with Nursery(folder) as nursery:
+        nursery.wait()
+        people = f"{len(plan.contacts)} people"
+        title = f"perdure: a month of mail to {people}, while its workers are killed"
+        ours = month(Campaign, title, plan, nursery, folder / "perdure", on)
+        title = "The same month with stock LangGraph and its SQLite saver"
+        stock = month(Stock, title, plan, nursery, folder / "stock", on)
+    _summary(on, plan, ours, stock)
+    return ours
+
+
+def _summary(on: Console, plan: Plan, ours: Result, stock: Result) -> None:
+    """The figures, side by side."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
+    table.add_column(f"one month, {len(plan.contacts)} contacts, seed {plan.seed}")
+    table.add_column("perdure", justify="right", style="bold")
+    table.add_column("stock LangGraph", justify="right")
+
+    def bad(count: int) -> str:
+        return f"[red]{count}[/red]" if count else f"[green]{count}[/green]"
+
+    rows: list[tuple[str, Callable[[Result], str]]] = [
+        ("touches sent", lambda one: f"{one.sent} of {one.touches}"),
+        ("duplicates", lambda one: bad(one.duplicates)),
+        ("sends after a reply", lambda one: bad(one.after_reply)),
+        ("replies, bounces, unsubscribes honoured", lambda one: f"{one.honoured} of {one.endings}"),
+        ("drafts decided by a person", lambda one: str(one.decided)),
+        ("drafts still held at the end", lambda one: f"{one.held} of {one.should_be_held}"),
+        ("threads in the right final state", lambda one: f"{one.right} of {len(plan.contacts)}"),
+        ("processes killed", lambda one: str(one.killed)),
+        ("  of those in the middle of a send", lambda one: str(one.by_plan)),
+        ("seconds", lambda one: f"{one.seconds:.0f}"),
+    ]
+    for name, value in rows:
+        table.add_row(name, value(ours), value(stock))
+    on.print(table)
+    on.print(
+        "Counted by the mail server's own log. Stock LangGraph runs the same graph with its "
+        "SQLite saver and durability='sync', is resumed where it left off, and is killed at "
+        "the same points of its sends. It checks for a reply, and its own table, before each "
+        "send. If it is killed or cut off between the acceptance of a mail and its next write, "
+        "it sends again. It sees a reply that arrives during a send too late.\n",
+        style="dim",
+    )
+
+
+@contextlib.contextmanager
+def _ends_well() -> Iterator[None]:
+    """Treat SIGTERM or a closed terminal like Ctrl-C: everything is cleaned up."""
+
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = {one: signal.signal(one, stop) for one in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
