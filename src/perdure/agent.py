@@ -27,7 +27,7 @@ from perdure.errors import (
     forgot_await,
 )
 from perdure.journal.names import check_text
-from perdure.langgraph_port import task_config, task_interrupts
+from perdure.langgraph_port import configs, task_interrupts
 from perdure.operations.answer_schema import check_schema
 from perdure.operations.runs import find_all
 from perdure.operations.waits import (
@@ -359,8 +359,8 @@ def prompt(name: str, text: str) -> Prompt:
     if inside is not None and inside.owner is not None:
         inside.prompts[made.id] = None
     else:
-        task = task_config.task_info(config)
-        above = task_config.checkpoints_above(config)
+        task = configs.task_info(config)
+        above = configs.checkpoints_above(config)
         segment.progress.note_prompt(task.namespace, above, made.id)
     return made
 
@@ -428,7 +428,7 @@ def _read(segment: Segment, make: Callable[[], T]) -> T:
         # An effect has its own count: a recorded one is not called again, and must shift nothing.
         inside.reads += 1
         return segment.reads.read(f"effect {inside.key}", None, inside.reads, make)
-    task = task_config.task_info(config)
+    task = configs.task_info(config)
     return segment.reads.read_next(task.namespace, task.attempt, task.checkpoint_id, make)
 
 
@@ -461,7 +461,7 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
     from langgraph.types import interrupt
 
     config = _config() or {}
-    if not task_config.is_in_task(config):
+    if not configs.is_in_task(config):
         raise NotInRun("sleep(), ask() and wait_for() can only be called in a node of a graph.")
     _check_durable(config)
     _place_answer(value, question.kind)
@@ -476,7 +476,7 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
 
 def _check_durable(config: Mapping[str, Any]) -> None:
     """Refuse a wait that nothing would remember, or whose answer could not be handed over."""
-    if task_config.checkpointer_of(config) is None:
+    if configs.checkpointer_of(config) is None:
         raise NotDurable(
             "sleep(), ask(), wait_for() and join() need a graph with a checkpointer: without one, "
             "nothing would remember the wait. Register the graph with a Runtime, or compile it "
@@ -490,7 +490,7 @@ def _place_answer(value: Any, kind: Kind) -> None:
     """Make sure that this question does not get the answer to another."""
     segment, config = _segment(), _config() or {}
     if segment is not None:
-        task = task_config.task_info(config)
+        task = configs.task_info(config)
         index = task_interrupts.interrupts_so_far(task_interrupts.interrupt_counter(config))
         place = (task.namespace.rpartition(":")[2], task.attempt)
         given = task_interrupts.answers_given(config)

@@ -52,7 +52,7 @@ from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.ids import random_number
 from perdure.journal.names import check_renamed
-from perdure.langgraph_port import compiled_graphs, task_config, task_interrupts
+from perdure.langgraph_port import compiled_graphs, configs, task_interrupts
 from perdure.operations import losses
 from perdure.segments.segment import find
 from perdure.serde.codec import Codec
@@ -254,7 +254,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         if segment is not None:
             untouched = not segment.progress.has_written
             blank = untouched and not (key.id or segment.lease.row.has_checkpoints)
-        running = task_config.is_graph_run(config["configurable"])
+        running = configs.is_graph_run(config["configurable"])
         plan = self.reader.get_tuple(key, running, blank, config["configurable"].get(READ))
         if segment is not None and not segment.keeps_resume:
             plan = without_command_answer(plan)
@@ -606,9 +606,9 @@ compiled_graphs.ask_graphs_for_their_types(load=True)
 
 
 def _note_interrupt(interrupts: Sequence[Any]) -> None:
-    config = task_config.current_configurable()
-    saver = task_config.checkpointer_of(config)
-    if isinstance(saver, Saver) and task_config.is_in_task(config):
+    config = configs.current_configurable()
+    saver = configs.checkpointer_of(config)
+    if isinstance(saver, Saver) and configs.is_in_task(config):
         if (segment := find(config)) is not None:
             segment.check_answerable(config)
         saver.raised.note(config, interrupts)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypedDict
 
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.tools import BaseTool, tool
@@ -14,6 +15,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
 from perdure.langgraph_port import call_stack
+from perdure.langgraph_port.call_stack import tool_being_called
 
 
 class Empty(TypedDict, total=False):
@@ -135,3 +137,31 @@ async def test_a_node_is_told_from_the_tasks_it_starts(options: dict[str, Any]) 
     assert (await one(gathers, **options).ainvoke({}))["value"] is False
     parts = [chunk async for chunk in one(itself, **options).astream({}, stream_mode="values")]
     assert parts[-1]["value"] is True
+
+
+class Finder(BaseCallbackHandler):
+    run_inline = True
+
+    def __init__(self) -> None:
+        self.found: list[BaseTool | None] = []
+
+    def on_tool_start(self, serialized: Any, input_str: str, **more: Any) -> None:
+        self.found.append(tool_being_called())
+
+
+async def test_a_callback_finds_the_tool_that_is_about_to_be_called() -> None:
+    @tool
+    def inner(text: str) -> str:
+        """Say it."""
+        return text
+
+    @tool
+    async def outer(text: str, callbacks: Any = None) -> str:
+        """Have it said."""
+        return str(await inner.ainvoke(text, {"callbacks": [finder]}))
+
+    finder = Finder()
+    inner.invoke("x", {"callbacks": [finder]})
+    await outer.ainvoke("x", {"callbacks": [finder]})
+    assert [one and one.name for one in finder.found] == ["inner", "outer", "inner"]
+    assert tool_being_called() is None

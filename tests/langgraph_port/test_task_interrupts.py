@@ -12,7 +12,7 @@ from langgraph.errors import GraphInterrupt, UnknownInterruptError
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
-from perdure.langgraph_port import checkpoint_names, task_config, task_interrupts
+from perdure.langgraph_port import checkpoint_names, configs, task_interrupts
 
 T: Any = {"configurable": {"thread_id": "t"}}
 
@@ -97,8 +97,8 @@ def test_an_interrupt_is_noticed_in_the_task_that_raises_it() -> None:
     make = GraphInterrupt.__init__
 
     def notice(interrupts: Any) -> None:
-        config = task_config.current_configurable()
-        noticed.append((task_config.task_info(config).namespace, interrupts))
+        config = configs.current_configurable()
+        noticed.append((configs.task_info(config).namespace, interrupts))
 
     def asks(state: Log) -> None:
         interrupt("ok?")

@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from perdure.checkpoint.operations import LAST, CheckpointKey, CheckpointRow, WritesRow
 from perdure.errors import Error
 from perdure.journal.names import check_text
-from perdure.langgraph_port.call_config import HIDDEN
+from perdure.langgraph_port.configs import HIDDEN
 
 PAGE = 32
 """Checkpoints read at once by a listing."""

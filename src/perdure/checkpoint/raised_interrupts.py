@@ -17,8 +17,8 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 from langgraph.errors import GraphInterrupt
 
 from perdure.errors import WaitCaught
-from perdure.langgraph_port import checkpoint_names, task_config
-from perdure.langgraph_port.task_config import TaskInfo
+from perdure.langgraph_port import checkpoint_names, configs
+from perdure.langgraph_port.configs import TaskInfo
 from perdure.segments.segment import KEY
 
 Writes = Sequence[tuple[str, Any]]
@@ -52,7 +52,7 @@ class RaisedInterrupts:
     def note(self, configurable: Mapping[str, Any], interrupts: Sequence[Any]) -> None:
         """Note what is raised in the task of this config. The first one of a task counts: its
         answer is the next that the task will get."""
-        info = task_config.task_info(configurable)
+        info = configs.task_info(configurable)
         levels = reversed(checkpoint_names.namespace_nodes(info.namespace))
         made = _Raised(
             {_task_id(ns): node for node, ns in levels},
@@ -79,7 +79,7 @@ class RaisedInterrupts:
         """Raise again what was raised in the task of this config, and caught."""
         if not self._by_task:
             return
-        info = task_config.task_info(configurable)
+        info = configs.task_info(configurable)
         with self._lock:
             found = self._of(info)
         if found is not None:

@@ -56,7 +56,7 @@ from perdure.journal import Journal, Op, Statement
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.ids import random_number
 from perdure.journal.names import check_text
-from perdure.langgraph_port import checkpoint_names, task_config
+from perdure.langgraph_port import checkpoint_names, configs
 from perdure.segments.segment import Segment
 from perdure.types import Durability
 
@@ -87,7 +87,7 @@ class Writer:
     def put(self, journal: Journal, put: Put, *, blocking: bool) -> QueuedOperation[None] | None:
         """Queue a checkpoint. Return it if the caller must wait until it is durable."""
         segment = put.segment
-        asked = task_config.durability_of(put.config["configurable"])
+        asked = configs.durability_of(put.config["configurable"])
         mode: Durability = "sync" if asked == "sync" else self._durability
         if segment is not None:
             segment.check()

@@ -14,8 +14,8 @@ from perdure.effects.record_matching import TaskRecords, configurable
 from perdure.errors import BadArgument, Damaged, OrderChanged
 from perdure.journal import Journal, Op, Plan
 from perdure.journal.clock import Clock
-from perdure.langgraph_port import checkpoint_names, task_config
-from perdure.langgraph_port.task_config import TaskInfo
+from perdure.langgraph_port import checkpoint_names, configs
+from perdure.langgraph_port.configs import TaskInfo
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow, Owner
 from perdure.saver import Saver
@@ -150,11 +150,11 @@ _LOCK = threading.Lock()
 def current_task() -> tuple[TaskContext, int] | None:
     """The task this is called in, and the attempt at it. None outside of a run."""
     config = configurable()
-    info = task_config.task_info(config)
+    info = configs.task_info(config)
     if info.scratchpad is None:
         return None
     segment = find(config)
-    saver = task_config.checkpointer_of(config)
+    saver = configs.checkpointer_of(config)
     if segment is None and not isinstance(saver, Saver):
         return None
     if isinstance(saver, Saver):
@@ -189,11 +189,11 @@ def current_task() -> tuple[TaskContext, int] | None:
 def _task_of(
     config: Mapping[str, Any], segment: Segment | None, saver: Any, info: TaskInfo
 ) -> TaskContext:
-    ns, above = info.namespace, task_config.checkpoints_above(config)
+    ns, above = info.namespace, configs.checkpoints_above(config)
     source = saver if segment is None else segment
     parts = (source.journal, source.serializer, source.clock, segment, info.checkpoint_id or "")
     if segment is None:
-        thread_id, durability = str(config["thread_id"]), task_config.durability_of(config) or ""
+        thread_id, durability = str(config["thread_id"]), configs.durability_of(config) or ""
         task_id = hash_of(thread_id, ns)
         return TaskContext(Owner(thread_id), task_id, *parts, above, saver, durability)
     row, stored_ns = segment.lease.row, _stored(ns, segment.unstored)
@@ -207,7 +207,7 @@ def _task_of(
     # One for the whole subgraph, and for each attempt at the node outside.
     nodes_of = checkpoint_names.namespace_nodes
     depth = len(nodes_of(ns)) - len(nodes_of(stored_ns))
-    outer = task_config.outer_scratchpad(info.scratchpad, depth)
+    outer = configs.outer_scratchpad(info.scratchpad, depth)
     found = segment.unstored_tasks.setdefault((task_id, id(outer)), (outer, task))
     shared: TaskContext = found[1]
     return shared

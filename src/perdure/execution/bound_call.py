@@ -11,7 +11,7 @@ from langchain_core.runnables.config import merge_configs
 from perdure.errors import BadArgument
 from perdure.execution.node_outputs import redacted_output
 from perdure.execution.segment_drive import BREAKPOINTS, Drive
-from perdure.langgraph_port import call_config
+from perdure.langgraph_port import configs
 from perdure.operations.streams import MODES
 from perdure.serde.serializer import Serializer
 from perdure.service.streams import kept_modes
@@ -36,7 +36,7 @@ class BoundCall:
         self.accepted: str | None = None
         """The run that the call has accepted and not begun to drive. It ends with the call."""
         self._config: dict[str, Any] = dict(config or {})
-        self._inherits_run = call_config.inherits_run(full)
+        self._inherits_run = configs.inherits_run(full)
         self.configurable = dict(full["configurable"])
         self._kwargs = dict(kwargs)
         self._context = self._kwargs.pop("context", None)
@@ -48,7 +48,7 @@ class BoundCall:
                 "The config has no thread_id: pass {'configurable': {'thread_id': ...}}."
             )
         self.thread_id = str(thread_id)
-        self.place = call_config.place_of(self.configurable)
+        self.place = configs.place_of(self.configurable)
         """Where the run begins, if not at the thread's last checkpoint."""
         self.arguments: dict[str, Any] = {}
         self._kept: dict[str, Any] | None = None
@@ -72,9 +72,7 @@ class BoundCall:
         self.input = redacted_output(serializer, self.input)
         self._context = redacted_output(serializer, self._context)
         redacted = serializer.redacted_entries
-        given = {
-            k: v for k, v in _plain(self.configurable).items() if not call_config.is_own_key(k)
-        }
+        given = {k: v for k, v in _plain(self.configurable).items() if not configs.is_own_key(k)}
         self.configurable |= redacted(given)
         if metadata := self._config.get("metadata"):
             self._config["metadata"] = {**metadata, **redacted(_plain(metadata))}
@@ -100,7 +98,7 @@ class BoundCall:
             setup["place"] = self.place
         keep = {k: self._config[k] for k in ("recursion_limit", "tags") if k in self._config}
         given = _plain(self.configurable)
-        plain = {k: v for k, v in given.items() if not call_config.is_own_key(k)}
+        plain = {k: v for k, v in given.items() if not configs.is_own_key(k)}
         setup["config"] = {**keep, "configurable": plain}
         setup["metadata"] = _plain(self._config.get("metadata"))
         return setup
@@ -118,7 +116,7 @@ class BoundCall:
         drive.config["callbacks"] = merge_configs(ours, theirs)["callbacks"]
         if self._inherits_run:
             metadata = drive.config.get("metadata") or {}
-            drive.config["metadata"] = {**metadata, call_config.RUN: drive.row.id}
+            drive.config["metadata"] = {**metadata, configs.RUN: drive.row.id}
         if self._context is not None:
             drive.context = self._context
         self.arguments = {**self._kwargs, **drive.arguments}

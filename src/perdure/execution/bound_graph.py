@@ -36,7 +36,7 @@ from perdure.execution.graphs import Graph, check_saver
 from perdure.execution.segment_drive import Drive, Outcome, Raised, Returned
 from perdure.execution.stream_capture import recorded
 from perdure.journal import Journal, Refused
-from perdure.langgraph_port import call_config
+from perdure.langgraph_port import configs
 from perdure.operations.runs import RunRow
 
 
@@ -222,8 +222,8 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
 
     def _call(self, input: Any, config: RunnableConfig | None, kwargs: Any) -> BoundCall | None:
         """A call as one of its own, or None if it is a part of the run of another graph."""
-        full = call_config.full_config(self, config)
-        if call_config.is_nested(full["configurable"]):
+        full = configs.full_config(self, config)
+        if configs.is_nested(full["configurable"]):
             return None
         return BoundCall(input, config, full, kwargs)
 

@@ -43,7 +43,7 @@ from perdure.execution.segment_drive import (
 )
 from perdure.journal import Plan, Poll
 from perdure.journal.ids import new_id
-from perdure.langgraph_port import call_config, task_interrupts
+from perdure.langgraph_port import configs, task_interrupts
 from perdure.operations import claims, runs, waits
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.events import Change, change
@@ -223,7 +223,7 @@ class BoundRuns:
         if not call.place or not is_resume(call.input):
             return
         at = yield from latest_checkpoint(self._engine.saver, call.thread_id)
-        if at is not None and at.checkpoint["id"] == call_config.root_checkpoint(call.place):
+        if at is not None and at.checkpoint["id"] == configs.root_checkpoint(call.place):
             call.forget_place()
         else:
             saver = self._engine.saver

@@ -17,7 +17,7 @@ from perdure.effects.client_calls import is_in_run
 from perdure.effects.context import key
 from perdure.effects.decorator import Effect, aperform
 from perdure.execution.segment_drive import is_resume
-from perdure.langgraph_port import call_config
+from perdure.langgraph_port import configs
 from perdure.operations.runs import RunRow
 
 _KEY: ContextVar[str | None] = ContextVar("perdure_invoke", default=None)
@@ -37,7 +37,7 @@ def starts_own_run(graph: Any, input: Any, config: Any, kwargs: Mapping[str, Any
     """Whether a call of a bound graph starts a run of its own inside another run."""
     if input is None or is_resume(input) or not kwargs.keys() <= _STORED or not is_in_run():
         return False
-    return not call_config.is_nested(call_config.full_config(graph, config)["configurable"])
+    return not configs.is_nested(configs.full_config(graph, config)["configurable"])
 
 
 def invoke(graph: Any, input: Any, config: Any, kwargs: dict[str, Any]) -> Any:

@@ -18,8 +18,8 @@ from langgraph.pregel import Pregel
 from langgraph.pregel.protocol import PregelProtocol
 
 from perdure.errors import BadArgument
-from perdure.langgraph_port import checkpoint_names, renamed_nodes
-from perdure.langgraph_port.renamed_nodes import OldJoin, OldNode
+from perdure.langgraph_port import checkpoint_names, compiled_graphs
+from perdure.langgraph_port.compiled_graphs import OldJoin, OldNode
 
 Topology = dict[str, Any]
 
@@ -77,7 +77,7 @@ def old_names(
     }
     heard = {(end, channel) for end, entry in old.items() for channel in entry["triggers"]}
     joins: dict[str, OldJoin] = {}
-    for channel, (starts, end) in renamed_nodes.joins_of(graph).items():
+    for channel, (starts, end) in compiled_graphs.joins_of(graph).items():
         for names in itertools.product(*([one, *known.get(one, ())] for one in (*starts, end))):
             before = checkpoint_names.join_channel(names[:-1], names[-1])
             if before != channel and (names[-1], before) in heard:
@@ -93,7 +93,7 @@ def with_aliases(
     nodes = {
         old: OldNode(resolve(renamed, old), [checkpoint_names.edge_channel(old)]) for old in renamed
     }
-    return renamed_nodes.with_old_names(graph, nodes, {}) if nodes else graph
+    return compiled_graphs.with_old_names(graph, nodes, {}) if nodes else graph
 
 
 def resolve(renamed: Mapping[str, str], name: str) -> str:
@@ -107,7 +107,7 @@ def check_renames(renamed: Mapping[str, str], graph: Pregel[Any, Any, Any, Any],
     """Refuse renames that a graph cannot have: they would lose runs, or run them twice."""
     if not renamed:
         return
-    if not renamed_nodes.is_state_graph(graph):
+    if not compiled_graphs.is_state_graph(graph):
         raise BadArgument(
             f"renamed= of {name!r}: only the nodes of a StateGraph can be renamed. Keep the name "
             "of the function, or register the graph under another version."

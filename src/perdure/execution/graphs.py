@@ -22,7 +22,7 @@ from langgraph.store.base import BaseStore
 from perdure.errors import BadArgument, NotDurable, UnknownGraph, forgot_await
 from perdure.execution.graph_changes import Topology, old_names, resolve, topology_of
 from perdure.journal.names import check_text
-from perdure.langgraph_port import compiled_graphs, langchain_agents, renamed_nodes
+from perdure.langgraph_port import compiled_graphs, neighbours
 from perdure.saver import Saver
 from perdure.serde.schema_types import check_storable
 from perdure.types import Retry
@@ -70,7 +70,7 @@ class Graph:
             nodes, joins = old_names(self.renamed, self.pregel, old)
             found = self
             if nodes or joins:
-                pregel = renamed_nodes.with_old_names(self.pregel, nodes, joins)
+                pregel = compiled_graphs.with_old_names(self.pregel, nodes, joins)
                 found = replace(self, pregel=pregel, _with_old_names={})
             self._with_old_names[fingerprint] = found
         return found
@@ -136,7 +136,7 @@ def _check_types(graph: Pregel[Any, Any, Any, Any], saver: Saver, name: str) -> 
         is_own = channel.startswith("__")  # LangGraph's: the input, of channels that are here too
         if isinstance(kept, BaseChannel) and not (is_own or isinstance(kept, UntrackedValue)):
             check_storable(kept.ValueType, f"{channel!r} in the state of graph {name!r}")
-    for kind in langchain_agents.response_types(graph):
+    for kind in neighbours.response_types(graph):
         check_storable(kind, f"The response_format of graph {name!r}")
         if not isinstance(kind, dict):
             saver.with_allowlist(compiled_graphs.types_in([kind]))

@@ -9,7 +9,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command
 
 from perdure.errors import Error
-from perdure.langgraph_port import node_outputs
+from perdure.langgraph_port import compiled_graphs
 from perdure.serde.serializer import Serializer
 
 
@@ -19,7 +19,7 @@ def with_redacted_outputs(
     """A graph whose nodes return what will be stored; the same graph without a policy."""
     if not serializer.redacts:
         return graph
-    return node_outputs.with_outputs(graph, lambda value: redacted_output(serializer, value))
+    return compiled_graphs.with_outputs(graph, lambda value: redacted_output(serializer, value))
 
 
 def redacted_output(serializer: Serializer, value: Any) -> Any:

@@ -25,7 +25,7 @@ from perdure.checkpoint.cache import NULL_TASK
 from perdure.errors import AlreadyAnswered, ThreadBusy
 from perdure.execution.segment_drive import Drive, is_resume, latest_checkpoint, start_place
 from perdure.journal import Plan
-from perdure.langgraph_port import call_config, task_interrupts
+from perdure.langgraph_port import configs, task_interrupts
 from perdure.operations import runs
 from perdure.operations.run_payload import dump_setup, load_setup
 from perdure.operations.runs import RunRow
@@ -75,7 +75,7 @@ def check_unanswered(
 ) -> Plan[None]:
     """Raise `AlreadyAnswered` if a command answers what was answered at an old checkpoint.
     LangGraph would ignore it, and go on with the first answer."""
-    id = call_config.root_checkpoint(place)
+    id = configs.root_checkpoint(place)
     at = None if id is None else (yield from latest_checkpoint(saver, thread_id, id=id))
     if at is None:
         return
@@ -152,7 +152,7 @@ def _came_with(wait: WaitRow, command: Mapping[str, Any]) -> bool:
 def _checkpoint_and_writes(saver: Saver, row: RunRow, setup: Mapping[str, Any]) -> Plan[list[Any]]:
     """The id of the checkpoint a run is at, and how many writes of commands are there."""
     place = yield from start_place(saver, row, setup)
-    id = call_config.root_checkpoint(place)
+    id = configs.root_checkpoint(place)
     at = yield from latest_checkpoint(saver, row.thread_id, id=id)
     return [] if at is None else [at.checkpoint["id"], _command_writes(at)]
 

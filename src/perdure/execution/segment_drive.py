@@ -16,7 +16,7 @@ from perdure.checkpoint.operations import CheckpointKey
 from perdure.execution.graphs import Graph
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
-from perdure.langgraph_port import call_config
+from perdure.langgraph_port import configs
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
 from perdure.segments.segment import Segment
@@ -139,6 +139,6 @@ def start_place(saver: Saver, row: RunRow, setup: Mapping[str, Any]) -> Plan[Map
         return {}
     if row.begun:  # it asked something before its first step
         at = yield from latest_checkpoint(saver, row.thread_id)
-        if at is not None and at.checkpoint["id"] == call_config.root_checkpoint(place):
+        if at is not None and at.checkpoint["id"] == configs.root_checkpoint(place):
             return {}
     return place

@@ -14,7 +14,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from perdure.effects.decorator import is_effect_tool
 from perdure.effects.simulation import check_tool
-from perdure.langgraph_port.tool_calls import tool_being_called
+from perdure.langgraph_port.call_stack import tool_being_called
 from perdure.segments.segment import Segment
 
 

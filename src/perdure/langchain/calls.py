@@ -23,7 +23,7 @@ from perdure.effects.invocation import Bound, Caller
 from perdure.effects.record_matching import CallPosition
 from perdure.effects.spec import ONCE, EffectSpec
 from perdure.langchain.policy import Policy
-from perdure.langgraph_port import langchain_agents
+from perdure.langgraph_port import neighbours
 
 ToolResult = ToolMessage | Command[Any]
 
@@ -65,7 +65,7 @@ class ModelCall(_Call):
         arguments = {"model": model_name(request.model), "prompt": prompt_digest(request)}
         usage_of = partial(_usage_of, model=arguments["model"])
         super().__init__(MODEL, arguments, is_parallel=False, usage_of=usage_of)
-        self._commands = langchain_agents.middleware_commands(handler)
+        self._commands = neighbours.middleware_commands(handler)
 
     def pack(self, response: ModelResponse[Any] | AIMessage) -> dict[str, Any]:
         """What to store. If that fails the call is still to be made: it changed nothing."""
@@ -162,7 +162,7 @@ def prompt_digest(request: ModelRequest[Any]) -> str:
     """A hash of all that changes the model's answer, the same in every process."""
     prompt = [
         type(request.model).__qualname__,
-        langchain_agents.model_parameters(request.model),
+        neighbours.model_parameters(request.model),
         request.system_message,
         request.messages,
         request.tools,

@@ -1,17 +1,12 @@
 """The private parts of LangGraph and LangChain that perdure depends on, one function per fact.
 
     checkpoint_names   names in checkpoints, namespaces and results
-    task_config        what the config of a running task holds
+    configs            what a graph is called with, and what the config of a running task holds
     task_interrupts    how a task is interrupted, answered and resumed
-    call_config        what a graph is called with: its place, its run, its own keys
     output_stream      where the chunks of a stream come from, and from which tasks
     call_stack         whether a node, one of its tools or a thread of its own makes a call
-    compiled_graphs    types, output and inner graphs of a compiled graph
-    renamed_nodes      a compiled graph that has nodes under old names as well
-    langchain_agents   what LangChain's agents, middleware and models hold
-    stores             loops, statements and cursors of LangGraph's stores
-    sdk_auth           where langgraph_sdk keeps the handlers of an Auth
-    closures           variables that a function closes over, for the modules above
+    compiled_graphs    types, output and inner graphs; copies with old names or changed outputs
+    neighbours         LangChain's agents, LangSmith's client, the SDK's Auth, LangGraph's stores
 
 No other module of perdure uses a private name of theirs. For each fact `tests/langgraph_port/` has
 a test against the installed release, which fails when the fact changes. Nothing here imports

@@ -1,4 +1,4 @@
-"""How a call came about, by the stack and by asyncio."""
+"""How a call came about, by the stack and by asyncio, and which tool is being called."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import os
 import sys
 from types import FrameType
 from typing import Any
+
+from langchain_core.tools import BaseTool
 
 
 def is_beside(in_thread: bool) -> bool:
@@ -79,3 +81,21 @@ def _innermost(coroutine: Any) -> Any:
 def _is_langgraph(coroutine: Any) -> bool:
     code = getattr(coroutine, "cr_code", None)
     return code is not None and code.co_filename.startswith(_homes()[0])
+
+
+DEEPEST = 50
+"""Calls between a tool's `run` and the callback; LangChain makes about five."""
+
+
+def tool_being_called() -> BaseTool | None:
+    """The tool whose `run` or `arun` calls this, through LangChain's callback managers. Only for a
+    handler with `run_inline`: others are called from elsewhere."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(DEEPEST):
+        if frame is None:
+            return None
+        tool = frame.f_locals.get("self")
+        if frame.f_code.co_name in ("run", "arun") and isinstance(tool, BaseTool):
+            return tool
+        frame = frame.f_back
+    return None

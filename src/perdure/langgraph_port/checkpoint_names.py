@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perdure.langgraph_port.call_config import HIDDEN
+from perdure.langgraph_port.configs import HIDDEN
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import Checkpoint

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perdure.langgraph_port.checkpoint_names import ERROR_SOURCE
-from perdure.langgraph_port.task_config import SCRATCHPAD
+from perdure.langgraph_port.configs import SCRATCHPAD
 
 if TYPE_CHECKING:
     from langgraph.types import Command

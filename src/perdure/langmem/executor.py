@@ -25,7 +25,7 @@ from perdure import effect
 from perdure import key as effect_key
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, WrongState
-from perdure.langgraph_port import stores, task_config
+from perdure.langgraph_port import configs, neighbours
 from perdure.langmem.background_worker import BackgroundWorker, Reflection
 from perdure.langmem.langmem_port import labels_of, variables_of
 from perdure.langmem.reflection_graph import LONGEST_PAUSE, ReflectionGraph
@@ -199,7 +199,7 @@ class ReflectionExecutor(ContextManaged):
         check_delay(after_seconds)
         self._graph.check_payload(payload)
         if self._graph.store is None:
-            graph_runtime = task_config.runtime_of(config.get("configurable") or {})
+            graph_runtime = configs.runtime_of(config.get("configurable") or {})
             store = getattr(graph_runtime, "store", None)
             self.use(self._graph.required_store() if store is None else store)
         request = ReflectionRequest.of(payload, config, self._graph.template, thread_id)
@@ -446,7 +446,7 @@ class ReflectionExecutor(ContextManaged):
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return True
-        in_loop_of_store = stores.loop_of(self._graph.store) is loop
+        in_loop_of_store = neighbours.store_loop(self._graph.store) is loop
         if in_loop_of_store:
             log.warning(
                 "%r was shut down in the event loop that its store needs, so what is due is left "

@@ -22,7 +22,7 @@ from langmem.utils import NamespaceTemplate
 from perdure.errors import BadArgument
 from perdure.journal import Plan
 from perdure.journal.names import check_text
-from perdure.langgraph_port.call_config import is_own_key
+from perdure.langgraph_port.configs import is_own_key
 from perdure.langmem.langmem_port import labels_of, variables_of
 from perdure.serde.redaction import is_secret
 from perdure.service.reflections import PREFIX, graph_name

@@ -19,7 +19,7 @@ from langgraph.store.base import BaseStore
 from langmem.utils import NamespaceTemplate
 
 from perdure.errors import BadArgument, UnknownReflector
-from perdure.langgraph_port import checkpoint_names, task_config
+from perdure.langgraph_port import checkpoint_names, configs
 from perdure.langmem.langmem_port import (
     copy_manager,
     is_memory_manager,
@@ -133,12 +133,12 @@ def call_reflector(
     # Of the node that calls it, a reflector gets only the callbacks: a graph in it is not one of
     # the node's subgraphs and has no checkpoints.
     config = request.config()
-    task_config.set_runtime(config["configurable"], GraphRuntime(store=staging_store))
+    configs.set_runtime(config["configurable"], GraphRuntime(store=staging_store))
     if callbacks:
         config["callbacks"] = callbacks
     bound = as_runnable(_bind(reflector, staging_store, tuple(request.namespace)))
     try:
-        with task_config.running_with(config), staging(writes):
+        with configs.running_with(config), staging(writes):
             if any(_is_only_async(part) for part in _parts(bound)):
                 result = asyncio.run(bound.ainvoke(request.payload, config))
             else:

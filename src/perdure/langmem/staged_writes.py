@@ -31,7 +31,7 @@ from langgraph.store.base.embed import EmbeddingsLambda
 from langgraph.store.memory import InMemoryStore
 
 from perdure.errors import Error, Unavailable
-from perdure.langgraph_port.stores import loop_of
+from perdure.langgraph_port.neighbours import store_loop
 from perdure.langmem.langmem_port import is_generated_key
 
 ItemKey = tuple[tuple[str, ...], str]
@@ -98,7 +98,7 @@ def _is_of_closed_store(error: BaseException) -> bool:
 
 def check_loop(store: BaseStore) -> None:
     """Raise if the event loop of an async store has stopped: a call would never return."""
-    loop = loop_of(store)
+    loop = store_loop(store)
     if isinstance(loop, asyncio.AbstractEventLoop) and not loop.is_running():
         raise RuntimeError(
             f"{type(store).__name__} belongs to an event loop that has stopped. Create the store "
@@ -111,7 +111,7 @@ def run_batch(store: BaseStore, ops: Iterable[Op]) -> list[Result]:
     check_loop(store)
     embeddings = getattr(store, "embeddings", None)
     only_async = isinstance(embeddings, EmbeddingsLambda) and not hasattr(embeddings, "func")
-    if only_async and loop_of(store) is None:
+    if only_async and store_loop(store) is None:
         return asyncio.run(store.abatch(ops))
     return store.batch(ops)
 

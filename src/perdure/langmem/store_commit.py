@@ -29,7 +29,7 @@ from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 from perdure import transaction
 from perdure.effects.decorator import Effect
 from perdure.journal import Journal, Op, Statement
-from perdure.langgraph_port import stores
+from perdure.langgraph_port import neighbours
 from perdure.langmem.staged_writes import StagedWrite, check_loop, run_batch
 
 StoreStatement = tuple[str, Any]
@@ -57,7 +57,7 @@ class StoreCommitter:
     def shares_database(self) -> bool:
         """Whether the tables of the store can be written in the journal's own transaction."""
         store, is_sqlite = self._store, _is_langgraph_store(self._store, "sqlite")
-        if not self._journal.capabilities.interactive or not stores.can_write_queries(store):
+        if not self._journal.capabilities.interactive or not neighbours.can_write_queries(store):
             return False
         if is_sqlite:
             from perdure.journal.sqlite import FRAGMENTS
@@ -132,7 +132,7 @@ def put_statements(store: Any, ops: list[PutOp]) -> list[StoreStatement]:
     here, before the transaction begins."""
     if not ops:
         return []
-    statements, to_embed = stores.put_queries(store, ops)
+    statements, to_embed = neighbours.put_queries(store, ops)
     if to_embed:
         sql, texts = to_embed
         vectors = _embed(store, [text for *_, text in texts])
@@ -144,7 +144,7 @@ def put_statements(store: Any, ops: list[PutOp]) -> list[StoreStatement]:
 
 
 def _embed(store: Any, texts: list[str]) -> list[list[float]]:
-    loop = stores.loop_of(store)
+    loop = neighbours.store_loop(store)
     vectors: list[list[float]]
     if loop is None:
         vectors = store.embeddings.embed_documents(texts)
@@ -171,15 +171,15 @@ def _query_row(store: Any, sql: str) -> tuple[str, str]:
     """Read one row of two columns on the store's own connection."""
 
     async def read() -> Any:
-        async with stores.cursor_of(store) as cursor:
+        async with neighbours.store_cursor(store) as cursor:
             await cursor.execute(sql)
             return await cursor.fetchone()
 
-    loop = stores.loop_of(store)
+    loop = neighbours.store_loop(store)
     if loop is not None:
         row = run_coroutine_threadsafe(read(), loop).result(30)
     else:
-        with stores.cursor_of(store) as cursor:
+        with neighbours.store_cursor(store) as cursor:
             cursor.execute(sql)
             row = cursor.fetchone()
     first, second = row.values() if isinstance(row, dict) else row

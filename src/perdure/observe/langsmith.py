@@ -34,7 +34,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode
 from urllib3.util import Retry
 
 from perdure.errors import BadArgument
-from perdure.langgraph_port import langsmith_client
+from perdure.langgraph_port import neighbours
 from perdure.observe.live_spans import SAMPLED
 from perdure.observe.span_ids import Place, feedback_id, place, segment_key
 from perdure.observe.trace_exporter import RunSpans, TraceSink
@@ -85,7 +85,7 @@ class LangSmith(TraceSink):
     def __init__(self, client: Client | None = None, *, project: str | None = None) -> None:
         super().__init__()
         self._callers_client = client
-        self._live_client = client if client and langsmith_client.can_queue(client) else None
+        self._live_client = client if client and neighbours.can_queue(client) else None
         self._resource = Resource.create({"service.name": "perdure"})
         self._arrived: dict[Any, None] = {}
         self._connect()
@@ -174,7 +174,7 @@ class LangSmith(TraceSink):
     def _attributes(
         self, run: RunSpans, span: Span, where: Place, effect: EffectRecord | None
     ) -> dict[str, Any]:
-        inputs, outputs, metadata = langsmith_client.hidden(
+        inputs, outputs, metadata = neighbours.hidden_content(
             self._client, *_content(span, effect), _metadata(run, span)
         )
         is_model = "gen_ai.request.model" in span.attributes or span.name.startswith("chat ")
@@ -213,7 +213,7 @@ class LangSmith(TraceSink):
         )
 
     def _is_sampled(self, where: Place) -> bool:
-        return langsmith_client.is_sampled(self._client, where.trace_id)
+        return neighbours.is_sampled(self._client, where.trace_id)
 
     def _remember(self, arrived: Mapping[Any, Any]) -> None:
         self._arrived |= dict.fromkeys(arrived)
@@ -271,7 +271,7 @@ class LangSmith(TraceSink):
 
     def _comment(self, score: Score) -> str | None:
         try:
-            _, outputs, _ = langsmith_client.hidden(self._client, {}, {"text": score.comment}, {})
+            _, outputs, _ = neighbours.hidden_content(self._client, {}, {"text": score.comment}, {})
         except Exception:
             log.exception("A comment cannot be prepared for LangSmith and is left out.")
             return None

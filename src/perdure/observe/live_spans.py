@@ -24,7 +24,7 @@ from opentelemetry.trace import (
 )
 
 from perdure.effects import context as effect_context
-from perdure.langgraph_port import task_config
+from perdure.langgraph_port import configs
 from perdure.observe.span_ids import (
     SpanKey,
     effect_key,
@@ -51,7 +51,7 @@ class CurrentSpan(NonRecordingSpan):
 
     def get_span_context(self) -> SpanContext:
         key = segment_key(self._token)  # LangGraph itself, around its steps
-        if task_config.is_in_task(task_config.current_configurable()):
+        if configs.is_in_task(configs.current_configurable()):
             key = step_key(self._token, self._progress.steps)
         effect = effect_context.current()
         while effect is not None and not effect.attempt:

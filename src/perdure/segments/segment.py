@@ -22,7 +22,7 @@ from perdure.errors import LeaseLost, NotDurable, WriteLost
 from perdure.journal import Journal, Op
 from perdure.journal.clock import Clock
 from perdure.journal.committer import QueuedOperation
-from perdure.langgraph_port import call_config, checkpoint_names
+from perdure.langgraph_port import checkpoint_names, configs
 from perdure.operations.error_text import is_user_code
 from perdure.operations.messages import Endpoint
 from perdure.segments.evaluation_policy import EvaluationPolicy
@@ -36,7 +36,7 @@ from perdure.types import Durability
 
 T = TypeVar("T")
 
-KEY = call_config.HIDDEN + "perdure"
+KEY = configs.HIDDEN + "perdure"
 """Where a segment is named in `config["configurable"]`."""
 _SEGMENTS: WeakValueDictionary[str, Segment] = WeakValueDictionary()
 

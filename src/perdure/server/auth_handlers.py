@@ -16,7 +16,7 @@ from typing import Any
 from fastapi import Request
 
 from perdure.errors import BadArgument, Error
-from perdure.langgraph_port import sdk_auth
+from perdure.langgraph_port import neighbours
 from perdure.server.caller import Caller, Scope
 from perdure.server.json_errors import ApiError
 
@@ -121,10 +121,10 @@ class AuthHandlers:
 
     def __init__(self, auth: Any) -> None:
         """Raises `BadArgument` if it is not an `Auth`, or its handler has an unknown parameter."""
-        if not sdk_auth.is_auth(auth):
+        if not neighbours.is_auth(auth):
             raise BadArgument(f"auth must be a langgraph_sdk.Auth, not {type(auth).__name__}.")
         self._auth = auth
-        self._authenticate = sdk_auth.authenticate_handler(auth)
+        self._authenticate = neighbours.authenticate_handler(auth)
         self._wanted = frozenset() if self._authenticate is None else _wanted(self._authenticate)
 
     @property
@@ -159,7 +159,7 @@ class AuthHandlers:
         """The filters of the most specific handler. Raises 403 if it refuses."""
         from langgraph_sdk import Auth
 
-        handler = sdk_auth.on_handler(self._auth, resource, action)
+        handler = neighbours.on_handler(self._auth, resource, action)
         if handler is None:
             return None
         user = caller.user or User({"identity": caller.identity or "", "is_authenticated": False})

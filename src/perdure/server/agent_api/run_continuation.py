@@ -18,7 +18,7 @@ from perdure.execution.command_answers import answer_with_command
 from perdure.execution.pending_command import check_unanswered, names_waits
 from perdure.execution.segment_drive import latest_checkpoint
 from perdure.journal import Plan
-from perdure.langgraph_port import call_config
+from perdure.langgraph_port import configs
 from perdure.operations import runs, streams, threads, waits
 from perdure.operations.answer_dialects import ALLOWED_BY, Part, dialect_of
 from perdure.operations.run_payload import load_setup
@@ -101,7 +101,7 @@ async def end_asking_run(api: Api, request: RunRequest) -> Accepted | None:
 def _is_latest(api: Api, thread_id: str, place: Mapping[str, Any]) -> Plan[bool]:
     """Whether a place is the latest checkpoint of its thread."""
     at = yield from latest_checkpoint(api.runtime.engine.saver, thread_id)
-    return at is not None and at.checkpoint["id"] == call_config.root_checkpoint(place)
+    return at is not None and at.checkpoint["id"] == configs.root_checkpoint(place)
 
 
 def _let_go(stops: list[WaitRow]) -> Any:

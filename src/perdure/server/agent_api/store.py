@@ -15,7 +15,7 @@ from fastapi import APIRouter, Response
 from langgraph.store.base import BaseStore, InvalidNamespaceError, Item
 from pydantic import AfterValidator, BaseModel, Field
 
-from perdure.langgraph_port.stores import loop_of
+from perdure.langgraph_port.neighbours import store_loop
 from perdure.server.agent_api.search_pages import Limit, Offset
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
@@ -181,7 +181,7 @@ def _store(api: Api) -> BaseStore:
 async def _ask(api: Api, ask: Callable[[BaseStore], Awaitable[T]]) -> T:
     """Call the store, in its own event loop if it is bound to one."""
     store = _store(api)
-    loop = loop_of(store)
+    loop = store_loop(store)
 
     async def there() -> T:
         return await ask(store)

@@ -15,7 +15,7 @@ from perdure.checkpoint.config import Found, already_read
 from perdure.errors import UNREADABLE, Error, NotFound
 from perdure.execution.bound_graph import BoundGraph
 from perdure.execution.graphs import Graph
-from perdure.langgraph_port.call_config import OWN_KEYS
+from perdure.langgraph_port.configs import OWN_KEYS
 from perdure.operations import threads
 from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.context import Api

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from perdure.journal import failpoints
-from perdure.langgraph_port import task_config
+from perdure.langgraph_port import configs
 from perdure.testing import crashes
 from perdure.testing.crashtest.findings import KEEPER, Point
 from perdure.testing.crashtest.outward_actions import (
@@ -175,7 +175,7 @@ class ProcessObserver:
         thread = threading.current_thread().name
         if thread == "perdure-keeper":
             name = KEEPER + name
-        node = task_config.current_node()
+        node = configs.current_node()
         with self._counting:
             self._counts[name] += 1
             kept = name.startswith(KEEPER)
@@ -198,7 +198,7 @@ class ProcessObserver:
         """Something leaves the process outside of effects: is it the same task once more?"""
         if where.effect is not None:
             return
-        namespace = task_config.current_namespace()
+        namespace = configs.current_namespace()
         with self._counting:
             self._actions += 1
             entry = self._entries[namespace]
@@ -239,7 +239,7 @@ def _follow_callbacks(observer: ProcessObserver) -> None:
 
         def on_chain_start(self, serialized: Any, inputs: Any, **more: Any) -> None:
             metadata = more.get("metadata") or {}
-            if node := task_config.node_of_callback(more.get("tags"), metadata):
+            if node := configs.node_of_callback(more.get("tags"), metadata):
                 observer.enter(more["run_id"], node, metadata.get("langgraph_checkpoint_ns", ""))
 
         def on_chain_end(self, outputs: Any, **more: Any) -> None:

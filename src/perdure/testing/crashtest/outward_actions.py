@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import perdure
 from perdure.effects import context
-from perdure.langgraph_port import task_config
+from perdure.langgraph_port import configs
 from perdure.testing import crashes
 
 _OWN = (__file__, str(Path(__file__).with_name("observer.py")), crashes.__file__)
@@ -85,7 +85,7 @@ def current_effect() -> str | None:
 
 def node_words() -> str:
     """The node in whose context this is, for what its libraries do in tasks of their own."""
-    node = task_config.current_node()
+    node = configs.current_node()
     return f"node {node!r}" if node else ""
 
 
