@@ -43,7 +43,7 @@ from perdure.times import deadline, moment
 from perdure.types import Kind, Prompt, Run, State
 
 if TYPE_CHECKING:
-    from perdure.segments.segment import Segment
+    from perdure.execution.segment import Segment
 
 T = TypeVar("T")
 
@@ -299,7 +299,7 @@ def _joined_id(run: Run | str) -> str:
 
 
 def _check_joinable(segment: Segment, ids: Iterable[str]) -> None:
-    mine = segment.lease.row
+    mine = segment.row
     for row in segment.journal.do(find_all(ids)):
         if row.thread_id == mine.thread_id and row.n >= mine.n:
             raise BadArgument(
@@ -415,7 +415,7 @@ def _segment() -> Segment | None:
 
 
 def _find_segment(config: Mapping[str, Any]) -> Segment | None:
-    from perdure.segments.segment import find
+    from perdure.execution.segment import find
 
     return find(config)
 

@@ -13,15 +13,14 @@ from langgraph.store.base import BaseStore
 from perdure.blocking import blocking_method
 from perdure.client import BlockingClient, Client
 from perdure.errors import BadArgument, Error, needs_extra
-from perdure.execution import forking
+from perdure.execution import forks
 from perdure.execution.bound_graph import BoundGraph
+from perdure.execution.code_changes import GraphCheck, check
 from perdure.execution.engine import Engine
-from perdure.execution.graph_changes import check_renames, with_aliases
-from perdure.execution.graph_check import GraphCheck, check
-from perdure.execution.graphs import Graph, bind
+from perdure.execution.graphs import Graph, bind, with_redacted_outputs
 from perdure.execution.journal_store import JournalStore
-from perdure.execution.node_outputs import with_redacted_outputs
-from perdure.execution.outbox_delivery import Receiver
+from perdure.execution.outbox import Receiver
+from perdure.execution.topology import check_renames, with_aliases
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_id, check_renamed, check_text
 from perdure.observe.observers import Observers
@@ -400,7 +399,7 @@ class Runtime(Client):
             if found := await self.journal.ado(runs.page(thread_id=thread_id, count=1)):
                 return await self.get(found[0].id)  # by an attempt that was cut off
             await self.saver.adelete_thread(thread_id)
-        row = await forking.fork(
+        row = await forks.fork(
             self.engine,
             self.services,
             check_id("run", run_id),

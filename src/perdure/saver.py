@@ -47,6 +47,7 @@ from perdure.checkpoint.task_writes import TaskWriter
 from perdure.checkpoint.writer import Put, Writer
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument, BadURL, Error, WentBack
+from perdure.execution.segment import find
 from perdure.journal import Journal, Plan, connect_later
 from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
@@ -54,7 +55,6 @@ from perdure.journal.ids import random_number
 from perdure.journal.names import check_renamed
 from perdure.langgraph_port import compiled_graphs, configs, task_interrupts
 from perdure.operations import losses
-from perdure.segments.segment import find
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.redaction import Redaction
@@ -253,7 +253,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         untouched = blank = False
         if segment is not None:
             untouched = not segment.progress.has_written
-            blank = untouched and not (key.id or segment.lease.row.has_checkpoints)
+            blank = untouched and not (key.id or segment.row.has_checkpoints)
         running = configs.is_graph_run(config["configurable"])
         plan = self.reader.get_tuple(key, running, blank, config["configurable"].get(READ))
         if segment is not None and not segment.keeps_resume:

@@ -131,9 +131,9 @@ async def test_many_runs_of_one_shape_are_decided_without_reading_them(
     async with opened(url) as rt:  # a graph that has all that the old one had
         rt.register(chain(("nap", ask), last, ("more", last)), name="letter")
         with monkeypatch.context() as patch:
-            patch.setattr("perdure.execution.graph_check.latest_checkpoint", read)
+            patch.setattr("perdure.execution.code_changes.latest_checkpoint", read)
             assert (await rt.check()).lost == ()
-    monkeypatch.setattr("perdure.execution.graph_check.PAGE", 5)
+    monkeypatch.setattr("perdure.execution.code_changes.PAGE", 5)
     async with opened(url) as rt:
         rt.register(chain(("snooze", ask), last), name="letter")
         result = await rt.check()

@@ -19,9 +19,9 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 from perdure.errors import BadArgument, NotInRun, StatementFailed
+from perdure.execution.recorded_reads import RecordedReads
 from perdure.journal import failpoints, sqlite
 from perdure.journal.operation import Ambiguous
-from perdure.segments.recorded_reads import RecordedReads
 from perdure.types import Retry, State
 from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
 from tests.support.batches import BatchSQLite, takes_only_batches

@@ -13,7 +13,7 @@ from langgraph.types import Send
 
 import perdure
 from perdure import errors
-from perdure.execution.segment_drive import Drive, Raised, Returned
+from perdure.execution.drive import Drive, Raised, Returned
 from perdure.journal import Journal, Refused
 from perdure.operations.claims import SegmentEnd
 from perdure.operations.runs import RunRow

@@ -18,13 +18,12 @@ import pytest
 
 import perdure
 from perdure.errors import LeaseLost, ThreadBusy
+from perdure.execution.segment import KEY, Segment
 from perdure.journal.clock import JournalClock, journal_time
 from perdure.journal.operation import Ambiguous, Op
 from perdure.operations import claims
 from perdure.operations.claims import LeaseTimes, SegmentEnd
 from perdure.saver import Saver
-from perdure.segments.lease import Lease
-from perdure.segments.segment import KEY, Segment
 from perdure.types import EventKind, State
 from tests.support.agents import chain, history, opened
 from tests.support.entries import faulty
@@ -98,14 +97,13 @@ async def test_a_driver_whose_run_was_pruned_writes_nothing(url: str) -> None:
             driver.serializer, keeper.worker, LeaseTimes(driver.clock.now(), 0), ["g@"], 1
         )
         [row] = rt.journal.do(claim)
-        lease = Lease(row)
-        segment = Segment(lease, rt.journal, driver.serializer, driver.clock, durability="sync")
+        segment = Segment(row, rt.journal, driver.serializer, driver.clock, durability="sync")
         rt.journal.run(driver.end(row, SegmentEnd(State.CANCELLED, EventKind.CANCELLED, {})))
         rt.clock.advance(timedelta(days=1))
         assert await rt.prune(older_than=timedelta(hours=1)) == 1
         later = await rt.start("g", said("b"), thread_id="t")
         await rt.tick()
-        config: Any = {"configurable": {"thread_id": "t", KEY: segment.lease.name}}
+        config: Any = {"configurable": {"thread_id": "t", KEY: segment.name}}
         graph = chain(("echo", echo)).compile(checkpointer=rt.saver)
         with pytest.raises(LeaseLost):
             await graph.ainvoke(said("zombie"), config, durability="sync")

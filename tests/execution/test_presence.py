@@ -13,7 +13,7 @@ import pytest
 
 import perdure
 from perdure.errors import NotFound
-from perdure.execution import presence
+from perdure.execution import liveness
 from perdure.operations import workers
 from perdure.operations.workers import WorkerRow
 from perdure.types import Actor, State, WorkerInfo, WorkerState
@@ -28,7 +28,7 @@ from tests.support.ui_worker_child import NAME, graph
 
 @pytest.fixture(autouse=True)
 def _announced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "SOON", 0.0)
+    monkeypatch.setattr(liveness, "SOON", 0.0)
     monkeypatch.setattr("perdure.execution.worker.DRAINS", 0.0)
 
 
@@ -123,7 +123,7 @@ async def test_a_worker_that_stops_before_it_is_announced_leaves_the_row_of_anot
         rt.register(chain(echo), name="g")
         async with driving(rt):
             await auntil(lambda: rows(sqlite_url) == 1)
-            monkeypatch.setattr(presence, "SOON", 3600.0)
+            monkeypatch.setattr(liveness, "SOON", 3600.0)
             async with driving(rt):
                 run = await rt.start("g", said(), thread_id="t")
                 await reaches(rt, run, State.DONE)

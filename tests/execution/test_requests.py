@@ -14,7 +14,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 
 import perdure
-from perdure.execution import presence
+from perdure.execution import liveness
 from perdure.execution.worker import Worker
 from perdure.journal import Poll, group_commit
 from perdure.runtime import Runtime
@@ -152,7 +152,7 @@ async def test_an_idle_worker_asks_once_per_poll_and_for_everything(
         rests += 1
         await real(self, soon_at)
 
-    monkeypatch.setattr(presence, "SOON", 3600.0)
+    monkeypatch.setattr(liveness, "SOON", 3600.0)
     async with counted(url, monkeypatch, poll=0.01) as (rt, backend):
         await rt.start("nap", {"log": []})
         await rt.tick()
@@ -178,7 +178,7 @@ async def test_an_idle_worker_asks_once_per_poll_and_for_everything(
 async def test_a_worker_announces_itself_with_one_commit_and_leaves_with_another(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "SOON", 0.0)
+    monkeypatch.setattr(liveness, "SOON", 0.0)
     async with counted(url, monkeypatch) as (rt, backend):
         async with driving(rt):
             await auntil(lambda: any(one.writes for one in backend.requests))

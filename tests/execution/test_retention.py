@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import BadArgument
-from perdure.execution import retention
+from perdure.execution import sweeps
 from perdure.service.failures import Failures
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retention, Run
@@ -51,10 +51,10 @@ async def left(rt: TemporaryRuntime) -> list[str]:
 async def test_runs_that_are_kept_do_not_stop_the_sweep(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "PAGE", 3)
-    monkeypatch.setattr(retention, "DELETIONS", 2)
-    monkeypatch.setattr(retention, "REST", 0.0)  # the clock jumps
-    monkeypatch.setattr(retention, "PAUSE", 0.0)
+    monkeypatch.setattr(sweeps, "PAGE", 3)
+    monkeypatch.setattr(sweeps, "DELETIONS", 2)
+    monkeypatch.setattr(sweeps.RetentionSweep, "rest", 0.0)  # the clock jumps
+    monkeypatch.setattr(sweeps, "PAUSE", 0.0)
     clock = Clock(NOON)
     async with opened(url, clock, retention=POLICY) as rt:
         register(rt)
@@ -76,11 +76,11 @@ async def test_two_processes_that_sweep_at_once_delete_each_run_once(url: str) -
         await ended(rt, "done", 30)
         clock.advance(31 * DAY)
         now = rt.services.clock.now()
-        sweeps = [retention.RetentionSweep(POLICY, Failures()) for _ in range(2)]
+        both = [sweeps.RetentionSweep(POLICY, Failures()) for _ in range(2)]
         journals = rt.journal, other.journal
         while await left(rt):
             await asyncio.gather(
-                *(one.piece(journal, now) for one, journal in zip(sweeps, journals, strict=True))
+                *(one.piece(journal, now) for one, journal in zip(both, journals, strict=True))
             )
 
 

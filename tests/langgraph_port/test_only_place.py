@@ -23,7 +23,7 @@ PRIVATE = re.compile(
 )
 OWN_STACK = {
     "testing/crashtest/outward_actions.py": ("f_back", "_getframe"),
-    "segments/segment.py": ("f_back",),
+    "execution/segment.py": ("f_back",),
 }
 """They look for the agent's own lines on the stack, not for LangGraph's."""
 ON_THE_WIRE = ("__interrupt__", "checkpoint_map", "langgraph_node")

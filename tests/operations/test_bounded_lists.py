@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import perdure
-from perdure.execution.schedule_firing import fire_now
+from perdure.execution.schedules import fire_now
 from perdure.operations import journal_counts, messages, runs, schedules
 from perdure.operations.journal_counts import GraphDue
 from perdure.operations.messages import NEVER

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 import perdure
 from perdure import Mail
 from perdure.errors import BadArgument, WaitExpired
-from perdure.execution.outbox_delivery import Undelivered
+from perdure.execution.outbox import Undelivered
 from perdure.server.mail import smtp
 from perdure.server.mail.sender import MailSender
 from perdure.server.mail.smtp import hand_over

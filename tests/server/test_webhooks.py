@@ -20,7 +20,7 @@ import standardwebhooks
 import perdure
 from perdure import RunWebhooks, Webhook
 from perdure.errors import BadArgument
-from perdure.execution.outbox_delivery import Undelivered
+from perdure.execution.outbox import Undelivered
 from perdure.server.webhooks import posting
 from perdure.server.webhooks.posting import post
 from perdure.server.webhooks.signatures import BadSignature, sign, verify

@@ -24,7 +24,7 @@ from perdure.errors import (
     ThreadBusy,
     Unserializable,
 )
-from perdure.execution.segment_end import MAX_STORED_OUTPUT
+from perdure.execution.finish import MAX_STORED_OUTPUT
 from perdure.testing import Clock
 from perdure.types import Run, State
 from tests.support.agents import (

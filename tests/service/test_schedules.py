@@ -21,7 +21,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime as NodeRuntime
 
 from perdure.errors import BadArgument, NotFound, UnknownGraph
-from perdure.execution.schedule_firing import fire_now, fire_schedules
+from perdure.execution.schedules import fire_now, fire_schedules
 from perdure.journal import Op
 from perdure.operations import schedules
 from perdure.operations.schedules import slots

@@ -17,9 +17,9 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 from langgraph.errors import GraphInterrupt
 
 from perdure.errors import WaitCaught
+from perdure.execution.segment import KEY
 from perdure.langgraph_port import checkpoint_names, configs
 from perdure.langgraph_port.configs import TaskInfo
-from perdure.segments.segment import KEY
 
 Writes = Sequence[tuple[str, Any]]
 

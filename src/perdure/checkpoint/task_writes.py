@@ -19,11 +19,11 @@ from perdure.checkpoint.row_format import RowFormat, checkpoint_location, writes
 from perdure.checkpoint.value_chain import check_channel, refs_to_json
 from perdure.checkpoint.writer import no_result
 from perdure.errors import Error
+from perdure.execution.segment import KEY, Segment, find
 from perdure.journal import Journal, Op, Statement
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.names import check_text
 from perdure.langgraph_port import checkpoint_names
-from perdure.segments.segment import KEY, Segment, find
 from perdure.serde.redaction import redact
 from perdure.types import Durability
 
@@ -125,8 +125,8 @@ class TaskWriter:
             "checkpoint_id": task.checkpoint_id,
             "task_id": task.task_id,
             "stamp": stamp,
-            "run_id": None if segment is None else segment.lease.run_id,
-            "token": None if segment is None else segment.lease.token,
+            "run_id": None if segment is None else segment.owner.run_id,
+            "token": None if segment is None else segment.owner.token,
         }
         waits = [] if segment is None else _waits(segment, task, writes, stamp)
         location = writes_location(*task[:4], stamp)

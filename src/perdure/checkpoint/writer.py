@@ -52,12 +52,12 @@ from perdure.checkpoint.value_chain import (
     refs_to_json,
 )
 from perdure.checkpoint.value_diff import difference
+from perdure.execution.segment import Segment
 from perdure.journal import Journal, Op, Statement
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.ids import random_number
 from perdure.journal.names import check_text
 from perdure.langgraph_port import checkpoint_names, configs
-from perdure.segments.segment import Segment
 from perdure.types import Durability
 
 ARRIVAL = 2.0
@@ -163,7 +163,7 @@ class Writer:
         location = checkpoint_location(thread_id, ns, checkpoint["id"])
         row = self._row(put, values, location, step, size)
         row["base"], row["base_step"] = (None, None) if parent is None else (parent.id, parent.step)
-        row["lease_of"] = None if segment is None else segment.lease.run_id
+        row["lease_of"] = None if segment is None else segment.owner.run_id
         statements.append(Statement("insert_checkpoint", row))
 
         def share() -> None:
@@ -241,7 +241,7 @@ class Writer:
     ) -> dict[str, Any]:
         thread_id, ns, parent_id = put.key
         metadata = get_checkpoint_metadata(put.config, put.metadata)
-        run_id = None if put.segment is None else put.segment.lease.run_id
+        run_id = None if put.segment is None else put.segment.owner.run_id
         if run_id is None and metadata.get("run_id") is not None:
             run_id = check_text("run_id", str(metadata["run_id"]))
         refs = refs_to_json([value.ref for value in values.values() if value.ref is not None])

@@ -17,7 +17,7 @@ from perdure.views.formatting import graph_title
 from perdure.views.terminal_text import printable
 
 if TYPE_CHECKING:
-    from perdure.execution.graph_check import MissingGraph
+    from perdure.execution.code_changes import MissingGraph
     from perdure.views.code_changes import HeldGroup, Unregistered
 
 SHOWN = 5

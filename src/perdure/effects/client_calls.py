@@ -49,7 +49,7 @@ def parent_of_call(journal: Journal, *, ignores_parent_cancel: bool) -> Plan[Par
     if found is None or found[0].segment is None:
         return None
     segment = found[0].segment
-    row = segment.lease.row
+    row = segment.row
     if segment.journal is not journal:
         there: RunRow | None = yield runs.find(row.id)
         if there is None or there.token != row.token:

@@ -12,6 +12,7 @@ from perdure.effects.context import current
 from perdure.effects.keys import effect_key, hash_of
 from perdure.effects.record_matching import TaskRecords, configurable
 from perdure.errors import BadArgument, Damaged, OrderChanged
+from perdure.execution.segment import Segment, find
 from perdure.journal import Journal, Op, Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import checkpoint_names, configs
@@ -19,7 +20,6 @@ from perdure.langgraph_port.configs import TaskInfo
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow, Owner
 from perdure.saver import Saver
-from perdure.segments.segment import Segment, find
 from perdure.serde.serializer import Serializer
 from perdure.types import PromptVersion
 
@@ -196,7 +196,7 @@ def _task_of(
         thread_id, durability = str(config["thread_id"]), configs.durability_of(config) or ""
         task_id = hash_of(thread_id, ns)
         return TaskContext(Owner(thread_id), task_id, *parts, above, saver, durability)
-    row, stored_ns = segment.lease.row, _stored(ns, segment.unstored)
+    row, stored_ns = segment.row, _stored(ns, segment.unstored)
     owner, task_id = Owner(row.thread_id, row.id, row.token), hash_of(row.id, stored_ns)
     if segment.at_exit:
         return TaskContext(owner, task_id, *parts, above, segment.saver, "exit")

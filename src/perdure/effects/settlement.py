@@ -32,11 +32,11 @@ from perdure.errors import (
     Unavailable,
     Unsupported,
 )
+from perdure.execution.evaluation_policy import EvaluationPolicy
 from perdure.journal import Plan
 from perdure.operations import effects, runs
 from perdure.operations.effects import EffectRow, How
 from perdure.operations.runs import RunRow
-from perdure.segments.evaluation_policy import EvaluationPolicy
 from perdure.times import moment
 from perdure.types import ENDED, Done, EffectState, Retry, State
 
@@ -235,7 +235,7 @@ class Settlement:
         if task.segment is not None:
             task.segment.check()
             if task.segment.is_overdue:
-                yield task.guarded(task.segment.lease.fenced())
+                yield task.guarded(task.segment.owner.fenced(()))
 
     def _check_outcome(self, error: Exception, arguments: Mapping[str, Any]) -> Plan[Done | None]:
         """The result, if it happened although it raised. None: no, or a second call is harmless."""

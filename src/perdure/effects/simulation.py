@@ -23,15 +23,15 @@ from perdure.effects.identity import current_task
 from perdure.effects.invocation import Caller
 from perdure.effects.spec import ONCE
 from perdure.errors import UNREADABLE, BadArgument, EffectRefused, NotInRun
-from perdure.operations import effects
-from perdure.segments.evaluation_policy import (
+from perdure.execution.evaluation_policy import (
     FUNCTION,
     REAL,
     RECORDED,
     VALUE,
     EvaluationPolicy,
 )
-from perdure.segments.segment import Segment, driven, is_evaluating
+from perdure.execution.segment import Segment, driven, is_evaluating
+from perdure.operations import effects
 from perdure.types import EffectState
 
 _FUNCTIONS: dict[str, list[Mapping[str, Callable[..., Any]]]] = {}

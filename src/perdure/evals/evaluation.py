@@ -31,8 +31,8 @@ from perdure.evals.evaluators import Evaluator, Verdict, evaluators_of
 from perdure.evals.examples import read_examples
 from perdure.evals.results import Evaluation, Result
 from perdure.evals.targets import registered, target_name
+from perdure.execution import evaluation_policy as policy
 from perdure.runtime import Runtime
-from perdure.segments import evaluation_policy as policy
 from perdure.service.runs import make_setup
 from perdure.types import ENDED, Example, Run, Score, State
 

@@ -28,12 +28,12 @@ from langgraph.pregel import Pregel
 
 from perdure.effects.simulation import refuse_in_evaluation
 from perdure.errors import LeaseLost, ThreadBusy
-from perdure.execution import calls_in_nodes
+from perdure.execution import bound_call
 from perdure.execution.bound_call import BoundCall
 from perdure.execution.bound_runs import BoundRuns, taken_over
+from perdure.execution.drive import Drive, Outcome, Raised, Returned
 from perdure.execution.engine import Engine
 from perdure.execution.graphs import Graph, check_saver
-from perdure.execution.segment_drive import Drive, Outcome, Raised, Returned
 from perdure.execution.stream_capture import recorded
 from perdure.journal import Journal, Refused
 from perdure.langgraph_port import configs
@@ -148,16 +148,16 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
                 AlreadyAnswered: The question was answered at this old checkpoint. Nothing was
                     stored.
             """
-            if calls_in_nodes.starts_own_run(self, input, config, kwargs):
-                return calls_in_nodes.invoke(self, input, config, kwargs)
+            if bound_call.starts_own_run(self, input, config, kwargs):
+                return bound_call.invoke(self, input, config, kwargs)
             return super().invoke(input, config, **kwargs)
 
         async def ainvoke(
             self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
         ) -> Any:
             """`invoke`, without blocking the event loop."""
-            if calls_in_nodes.starts_own_run(self, input, config, kwargs):
-                return await calls_in_nodes.ainvoke(self, input, config, kwargs)
+            if bound_call.starts_own_run(self, input, config, kwargs):
+                return await bound_call.ainvoke(self, input, config, kwargs)
             _INVOKING.set(True)
             return await super().ainvoke(input, config, **kwargs)
 

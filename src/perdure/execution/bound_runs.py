@@ -25,22 +25,22 @@ import contextlib
 
 from perdure.effects.client_calls import parent_of_call
 from perdure.errors import Error, ThreadBusy
-from perdure.execution import calls_in_nodes
+from perdure.execution import bound_call
 from perdure.execution.bound_call import BoundCall
-from perdure.execution.breakpoints import stop_at_breakpoint
 from perdure.execution.command_answers import answer_with_command
-from perdure.execution.driver import Driver
-from perdure.execution.engine import Engine
-from perdure.execution.graphs import Graph
-from perdure.execution.pending_command import check_unanswered, note_command
-from perdure.execution.segment_drive import (
+from perdure.execution.commands import check_unanswered, note_command
+from perdure.execution.drive import (
     Drive,
     Ended,
     Outcome,
     Returned,
     is_resume,
     latest_checkpoint,
+    stop_at_breakpoint,
 )
+from perdure.execution.driver import Driver
+from perdure.execution.engine import Engine
+from perdure.execution.graphs import Graph
 from perdure.journal import Plan, Poll
 from perdure.journal.ids import new_id
 from perdure.langgraph_port import configs, task_interrupts
@@ -122,7 +122,7 @@ class BoundRuns:
             found, head = yield runs.find_with_head(accepted.thread_id, accepted.id)
             accepted = found or accepted
             if accepted.state == State.DONE and accepted.parent_id is not None:
-                raise calls_in_nodes.AlreadyDone(accepted)  # a worker went on with it
+                raise bound_call.AlreadyDone(accepted)  # a worker went on with it
             if accepted.reason == runs.GAVE_UP and accepted.key is None:
                 return accepted
             if accepted.state in ENDED or accepted.state in (State.PAUSED, State.HELD):
@@ -155,7 +155,7 @@ class BoundRuns:
 
     def _accept(self, call: BoundCall) -> Plan[RunRow]:
         """A new run, or in a node that runs again the one that it started."""
-        key, parent = calls_in_nodes.take_key(), None
+        key, parent = bound_call.take_key(), None
         if key is not None:
             parent = yield from parent_of_call(self._driver.journal, ignores_parent_cancel=False)
         id = new_id()
@@ -164,7 +164,7 @@ class BoundRuns:
             self._graph, call.thread_id, call.setup(), run_id=id, key=key, parent=parent
         )
         if key is not None and accepted.state == State.DONE:
-            raise calls_in_nodes.AlreadyDone(accepted)
+            raise bound_call.AlreadyDone(accepted)
         if key is not None and accepted.state == State.FAILED:
             made = self._made(accepted.thread_id, accepted.id)
             states = (State.FAILED,)

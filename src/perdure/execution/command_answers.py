@@ -8,8 +8,8 @@ from typing import Any
 from langgraph.types import Command
 
 from perdure.errors import AmbiguousAnswer
+from perdure.execution.commands import names_waits, with_command
 from perdure.execution.engine import Engine
-from perdure.execution.pending_command import names_waits, with_command
 from perdure.journal import Plan
 from perdure.langgraph_port import task_interrupts
 from perdure.operations.run_payload import dump_setup, load_setup

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from perdure.execution.segment_drive import SegmentPlans
-from perdure.execution.segment_end import SegmentFinish
-from perdure.execution.segment_start import SegmentStart
+from perdure.execution.drive import SegmentPlans
+from perdure.execution.finish import SegmentFinish
+from perdure.execution.start import SegmentStart
 from perdure.journal.clock import Clock
 from perdure.observe.observers import Observers
 from perdure.operations.messages import Endpoint

@@ -12,15 +12,12 @@ from typing import Any
 from perdure.errors import BadArgument, Closed
 from perdure.execution.driver import Driver
 from perdure.execution.graphs import Graph, GraphRegistry
-from perdure.execution.housekeeping import Sweep
 from perdure.execution.journal_store import JournalStore
-from perdure.execution.lease_keeper import LeaseKeeper
-from perdure.execution.outbox_delivery import Receiver
-from perdure.execution.presence import Presence
-from perdure.execution.retention import RetentionSweep
-from perdure.execution.schedule_firing import fire_schedules
-from perdure.execution.stream_sweep import StreamSweep
-from perdure.execution.thread_expiry import ThreadExpiry
+from perdure.execution.lease import LeaseKeeper
+from perdure.execution.liveness import Presence
+from perdure.execution.outbox import Receiver
+from perdure.execution.schedules import fire_schedules
+from perdure.execution.sweeps import RetentionSweep, StreamSweep, Sweep, ThreadExpiry
 from perdure.execution.worker import Worker
 from perdure.journal import Blocking, Journal, Plan
 from perdure.journal.names import check_text

@@ -1,4 +1,8 @@
-"""The graphs that a runtime drives: bound to its saver, and registered by name and version."""
+"""The graphs that a runtime drives: bound to its saver, and registered by name and version.
+
+With redaction, the nodes of a graph return what will be stored: the next node sees the same with a
+crash or without.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,15 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 from langgraph.store.base import BaseStore
+from langgraph.types import Command
 
-from perdure.errors import BadArgument, NotDurable, UnknownGraph, forgot_await
-from perdure.execution.graph_changes import Topology, old_names, resolve, topology_of
+from perdure.errors import BadArgument, Error, NotDurable, UnknownGraph, forgot_await
+from perdure.execution.topology import Topology, old_names, resolve, topology_of
 from perdure.journal.names import check_text
 from perdure.langgraph_port import compiled_graphs, neighbours
 from perdure.saver import Saver
 from perdure.serde.schema_types import check_storable
+from perdure.serde.serializer import Serializer
 from perdure.types import Retry
 
 Paths = frozenset[tuple[str, ...]]
@@ -264,3 +270,42 @@ class GraphRegistry:
 def fingerprint_of(topology: str) -> str:
     """The hash of a topology."""
     return hashlib.blake2b(topology.encode(), digest_size=16).hexdigest()
+
+
+def with_redacted_outputs(
+    graph: Pregel[Any, Any, Any, Any], serializer: Serializer
+) -> Pregel[Any, Any, Any, Any]:
+    """A graph whose nodes return what will be stored; the same graph without a policy."""
+    if not serializer.redacts:
+        return graph
+    return compiled_graphs.with_outputs(graph, lambda value: redacted_output(serializer, value))
+
+
+def redacted_output(serializer: Serializer, value: Any) -> Any:
+    """A state, an update or a command, as it is stored. A value that cannot be stored stays as it
+    is: its channel is not stored, or storing it raises."""
+    if not serializer.redacts or value is None:
+        return value
+    if isinstance(value, Command):
+        update = redacted_output(serializer, value.update)
+        resume = _redacted(serializer, value.resume)
+        if update is value.update and resume is value.resume:
+            return value
+        return replace(value, update=update, resume=resume)
+    if type(value) is dict:
+        made = {name: _redacted(serializer, {name: item}, name) for name, item in value.items()}
+        return value if all(made[name] is value[name] for name in value) else made
+    if type(value) is list:
+        made_list = [redacted_output(serializer, one) for one in value]
+        changed = any(one is not other for one, other in zip(made_list, value, strict=True))
+        return made_list if changed else value
+    return _redacted(serializer, value)
+
+
+def _redacted(serializer: Serializer, value: Any, name: Any = None) -> Any:
+    """A value, or with `name` the only value of a dict, redacted."""
+    try:
+        found = serializer.codec.redacted(value)
+    except Error:
+        found = value
+    return found if name is None else next(iter(found.values()))

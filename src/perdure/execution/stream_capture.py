@@ -24,13 +24,13 @@ from typing import Any, cast
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
-from perdure.execution.segment_drive import FROM_CHECKPOINT, Drive, latest_checkpoint
+from perdure.execution.drive import FROM_CHECKPOINT, Drive, latest_checkpoint
+from perdure.execution.stream_recorder import StreamRecorder
 from perdure.journal import Plan
 from perdure.langgraph_port.output_stream import TAPPED, Tap, is_whole_message, tapped, with_tap
 from perdure.operations import streams
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
-from perdure.segments.stream_recorder import StreamRecorder
 from perdure.types import Chunk, State
 
 EVENTS = "events"
@@ -48,7 +48,7 @@ def begin_stream(saver: Saver, drive: Drive, setup: Mapping[str, Any]) -> Plan[N
     marks: dict[str, int] = json.loads(row.streamed or "{}")
     last = 0 if row.token == 1 else (yield streams.last(row))
     recorder = StreamRecorder(
-        segment.lease,
+        segment.owner,
         segment.journal,
         segment.serializer,
         segment.clock,

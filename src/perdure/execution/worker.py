@@ -17,16 +17,17 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import Any, TypeVar
 
 from perdure.errors import Closed, Error, LeaseLost, Unavailable, WriteLost
+from perdure.execution.drive import Drive, Ended, Outcome, Raised, Returned, StopReason
 from perdure.execution.driver import Driver
 from perdure.execution.graphs import Graph
-from perdure.execution.housekeeping import Housekeeping, Sweep
-from perdure.execution.lease_keeper import LeaseKeeper
-from perdure.execution.outbox_delivery import Deliveries, Receiver
-from perdure.execution.presence import Member, Presence
-from perdure.execution.segment_drive import Drive, Ended, Outcome, Raised, Returned, StopReason
-from perdure.execution.segment_start import held_by_error
+from perdure.execution.lease import LeaseKeeper
+from perdure.execution.liveness import Member, Presence
+from perdure.execution.outbox import Deliveries, Receiver
+from perdure.execution.segment import LoopPulse, driving
 from perdure.execution.shutdown import drain_on_signals
+from perdure.execution.start import held_by_error
 from perdure.execution.stream_capture import stream_through
+from perdure.execution.sweeps import Housekeeping, Sweep
 from perdure.execution.thread_pool import NodeThreadPool
 from perdure.journal import Refused
 from perdure.journal.clock import JournalClock
@@ -35,7 +36,6 @@ from perdure.operations.claims import SegmentEnd
 from perdure.operations.look import Found, look
 from perdure.operations.runs import RunRow
 from perdure.operations.schedules import ScheduleRow
-from perdure.segments.segment import LoopPulse, driving
 from perdure.service.failures import WORKER, Failures
 from perdure.types import Counts, DrivenBy
 from perdure.views.event_wording import by_words
@@ -497,7 +497,7 @@ class Worker:
 
     async def _through_langgraph(self, drive: Drive) -> Ended:
         if drive.segment.is_overdue:  # it took long to begin: another worker may have begun, too
-            await self._driver.journal.ado(drive.segment.lease.fenced())
+            await self._driver.journal.ado(drive.segment.owner.fenced(()))
         try:
             outcome: Outcome = Returned()
             recorder = drive.segment.stream

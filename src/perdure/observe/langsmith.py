@@ -110,7 +110,7 @@ class LangSmith(TraceSink):
         if not tracing_is_enabled():
             yield
             return
-        row = drive.segment.lease.row
+        row = drive.segment.row
         where = place(row.id, ((segment_key(row.token), row.updated_at),))
         parent = RunTree(
             name=row.graph,

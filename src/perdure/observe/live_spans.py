@@ -24,6 +24,7 @@ from opentelemetry.trace import (
 )
 
 from perdure.effects import context as effect_context
+from perdure.execution.progress import Progress
 from perdure.langgraph_port import configs
 from perdure.observe.span_ids import (
     SpanKey,
@@ -33,7 +34,6 @@ from perdure.observe.span_ids import (
     step_key,
     trace_id,
 )
-from perdure.segments.progress import Progress
 
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _NEW = RandomIdGenerator()

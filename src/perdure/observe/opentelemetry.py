@@ -95,10 +95,10 @@ class OpenTelemetry(TraceSink):
     @contextlib.contextmanager
     def around(self, drive: Any) -> Iterator[None]:
         """Make the current step, or the effect that is being called, the current span."""
-        lease = drive.segment.lease
-        here = CurrentSpan(lease.run_id, lease.token, drive.segment.progress)
+        owner = drive.segment.owner
+        here = CurrentSpan(owner.run_id, owner.token, drive.segment.progress)
         if CHAT_MODELS in sys.modules:  # a handler costs every node, so only if there can be a call
-            calls = ModelCalls(here, lease.thread_id, self._keep)
+            calls = ModelCalls(here, owner.thread_id, self._keep)
             callbacks = drive.config.get("callbacks") or []
             drive.config["callbacks"] = [*callbacks, calls]
         token = otel_context.attach(trace.set_span_in_context(here))

@@ -202,6 +202,11 @@ class Owner(NamedTuple):
         """Refuses its batch when the lease is lost."""
         return [Statement("fence", self.params)] if self.run_id else []
 
+    def fenced(self, statements: Sequence[Statement]) -> Op[None]:
+        """An operation that is refused when the lease of the run is lost."""
+        fence = Statement("fence", self.params)
+        return Op("fenced", [fence, *statements], lambda rows: None, write=True)
+
 
 _effects = partial(stored_rows.every, EffectRow)
 _effect = partial(stored_rows.first, EffectRow)

@@ -1,4 +1,4 @@
-"""Plans about schedules: store, list and delete them. `execution/schedule_firing.py` fires them."""
+"""Plans about schedules: store, list and delete them. `execution/schedules.py` fires them."""
 
 from __future__ import annotations
 

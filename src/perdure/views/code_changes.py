@@ -16,7 +16,7 @@ from perdure.views.formatting import count, graph_title
 
 
 class LostRunLike(Protocol):
-    """A `LostRun` of `execution/graph_check.py`."""
+    """A `LostRun` of `execution/code_changes.py`."""
 
     @property
     def run_id(self) -> str: ...
@@ -35,7 +35,7 @@ class LostRunLike(Protocol):
 
 
 class MissingLike(Protocol):
-    """A `MissingGraph` of `execution/graph_check.py`."""
+    """A `MissingGraph` of `execution/code_changes.py`."""
 
     @property
     def graph(self) -> str: ...

@@ -15,8 +15,8 @@ from typing import Any
 from perdure.errors import AlreadyAnswered, NotFound, WaitClosed
 from perdure.execution.bound_graph import BoundGraph
 from perdure.execution.command_answers import answer_with_command
-from perdure.execution.pending_command import check_unanswered, names_waits
-from perdure.execution.segment_drive import latest_checkpoint
+from perdure.execution.commands import check_unanswered, names_waits
+from perdure.execution.drive import latest_checkpoint
 from perdure.journal import Plan
 from perdure.langgraph_port import configs
 from perdure.operations import runs, streams, threads, waits

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 
 from perdure.errors import AnswerRefused, BadArgument, Error, NotFound, needs_extra
 from perdure.execution.engine import Engine
-from perdure.execution.outbox_delivery import Receiver, Undelivered
+from perdure.execution.outbox import Receiver, Undelivered
 from perdure.operations import waits
 from perdure.operations.waits import WaitRow
 from perdure.server.webhooks.sender import pause

@@ -28,7 +28,7 @@ from email.utils import format_datetime, parseaddr
 from functools import cache
 from typing import Any
 
-from perdure.execution.outbox_delivery import HANDLER_TIME, Undelivered
+from perdure.execution.outbox import HANDLER_TIME, Undelivered
 from perdure.service.smtp_server import Encryption, SmtpServer
 from perdure.views.mail_text import MailText
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.runnables import RunnableConfig
 
 from perdure.errors import UNREADABLE
+from perdure.execution.drive import latest_checkpoint
 from perdure.execution.graphs import Graph
-from perdure.execution.segment_drive import latest_checkpoint
 from perdure.server.agent_api.graph_shapes import drawing
 from perdure.server.agent_api.thread_views import place, read_state, stored_state
 from perdure.views.graph_layout import GraphShape

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import Response
 
 from perdure.errors import UNREADABLE, NotFound
-from perdure.execution.schedule_firing import fire_now
+from perdure.execution.schedules import fire_now
 from perdure.operations import runs
 from perdure.operations.runs import RunRow
 from perdure.operations.schedules import CRON, ScheduleRow

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perdure.execution.engine import Engine
-from perdure.execution.outbox_delivery import Undelivered
+from perdure.execution.outbox import Undelivered
 from perdure.langgraph_port.checkpoint_names import is_trigger
 from perdure.operations import events, runs
 from perdure.operations.run_payload import load_labels, load_setup

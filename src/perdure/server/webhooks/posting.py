@@ -17,7 +17,7 @@ from typing import Any
 import httpcore
 import httpx
 
-from perdure.execution.outbox_delivery import Undelivered
+from perdure.execution.outbox import Undelivered
 from perdure.service.public_addresses import Private, is_allowed
 
 TIMEOUT = 20.0

@@ -16,7 +16,7 @@ from typing import Any
 
 from perdure.errors import Error, needs_extra
 from perdure.execution.engine import Engine
-from perdure.execution.outbox_delivery import Receiver
+from perdure.execution.outbox import Receiver
 from perdure.operations.messages import LANES, lane_topic
 from perdure.service.webhooks import RunWebhooks, Webhook, secrets_of
 from perdure.types import Message

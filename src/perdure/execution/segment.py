@@ -14,23 +14,25 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
 from perdure.errors import LeaseLost, NotDurable, WriteLost
+from perdure.execution.evaluation_policy import EvaluationPolicy
+from perdure.execution.progress import Progress
+from perdure.execution.questions import Questions
+from perdure.execution.recorded_reads import RecordedReads
+from perdure.execution.stream_recorder import StreamRecorder
 from perdure.journal import Journal, Op
 from perdure.journal.clock import Clock
 from perdure.journal.committer import QueuedOperation
 from perdure.langgraph_port import checkpoint_names, configs
+from perdure.operations.effects import Owner
 from perdure.operations.error_text import is_user_code
 from perdure.operations.messages import Endpoint
-from perdure.segments.evaluation_policy import EvaluationPolicy
-from perdure.segments.lease import Lease
-from perdure.segments.progress import Progress
-from perdure.segments.questions import Questions
-from perdure.segments.recorded_reads import RecordedReads
-from perdure.segments.stream_recorder import StreamRecorder
+from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
 from perdure.types import Durability
 
@@ -38,6 +40,7 @@ T = TypeVar("T")
 
 KEY = configs.HIDDEN + "perdure"
 """Where a segment is named in `config["configurable"]`."""
+_numbers = count()
 _SEGMENTS: WeakValueDictionary[str, Segment] = WeakValueDictionary()
 
 
@@ -135,7 +138,7 @@ class Segment:
 
     def __init__(
         self,
-        lease: Lease,
+        row: RunRow,
         journal: Journal,
         serializer: Serializer,
         clock: Clock,
@@ -151,13 +154,17 @@ class Segment:
         evaluation: EvaluationPolicy | None = None,
     ) -> None:
         self.evaluation = evaluation
-        self.lease, self.journal, self.serializer, self.clock = lease, journal, serializer, clock
+        self.row, self.owner = row, Owner(row.thread_id, row.id, row.token)
+        self.name = f"{row.id}/{row.token}/{next(_numbers)}"
+        """Unique among all claims of all runs in this process: a database that went back gives
+        tokens again."""
+        self.journal, self.serializer, self.clock = journal, serializer, clock
         self.saver, self.durability = saver, durability
         self.inline, self.at_exit, self.unstored = inline, at_exit, unstored
-        self.progress = Progress(lease, serializer, clock, fingerprint)
+        self.progress = Progress(row, self.owner, serializer, clock, fingerprint)
         # A message about a question would reach a person; a sleep would take its time.
         self.questions = Questions(
-            lease,
+            self.owner,
             self.progress,
             clock,
             announced=announced if evaluation is None else (),
@@ -166,7 +173,7 @@ class Segment:
         self.stream: StreamRecorder | None = None
         """Records what it produces, if its run keeps that."""
         self.is_fork = origin is not None
-        self.reads = RecordedReads(journal, lease, self.progress, self.refuse, origin or {})
+        self.reads = RecordedReads(journal, self.owner, self.progress, self.refuse, origin or {})
         self.unstored_tasks: dict[Any, Any] = {}
         """Where effects find their records, for tasks whose checkpoints are not stored."""
         self.secrets: set[str] = set()
@@ -193,7 +200,7 @@ class Segment:
         self.signal: BaseException | None = None
         """What an effect raised to end the segment: it is postponed, or its outcome unknown."""
         self._leased_until = float("inf")
-        _SEGMENTS[lease.name] = self
+        _SEGMENTS[self.name] = self
 
     def keep(self, seconds: float) -> None:
         """Note that the lease was renewed: it runs out in so many seconds."""
@@ -212,13 +219,13 @@ class Segment:
     def refuse(self) -> NoReturn:
         """The journal refused a write of this segment."""
         self.is_lost = True
-        raise LeaseLost(self.lease.run_id)
+        raise LeaseLost(self.row.id)
 
     def check(self) -> None:
         """Raise `LeaseLost` if the lease is known to be lost, the signal that ends the segment
         if the agent's code swallowed it, or `WriteLost`."""
         if self.is_lost:
-            raise LeaseLost(self.lease.run_id)
+            raise LeaseLost(self.row.id)
         if self.signal is not None:
             raise self.signal
         self.check_stored()
@@ -266,7 +273,7 @@ class Segment:
         self.check()
         with self._lock:
             if self.closing or (self.ending and not nested):
-                raise LeaseLost(self.lease.run_id)
+                raise LeaseLost(self.row.id)
             self._calls += 1
         try:
             yield

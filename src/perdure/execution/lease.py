@@ -23,17 +23,17 @@ import time
 from collections.abc import Iterator, Sequence
 
 from perdure.errors import Closed, StepTimeout, WentBack
+from perdure.execution.drive import Drive, Ended, StopReason
 from perdure.execution.driver import Driver
+from perdure.execution.finish import released
 from perdure.execution.liveness import ProcessLock
-from perdure.execution.segment_drive import Drive, Ended, StopReason
-from perdure.execution.segment_end import released
-from perdure.execution.segment_start import stopped
+from perdure.execution.segment import LoopPulse
+from perdure.execution.start import stopped
 from perdure.journal.clock import JournalClock, host_time
 from perdure.operations import claims, effects, workers
 from perdure.operations.claims import LeaseRow, LeaseTimes, SegmentEnd, WorkerLeases
 from perdure.operations.effects import report
 from perdure.operations.runs import RunRow
-from perdure.segments.segment import LoopPulse
 from perdure.service.failures import Failures
 from perdure.types import Control
 
@@ -119,7 +119,7 @@ class LeaseKeeper:
         """Keep the lease of a segment from now on."""
         left, is_first = self._left(drive.row), self._keeps_nothing
         drive.segment.keep(min(left, self._lease))
-        self._driven[drive.segment.lease.name] = drive
+        self._driven[drive.segment.name] = drive
         if drive.row.updated_at <= self._void_until:
             self._drop(drive)
         self._renew_in_time(left, is_first)
@@ -152,7 +152,7 @@ class LeaseKeeper:
 
     def remove(self, drive: Drive) -> None:
         """Keep the lease of a segment no longer."""
-        self._driven.pop(drive.segment.lease.name, None)
+        self._driven.pop(drive.segment.name, None)
 
     def stop(self, run_id: str, control: Control) -> None:
         """Stop a run before its next step, if this process drives it."""
@@ -239,7 +239,7 @@ class LeaseKeeper:
         # Past the queue: leases are renewed however long a commit takes.
         found = {lease.run_id: lease for lease in journal.do_unqueued(renewing)}
         for drive in every:
-            if drive.segment.lease.name not in self._driven or drive.segment.closing:
+            if drive.segment.name not in self._driven or drive.segment.closing:
                 continue
             lease = found.get(drive.row.id)
             if lease is None or lease.token != drive.row.token:

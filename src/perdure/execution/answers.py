@@ -15,15 +15,15 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import RESUME
 
 from perdure.errors import Damaged
-from perdure.execution.example_answers import ExampleAnswers
-from perdure.execution.segment_drive import Drive, SegmentPlans, latest_checkpoint
+from perdure.execution.drive import Drive, SegmentPlans, latest_checkpoint
+from perdure.execution.evaluation import ExampleAnswers
+from perdure.execution.questions import Answered
+from perdure.execution.segment import KEY
 from perdure.journal import Plan, Row
 from perdure.operations import runs, waits
 from perdure.operations.run_payload import check_state, load_error, load_output
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import ANSWERED, FINISHED, TAKEN_BACK, TIME_IS_UP, Body, WaitRow
-from perdure.segments.questions import Answered
-from perdure.segments.segment import KEY
 from perdure.types import ENDED, Kind, State, WaitState
 
 log = logging.getLogger("perdure")
@@ -185,6 +185,6 @@ def _wait_config(drive: Drive, wait: WaitRow) -> RunnableConfig:
             "thread_id": wait.thread_id,
             "checkpoint_ns": wait.ns,
             "checkpoint_id": wait.checkpoint_id,
-            KEY: drive.segment.lease.name,
+            KEY: drive.segment.name,
         }
     }

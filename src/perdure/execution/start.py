@@ -18,15 +18,22 @@ from langgraph.types import Command
 from perdure.effects.compensation import Compensations
 from perdure.effects.recording import describe
 from perdure.errors import UNREADABLE, AlreadyAnswered, Damaged, Error, Unanswered
-from perdure.execution.answer_handover import AnswerHandover
-from perdure.execution.breakpoints import is_at_breakpoint, stop_at_breakpoint
-from perdure.execution.graph_check import find_change
+from perdure.execution.answers import AnswerHandover
+from perdure.execution.code_changes import find_change
+from perdure.execution.commands import begin_with_command, take_command
+from perdure.execution.drive import (
+    BREAKPOINTS,
+    Drive,
+    SegmentPlans,
+    is_at_breakpoint,
+    start_place,
+    stop_at_breakpoint,
+)
+from perdure.execution.evaluation import GuardedStore, ToolGuard
+from perdure.execution.evaluation_policy import evaluation_of
 from perdure.execution.graphs import Graph
-from perdure.execution.guarded_store import GuardedStore
-from perdure.execution.pending_command import begin_with_command, take_command
-from perdure.execution.segment_drive import BREAKPOINTS, Drive, SegmentPlans, start_place
+from perdure.execution.segment import KEY, Segment
 from perdure.execution.stream_capture import begin_stream
-from perdure.execution.tool_guard import ToolGuard
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import task_interrupts
@@ -37,9 +44,6 @@ from perdure.operations.messages import Endpoint
 from perdure.operations.run_payload import check_state, dump_error, load_setup, tags_of
 from perdure.operations.runs import RunRow
 from perdure.saver import Saver
-from perdure.segments.evaluation_policy import evaluation_of
-from perdure.segments.lease import Lease
-from perdure.segments.segment import KEY, Segment
 from perdure.types import Control, DrivenBy, EffectState, EventKind, State
 
 
@@ -155,7 +159,7 @@ class SegmentStart(SegmentPlans):
             yield runs.store_topology(fingerprint, graph.topology)
             self._stored_topologies.add(fingerprint)
         segment = Segment(
-            Lease(row),
+            row,
             self._saver.journal,
             self.serializer,
             self.clock,
@@ -207,13 +211,13 @@ def stopped(control: Control, now: int, attempts: int, **data: Any) -> SegmentEn
 
 
 def _config(segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]) -> RunnableConfig:
-    lease = segment.lease
+    row = segment.row
     given = dict(setup.get("config") or {})
     configurable = {
         **(given.pop("configurable", None) or {}),
         **place,
-        "thread_id": lease.thread_id,
-        KEY: lease.name,
+        "thread_id": row.thread_id,
+        KEY: segment.name,
     }
     metadata = {
         **(given.get("metadata") or {}),
@@ -222,12 +226,12 @@ def _config(segment: Segment, setup: Mapping[str, Any], place: Mapping[str, Any]
     }
     tags = [*(given.get("tags") or ()), *(setup.get("tags") or ())]
     if not segment.inline:  # a caller sees in its stream and its history what it gave, no more
-        configurable["run_id"] = lease.run_id
+        configurable["run_id"] = row.id
         # A graph with another checkpointer that a node calls inherits the metadata. If its
         # checkpoints had this id, LangGraph would take its second call on a thread for a reconnect.
         # LangGraph stores a text in them, but no UUID.
-        metadata.setdefault("run_id", _uuid(lease.run_id))
-        tags = [*(given.get("tags") or ()), *tags_of(lease.row, setup)]
+        metadata.setdefault("run_id", _uuid(row.id))
+        tags = [*(given.get("tags") or ()), *tags_of(row, setup)]
     config: dict[str, Any] = {
         **given,
         "configurable": configurable,

@@ -31,8 +31,7 @@ from perdure.errors import (
     WaitCaught,
     WriteLost,
 )
-from perdure.execution.breakpoints import stop_at_breakpoint
-from perdure.execution.segment_drive import (
+from perdure.execution.drive import (
     FROM_CHECKPOINT,
     Drive,
     Ended,
@@ -42,8 +41,11 @@ from perdure.execution.segment_drive import (
     SegmentPlans,
     StopReason,
     latest_checkpoint,
+    stop_at_breakpoint,
 )
-from perdure.execution.segment_start import held_by_error
+from perdure.execution.evaluation_policy import evaluation_of
+from perdure.execution.segment import Segment
+from perdure.execution.start import held_by_error
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.observe.observers import Observers
@@ -56,8 +58,6 @@ from perdure.operations.run_payload import dump_error, dump_output, load_setup
 from perdure.operations.runs import RunRow
 from perdure.operations.waits import Question
 from perdure.saver import Saver
-from perdure.segments.evaluation_policy import evaluation_of
-from perdure.segments.segment import Segment
 from perdure.times import moment
 from perdure.types import EffectState, EventKind, Kind, State
 

@@ -7,14 +7,14 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
+from perdure.execution.progress import Progress
 from perdure.journal import Op, Statement
 from perdure.journal.clock import Clock
 from perdure.operations import waits
+from perdure.operations.effects import Owner
 from perdure.operations.events import change
 from perdure.operations.messages import Endpoint
 from perdure.operations.waits import Body, Question
-from perdure.segments.lease import Lease
-from perdure.segments.progress import Progress
 from perdure.times import LATEST, milliseconds
 from perdure.types import Kind
 
@@ -42,7 +42,7 @@ class Questions:
 
     def __init__(
         self,
-        lease: Lease,
+        owner: Owner,
         progress: Progress,
         clock: Clock,
         *,
@@ -51,7 +51,7 @@ class Questions:
     ) -> None:
         """`announced`: who gets a message of the outbox about each new question for a person.
         `at_once`: whether every wait is due now, as in an evaluation."""
-        self._lease, self._progress, self._clock = lease, progress, clock
+        self._owner, self._progress, self._clock = owner, progress, clock
         self._announced, self._at_once = announced, at_once
         self._expected: dict[str, list[tuple[Interrupt, Question]]] = {}
         self._depths: dict[str, tuple[int, int]] = {}
@@ -132,15 +132,16 @@ class Questions:
     ) -> Op[None]:
         """Store a wait of the run itself, not of one of its tasks."""
         place = {"ns": "", "checkpoint_id": checkpoint_id, "task_id": "", "path": "", "stamp": 0}
-        return self._lease.fenced(self._ask(question, Body(value, None, []), interrupt_id, place))
+        asked = self._ask(question, Body(value, None, []), interrupt_id, place)
+        return self._owner.fenced(asked)
 
     def _ask(
         self, question: Question, body: Body, interrupt_id: str, place: dict[str, Any]
     ) -> list[Statement]:
-        made = change(self._lease.thread_id, self._lease.run_id, self._clock.now())
+        made = change(self._owner.thread_id, self._owner.run_id, self._clock.now())
         if self._at_once and not interrupt_id.startswith("effect:"):  # that one is really retried
             question = _without_time(question, made.now)
-        token, progress = self._lease.token, self._progress
+        token, progress = self._owner.token, self._progress
         return waits.ask(
             progress.serializer,
             made,

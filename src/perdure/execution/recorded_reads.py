@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakMethod
 
+from perdure.execution.progress import Progress
 from perdure.journal import Journal, Statement, read_op
-from perdure.segments.lease import Lease
-from perdure.segments.progress import Progress
+from perdure.operations.effects import Owner
 from perdure.serde import places
 from perdure.serde.places import Place
 
@@ -27,7 +27,7 @@ class RecordedReads:
     def __init__(
         self,
         journal: Journal,
-        lease: Lease,
+        owner: Owner,
         progress: Progress,
         refuse: Callable[[], NoReturn],
         origin: Mapping[str, Any],
@@ -35,7 +35,7 @@ class RecordedReads:
         """`refuse`, a method of the segment, is called if the journal refuses to store a read.
         `origin` is the run that this one is a fork of, and the ids its tasks had there."""
         self._origin = origin
-        self._journal, self._lease, self._progress = journal, lease, progress
+        self._journal, self._owner, self._progress = journal, owner, progress
         self._serializer, self._refuse = progress.serializer, WeakMethod(refuse)
         self._by_task: dict[str, dict[int, Any]] = {}
         self._ordinals: dict[tuple[str, int], int] = {}
@@ -62,7 +62,7 @@ class RecordedReads:
         if known is None:
             # Not under the lock: the journal may be in a transaction that asks for it.
             is_first = self._progress.is_new(checkpoint_id)
-            loaded = {} if is_first else self._load(self._lease.params, task)
+            loaded = {} if is_first else self._load(self._owner.params, task)
             if not loaded and not is_first and self._origin:
                 loaded = self._inherit(place, task)
             with self._lock:
@@ -80,9 +80,10 @@ class RecordedReads:
             return [str(value) for value in known.values()]
 
     def _store(self, task: str, n: int, value: Any) -> None:
-        body = self._serializer.dumps(value, _place(self._lease.params, task, n), own=True)
-        params = {**self._lease.params, "task": task, "n": n, "body": body}
-        store = self._lease.fenced([Statement("insert_read", params)])
+        run = self._owner.params
+        body = self._serializer.dumps(value, _place(run, task, n), own=True)
+        params = {**run, "task": task, "n": n, "body": body}
+        store = self._owner.fenced([Statement("insert_read", params)])
         self._journal.defer(store._replace(otherwise=self._refuse()))
 
     def _load(self, run: Mapping[str, Any], task: str) -> dict[int, Any]:

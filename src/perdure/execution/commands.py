@@ -23,7 +23,7 @@ from langgraph.types import Command
 
 from perdure.checkpoint.cache import NULL_TASK
 from perdure.errors import AlreadyAnswered, ThreadBusy
-from perdure.execution.segment_drive import Drive, is_resume, latest_checkpoint, start_place
+from perdure.execution.drive import Drive, is_resume, latest_checkpoint, start_place
 from perdure.journal import Plan
 from perdure.langgraph_port import configs, task_interrupts
 from perdure.operations import runs

@@ -19,10 +19,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
 
 from perdure.errors import BadArgument, GraphChanged, NotFound, UnknownGraph, WrongState
+from perdure.execution.code_changes import find_change
+from perdure.execution.drive import latest_checkpoint
 from perdure.execution.engine import Engine
-from perdure.execution.graph_check import find_change
 from perdure.execution.graphs import Graph
-from perdure.execution.segment_drive import latest_checkpoint
 from perdure.journal.names import check_text
 from perdure.langgraph_port import checkpoint_names
 from perdure.operations import runs

@@ -1,20 +1,24 @@
-"""Progress of a segment: its checkpoints as steps of the run, and when it last moved."""
+"""Progress of a segment: its checkpoints as steps of the run, its model calls, and when it last
+moved."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+from uuid import UUID
 
+from langchain_core.callbacks import BaseCallbackHandler
+
+from perdure.execution.stream_recorder import StreamRecorder
 from perdure.journal import Statement
 from perdure.journal.clock import Clock
 from perdure.operations.effects import NOTHING_SAVED, Owner, Saved, count_saved
 from perdure.operations.events import change, is_input
 from perdure.operations.run_payload import load_labels, place
-from perdure.segments.lease import Lease
-from perdure.segments.model_calls import ModelCalls
-from perdure.segments.stream_recorder import StreamRecorder
+from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
 from perdure.types import EventKind, PromptVersion
 
@@ -33,18 +37,20 @@ class Progress:
 
     def __init__(
         self,
-        lease: Lease,
+        row: RunRow,
+        owner: Owner,
         serializer: Serializer,
         clock: Clock,
         fingerprint: str | None,
     ) -> None:
         """`fingerprint` is that of the graph, if it is not the run's."""
-        self._lease, self.serializer, self._clock = lease, serializer, clock
+        self._row, self._owner = row, owner
+        self.serializer, self._clock = serializer, clock
         self.fingerprint = fingerprint
         """Stored with the first step, then None; or with a question, if the run has none."""
         self.stream: StreamRecorder | None = None
         """What is kept of what the segment produces."""
-        self.labels: Mapping[str, Any] = load_labels(serializer, lease.row)
+        self.labels: Mapping[str, Any] = load_labels(serializer, row)
         """What the agent added to the metadata of its run."""
         self._labelled = False
         self._made: set[str] = set()
@@ -62,7 +68,7 @@ class Progress:
     @property
     def attempts(self) -> int:
         """Attempt number at the current step."""
-        return 1 if self.has_moved else self._lease.row.attempts
+        return 1 if self.has_moved else self._row.attempts
 
     @property
     def idle_seconds(self) -> float:
@@ -141,7 +147,7 @@ class Progress:
         self.move()
         self.has_written = True
         self._made.add(checkpoint_id)
-        made = change(self._lease.thread_id, self._lease.run_id, self._clock.now())
+        made = change(self._row.thread_id, self._row.id, self._clock.now())
         fingerprint, self.fingerprint = self.fingerprint, None
         data: dict[str, Any] = {"step": metadata.get("step"), "source": metadata.get("source")}
         data["checkpoint"] = checkpoint_id
@@ -155,11 +161,11 @@ class Progress:
         if self._labelled:
             self._labelled = False
             data["labels"] = dict(self.labels)
-            where = place(self._lease.row, "labels")
+            where = place(self._row, "labels")
             labels = self.serializer.dumps(data["labels"], where, "label()")
         params = {
             **made.params,
-            "token": self._lease.token,
+            "token": self._row.token,
             "fingerprint": fingerprint,
             "labels": labels,
             "streamed": None if self.stream is None else self.stream.mark(ns),
@@ -169,6 +175,54 @@ class Progress:
         if read := self._take_prompts(ns, before):
             data["prompts"] = [list(one) for one in read]
         saved = self.take_saved()
-        owner = Owner(self._lease.thread_id, self._lease.run_id, self._lease.token)
         event = made.event(self.serializer, EventKind.STEP, data | saved.data)
-        return [Statement("progress", params), *count_saved(owner, saved), event]
+        return [Statement("progress", params), *count_saved(self._owner, saved), event]
+
+
+class ModelCalls(BaseCallbackHandler):
+    """LangChain's callbacks for one segment. Once a step is stored, no task of it runs again, so
+    its calls are not made again either."""
+
+    run_inline = True  # else each node would cost two tasks of the event loop
+    ignore_chain = ignore_agent = ignore_retriever = ignore_retry = ignore_custom_event = True
+
+    def __init__(self) -> None:
+        self._begun: dict[UUID, str] = {}
+        self._made: Counter[str] = Counter()
+        """By the namespace of the task that made them."""
+        self._lock = threading.Lock()
+
+    def on_chat_model_start(
+        self, serialized: dict[str, Any] | None, messages: Any, *, run_id: UUID, **more: Any
+    ) -> None:
+        self._start(run_id, more)
+
+    def on_llm_start(
+        self, serialized: dict[str, Any] | None, prompts: Any, *, run_id: UUID, **more: Any
+    ) -> None:
+        self._start(run_id, more)
+
+    def on_llm_end(self, response: Any, *, run_id: UUID, **more: Any) -> None:
+        task = self._begun.pop(run_id, None)
+        if task is not None:
+            self.add(task, 1)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
+        self._begun.pop(run_id, None)
+
+    def add(self, task: str, calls: int) -> None:
+        """Count calls of the task of this namespace, or calls that it found recorded."""
+        if calls:
+            with self._lock:
+                self._made[task] += calls
+
+    def take(self, ns: str) -> int:
+        """The calls in a step of the graph of this namespace, which is stored now."""
+        if not self._made:
+            return 0
+        with self._lock:
+            tasks = [one for one in self._made if not ns or one.startswith(f"{ns}|")]
+            return sum(self._made.pop(one) for one in tasks)
+
+    def _start(self, run_id: UUID, more: dict[str, Any]) -> None:
+        self._begun[run_id] = (more.get("metadata") or {}).get("langgraph_checkpoint_ns", "")

@@ -26,8 +26,8 @@ from perdure.errors import Error
 from perdure.journal import Journal
 from perdure.journal.clock import Clock
 from perdure.operations import streams
+from perdure.operations.effects import Owner
 from perdure.operations.streams import SEGMENT, Entry, StreamRow
-from perdure.segments.lease import Lease
 from perdure.serde.serializer import Serializer
 from perdure.types import Chunk
 
@@ -58,7 +58,7 @@ class StreamRecorder:
 
     def __init__(
         self,
-        lease: Lease,
+        owner: Owner,
         journal: Journal,
         serializer: Serializer,
         clock: Clock,
@@ -70,7 +70,7 @@ class StreamRecorder:
     ) -> None:
         """`last` is the number of the last chunk on disk; `marks` are the counts stored with the
         run's checkpoints."""
-        self._lease, self._journal, self._serializer = lease, journal, serializer
+        self._owner, self._journal, self._serializer = owner, journal, serializer
         self._clock, self.modes, self.subgraphs, self._count = clock, modes, subgraphs, last
         self._bounded = journal.capabilities.bounded
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -176,7 +176,7 @@ class StreamRecorder:
 
     def _queue(self, row: _Row) -> None:
         """Queue a row. Unless it is formed already, it takes chunks until its transaction is."""
-        lease, feed = self._lease, self._journal.feed
+        run, feed = self._owner, self._journal.feed
         if self._bounded:
             self._form(row)
 
@@ -187,14 +187,14 @@ class StreamRecorder:
             with self._lock:
                 return self._form(row) if row.formed is None else row.formed
 
-        stored = partial(feed.publish, lease.run_id)
-        op = streams.insert(lease.thread_id, lease.run_id, lease.token, row.n, make, stored)
+        stored = partial(feed.publish, run.run_id)
+        op = streams.insert(run.thread_id, run.run_id, run.token, row.n, make, stored)
         self._journal.defer(op)
 
     def _form(self, row: _Row) -> StreamRow:
         last = row.n + len(row.entries) - 1
-        bare = StreamRow(row.n, last, self._lease.token, self._clock.now(), row.replaces, b"")
-        place = (self._lease.thread_id, self._lease.run_id)
+        bare = StreamRow(row.n, last, self._owner.token, self._clock.now(), row.replaces, b"")
+        place = (self._owner.thread_id, self._owner.run_id)
         row.formed = streams.dump(self._serializer, *place, bare, row.entries, row.extras)
         return row.formed
 
@@ -218,10 +218,10 @@ class StreamRecorder:
                 log.warning(
                     "run %s streams a value that cannot be stored, in mode %s: %s. Readers get the "
                     "name of its type.",
-                    self._lease.run_id,
+                    self._owner.run_id,
                     mode,
                     error,
-                    extra={"run_id": self._lease.run_id},
+                    extra={"run_id": self._owner.run_id},
                 )
             return encode(self._simplified(value), mode)
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from perdure.errors import UNREADABLE, Damaged
-from perdure.execution.graph_changes import explain, is_kept, lost_nodes, subgraph
+from perdure.execution.drive import latest_checkpoint
 from perdure.execution.graphs import Graph, GraphRegistry, fingerprint_of
-from perdure.execution.segment_drive import latest_checkpoint
+from perdure.execution.topology import explain, is_kept, lost_nodes, subgraph
 from perdure.journal import Plan
 from perdure.operations import runs, waits
 from perdure.operations.runs import GraphUse, RunRow
