@@ -23,14 +23,14 @@ from perdure.execution.outbox import Receiver
 from perdure.execution.topology import check_renames, with_aliases
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_id, check_renamed, check_text
+from perdure.notifications.mail import MailSender
+from perdure.notifications.webhooks import WebhookSender
 from perdure.observe.observers import Observers
 from perdure.operations import runs
 from perdure.operations.messages import QUESTION
 from perdure.recorded_calls import call_key, recorded
 from perdure.saver import Saver
 from perdure.serde.redaction import Redaction
-from perdure.server.mail.sender import MailSender
-from perdure.server.webhooks.sender import WebhookSender
 from perdure.service.mail import Mail
 from perdure.service.mail import from_environment as mail_from
 from perdure.service.runs import GRACE

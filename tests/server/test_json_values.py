@@ -20,7 +20,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, Too
 from langgraph.types import Command, Interrupt, Send
 from pydantic import BaseModel, Field, SecretStr, field_serializer
 
-from perdure.server.json_values import dump
+from perdure.views.json_values import dump
 
 
 def wire(value: Any) -> Any:

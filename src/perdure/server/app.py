@@ -33,8 +33,7 @@ from perdure.execution.shutdown import has_signal_handlers
 from perdure.server import agent_api, own_api, ui
 from perdure.server.gate import Gate
 from perdure.server.health import Description, Health
-from perdure.server.json_errors import json_error, on_failure, on_http_error
-from perdure.server.json_values import WireResponse
+from perdure.server.json_errors import WireResponse, json_error, on_failure, on_http_error
 from perdure.server.lifespan import SharedLifespan
 from perdure.server.options import ServerOptions
 from perdure.server.route import ApiRoute, add_routes, plain

@@ -18,7 +18,7 @@ from fastapi.openapi.utils import get_openapi
 
 from perdure.client import Client
 from perdure.errors import Error
-from perdure.server.json_values import WireResponse
+from perdure.server.json_errors import WireResponse
 from perdure.server.tick_endpoint import CronSecret
 
 log = logging.getLogger("perdure")

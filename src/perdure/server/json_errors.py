@@ -16,10 +16,10 @@ from fastapi.exceptions import HTTPException, RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from perdure import errors
-from perdure.server.json_values import WireResponse
+from perdure.views.json_values import dump
 
 log = logging.getLogger("perdure")
 
@@ -50,6 +50,14 @@ STATUSES: tuple[tuple[type[errors.Error], int], ...] = (
     (errors.Closed, 503),
 )
 """The HTTP status of each perdure error; the first match counts. Any other is 500."""
+
+
+class WireResponse(JSONResponse):
+    """A response whose body is the JSON of a value. With another base class, FastAPI would describe
+    it as text."""
+
+    def render(self, content: Any) -> bytes:
+        return dump(content)
 
 
 class ApiError(HTTPException):

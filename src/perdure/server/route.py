@@ -26,8 +26,7 @@ from perdure.server.context import KEY
 from perdure.server.gate import Gate
 from perdure.server.hosts import preflight_method
 from perdure.server.json_body import SharedMemory, parse_json, read_body
-from perdure.server.json_errors import error_response, guarded
-from perdure.server.json_values import WireResponse
+from perdure.server.json_errors import WireResponse, error_response, guarded
 
 PUBLIC_BODY = 16 * 1024
 """Bytes of a body that are read from anyone."""

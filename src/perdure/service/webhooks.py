@@ -2,7 +2,7 @@
 
 Anyone who may start a run chooses the URL, and the request is sent from inside the network. So only
 public addresses are allowed (`public_addresses.py`): `check_url` checks the URL itself, and
-`server/webhooks/posting.py`, when it connects, the address that the host name resolves to.
+`notifications/posting.py`, when it connects, the address that the host name resolves to.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import hmac
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,6 +29,8 @@ EVENTS = {
     "run.done": State.DONE,
 }
 """The events for endpoints besides `question.waiting`, by the state of the run."""
+TOLERANCE = 300
+"""Maximum difference in seconds between the request's time and ours."""
 LONGEST_URL = 2048
 SECRET_PREFIX = "whsec_"  # noqa: S105 (how secrets begin)
 _PRIVATE = "A receiver in your own network needs allow_private=True, or PERDURE_WEBHOOK_PRIVATE=1."
@@ -184,3 +187,47 @@ def check_url(url: Any, *, allow_private: Private) -> str:
         hint = _METADATA if allow_private is True else _PRIVATE
         raise BadArgument(f"The webhook's host {host} is not public. {hint}")
     return host
+
+
+class BadSignature(Exception):
+    """A request with an invalid signature. The message says why, without a secret."""
+
+
+def sign(keys: Iterable[bytes], id: str, at: int, body: bytes) -> dict[str, str]:
+    """The Standard Webhooks headers of a request: `v1,` and the base64 of an HMAC-SHA256 over id,
+    time and body. `at` is a Unix time in seconds. There are several signatures during a rotation of
+    secrets; one that matches is enough."""
+    headers = {"webhook-id": id, "webhook-timestamp": str(at)}
+    if signatures := [_signature(key, id, str(at), body) for key in keys]:
+        headers["webhook-signature"] = " ".join(signatures)
+    return headers
+
+
+def check_headers(headers: Mapping[str, str], now: float) -> None:
+    """Raise `BadSignature` for what needs no body to be refused: no signature, or an old one."""
+    id, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+    sent = headers.get("webhook-signature", "")
+    if not id or not at or not sent:
+        raise BadSignature(
+            "Sign the request: webhook-id, webhook-timestamp and webhook-signature are needed."
+        )
+    if not at.isascii() or not at.isdigit() or len(at) > 12:
+        raise BadSignature("webhook-timestamp is not a number of seconds.")
+    if abs(now - int(at)) > TOLERANCE:
+        raise BadSignature(f"webhook-timestamp is more than {TOLERANCE} seconds from now.")
+
+
+def verify(keys: Iterable[bytes], headers: Mapping[str, str], body: bytes, now: float) -> str:
+    """The id of a request that one of these keys signed. Raises `BadSignature`."""
+    check_headers(headers, now)
+    id, at, sent = (headers[f"webhook-{name}"] for name in ("id", "timestamp", "signature"))
+    expected = [_signature(key, id, at, body).encode() for key in keys]
+    received = [one.encode("utf-8", "replace") for one in sent.split(" ")]
+    if not any(hmac.compare_digest(one, other) for one in expected for other in received):
+        raise BadSignature("No signature in webhook-signature matches. Check the secret.")
+    return id
+
+
+def _signature(key: bytes, id: str, at: str, body: bytes) -> str:
+    signed = f"{id}.{at}.".encode() + body
+    return "v1," + base64.b64encode(hmac.digest(key, signed, "sha256")).decode()

@@ -37,7 +37,6 @@ from perdure.server.agent_api.protocol_events import (
 from perdure.server.agent_api.run_acceptance import accept_run
 from perdure.server.agent_api.run_bodies import RunBody
 from perdure.server.agent_api.run_reader import Begun, RunAtRest, follow_thread
-from perdure.server.agent_api.run_shapes import WIRE
 from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.thread_access import find_thread
 from perdure.server.caller import Scope
@@ -45,6 +44,7 @@ from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError, error_response, invalid
 from perdure.times import moment
 from perdure.types import Chunk
+from perdure.views.wire_run import WIRE
 
 router = APIRouter(tags=["threads"])
 

@@ -27,7 +27,6 @@ from perdure.server.agent_api.run_request import (
     find_assistant,
     make_setup,
 )
-from perdure.server.agent_api.run_shapes import wire_time
 from perdure.server.agent_api.search_pages import (
     Page,
     has_metadata,
@@ -41,6 +40,7 @@ from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError, invalid
 from perdure.server.own_api.access import ThreadFilter, allow_thread
 from perdure.times import milliseconds, moment
+from perdure.views.wire_run import wire_time
 
 router = APIRouter(tags=["crons"])
 

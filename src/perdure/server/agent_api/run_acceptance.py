@@ -33,11 +33,11 @@ from perdure.server.agent_api.run_request import (
     authorized_request,
     find_assistant,
 )
-from perdure.server.agent_api.run_shapes import WIRE
 from perdure.server.agent_api.thread_access import known_thread
 from perdure.server.caller import Scope
 from perdure.server.context import Api
 from perdure.server.json_errors import ApiError
+from perdure.views.wire_run import WIRE
 
 GRACE = timedelta(seconds=0.5)
 """How long a step of a run that is cancelled or interrupted may go on. Short, because a person may

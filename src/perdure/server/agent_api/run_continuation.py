@@ -27,11 +27,11 @@ from perdure.operations.waits import WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_bodies import END
 from perdure.server.agent_api.run_request import Accepted, RunRequest
-from perdure.server.agent_api.run_shapes import asks_person
 from perdure.server.caller import Scope
 from perdure.server.context import Api
 from perdure.server.json_errors import ApiError
 from perdure.types import Kind, WaitState
+from perdure.views.wire_run import asks_person
 
 BREAKPOINT = "breakpoint:"
 

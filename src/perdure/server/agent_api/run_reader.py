@@ -21,11 +21,11 @@ from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_events import interrupts_in, without_interrupts
 from perdure.server.agent_api.run_results import look, result_of
-from perdure.server.agent_api.run_shapes import is_gone, is_update
 from perdure.server.context import Api
 from perdure.service.streams import StreamReader
 from perdure.times import moment
 from perdure.types import ENDED, Chunk, Kind, Run, RunError, State
+from perdure.views.wire_run import is_gone, is_update
 
 TRIES, PAUSE = 50, 0.02
 """How many times to look for a wait that is not stored yet, and the seconds between two tries."""

@@ -23,10 +23,10 @@ from perdure.server.agent_api.run_bodies import (
     merged_context,
     passed_on,
 )
-from perdure.server.agent_api.run_shapes import WIRE
 from perdure.server.agent_api.search_pages import passes
 from perdure.server.agent_api.thread_access import as_uuid, check_filters
 from perdure.server.context import Api
+from perdure.views.wire_run import WIRE
 
 Endpoint = Callable[..., Awaitable[Any]]
 IN_PATHS = "!$&'()*+,:;=@"

@@ -49,13 +49,13 @@ from perdure.server.agent_api.run_events import (
 from perdure.server.agent_api.run_reader import Begun, RunAtRest, RunReader, follow_thread
 from perdure.server.agent_api.run_request import Accepted, also_stateless
 from perdure.server.agent_api.run_results import cancel_left, find_run
-from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.thread_access import find_thread
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
 from perdure.types import Chunk
+from perdure.views.wire_run import wire_error
 
 router = APIRouter(tags=["runs"])
 

@@ -36,7 +36,14 @@ from perdure.server.agent_api.run_results import (
     result_of,
     until_over,
 )
-from perdure.server.agent_api.run_shapes import (
+from perdure.server.agent_api.search_pages import page_response, selected
+from perdure.server.agent_api.sse import StreamSlot, WaitingResponse
+from perdure.server.agent_api.thread_access import check_filters, find_thread
+from perdure.server.caller import Scope
+from perdure.server.context import Api, ApiDep
+from perdure.server.json_errors import ApiError, WireResponse
+from perdure.types import ENDED
+from perdure.views.wire_run import (
     STATES_OF,
     UNDER_WAY,
     RunStatus,
@@ -46,14 +53,6 @@ from perdure.server.agent_api.run_shapes import (
     run_status,
     wire_run,
 )
-from perdure.server.agent_api.search_pages import page_response, selected
-from perdure.server.agent_api.sse import StreamSlot, WaitingResponse
-from perdure.server.agent_api.thread_access import check_filters, find_thread
-from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep
-from perdure.server.json_errors import ApiError
-from perdure.server.json_values import WireResponse
-from perdure.types import ENDED
 
 router = APIRouter(tags=["runs"])
 

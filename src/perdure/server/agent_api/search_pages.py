@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, Field
 
 from perdure.server.auth_handlers import Filters
-from perdure.server.json_values import WireResponse
+from perdure.server.json_errors import WireResponse
 
 T = TypeVar("T")
 Limit = Annotated[int, Field(ge=1, le=1000)]

@@ -32,7 +32,7 @@ from starlette.types import Message, Receive, Scope, Send
 from perdure.errors import NotFound, Unavailable
 from perdure.server.context import Api
 from perdure.server.json_errors import error_response, log_failure
-from perdure.server.json_values import dump
+from perdure.views.json_values import dump
 
 HEARTBEAT = 5.0
 """Seconds between two comments, or two line feeds."""

@@ -20,7 +20,7 @@ from perdure.server.agent_api.search_pages import Limit, Offset
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
-from perdure.server.json_values import dump
+from perdure.views.json_values import dump
 
 router = APIRouter(tags=["store"])
 

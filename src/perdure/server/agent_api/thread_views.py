@@ -17,11 +17,11 @@ from perdure.execution.bound_graph import BoundGraph
 from perdure.execution.graphs import Graph
 from perdure.langgraph_port.configs import OWN_KEYS
 from perdure.operations import threads
-from perdure.server.agent_api.run_shapes import wire_error
 from perdure.server.context import Api
 from perdure.server.json_errors import ApiError
 from perdure.service.threads import Thread
 from perdure.types import State
+from perdure.views.wire_run import wire_error
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime

@@ -26,8 +26,7 @@ from perdure.server.json_body import parse_json
 from perdure.server.json_errors import ApiError
 from perdure.server.own_api.access import allow_thread
 from perdure.server.own_api.requests import Body, Id, Name, Text, errors
-from perdure.server.webhooks.signatures import BadSignature, check_headers, verify
-from perdure.service.webhooks import secrets_of
+from perdure.service.webhooks import BadSignature, check_headers, secrets_of, verify
 
 router = APIRouter(prefix="/perdure", tags=["signals"])
 

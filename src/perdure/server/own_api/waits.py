@@ -11,7 +11,7 @@ from perdure.operations import waits
 from perdure.operations.waits import WaitRow
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
-from perdure.server.json_values import WireResponse
+from perdure.server.json_errors import WireResponse
 from perdure.server.own_api.access import Position, ThreadFilter, allow_thread
 from perdure.server.own_api.requests import (
     After,

@@ -1,25 +1,64 @@
-"""The content of a webhook, read from the journal at delivery.
+"""The receivers of the outbox's webhook topics: what is sent where, and when to retry.
 
 A message names an event of a run. The event gives the run's state at that time, and the last
 checkpoint before it the values. So a delivery days later, or a second one, has the same content.
+
+A delivery is repeated for three days, always with the same `webhook-id`. After a 410 Gone, or after
+the last failed attempt, the message stays in the outbox as given up.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import random
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
+from perdure.errors import Error, needs_extra
 from perdure.execution.engine import Engine
-from perdure.execution.outbox import Undelivered
+from perdure.execution.outbox import Receiver, Undelivered
 from perdure.langgraph_port.checkpoint_names import is_trigger
 from perdure.operations import events, runs
+from perdure.operations.messages import LANES, lane_topic
 from perdure.operations.run_payload import load_labels, load_setup
 from perdure.operations.runs import RunRow
-from perdure.server.agent_api.run_shapes import RunStatus, wire_run
 from perdure.service.public_url import PublicUrl
-from perdure.service.webhooks import EVENTS, QUESTION_WAITING
+from perdure.service.webhooks import (
+    EVENTS,
+    QUESTION_WAITING,
+    RunWebhooks,
+    Webhook,
+    secrets_of,
+    sign,
+)
 from perdure.times import moment
 from perdure.types import Event, EventKind, Message
+from perdure.views.json_values import dump
+from perdure.views.wire_run import RunStatus, wire_run
+
+PAUSES = (
+    timedelta(seconds=5),
+    timedelta(minutes=5),
+    timedelta(minutes=30),
+    *(timedelta(hours=hours) for hours in (2, 5, 10, 14, 20, 24)),
+)
+"""How long to wait after each failed delivery."""
+JITTER = 0.1
+"""Maximum share of a pause added at random, so that messages that failed together do not retry
+together."""
+SLOTS = 4
+"""Maximum number of simultaneous requests from a worker to one endpoint."""
+
+
+def pause(attempts: int) -> timedelta | None:
+    """How long to wait after this many failed deliveries; None after the last."""
+    if attempts > len(PAUSES):
+        return None
+    return PAUSES[max(0, attempts - 1)] * (1 + JITTER * random.random())  # noqa: S311 (no secret)
+
 
 LOOKED_BACK = 200
 """Number of earlier events searched for the last checkpoint."""
@@ -127,3 +166,48 @@ def as_question(message: Message, public: PublicUrl | None) -> dict[str, Any]:
     if public is not None:
         data["url"] = public.question(data["wait_id"])
     return {"type": QUESTION_WAITING, "timestamp": message.sent_at, "data": data}
+
+
+class WebhookSender:
+    """Sends the webhooks of a runtime."""
+
+    def __init__(self, engine: Engine, own: RunWebhooks, webhooks: Sequence[Webhook]) -> None:
+        self._engine, self._own, self._webhooks = engine, own, tuple(webhooks)
+
+    def attach(self) -> None:
+        """Let the engine's workers store and deliver webhooks."""
+        if self._webhooks and find_spec("httpx") is None:
+            raise Error(needs_extra("Runtime(webhooks=...)", "server"))
+        lanes = {lane_topic(n): self._to_run for n in range(LANES)}
+        topics = {one.endpoint.topic: partial(self._to_endpoint, one) for one in self._webhooks}
+        handlers: dict[str, Any] = lanes | topics
+        self._engine.own_receivers |= {
+            topic: Receiver(handler, SLOTS, pause) for topic, handler in handlers.items()
+        }
+        self._engine.endpoints = tuple(one.endpoint for one in self._webhooks)
+        self._engine.run_webhooks = self._own
+
+    async def _to_run(self, message: Message) -> None:
+        reported = await ReportedRun.read(self._engine, message)
+        url, body = str(reported.setup.get("webhook")), await reported.as_wire_run()
+        await self._send(url, message, body, self._own)
+
+    async def _to_endpoint(self, webhook: Webhook, message: Message) -> None:
+        if message.payload is None:
+            body = (await ReportedRun.read(self._engine, message)).as_event()
+        else:
+            body = as_question(message, self._engine.public_url)
+        await self._send(webhook.url, message, body, webhook)
+
+    async def _send(
+        self, url: str, message: Message, content: Any, by: Webhook | RunWebhooks
+    ) -> None:
+        from perdure.notifications import posting  # slow to import
+
+        body = dump(content)
+        headers = {
+            "content-type": "application/json",
+            "user-agent": "perdure",
+            **sign(secrets_of(by.secret), message.id, int(time.time()), body),
+        }
+        await posting.post(url, headers, body, allow_private=by.allow_private)

@@ -1,4 +1,4 @@
-"""Values as JSON on the wire: `dump` takes anything and never raises.
+"""Values as JSON for clients: `dump` takes anything and never raises.
 
 A LangChain message becomes an object of its fields (`type`, `content`, `id`, `additional_kwargs`
 ...), as clients of LangGraph's Agent Server expect; so does a pydantic model, a dataclass or a
@@ -23,7 +23,6 @@ from pathlib import PurePath
 from typing import Any
 
 import orjson
-from starlette.responses import JSONResponse
 
 OPTIONS = orjson.OPT_NON_STR_KEYS
 DEEPEST = 200
@@ -39,14 +38,6 @@ def dump(value: Any) -> bytes:
         return orjson.dumps(value, _convert, OPTIONS)
     except (TypeError, ValueError, RecursionError):
         return orjson.dumps(_plain(value, 0))
-
-
-class WireResponse(JSONResponse):
-    """A response whose body is the JSON of a value. With another base class, FastAPI would describe
-    it as text."""
-
-    def render(self, content: Any) -> bytes:
-        return dump(content)
 
 
 def _convert(value: Any) -> Any:

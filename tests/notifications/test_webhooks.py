@@ -21,10 +21,9 @@ import perdure
 from perdure import RunWebhooks, Webhook
 from perdure.errors import BadArgument
 from perdure.execution.outbox import Undelivered
-from perdure.server.webhooks import posting
-from perdure.server.webhooks.posting import post
-from perdure.server.webhooks.signatures import BadSignature, sign, verify
-from perdure.service.webhooks import check_url, secrets_of
+from perdure.notifications import posting
+from perdure.notifications.posting import post
+from perdure.service.webhooks import BadSignature, check_url, secrets_of, sign, verify
 from perdure.types import Retry
 from tests.support.agent_server import served
 from tests.support.agents import Log, chain, driving, opened

@@ -24,10 +24,10 @@ import perdure
 from perdure import Mail
 from perdure.errors import BadArgument, WaitExpired
 from perdure.execution.outbox import Undelivered
-from perdure.server.mail import smtp
-from perdure.server.mail.sender import MailSender
-from perdure.server.mail.smtp import hand_over
-from perdure.server.webhooks.sender import PAUSES
+from perdure.notifications import smtp
+from perdure.notifications.mail import MailSender
+from perdure.notifications.smtp import hand_over
+from perdure.notifications.webhooks import PAUSES
 from perdure.service.smtp_server import Encryption, SmtpServer
 from perdure.types import Retry
 from tests.support.agents import Log, chain, opened

@@ -19,9 +19,9 @@ from importlib.util import find_spec
 from perdure.errors import AnswerRefused, BadArgument, Error, NotFound, needs_extra
 from perdure.execution.engine import Engine
 from perdure.execution.outbox import Receiver, Undelivered
+from perdure.notifications.webhooks import ReportedRun, pause
 from perdure.operations import waits
 from perdure.operations.waits import WaitRow
-from perdure.server.webhooks.sender import pause
 from perdure.service.mail import Mail
 from perdure.service.public_url import MISSING, PublicUrl
 from perdure.service.question_links import QuestionLinkService
@@ -61,7 +61,7 @@ class MailSender:
         text = await (self._of_run(message) if about_run else self._of_question(message, to))
         if text is None:
             return
-        from perdure.server.mail.smtp import hand_over, letter
+        from perdure.notifications.smtp import hand_over, letter
 
         mail, sender = self._mail, self._mail.sender_address
         content = letter(message.id, mail.sender, to, text, datetime.now(UTC))
@@ -88,8 +88,6 @@ class MailSender:
         return question_mail(wait, to, url, link.expires_at, content=mail.content)
 
     async def _of_run(self, message: Message) -> MailText:
-        from perdure.server.webhooks.contents import ReportedRun  # needs the extra `server`
-
         reported = await ReportedRun.read(self._engine, message)
         run, error = reported.row, reported.error or {}
         url, reason = self._url.run(run.id), error.get("message", "")

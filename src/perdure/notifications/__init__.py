@@ -1,0 +1,7 @@
+"""Webhooks and mail: the messages of the outbox that perdure itself delivers, from any worker.
+
+webhooks     what is sent to which endpoint about a run or a question, and when to retry
+posting      one POST to a public address, without redirects
+mail         which recipient gets which mail
+smtp         a mail as bytes, the SMTP conversation that sends it, and what the replies mean
+"""
