@@ -125,7 +125,7 @@ docs: $(READY) ## Build the documentation as a site, in site/; warnings are erro
 docs-serve: $(READY) ## Read the documentation in a browser, with its search, at http://127.0.0.1:8000
 	@$(MKDOCS) serve --dev-addr 127.0.0.1:8000
 
-bench: $(WORKERD) ## Measure, and write the pages and plots of docs/benchmarks/
+bench: $(WORKERD) ## Measure, and write the pages of docs/benchmarks/
 	$(BIN)/python -m bench
 
 crash-matrix: $(READY) ## Kill agents of every shape everywhere, and write docs/evidence.md

@@ -4,6 +4,5 @@ Every measurement runs all contenders in one go, interleaved round by round, so 
 affects all of them. Ratios are the result. Absolute times depend on the machine.
 
 A file per measurement, listed in `__main__`. Each has one function that takes a `Bench` and returns
-a `Section`: tables, and the bars it judges. What they mean is written by hand in docs/benchmarks,
-around the tables. `plots` draws the overview from the written pages.
+tables. What they mean is written by hand in docs/benchmarks, around the tables.
 """

@@ -1,12 +1,12 @@
-"""`python -m bench`: measure, print progress, write the tables and plots of docs/benchmarks."""
+"""`python -m bench`: measure, print progress, write the tables of docs/benchmarks."""
 
 import argparse
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from time import perf_counter
 
-from bench import plots
 from bench.accept import accept
 from bench.agent import agent
 from bench.d1 import d1
@@ -14,24 +14,22 @@ from bench.databases import databases, describe
 from bench.drive import drive
 from bench.due import due
 from bench.effects import effects
-from bench.fsyncs import fsyncs
 from bench.load import load
 from bench.observing import observing
 from bench.recovery import recovery
-from bench.report import Section, Table, bars, fill
+from bench.report import Table, fill, markdown
 from bench.rounds import Bench, say
 from bench.server import server
 from bench.steps import steps
 from bench.stored import stored
 from bench.turns import turns
 
-PAGES: dict[str, dict[str, Callable[[Bench], Section]]] = {
+PAGES: dict[str, dict[str, Callable[[Bench], list[Table]]]] = {
     "core": {
         "steps": steps,
         "bytes": stored,
         "turns": turns,
         "load": load,
-        "fsyncs": fsyncs,
         "accept": accept,
         "drive": drive,
         "recovery": recovery,
@@ -42,6 +40,7 @@ PAGES: dict[str, dict[str, Callable[[Bench], Section]]] = {
     "server": {"server": server},
     "d1": {"d1": d1},
 }
+PLACE = Path(__file__).parent.parent / "docs" / "benchmarks"
 MEASUREMENTS = {name: run for page in PAGES.values() for name, run in page.items()}
 
 
@@ -54,33 +53,30 @@ def main() -> None:
     with databases(postgres="postgres" not in without) as places:
         bench = Bench(places, quick=args.quick, without=without)
         if args.only:
-            found, machine, note = _measure(args.only, bench)
-            _print(found, machine, note)
+            _print(*_measure(args.only, bench))
             return
         for page in args.pages or PAGES:
-            found, machine, note = _measure(list(PAGES[page]), bench)
+            found, machine = _measure(list(PAGES[page]), bench)
             if printed:
-                _print(found, machine, note)
+                _print(found, machine)
                 continue
-            path = plots.PLACE / f"{page}.md"
-            path.write_text(fill(path.read_text(), found, machine, note))
+            path = PLACE / f"{page}.md"
+            path.write_text(fill(path.read_text(), found, machine))
             say(f"wrote {path.name}")
-    if not printed:
-        plots.main()
 
 
-def _measure(names: Sequence[str], bench: Bench) -> tuple[dict[str, Section], Table, str]:
-    start, machine = perf_counter(), describe(bench.databases)
+def _measure(names: Sequence[str], bench: Bench) -> tuple[dict[str, list[Table]], str]:
+    start = perf_counter()
     found = {name: MEASUREMENTS[name](bench) for name in names}
-    minutes = (perf_counter() - start) / 60
+    minutes = f"{(perf_counter() - start) / 60:.1f} minutes"
     if bench.quick:
-        return found, machine, f"**A quick run ({minutes:.1f} minutes): too few rounds to quote.**"
-    return found, machine, f"This run took {minutes:.1f} minutes."
+        minutes += ", **a quick run: too few rounds to quote**"
+    return found, describe(bench.databases, minutes)
 
 
-def _print(found: dict[str, Section], machine: Table, note: str) -> None:
-    parts = [f"## {name}\n\n{section.markdown()}" for name, section in found.items()]
-    say("\n" + "\n\n".join([*parts, note, machine.markdown(), bars(found)]))
+def _print(found: dict[str, list[Table]], machine: str) -> None:
+    parts = [f"## {name}\n\n{markdown(tables)}" for name, tables in found.items()]
+    say("\n" + "\n\n".join([*parts, machine]))
 
 
 def _names(words: str) -> list[str]:

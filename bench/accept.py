@@ -6,13 +6,13 @@ from time import perf_counter
 import perdure
 from bench.engines import Dbos, Engine, Perdure, client
 from bench.hands import QUEUE
-from bench.report import Section, Series, Table, millis, times
+from bench.report import Series, Table, millis, times
 from bench.rounds import Bench
 
 CROWD = 50
 
 
-def accept(bench: Bench) -> Section:
+def accept(bench: Bench) -> list[Table]:
     count = bench.pick(300, 50)
     field: list[Engine] = bench.field(
         Perdure("sqlite"), Dbos("sqlite"), Perdure("postgres"), Dbos("postgres")
@@ -38,7 +38,7 @@ def accept(bench: Bench) -> Section:
         for who in field
     ]
     head = ["", "× DBOS", "one after another", f"× DBOS, {CROWD} at once", f"{CROWD} at once"]
-    return Section([Table(head, rows)])
+    return [Table(head, rows)]
 
 
 async def _perdure(url: str, count: int) -> tuple[float, float]:

@@ -9,60 +9,16 @@ from typing import Any
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
-from langchain_core.callbacks import (
-    AsyncCallbackManagerForLLMRun,
-    CallbackManagerForLLMRun,
-)
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
 
 import perdure
 from bench.databases import Kind
-from bench.report import Bar, Section, Series, Table, millis
+from bench.report import Series, Table, millis
 from bench.rounds import Bench
+from matrix.scripted_model import Scripted
 from perdure.langchain import Durable
 
 THINKS = 0.2
 _NONE = "no durability"
-
-
-class Model(BaseChatModel):
-    """Answers after a while: with a call of its tool, until it has asked often enough."""
-
-    turns: int
-
-    @property
-    def _llm_type(self) -> str:
-        return "bench"
-
-    def bind_tools(self, tools: Any, **_: Any) -> Any:
-        return self
-
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **_: Any,
-    ) -> ChatResult:
-        await asyncio.sleep(THINKS)
-        return self._answer(messages)
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **_: Any,
-    ) -> ChatResult:
-        return self._answer(messages)
-
-    def _answer(self, messages: list[BaseMessage]) -> ChatResult:
-        turn = 1 + sum(isinstance(message, AIMessage) for message in messages)
-        call = {"name": "look_up", "args": {"word": f"word {turn}"}, "id": f"call-{turn}"}
-        answer = AIMessage(f"answer {turn}", tool_calls=[call] if turn < self.turns else [])
-        return ChatResult(generations=[ChatGeneration(message=answer)])
 
 
 async def look_up(word: str) -> str:
@@ -91,7 +47,7 @@ class Way:
     async def run(self, url: str, turns: int) -> float:
         """Seconds of a whole run, once everything is warm."""
         around = [] if self.middleware is None else [self.middleware()]
-        made: Any = create_agent(Model(turns=turns), [look_up], middleware=around)
+        made: Any = create_agent(_model(turns), [look_up], middleware=around)
         if self.database is None:
             await made.ainvoke(_input())
             start = perf_counter()
@@ -107,15 +63,21 @@ class Way:
                 await runtime.tick()
                 took = perf_counter() - start
                 output = (await runtime.get(run.id)).output
-        assert output["messages"][-1].content == f"answer {turns}", f"{self.name} lost its way"
+        assert len(output["messages"]) == 2 * turns, f"{self.name} lost its way"
         return took
+
+
+def _model(turns: int) -> Scripted:
+    """Asks for its tool in every turn but the last, and takes its time."""
+    script = [[("look_up", {"word": f"word {n}"})] for n in range(turns - 1)]
+    return Scripted(script=script, shortest=THINKS, longest=THINKS)
 
 
 def _input() -> dict[str, Any]:
     return {"messages": [("user", "What do these words mean?")]}
 
 
-def agent(bench: Bench) -> Section:
+def agent(bench: Bench) -> list[Table]:
     turns, rounds = bench.pick(20, 5), bench.pick(9, 3)
     field = bench.field(
         Way(_NONE),
@@ -138,7 +100,7 @@ def agent(bench: Bench) -> Section:
         for who in field
     ]
     head = ["", "overhead", "per turn", "whole run"]
-    return Section([Table(head, rows)], _bars(field, found))
+    return [Table(head, rows)]
 
 
 def _overheads(found: Series, name: str) -> list[float]:
@@ -151,16 +113,3 @@ def _percents(found: Series, name: str) -> str:
     if name == _NONE or not each:
         return "–"
     return f"{median(each):.2f} % ({min(each):.2f} to {max(each):.2f})"
-
-
-def _bars(field: list[Way], found: Series) -> list[Bar]:
-    return [
-        Bar(
-            f"overhead for an agent whose model takes 200 ms, {who.name}",
-            1.9,
-            median(_overheads(found, who.name)),
-            unit="%",
-        )
-        for who in field
-        if who.database
-    ]

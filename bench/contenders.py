@@ -19,13 +19,10 @@ from typing import Any, Literal, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from psycopg.rows import dict_row
-from psycopg_pool import AsyncConnectionPool
 
 import perdure as ours
 from bench.agents import Saver, on
@@ -33,13 +30,13 @@ from bench.databases import Kind, sqlite_path
 
 Opened: TypeAlias = AbstractContextManager[Saver | None]
 AsyncOpened: TypeAlias = AbstractAsyncContextManager[Saver | None]
-Durability: TypeAlias = Literal["sync", "async", "exit"]
+Durability: TypeAlias = Literal["sync", "async"]
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
     name: str
-    maker: Literal["none", "memory", "stock", "perdure"]
+    maker: Literal["none", "stock", "perdure"]
     open: Callable[[str], Opened]
     """A saver on the database of that URL, ready to use; nothing of it is cached from before."""
     aopen: Callable[[str], AsyncOpened]
@@ -60,8 +57,6 @@ def no_checkpointer() -> Contender:
 
 
 class _StoresNothing(BaseCheckpointSaver[int]):
-    """What LangGraph's own work for any checkpointer costs: the floor for every other saver."""
-
     def get_tuple(self, config: RunnableConfig) -> None:
         return None
 
@@ -81,11 +76,13 @@ class _StoresNothing(BaseCheckpointSaver[int]):
         pass
 
 
-def stores_nothing(durability: Durability) -> Contender:
+def stores_nothing() -> Contender:
+    """What LangGraph's own work for any checkpointer costs: the floor for every other saver."""
+
     def fresh(url: str) -> nullcontext[Saver | None]:
         return nullcontext(_StoresNothing())
 
-    return Contender(f"stores nothing {durability}", "none", fresh, fresh, durability=durability)
+    return Contender("stores nothing", "none", fresh, fresh)
 
 
 class _OnlySyncs(_StoresNothing):
@@ -120,13 +117,6 @@ def only_syncs() -> Contender:
     return Contender("one fsync sync", "none", opened, aopened, durability="sync")
 
 
-def memory(durability: Durability) -> Contender:
-    def fresh(url: str) -> nullcontext[Saver | None]:
-        return nullcontext(InMemorySaver())
-
-    return Contender(f"InMemorySaver {durability}", "memory", fresh, fresh, durability=durability)
-
-
 def stock_sqlite(durability: Durability) -> Contender:
     return Contender(
         f"stock SQLite {durability}",
@@ -138,18 +128,12 @@ def stock_sqlite(durability: Durability) -> Contender:
     )
 
 
-def stock_postgres(durability: Durability, *, pool: bool = False) -> Contender:
-    return Contender(
-        f"stock PostgreSQL {'pool ' if pool else ''}{durability}",
-        "stock",
-        _postgres_saver,
-        _pooled_postgres_saver if pool else _async_postgres_saver,
-        "postgres",
-        durability,
-    )
+def stock_postgres(durability: Durability) -> Contender:
+    name = f"stock PostgreSQL {durability}"
+    return Contender(name, "stock", _postgres_saver, _async_postgres_saver, "postgres", durability)
 
 
-def perdure(database: Kind, durability: Literal["auto", "sync", "async", "exit"]) -> Contender:
+def perdure(database: Kind, durability: Literal["auto", "sync", "exit"]) -> Contender:
     def opened(url: str) -> Any:
         return ours.Saver(url, durability=durability)
 
@@ -168,16 +152,6 @@ def _postgres_saver(url: str) -> Iterator[Saver]:
 @asynccontextmanager
 async def _async_postgres_saver(url: str) -> AsyncIterator[Saver]:
     async with AsyncPostgresSaver.from_conn_string(url) as saver:
-        await saver.setup()
-        yield saver
-
-
-@asynccontextmanager
-async def _pooled_postgres_saver(url: str) -> AsyncIterator[Saver]:
-    how = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
-    async with AsyncConnectionPool(url, min_size=10, max_size=10, kwargs=how, open=False) as pool:
-        await pool.wait()
-        saver = AsyncPostgresSaver(pool)  # type: ignore[arg-type]  # row_factory is in kwargs
         await saver.setup()
         yield saver
 

@@ -20,25 +20,20 @@ import perdure
 from bench.agents import Saver, growing_loop, on, texts
 from bench.contenders import aready, asettle, ready, settle
 from bench.d1_meter import Meter, Used
-from bench.due import copies
 from bench.hands import effects, graphs, sleeper
-from bench.report import Bar, Section, Table, times
+from bench.report import Table, times
 from bench.rounds import Bench, say
-from perdure.d1 import Client
 from perdure.testing import d1 as testing
 from perdure.testing.d1 import Workerd, find_node, local_d1
 
-ASLEEP = 10_000
 DUE = 25
 
 START = "start of a run"
 NOTHING_DUE = "tick, nothing due"
-NOTHING_DUE_CROWD = f"tick, nothing due, {ASLEEP:,} asleep"
 ALONE = "tick with one run of 1 step"
 STEP = "… each further step"
 EFFECT = "… each further effect"
 TOGETHER = f"{DUE} runs of 3 steps in one tick, per run"
-TOGETHER_CROWD = f"{TOGETHER}, {ASLEEP:,} asleep"
 IDLE = "worker, idle, per minute"
 
 SETTLING = 3
@@ -55,19 +50,16 @@ class Way:
     durability: Literal["sync", "async"]
 
 
-def d1(bench: Bench) -> Section:
+def d1(bench: Bench) -> list[Table]:
     if missing := _missing():
         say(f"d1   not measured: {missing}")
-        return Section([])
+        return []
     steps, rounds = bench.pick(50, 10), bench.pick(7, 2)
     watched = bench.pick(60, 5)
     with local_d1(databases=8) as server, Meter(server) as meter:
         beside = _beside(_ways(server, meter), meter, steps)
         used = asyncio.run(_runtime(meter.through(server.url(6)), meter, rounds, watched))
-    return Section(
-        [_beside_table(beside), _runtime_table(used), _prices(used)],
-        [*_bars(beside), *_runtime_bars(used)],
-    )
+    return [_beside_table(beside), _runtime_table(used), _prices(used)]
 
 
 def _missing() -> str:
@@ -92,7 +84,6 @@ def _ways(server: Workerd, meter: Meter) -> list[Way]:
 
 
 PUBLIC = "public saver"
-THIRD = 0.333
 
 
 def _public(server: Workerd, meter: Meter, database: int) -> Way:
@@ -176,18 +167,6 @@ def _beside_table(found: dict[tuple[str, str], Used]) -> Table:
     return Table(["", "× requests", *HEAD], rows, "Per super-step, next to the public saver")
 
 
-def _bars(found: dict[tuple[str, str], Used]) -> list[Bar]:
-    return [
-        Bar(
-            f"requests per step on D1 against the public saver, {name}, {api}",
-            THIRD,
-            used.requests / found[PUBLIC, api].requests,
-        )
-        for (name, api), used in found.items()
-        if name != PUBLIC
-    ]
-
-
 HEAD = ["requests", "rows read", "rows written", "KB sent", "KB received"]
 
 
@@ -205,28 +184,6 @@ def _runtime_table(found: dict[str, Used]) -> Table:
     return Table(["", *HEAD], rows, "The runtime")
 
 
-def _runtime_bars(found: dict[str, Used]) -> list[Bar]:
-    none, crowd = found[NOTHING_DUE], found[NOTHING_DUE_CROWD]
-    return [
-        Bar("requests of a tick with nothing due on D1", 1, none.requests, unit=""),
-        Bar(
-            f"rows read by a tick with nothing due on D1, {ASLEEP:,} asleep against a few",
-            1.0,
-            crowd.read / none.read,
-        ),
-        Bar(
-            f"rows read and written by {DUE} runs in a tick on D1, {ASLEEP:,} asleep against a few",
-            1.1,
-            _rows(found[TOGETHER_CROWD]) / _rows(found[TOGETHER]),
-        ),
-        Bar("requests of an idle worker on D1", 1, found[IDLE].requests / 60, unit="per second"),
-    ]
-
-
-def _rows(used: Used) -> float:
-    return used.read + used.written
-
-
 # The runtime.
 
 
@@ -240,8 +197,6 @@ async def _runtime(url: str, meter: Meter, rounds: int, watched: int) -> dict[st
         measure = _Measure(runtime, meter, rounds)
         used = await measure.alone()
         used |= {TOGETHER: await measure.together(), NOTHING_DUE: await measure.tick()}
-        await asyncio.to_thread(_copy_sleeper, url)
-        used |= {TOGETHER_CROWD: await measure.together(), NOTHING_DUE_CROWD: await measure.tick()}
         return used | {IDLE: await measure.idle(watched)}
 
 
@@ -317,18 +272,6 @@ class _Measure:
 def _median(found: list[Used]) -> Used:
     """Each figure by itself."""
     return Used(*(median(getattr(one, f.name) for one in found) for f in fields(Used)))
-
-
-def _copy_sleeper(url: str) -> None:
-    """Copy the row of a run that sleeps, a thousand at a time."""
-    client = Client(url)
-    [rows] = client.batch([("PRAGMA table_info(perdure_runs)", ())], idempotent=True)
-    for first in range(0, ASLEEP, 1000):
-        numbers = f"SELECT {first} AS i UNION ALL SELECT i + 1 FROM numbers WHERE i < {first + 999}"
-        copy = copies([row[1] for row in rows], "numbers")
-        client.batch([(f"WITH RECURSIVE numbers AS ({numbers}) {copy}", ())])
-    client.close()
-    say(f"d1   {ASLEEP:,} asleep")
 
 
 # Cloudflare's published prices.

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 import psycopg
 
-from bench.report import Table, millis
+from bench.report import millis
 from perdure.testing.postgres import Server, local_postgres
 
 Kind: TypeAlias = Literal["sqlite", "postgres"]
@@ -99,7 +99,6 @@ def ask(url: str, query: str) -> Any:
 
 
 _LIBRARIES = (
-    "perdure",
     "langgraph",
     "langgraph-checkpoint",
     "langgraph-checkpoint-sqlite",
@@ -113,20 +112,20 @@ _LIBRARIES = (
 )
 
 
-def describe(databases: Databases) -> Table:
+def describe(databases: Databases, minutes: str) -> str:
     """Every fact a reader needs to doubt or repeat the figures."""
-    facts = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "CPU": f"{_cpu()}, {os.cpu_count()} cores",
-        "load average when the run began": f"{os.getloadavg()[0]:.2f}",
-        "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "file system": f"{_file_system(databases.folder)}, "
+    facts = [
+        f"{datetime.now(UTC):%Y-%m-%d}, {minutes}",
+        f"{_cpu()}, {os.cpu_count()} cores",
+        f"{platform.system()} {platform.release()}",
         f"fsync of 4 KB {millis(_fsync(databases.folder))}",
-        "Python": f"{platform.python_implementation()} {platform.python_version()}",
-        "SQLite": sqlite3.sqlite_version,
-        "PostgreSQL": _postgres(databases),
-    } | {name: _version(name) for name in _LIBRARIES}
-    return Table(["", "this run"], [[name, value] for name, value in facts.items()])
+        f"{platform.python_implementation()} {platform.python_version()}",
+        f"SQLite {sqlite3.sqlite_version}",
+    ]
+    if databases.has_postgres:
+        with databases.fresh("postgres") as url:
+            facts.append(f"PostgreSQL {ask(url, 'SHOW server_version')}")
+    return ", ".join([*facts, *(f"{name} {version(name)}" for name in _LIBRARIES)]) + "."
 
 
 def _cpu() -> str:
@@ -138,16 +137,6 @@ def _cpu() -> str:
     return names[0] if names else platform.processor() or "unknown"
 
 
-def _file_system(folder: Path) -> str:
-    """The type of the deepest mount point above the folder."""
-    try:
-        mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    except OSError:
-        return "unknown"
-    over = [(m[1], m[2]) for m in mounts if folder.resolve().is_relative_to(m[1])]
-    return max(over, key=lambda found: len(found[0]))[1] if over else "unknown"
-
-
 def _fsync(folder: Path, tries: int = 50) -> float:
     took = []
     with open(folder / "fsync", "wb", buffering=0) as file:
@@ -157,20 +146,3 @@ def _fsync(folder: Path, tries: int = 50) -> float:
             os.fsync(file.fileno())
             took.append(time.perf_counter() - start)
     return median(took)
-
-
-def _postgres(databases: Databases) -> str:
-    if not databases.has_postgres:
-        return "not measured"
-    with databases.fresh("postgres") as url:
-        return " ".join(
-            [str(ask(url, "SHOW server_version"))]
-            + [f"{name}={ask(url, f'SHOW {name}')}" for name in ("fsync", "synchronous_commit")]
-        )
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"

@@ -1,15 +1,13 @@
 """Runs from accepted to done, and steps, per second: beside DBOS, and beside LangGraph alone."""
 
-from collections.abc import Iterator
-
 from bench.engines import Dbos, Engine, LangGraph, Perdure
-from bench.report import Bar, Section, Series, Table, millis, times
+from bench.report import Series, Table, millis, times
 from bench.rounds import Bench
 
 FULL = 4
 
 
-def drive(bench: Bench) -> Section:
+def drive(bench: Bench) -> list[Table]:
     noops, loops, steps = bench.pick(1000, 200), bench.pick(100, 20), bench.pick(20, 10)
     field: list[Engine] = bench.field(
         *(
@@ -38,11 +36,10 @@ def drive(bench: Bench) -> Section:
         return noops / one.seconds
 
     noop = bench.interleave("drive", field, bench.pick(5, 1), trial, unit="runs/s")
-    tables = [
+    return [
         _table("No-op runs per second", field, noop, noop_cpu, "run"),
         _table("Steps per second", field, stepped, step_cpu, "step"),
     ]
-    return Section(tables, [*_bars(noop, stepped)])
 
 
 def _table(title: str, field: list[Engine], found: Series, cpu: Series, what: str) -> Table:
@@ -61,16 +58,3 @@ def _table(title: str, field: list[Engine], found: Series, cpu: Series, what: st
         for who in field
     ]
     return Table(head, rows, title)
-
-
-def _bars(noop: Series, stepped: Series) -> Iterator[Bar]:
-    for what, found, limit in (("no-op runs", noop, 1.5), ("steps", stepped, 3.0)):
-        for processes in (1, FULL):
-            for ours, theirs in (
-                (Perdure("sqlite", processes), Dbos("sqlite", processes)),
-                (Perdure("postgres", processes), Dbos("postgres", processes)),
-            ):
-                ratio = found.ratio(ours.name, theirs.name)
-                yield Bar(
-                    f"{what} per second against DBOS, {ours.name}", limit, ratio, at_most=False
-                )

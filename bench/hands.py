@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
@@ -31,6 +31,14 @@ class Count(TypedDict):
     until: int
 
 
+def single(node: Any) -> Any:
+    """A graph of one node."""
+    from langgraph.graph import START, StateGraph
+
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(Count)
+    return graph.add_node("node", node).add_edge(START, "node")
+
+
 def graphs() -> dict[str, Any]:
     """What is driven: a graph of one node that does nothing, and a loop of super-steps."""
     from langgraph.graph import END, START, StateGraph
@@ -38,21 +46,17 @@ def graphs() -> dict[str, Any]:
     def node(state: Count) -> dict[str, int]:
         return {"n": state["n"] + 1}
 
-    noop: StateGraph[Any, Any, Any, Any] = StateGraph(Count)
-    noop.add_node("node", node).add_edge(START, "node").add_edge("node", END)
     steps: StateGraph[Any, Any, Any, Any] = StateGraph(Count)
     steps.add_node("node", node).add_edge(START, "node")
     steps.add_conditional_edges("node", lambda s: "node" if s["n"] < s["until"] else END)
-    return {"noop": noop, "steps": steps}
+    return {"noop": single(node), "steps": steps}
 
 
 def effects() -> dict[str, Any]:
-    """Graphs of one node that calls effects one after another, plain ones or coroutines.
+    """Graphs of one node that calls effects one after another.
 
     Those that ask for their key leave their outcome to the next commit; the others wait for it.
     """
-    from langgraph.graph import END, START, StateGraph
-
     import perdure
 
     @perdure.effect
@@ -64,15 +68,6 @@ def effects() -> dict[str, Any]:
     def unkeyed(n: int) -> int:
         return n + 1
 
-    @perdure.effect
-    async def coroutine(n: int) -> int:
-        perdure.key()
-        return n + 1
-
-    @perdure.effect
-    async def unkeyed_coroutine(n: int) -> int:
-        return n + 1
-
     def node_of(call: Callable[[int], int]) -> Any:
         def node(state: Count) -> dict[str, int]:
             n = state["n"]
@@ -82,25 +77,7 @@ def effects() -> dict[str, Any]:
 
         return node
 
-    def anode_of(call: Callable[[int], Awaitable[int]]) -> Any:
-        async def node(state: Count) -> dict[str, int]:
-            n = state["n"]
-            while n < state["until"]:
-                n = await call(n)
-            return {"n": n}
-
-        return node
-
-    def graph_of(node: Any) -> Any:
-        graph: StateGraph[Any, Any, Any, Any] = StateGraph(Count)
-        return graph.add_node("node", node).add_edge(START, "node").add_edge("node", END)
-
-    return {
-        "effects": graph_of(node_of(plain)),
-        "effects-unkeyed": graph_of(node_of(unkeyed)),
-        "effects-async": graph_of(anode_of(coroutine)),
-        "effects-async-unkeyed": graph_of(anode_of(unkeyed_coroutine)),
-    }
+    return {"effects": single(node_of(plain)), "effects-unkeyed": single(node_of(unkeyed))}
 
 
 @contextmanager
@@ -128,16 +105,13 @@ def _perdure(url: str, number: str) -> Iterator[Work]:
 
 def sleeper() -> Any:
     """A graph that sleeps for longer than any benchmark takes."""
-    from langgraph.graph import END, START, StateGraph
-
     import perdure
 
     def node(state: Count) -> dict[str, int]:
         perdure.sleep(timedelta(days=30))
         return {"n": state["n"] + 1}
 
-    graph: StateGraph[Any, Any, Any, Any] = StateGraph(Count)
-    return graph.add_node("node", node).add_edge(START, "node").add_edge("node", END)
+    return single(node)
 
 
 @contextmanager
@@ -146,8 +120,6 @@ def _stuck(url: str, number: str) -> Iterator[Work]:
 
     Its graph has the name of the one that other workers finish.
     """
-    from langgraph.graph import END, START, StateGraph
-
     import perdure
 
     entered = count(1)
@@ -159,10 +131,8 @@ def _stuck(url: str, number: str) -> Iterator[Work]:
         await asyncio.sleep(3600)
         return {}
 
-    graph: StateGraph[Any, Any, Any, Any] = StateGraph(Count)
-    graph.add_node("node", node).add_edge(START, "node").add_edge("node", END)
     with perdure.Runtime(url) as runtime:
-        runtime.register(graph, name="noop")
+        runtime.register(single(node), name="noop")
 
         def work(words: list[str]) -> Answer:
             nonlocal wanted
@@ -204,21 +174,9 @@ def _dbos(url: str, number: str) -> Iterator[Work]:
             n = step(n)
         return n
 
-    @DBOS.step()
-    async def astep(n: int) -> int:
-        return n + 1
-
-    @DBOS.workflow(name="steps-async")
-    async def asteps(until: int) -> int:
-        n = 0
-        while n < until:
-            n = await astep(n)
-        return n
-
     DBOS.launch()
     for _ in range(5):
         DBOS.start_workflow(steps, 1).get_result()
-        DBOS.start_workflow(asteps, 1).get_result()  # type: ignore[unused-coroutine]  # of its loop
     # Its queues are found once a second: this one was there before the process was.
     time.sleep(1.5)
     yield lambda words: {"cpu": time.process_time()}

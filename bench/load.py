@@ -7,11 +7,11 @@ from typing import Any
 
 from bench.agents import Graph, Saver, fixed_loop, growing_loop, on, texts
 from bench.contenders import Contender, perdure, ready, stock_postgres, stock_sqlite
-from bench.report import Section, Series, Table, millis, times
+from bench.report import Series, Table, millis, times
 from bench.rounds import Bench, say
 
 
-def load(bench: Bench) -> Section:
+def load(bench: Bench) -> list[Table]:
     lengths = [10, bench.pick(1000, 200), bench.pick(10_000, 500)]
     stop = lengths[1]
     kilobytes, hundreds = texts(64), texts(64, 100)
@@ -26,8 +26,7 @@ def load(bench: Bench) -> Section:
         {"n": 0, "log": []},
         stock_stop=stop,
     )
-    tables = [_table("Fixed-size state", fixed), _table("Growing list", growing)]
-    return Section(tables)
+    return [_table("Fixed-size state", fixed), _table("Growing list", growing)]
 
 
 def _histories(

@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.databases import Kind, sqlite_path
 from bench.hands import graphs
-from bench.report import Bar, Section, Series, Table, millis
+from bench.report import Series, Table, millis
 from bench.rounds import Bench
 
 OFF, METRICS, TRACES = "off", "metrics", "traces"
@@ -43,7 +43,7 @@ class Observing:
     database: Kind = "sqlite"
 
 
-def observing(bench: Bench) -> Section:
+def observing(bench: Bench) -> list[Table]:
     runs, steps = 20, 20
     rounds = bench.pick(60, 5)
     field = bench.field(
@@ -70,11 +70,7 @@ def observing(bench: Bench) -> Section:
             return took / (runs * steps)
 
         found = bench.interleave("observing", field, rounds, trial)
-    bars = [
-        Bar("step with metrics against one without", 1.02, found.ratio(METRICS, OFF)),
-        Bar("step with OpenTelemetry traces against one without", 1.10, found.ratio(TRACES, OFF)),
-    ]
-    return Section([_table(found, cpu)], bars)
+    return [_table(found, cpu)]
 
 
 def _metrics() -> Any:

@@ -5,13 +5,13 @@ from time import perf_counter
 
 from bench.engines import LABEL, Perdure, accept, finished
 from bench.fleet import fleet
-from bench.report import Bar, Section, Table, millis
+from bench.report import Table, millis
 from bench.rounds import Bench
 
 WORKERS = 4
 
 
-def recovery(bench: Bench) -> Section:
+def recovery(bench: Bench) -> list[Table]:
     runs = bench.pick(1000, 100)
     field = bench.field(Perdure("sqlite"), Perdure("postgres"))
 
@@ -38,14 +38,5 @@ def recovery(bench: Bench) -> Section:
         ]
         for name, label in names.items()
     ]
-    bars = [
-        Bar(
-            f"{runs:,} runs in flight recovered after SIGKILL, perdure {label}",
-            10.0,
-            found.median(name),
-            unit="s",
-        )
-        for name, label in names.items()
-    ]
     head = ["", "until all are done", "per run", "spread"]
-    return Section([Table(head, rows)], bars)
+    return [Table(head, rows)]

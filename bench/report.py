@@ -1,36 +1,10 @@
-"""The results of a run as tables and bars, and where they stand in the pages of docs/benchmarks."""
+"""The results of a run as tables, and where they stand in the pages of docs/benchmarks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from upstream.differences import replace_block
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A limit that the project set itself, and the measured value."""
-
-    what: str
-    limit: float
-    measured: float | None
-    at_most: bool = True
-    unit: str = "×"
-
-    @property
-    def is_met(self) -> bool:
-        if self.measured is None:
-            return False
-        return self.measured <= self.limit if self.at_most else self.measured >= self.limit
-
-    def row(self) -> list[str]:
-        unit = self.unit if self.unit in ("", "×") else f" {self.unit}"
-        found = "–" if self.measured is None else f"{self.measured:.2f}{unit}"
-        sign = "≤" if self.at_most else "≥"
-        return [self.what, f"{sign} {self.limit:g}{unit}", found]
-
-
-MISSED = ["missed", "limit", "measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +19,6 @@ class Table:
         lines = ["| " + " | ".join(row) + " |" for row in (self.head, *self.rows)]
         lines.insert(1, "|" + "|".join(rule) + "|")
         return (f"**{self.title}**\n\n" if self.title else "") + "\n".join(lines)
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One measurement: its tables, and the bars it judges."""
-
-    tables: Sequence[Table]
-    bars: Sequence[Bar] = ()
-
-    def markdown(self) -> str:
-        return "\n\n".join(table.markdown() for table in self.tables)
 
 
 class Series:
@@ -108,17 +71,12 @@ def megabytes(size: float) -> str:
     return f"{size / 1e6:.2f} MB"
 
 
-def bars(sections: Mapping[str, Section]) -> str:
-    """How many are met, and the others."""
-    every = [bar for section in sections.values() for bar in section.bars]
-    missed = [bar.row() for bar in every if not bar.is_met]
-    told = f"{len(every) - len(missed)} of {len(every)} are met."
-    return f"{told}\n\n{Table(MISSED, missed).markdown()}" if missed else told
+def markdown(tables: Sequence[Table]) -> str:
+    return "\n\n".join(table.markdown() for table in tables)
 
 
-def fill(page: str, sections: Mapping[str, Section], machine: Table, note: str) -> str:
+def fill(page: str, found: Mapping[str, Sequence[Table]], machine: str) -> str:
     """The page with its tables replaced, each between the marks with the measurement's name."""
-    for name, section in sections.items():
-        page = replace_block(page, name, section.markdown())
-    page = replace_block(page, "machine", f"{note}\n\n{machine.markdown()}")
-    return replace_block(page, "bars", bars(sections))
+    for name, tables in found.items():
+        page = replace_block(page, name, markdown(tables))
+    return replace_block(page, "machine", machine)

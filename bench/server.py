@@ -4,13 +4,13 @@ import asyncio
 
 from bench.databases import Kind
 from bench.engines import LABEL
-from bench.report import Bar, Section, Table, millis, times
+from bench.report import Table, millis, times
 from bench.rounds import Bench
 from bench.server_requests import CLIENTS, Found, measure
 from bench.servers import Dev, Ours, Server, install
 
 
-def server(bench: Bench) -> Section:
+def server(bench: Bench) -> list[Table]:
     kinds: list[Kind] = [k for k in LABEL if not any(w in LABEL[k].lower() for w in bench.without)]
     field: list[Server] = bench.field(*(Ours(kind) for kind in kinds), Dev())
     if any(isinstance(who, Dev) for who in field):
@@ -24,8 +24,7 @@ def server(bench: Bench) -> Section:
             return asyncio.run(measure(bench, who, port, tokens, found))
 
     bench.interleave("server", field, bench.pick(3, 1), trial, unit="s")
-    tables = [_chat(found), _requests(field, found), _latencies(field, found)]
-    return Section(tables, _bars(kinds, found))
+    return [_chat(found), _requests(field, found), _latencies(field, found)]
 
 
 def _chat(found: Found) -> Table:
@@ -74,19 +73,3 @@ def _latencies(field: list[Server], found: Found) -> Table:
         for who in field
     ]
     return Table(["", "one-node `runs/wait`", "answer to running node"], rows, "Latency (medians)")
-
-
-def _bars(kinds: list[Kind], found: Found) -> list[Bar]:
-    dev = Dev().name
-    bars = []
-    for kind in kinds:
-        name = Ours(kind).name
-        for what, series in (("creating runs", found.create), ("reading state", found.read)):
-            for clients in CLIENTS:
-                ratio = series[clients].ratio(name, dev)
-                title = f"{what}, {clients} at once, against langgraph dev, {name}"
-                bars.append(Bar(title, 3.0, ratio, at_most=False))
-        wait, answer = found.wait.median(name) * 1000, found.answer.median(name) * 1000
-        bars.append(Bar(f"one-node runs/wait, {name}", 30.0, wait, unit="ms"))
-        bars.append(Bar(f"from an answer to the running node, {name}", 50.0, answer, unit="ms"))
-    return bars

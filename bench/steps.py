@@ -1,7 +1,6 @@
 """Time per super-step: a one-node loop, each step appending 1 KB to a list."""
 
 import asyncio
-from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -10,7 +9,6 @@ from bench.contenders import (
     Contender,
     aready,
     asettle,
-    memory,
     no_checkpointer,
     only_syncs,
     perdure,
@@ -21,30 +19,25 @@ from bench.contenders import (
     stored_values,
     stores_nothing,
 )
-from bench.report import Bar, Section, Series, Table, millis, times
+from bench.report import Series, Table, millis, times
 from bench.rounds import Bench
 
 CONTENDERS = (
     no_checkpointer(),
-    stores_nothing("async"),
-    stores_nothing("sync"),
+    stores_nothing(),
     only_syncs(),
-    memory("async"),
-    memory("sync"),
     stock_sqlite("async"),
     stock_sqlite("sync"),
     stock_postgres("async"),
     stock_postgres("sync"),
     perdure("sqlite", "auto"),
     perdure("sqlite", "sync"),
-    perdure("sqlite", "async"),
-    perdure("sqlite", "exit"),
     perdure("postgres", "auto"),
     perdure("postgres", "sync"),
 )
 
 
-def steps(bench: Bench) -> Section:
+def steps(bench: Bench) -> list[Table]:
     count, rounds = bench.pick(200, 50), bench.pick(7, 2)
     field = bench.field(*CONTENDERS)
 
@@ -60,28 +53,19 @@ def steps(bench: Bench) -> Section:
 
     blocking = bench.interleave("steps sync API", field, rounds, trial)
     awaited = bench.interleave("steps async API", field, rounds, atrial)
-    return Section(
-        [_table("sync API", field, blocking), _table("async API", field, awaited)],
-        [*_bars("sync API", blocking), *_bars("async API", awaited)],
-    )
+    return [_table("sync API", field, blocking), _table("async API", field, awaited)]
 
 
-def loop(
-    who: Contender,
-    url: str,
-    thread: str,
-    steps: int,
-    clock: Callable[[], float] = perf_counter,
-) -> float:
-    """How far the clock moves during a whole loop through the sync API."""
+def loop(who: Contender, url: str, thread: str, steps: int) -> float:
+    """Seconds for a whole loop through the sync API."""
     payloads = texts(steps)
     with who.open(url) as saver:
         graph = growing_loop(saver, payloads)
         ready(saver)
-        start = clock()
+        start = perf_counter()
         graph.invoke(_begin(steps), on(thread, steps=steps), **who.told)
         settle(saver)
-        return clock() - start
+        return perf_counter() - start
 
 
 async def aloop(who: Contender, url: str, thread: str, steps: int) -> float:
@@ -121,13 +105,3 @@ def _table(title: str, field: list[Contender], found: Series) -> Table:
         for who in field
     ]
     return Table(["", "× no checkpointer", "× stock", "per step", "spread"], rows, title)
-
-
-def _bars(api: str, found: Series) -> list[Bar]:
-    none, sqlite, postgres = "no checkpointer", "stock SQLite sync", "stock PostgreSQL sync"
-    wanted = [
-        ("SQLite `sync` step against stock `sync`", 0.4, "perdure SQLite sync", sqlite),
-        ("PostgreSQL `sync` step against stock `sync`", 0.5, "perdure PostgreSQL sync", postgres),
-        ("SQLite `auto` step against no checkpointer", 2, "perdure SQLite auto", none),
-    ]
-    return [Bar(f"{what}, {api}", limit, found.ratio(a, b)) for what, limit, a, b in wanted]

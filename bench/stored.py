@@ -6,13 +6,13 @@ from typing import Any
 from bench.agents import chat, on, user_turns
 from bench.contenders import Contender, perdure, stock_postgres, stock_sqlite
 from bench.databases import size
-from bench.report import Bar, Section, Table, megabytes, times
+from bench.report import Table, megabytes, times
 from bench.rounds import Bench, say
 
 _DELTA = " + DeltaChannel"
 
 
-def stored(bench: Bench) -> Section:
+def stored(bench: Bench) -> list[Table]:
     turns = bench.pick(200, 30)
     payload = turns * 2 * 1024
     field = bench.field(
@@ -31,13 +31,7 @@ def stored(bench: Bench) -> Section:
         [name, times(found[name] / payload), megabytes(found[name]), megabytes(empty[name])]
         for name in found
     ]
-    bars = [
-        Bar(f"bytes of a chat against its payload, {who.name}", 4, found[who.name] / payload)
-        for who in field
-        if who.maker == "perdure"
-    ]
-    table = Table(["", "× payload", "bytes", "empty tables"], rows)
-    return Section([table], bars)
+    return [Table(["", "× payload", "bytes", "empty tables"], rows)]
 
 
 def _with_delta(who: Contender) -> Contender:

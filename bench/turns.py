@@ -7,7 +7,7 @@ from time import perf_counter
 
 from bench.agents import Graph, Saver, chat, old_messages, on, user_turns
 from bench.contenders import Contender, perdure, ready, settle, stock_postgres, stock_sqlite
-from bench.report import Bar, Section, Series, Table, millis, times
+from bench.report import Series, Table, millis, times
 from bench.rounds import Bench, say
 
 
@@ -38,22 +38,19 @@ class Chat:
             self.graph.update_state(on("chat"), values, as_node="bot")
 
 
-def turns(bench: Bench) -> Section:
+def turns(bench: Bench) -> list[Table]:
     around, late = bench.pick(15, 3), bench.pick(1000, 60)
     with _chats(bench) as chats:
         few = _seconds(chats, 0, 10, around)
         many = _seconds(chats, 10 + around // 2, late, around)
     head = ["", "turn 10", f"turn {late:,}", "÷", f"turn {late:,} × stock"]
-    rows, bars = [], []
+    rows = []
     for name in few.names:
         grown = many.median(name) / few.median(name)
         beside = many.ratio(name, _stock_of(name))
         seconds = [millis(few.median(name)), millis(many.median(name))]
         rows.append([name, *seconds, times(grown), times(beside)])
-        if name.startswith("perdure"):
-            bars.append(Bar(f"turn {late:,} against turn 10, {name}", 1.3, grown))
-            bars.append(Bar(f"turn {late:,} against stock `sync`, {name}", 0.5, beside))
-    return Section([Table(head, rows)], bars)
+    return [Table(head, rows)]
 
 
 @contextmanager

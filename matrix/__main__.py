@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from matrix import dbos_trials
 from matrix.evidence import PAGE, machine, write_section
 from matrix.graphs import INPUTS
@@ -50,32 +47,23 @@ class Line:
 
 def main() -> None:
     arguments = _arguments()
-    console = Console(stderr=True)
     lines: list[Line] = []
     begun = time.monotonic()
-    columns = (
-        TextColumn("{task.description:50}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with contextlib.ExitStack() as stack:
-        urls = stack.enter_context(_databases(arguments.only_sqlite))
-        progress = stack.enter_context(Progress(*columns, console=console))
+    with _databases(arguments.only_sqlite) as urls:
         for shape in arguments.shapes or SHAPES:
             for database, url in urls.items():
                 for driver, options in DRIVERS.items():
                     if options.get("resume") == "input" and shape == "loop":
                         continue  # the input again is a new run, which asks again: no comparison
-                    lines.append(_test(progress, shape, database, url, driver, options, arguments))
+                    lines.append(_test(shape, database, url, driver, options, arguments))
                 if shape == "branches" and database == "SQLite":
-                    lines.append(_dbos(progress, arguments))
+                    lines.append(_dbos(arguments))
     text = render(lines, time.monotonic() - begun, arguments.limit)
     if (arguments.shapes or arguments.limit or arguments.only_sqlite) and not arguments.write:
         print(text)
     else:
         write_section("crash matrix", text)
-        console.print(f"{PAGE.name} is written.")
+        print(f"{PAGE.name} is written.")
 
 
 def _arguments() -> argparse.Namespace:
@@ -97,7 +85,6 @@ def _databases(only_sqlite: bool) -> Iterator[dict[str, str | None]]:
 
 
 def _test(
-    progress: Progress,
     shape: str,
     database: str,
     url: str | None,
@@ -105,35 +92,19 @@ def _test(
     options: dict[str, Any],
     arguments: argparse.Namespace,
 ) -> Line:
-    task = progress.add_task(f"{shape}, {database}, {driver}", total=None)
-
-    def tell(what: str, done: int, total: int, _: Any) -> None:
-        progress.update(task, completed=done, total=total or None)
-
-    test = CrashTest(
-        f"matrix.graphs:{shape}",
-        INPUTS[shape],
-        url=url,
-        limit=arguments.limit,
-        progress=tell,
-        **options,
-    )
-    report = test.run()
-    progress.remove_task(task)
+    agent, given = f"matrix.graphs:{shape}", INPUTS[shape]
+    report = CrashTest(agent, given, url=url, limit=arguments.limit, **options).run()
     found = counts(report.trials)  # of those killed in recovery too
     found |= {"trials": len(report.trials), "points": len(report.points)}
-    for finding in report.findings:
-        progress.console.print(f"{shape}, {database}, {driver}: {finding}")
+    print(f"{shape}, {database}, {driver}: {found}", *report.findings, sep="\n  ", flush=True)
     if driver == "perdure" and not report.ok:
-        progress.console.print(str(report))
+        print(report)
     return Line(shape, database, driver, found)
 
 
-def _dbos(progress: Progress, arguments: argparse.Namespace) -> Line:
+def _dbos(arguments: argparse.Namespace) -> Line:
     rounds = 1 if arguments.limit else 3
-    task = progress.add_task("branches, SQLite, DBOS", total=rounds * len(dbos_trials.POINTS))
-    found = dbos_trials.counts(rounds, os.cpu_count() or 1, lambda: progress.advance(task))
-    progress.remove_task(task)
+    found = dbos_trials.counts(rounds, os.cpu_count() or 1)
     return Line("branches", "SQLite", f"DBOS {version('dbos')}", found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Sequence
@@ -19,8 +20,9 @@ class Scripted(BaseChatModel):
     """Asks for the tools of its script, turn by turn; then repeats what they said, sorted."""
 
     script: Sequence[Turn]
+    shortest: float = 0.0
     longest: float = 0.0
-    """Seconds an answer takes at most."""
+    """Seconds an answer takes."""
 
     @property
     def _llm_type(self) -> str:
@@ -32,7 +34,16 @@ class Scripted(BaseChatModel):
     def _generate(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **more: Any
     ) -> ChatResult:
-        time.sleep(random.uniform(0, self.longest))
+        time.sleep(random.uniform(self.shortest, self.longest))
+        return self._answer(messages)
+
+    async def _agenerate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **more: Any
+    ) -> ChatResult:
+        await asyncio.sleep(random.uniform(self.shortest, self.longest))
+        return self._answer(messages)
+
+    def _answer(self, messages: list[BaseMessage]) -> ChatResult:
         turn = sum(isinstance(message, AIMessage) for message in messages)
         wanted = self.script[turn] if turn < len(self.script) else ()
         calls = [

@@ -1,8 +1,8 @@
 """A PostgreSQL cluster under Patroni in network namespaces of its own, and the faults made to it.
 
-Each node has its own network namespace with PostgreSQL, Patroni, one etcd member and one PgBouncer.
-Two links lead out of it: to the other nodes, and to the clients. HAProxy, another PgBouncer and all
-clients live in the namespace of this process. No interface of the machine is used.
+Each node has its own network namespace with PostgreSQL, Patroni and one etcd member. Two links lead
+out of it: to the other nodes, and to the clients. HAProxy, PgBouncer and all clients live in the
+namespace of this process. No interface of the machine is used.
 
 `enter` runs the program in new namespaces for networks and processes. The first process of that
 process namespace is the last to go: when it ends, for whatever reason, the kernel ends all others.
@@ -28,46 +28,27 @@ from typing import Any
 
 import psycopg
 
-PACKAGES = {
-    "patroni": "patroni",
-    "etcd": "etcd-server",
-    "haproxy": "haproxy",
-    "pgbouncer": "pgbouncer",
-    "unshare": "util-linux",
-    "nsenter": "util-linux",
-    "ip": "iproute2",
-}
-"""Command → the Debian package that has it."""
+PROGRAMS = ("postgres", "patroni", "etcd", "haproxy", "pgbouncer", "unshare", "nsenter", "ip")
 NODES = (1, 2, 3)
-POSTGRES, POOLED, REST, HAPROXY, HAPROXY_POOLED = 5432, 6432, 8008, 5000, 5001
+POSTGRES, POOLED, REST, HAPROXY = 5432, 6432, 8008, 5000
 TIMINGS = {"ttl": 9, "loop_wait": 1, "retry_timeout": 4}
-ROUTES = ("multi-host", "HAProxy", "PgBouncer → HAProxy", "HAProxy → PgBouncer")
+ROUTES = ("multi-host", "HAProxy", "PgBouncer → HAProxy")
 _INSIDE = "PERDURE_FAILOVER_INSIDE"
 
 
-def missing_packages() -> list[str]:
-    """Debian packages that must be installed first."""
-    missing = {package for command, package in PACKAGES.items() if _command(command) is None}
-    if _postgres_programs() is None:
-        missing.add("postgresql")
-    python = Path("/usr/lib/python3/dist-packages")
-    if python.is_dir() and not (python / "etcd").exists():
-        missing.add("python3-etcd")
-    return sorted(missing)
+def missing_programs() -> list[str]:
+    """What must be installed first: Debian has a package of each, and `python3-etcd`."""
+    return [name for name in PROGRAMS if _command(name) is None]
 
 
 def versions() -> str:
     """The programs of the cluster, with their versions."""
-    programs = _postgres_programs()
-    assert programs is not None
-    commands = {"PostgreSQL": f"{programs}/postgres", "Patroni": "patroni", "etcd": "etcd"}
-    commands |= {"HAProxy": "haproxy", "PgBouncer": "pgbouncer"}
     found = []
-    for name, command in commands.items():
-        program = _command(command)
-        assert program is not None
-        option = "-v" if name == "HAProxy" else "--version"
-        said = subprocess.run([program, option], capture_output=True, text=True, check=False)
+    for name, option in zip(
+        PROGRAMS[:5], ("-V", "--version", "--version", "-v", "-V"), strict=True
+    ):
+        command = [str(_command(name)), option]
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
         number = re.search(r"\d+(\.\d+)+", said.stdout)
         found.append(f"{name} {number[0] if number else '?'}")
     return ", ".join(found)
@@ -154,7 +135,6 @@ class Cluster:
             self._start_etcd(node)
         for node in self.nodes:
             self._start_patroni(node)
-            self._start(node, "pgbouncer", ["pgbouncer", self._pgbouncer(node.home, POSTGRES)])
         self._proxies = [self._start_haproxy(), self._start_pgbouncer()]
 
     def close(self) -> None:
@@ -173,8 +153,8 @@ class Cluster:
             hosts = ",".join(f"{node.address}:{POSTGRES}" for node in self.nodes)
             options = "?target_session_attrs=read-write"
         else:
-            ports = {"HAProxy": HAPROXY, "HAProxy → PgBouncer": HAPROXY_POOLED}
-            hosts, options = f"127.0.0.1:{ports.get(route, POOLED)}", ""
+            port = HAPROXY if route == "HAProxy" else POOLED
+            hosts, options = f"127.0.0.1:{port}", ""
         return f"postgresql://postgres@{hosts}/{database}{options}"
 
     def node_urls(self, database: str) -> list[str]:
@@ -446,25 +426,18 @@ class Cluster:
         self._directory(home)
         lines = ["global", "  maxconn 1000", "defaults", "  mode tcp", "  timeout connect 2s"]
         lines += ["  timeout check 2s", "  timeout client 1h", "  timeout server 1h"]
-        health = ["  option httpchk GET /primary", "  http-check expect status 200"]
+        lines += ["listen direct", f"  bind 127.0.0.1:{HAPROXY}"]
+        lines += ["  option httpchk GET /primary", "  http-check expect status 200"]
         checks = f"check port {REST} inter 1s fastinter 500ms fall 2 rise 1"
-        for name, port, target in (("direct", HAPROXY, POSTGRES), ("pool", HAPROXY_POOLED, POOLED)):
-            lines += [f"listen {name}", f"  bind 127.0.0.1:{port}"]
-            lines += health if name == "direct" else []
-            for node in self.nodes:
-                checked = checks if name == "direct" else f"track direct/{node.name}"
-                server = f"  server {node.name} {node.address}:{target} {checked}"
-                lines += [f"{server} on-marked-down shutdown-sessions"]
+        for node in self.nodes:
+            server = f"  server {node.name} {node.address}:{POSTGRES} {checks}"
+            lines += [f"{server} on-marked-down shutdown-sessions"]
         (home / "haproxy.cfg").write_text("\n".join(lines) + "\n")
         return self._launch(home, "haproxy", ["haproxy", "-db", "-f", home / "haproxy.cfg"])
 
     def _start_pgbouncer(self) -> subprocess.Popen[bytes]:
         home = self._home / "pgbouncer"
         self._directory(home)
-        settings = self._pgbouncer(home, HAPROXY)
-        return self._launch(home, "pgbouncer", ["pgbouncer", settings])
-
-    def _pgbouncer(self, home: Path, port: int) -> Path:
         settings = {
             "listen_addr": "0.0.0.0",
             "listen_port": POOLED,
@@ -478,11 +451,11 @@ class Cluster:
             "log_connections": 0,
             "log_disconnections": 0,
         }
-        lines = ["[databases]", f"* = host=127.0.0.1 port={port} user=postgres", "[pgbouncer]"]
+        lines = ["[databases]", f"* = host=127.0.0.1 port={HAPROXY} user=postgres", "[pgbouncer]"]
         lines += [f"{name} = {value}" for name, value in settings.items()]
         file = home / "pgbouncer.ini"
         file.write_text("\n".join(lines) + "\n")
-        return file
+        return self._launch(home, "pgbouncer", ["pgbouncer", file])
 
 
 def until(
@@ -501,6 +474,8 @@ def _newest(members: list[dict[str, Any]]) -> int:
 
 
 def _command(name: str) -> str | None:
+    if name == "postgres" and (programs := _postgres_programs()):
+        return str(programs / name)
     return shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
 
 

@@ -22,9 +22,6 @@ from matrix.kills.process import ForkServer
 from matrix.kills.scenarios import SCENARIOS
 from perdure.testing.postgres import local_postgres
 
-SHOWN = 20
-"""Trials with findings that are printed in full."""
-
 
 def main() -> None:
     arguments = _arguments()
@@ -39,7 +36,7 @@ def main() -> None:
         for database in stack.enter_context(_databases(wanted)):
             for scenario in scenarios:
                 kills = wanted[database.name] // len(scenarios)
-                kill(scenario, database, kills, slots, arguments.seed, _progress(kills), trials)
+                kill(scenario, database, kills, slots, arguments.seed, trials)
     table = "\n".join(_table(trials))
     print(f"\n{table}\n")
     bad = [trial for trial in trials if trial.findings]
@@ -94,7 +91,6 @@ def kill(
     wanted: int,
     slots: Sequence[Sequence[ForkServer]],
     seed: str,
-    progress: Any = None,
     into: list[Trial] | None = None,
 ) -> list[Trial]:
     """Play a scenario until there were that many kills, or until Ctrl-C. Each trial that is over is
@@ -121,8 +117,8 @@ def kill(
             with lock:
                 trials.append(trial)
                 every.append(trial)
-                if progress is not None:
-                    progress(trial, trials)
+                if trial.findings:
+                    print(trial, trial.printed[-3000:], sep="\n", flush=True)
 
     with ThreadPoolExecutor(len(slots)) as threads:
         try:
@@ -131,24 +127,6 @@ def kill(
         finally:
             stopped = True
     return trials
-
-
-def _progress(wanted: int) -> Any:
-    begun, printed = time.monotonic(), 0
-
-    def progress(trial: Trial, trials: Sequence[Trial]) -> None:
-        nonlocal printed
-        bad = sum(bool(one.findings) for one in trials)
-        if trial.findings and bad <= SHOWN:
-            print(trial, trial.printed[-3000:], sep="\n", flush=True)
-        killed = sum(len(one.kills) for one in trials)
-        if killed // 50 != printed // 50:
-            printed = killed
-            each = (time.monotonic() - begun) / killed
-            line = f"{trial.scenario} on {trial.database}: {killed} of {wanted} kills"
-            print(f"{line}, {each:.2f} s each, {bad} trials with findings", flush=True)
-
-    return progress
 
 
 def _table(trials: Sequence[Trial]) -> Iterator[str]:
