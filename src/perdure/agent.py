@@ -37,8 +37,8 @@ from perdure.operations.waits import (
     is_taken_back,
     is_time_up,
 )
+from perdure.serde.allowlist import classes_in
 from perdure.serde.class_types import adapter_for, is_storable_kind
-from perdure.serde.schema_types import classes_in
 from perdure.times import deadline, moment
 from perdure.types import Kind, Prompt, Run, State
 

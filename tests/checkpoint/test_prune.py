@@ -116,7 +116,7 @@ def orphans(url: str) -> set[tuple[str, ValueRef]]:
             at = ValueRef(*ref)
             while (thread, ns, at) not in found:
                 found.add((thread, ns, at))
-                body = ChecksumEnvelope().unwrap(
+                body = ChecksumEnvelope().unseal(
                     bodies[thread, ns, at], value_location(thread, ns, at)
                 )
                 if body[0] not in (RowKind.LIST_CHANGE, RowKind.DICT_CHANGE):

@@ -36,7 +36,7 @@ def fill(saver: Saver) -> None:
 
 def test_the_same_value_is_never_the_same_bytes_twice() -> None:
     envelope = EncryptedEnvelope(NEW)
-    assert envelope.wrap(b"x", "row") != envelope.wrap(b"x", "row")
+    assert envelope.seal(b"x", "row") != envelope.seal(b"x", "row")
 
 
 @pytest.mark.parametrize("keys", [None, NEW], ids=["checksum", "encrypted"])
@@ -169,14 +169,14 @@ def test_without_cryptography_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 @given(st.binary(max_size=40), st.data())
 def test_any_change_of_a_sealed_row_is_noticed(content: bytes, data: st.DataObject) -> None:
     for envelope in (ChecksumEnvelope(), EncryptedEnvelope(NEW)):
-        sealed = bytearray(envelope.wrap(content, "row"))
-        assert envelope.unwrap(bytes(sealed), "row") == content
+        sealed = bytearray(envelope.seal(content, "row"))
+        assert envelope.unseal(bytes(sealed), "row") == content
         with pytest.raises(Damaged):
-            envelope.unwrap(bytes(sealed), "row 2")
+            envelope.unseal(bytes(sealed), "row 2")
         bit = data.draw(st.integers(0, len(sealed) * 8 - 1))
         sealed[bit // 8] ^= 1 << bit % 8
         with pytest.raises((Damaged, WrongKey)):
-            envelope.unwrap(bytes(sealed), "row")
+            envelope.unseal(bytes(sealed), "row")
         cut = data.draw(st.integers(0, len(sealed) - 1))
         with pytest.raises((Damaged, WrongKey)):
-            envelope.unwrap(bytes(sealed[:cut]), "row")
+            envelope.unseal(bytes(sealed[:cut]), "row")

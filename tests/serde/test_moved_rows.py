@@ -219,14 +219,14 @@ async def test_who_answered_and_a_score_cannot_be_rewritten(
 
 def test_a_blob_of_an_older_version_opens_with_its_old_binding() -> None:
     for envelope in (ChecksumEnvelope(), EncryptedEnvelope(KEYS)):
-        old = envelope.wrap(b"x", "message m")
+        old = envelope.seal(b"x", "message m")
         assert envelope.unseal(old, places.of_message("t", "m", "r", "topic", 1)) == b"x"
         with pytest.raises(UNREADABLE):
             envelope.unseal(old, places.of_message("t", "n", "r", "topic", 1))
         new = envelope.seal(b"x", places.of_message("t", "m", "r", "topic", 1))
         for byte in range(5):  # nor can a new one be made an old one
             with pytest.raises(UNREADABLE):
-                envelope.unwrap(bytes([byte]) + new[1:], "message m")
+                envelope.unseal(bytes([byte]) + new[1:], "message m")
 
 
 def test_without_its_seal_a_question_has_no_asker(

@@ -21,7 +21,7 @@ def forge_value(url: str, data: bytes, kind: int = RowKind.WHOLE) -> None:
     rows = execute(url, f"SELECT {columns} FROM perdure_values")
     assert rows
     for thread_id, ns, *ref in rows:
-        sealed = ChecksumEnvelope().wrap(
+        sealed = ChecksumEnvelope().seal(
             bytes([kind]) + data, value_location(thread_id, ns, ValueRef(*ref))
         )
         execute(
@@ -38,8 +38,8 @@ def forge_state(url: str, change: Callable[[bytes], bytes]) -> None:
         url, f"SELECT {columns} FROM perdure_checkpoints"
     ):
         where, beside = checkpoint_location(thread_id, ns, id), checkpoint_columns(*others)
-        opened = ChecksumEnvelope().unwrap(bytes(state), where, beside)
-        sealed = ChecksumEnvelope().wrap(change(opened), where, beside)
+        opened = ChecksumEnvelope().unseal(bytes(state), where, beside)
+        sealed = ChecksumEnvelope().seal(change(opened), where, beside)
         execute(url, "UPDATE perdure_checkpoints SET state = ? WHERE id = ?", sealed, id)
 
 
@@ -49,7 +49,7 @@ def forge_writes(url: str, change: Callable[[bytes], bytes]) -> None:
         url, "SELECT thread_id, ns, checkpoint_id, task_id, stamp, body FROM perdure_writes"
     ):
         where = writes_location(*key)
-        sealed = ChecksumEnvelope().wrap(
-            change(ChecksumEnvelope().unwrap(bytes(body), where)), where
+        sealed = ChecksumEnvelope().seal(
+            change(ChecksumEnvelope().unseal(bytes(body), where)), where
         )
         execute(url, "UPDATE perdure_writes SET body = ? WHERE stamp = ?", sealed, key[-1])

@@ -185,7 +185,7 @@ class Pruner:
     def _moved(self, blob: bytes, source: str, target: str, columns: str = "") -> bytes:
         """A blob in a new envelope: an envelope is bound to the location of its row."""
         envelope = self._format.envelope
-        return envelope.wrap(envelope.unwrap(blob, source, columns), target, columns)
+        return envelope.seal(envelope.unseal(blob, source, columns), target, columns)
 
 
 def _check_texts(name: str, values: Iterable[Any]) -> list[str]:

@@ -54,10 +54,8 @@ class RowFormat:
     """Makes the blobs of rows and reads them back."""
 
     def __init__(self, serializer: Serializer) -> None:
+        self.serializer = serializer
         self.codec, self.envelope = serializer.codec, serializer.envelope
-        self._redacted = serializer.redacted_entries
-        self.fit, self.check_value = serializer.fit, serializer.check_value
-        self.check_state = serializer.check_state
 
     def dump_state(
         self,
@@ -69,29 +67,35 @@ class RowFormat:
     ) -> bytes:
         fields = cast(dict[str, Any], checkpoint)
         delta = cast(dict[str, Any], metadata).get("counters_since_delta_snapshot")
-        metadata = cast(CheckpointMetadata, self._redacted(cast(dict[str, Any], metadata)))
+        extra = {name: fields[name] for name in fields.keys() - _FIELDS}
+        if self.serializer.redacts:
+            redacted = self.serializer.redacted_entries(cast(dict[str, Any], metadata))
+            metadata, extra = cast(CheckpointMetadata, redacted), self.codec.redacted(extra)
         state = [
             fields["v"],
             fields["ts"],
             fields["channel_versions"],
             fields["versions_seen"],
             fields.get("updated_channels"),
-            self.codec.redacted({k: v for k, v in fields.items() if k not in _FIELDS}),
+            extra,
             metadata,
             {c: value.inline for c, value in values.items() if value.inline is not None},
             [channel for channel in delta if channel not in values] if delta else [],
         ]
         try:
-            data = self.codec.encode_own(state, location)
+            data = self.codec.encode(state, location, own=True)
         except (Unserializable, TypeNotAllowed):
             self.codec.encode(metadata, "metadata")  # most likely, and then it is named so
             raise
-        blob = self.envelope.wrap(data, location, columns)
-        return self.fit(blob, location, {"metadata": metadata})
+        blob = self.envelope.seal(data, location, columns)
+        if len(blob) > self.serializer.largest_blob:
+            part = self.serializer.largest_part({"metadata": metadata})
+            self.serializer.check_blob(len(blob), location, lambda: part)
+        return blob
 
     def load_state(self, row: CheckpointRow) -> CheckpointState:
         location = checkpoint_location(*row[:3])
-        data = self.envelope.unwrap(row.state, location, checkpoint_columns(*row[3:7]))
+        data = self.envelope.unseal(row.state, location, checkpoint_columns(*row[3:7]))
         try:
             return CheckpointState(*self.codec.decode(data, location))
         except TypeError as error:
@@ -100,23 +104,23 @@ class RowFormat:
     def load_values(
         self, thread_id: str, ns: str, rows: Iterable[tuple[ValueRef, bytes]]
     ) -> dict[ValueRef, bytes]:
-        unwrap = self.envelope.unwrap
-        return {ref: unwrap(b, value_location(thread_id, ns, ref)) for ref, b in rows}
+        unseal = self.envelope.unseal
+        return {ref: unseal(body, value_location(thread_id, ns, ref)) for ref, body in rows}
 
     def dump_writes(self, path: str, writes: TaskWrites, location: str) -> bytes:
         entries = [
             [n, channel, many, [element.stored_in or element.data for element in elements]]
             for n, channel, many, elements in writes.entries
         ]
-        blob = self.envelope.wrap(ormsgpack.packb([path, entries]), location)
-        self.check_value(len(blob), location, writes.largest)
+        blob = self.envelope.seal(ormsgpack.packb([path, entries]), location)
+        self.serializer.check_blob(len(blob), location, writes.largest)
         return blob
 
     def load_writes(self, row: WritesRow) -> tuple[str, list[list[Any]]]:
         """The task's path, and for each write [index, channel, whether a list, elements]."""
         location = writes_location(*row[:5])
         try:
-            path, entries = ormsgpack.unpackb(self.envelope.unwrap(row.body, location))
+            path, entries = ormsgpack.unpackb(self.envelope.unseal(row.body, location))
         except (TypeError, ValueError) as error:
             raise Damaged(location, str(error)) from error
         return path, entries

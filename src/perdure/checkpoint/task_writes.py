@@ -98,7 +98,7 @@ class TaskWriter:
         written = TaskWrites(task.task_id, entries)
         size = sum([len(element.data) for _, element in written.elements])
         what = f"The writes of task {task.task_id} at {checkpoint_location(*task[:3])}"
-        self._format.check_state(size, what, written.largest)
+        self._format.serializer.check_state(size, what, written.largest)
         return written
 
     def _elements(self, channel: str, value: Any) -> tuple[bool, list[WriteElement]]:
@@ -106,8 +106,9 @@ class TaskWriter:
         check_channel(channel)
         if channel == ERROR and isinstance(value, BaseException):
             value = repr(value)  # as LangGraph's own savers do
-        encode = self._format.codec.encode
-        value = self._format.codec.of_channel(channel, value)
+        encode, redactor = self._format.codec.encode, self._format.codec.redactor
+        if redactor is not None:
+            value = redactor.of_channel(channel, value)
         if type(value) is list and value:
             return True, [
                 WriteElement(item, encode(item, f"write to {channel}[{n}]"))

@@ -207,7 +207,7 @@ class Writer:
         """
         thread_id, ns, _ = put.key
         known = parent.values if parent is not None else {}
-        returned = _returned(elements)
+        codec, returned = self._format.codec, _returned(elements)
         values: dict[str, StoredValue] = {}
         shared: list[tuple[WriteElement, ValueRef, int]] = []
         for channel, value in put.checkpoint["channel_values"].items():
@@ -216,21 +216,18 @@ class Writer:
                 values[channel] = before
                 continue
             check_channel(channel)
+            if codec.redactor is not None:
+                value = codec.redactor.of_channel(channel, value)
             stored, body, inserted = difference(
-                self._format.codec,
-                channel,
-                self._format.codec.of_channel(channel, value),
-                before,
-                returned.get(channel),
-                step,
+                codec, channel, value, before, returned.get(channel), step
             )
             values[channel] = stored
             if body is not None and stored.ref is not None:
                 base = None if before is None or before.ref is None else before.ref.step
                 location = value_location(thread_id, ns, stored.ref)
-                body = self._format.envelope.wrap(body, location)
+                body = self._format.envelope.seal(body, location)
                 # Also if only a change is stored: sooner or later it is stored whole.
-                self._format.check_value(max(len(body), stored.size), location)
+                self._format.serializer.check_blob(max(len(body), stored.size), location)
                 statements.append(insert_value(thread_id, ns, stored.ref, base, body))
                 if elements:
                     shared += _shared(elements, channel, stored.ref, inserted)
@@ -247,7 +244,7 @@ class Writer:
         refs = refs_to_json([value.ref for value in values.values() if value.ref is not None])
         columns = checkpoint_columns(parent_id, run_id, step, refs)
         state = self._format.dump_state(put.checkpoint, metadata, values, location, columns)
-        self._format.check_state(size + len(state), location, lambda: _largest(values))
+        self._format.serializer.check_state(size + len(state), location, lambda: _largest(values))
         return {
             "thread_id": thread_id,
             "ns": ns,

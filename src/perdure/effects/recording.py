@@ -54,7 +54,8 @@ def dump_arguments(
 ) -> bytes:
     """The arguments, encoded as `data`, as a blob."""
     name = f"the arguments of effect {row.name!r}"
-    blob = serializer.fit(serializer.envelope.seal(data, row.arguments_place), name, stored)
+    blob = serializer.envelope.seal(data, row.arguments_place)
+    serializer.check_blob(len(blob), name, lambda: serializer.largest_part(stored))
     return _check_size(serializer, blob, f"effect {row.name!r}")
 
 
@@ -115,7 +116,7 @@ def dump_error(
     try:
         size = len(serializer.codec.encode(args, "args"))
         # Half: the text, which repeats some of it, is stored beside it.
-        fits = serializer.largest_blob is None or size <= serializer.largest_blob // 2
+        fits = size <= serializer.largest_blob // 2
         storable = fits and redact(repr(args), secrets) == repr(args)
     except Exception:
         storable = False

@@ -29,7 +29,7 @@ from perdure.execution.topology import Topology, old_names, resolve, topology_of
 from perdure.journal.names import check_text
 from perdure.langgraph_port import compiled_graphs, neighbours
 from perdure.saver import Saver
-from perdure.serde.schema_types import check_storable
+from perdure.serde.allowlist import check_storable
 from perdure.serde.serializer import Serializer
 from perdure.types import Retry
 

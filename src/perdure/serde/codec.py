@@ -26,8 +26,7 @@ import ormsgpack
 from perdure.errors import Damaged, Error, TypeNotAllowed, Unserializable, forgot_await
 from perdure.serde.allowlist import KNOWN, KNOWN_NUMBERS, Allowlist
 from perdure.serde.builtin_types import BUILTINS, letter_of
-from perdure.serde.class_adapter import ClassAdapter
-from perdure.serde.class_types import EnumAdapter, adapter_for, find
+from perdure.serde.class_types import ClassAdapter, EnumAdapter, adapter_for, find
 from perdure.serde.depth import depth_at_most, is_within
 from perdure.serde.redaction import Redaction, Redactor
 from perdure.types import Actor, Prompt
@@ -64,7 +63,7 @@ _ATOMS = frozenset((str, int, float, bool, bytes, bytearray, memoryview, type(No
 class Codec:
     """Encodes and decodes values of the standard library, `KNOWN` types and allowed ones.
 
-    With `redact` what it encodes has lost its secrets, unless it is encoded by `encode_own`.
+    With `redact` what it encodes has lost its secrets, unless it is our own.
     """
 
     def __init__(
@@ -78,33 +77,26 @@ class Codec:
         self._hooks = [partial(self._extension, depth) for depth in range(QUICK + 1)]
         self._deep_hooks = [partial(self._deep_extension, n) for n in range(DEEPEST + 1)]
 
-    def encode(self, value: Any, path: str) -> bytes:
-        """The bytes of `value`. Raises `Unserializable` or `TypeNotAllowed` naming the path."""
-        data = self.encode_own(value, path)
-        return data if self.redactor is None else _clean(self.redactor, data, path)
+    def encode(self, value: Any, path: str, *, own: bool = False) -> bytes:
+        """The bytes of `value`. Raises `Unserializable` or `TypeNotAllowed` naming the path.
+
+        `own`: it is our own, with redacted parts inside, and is not redacted as a whole.
+        """
+        try:
+            data = ormsgpack.packb(value, default=self._hooks[0], option=_OPTION)
+        except (TypeError, ValueError, RecursionError):
+            # Objects that are nested deeply, a dict with keys that are not strings, or something to
+            # be refused by name.
+            data = self._encode_deep(value) or self._encode_with_paths(value, path, self._convert)
+        return data if own or self.redactor is None else _clean(self.redactor, data, path)
 
     def redacted(self, value: T, path: str = "value") -> T:
         """A value as it is stored: without its secrets, and the same object if it has none."""
         if self.redactor is None:
             return value
-        data = self.encode_own(value, path)
+        data = self.encode(value, path, own=True)
         clean = _clean(self.redactor, data, path)
         return value if clean == data else cast(T, self.decode(clean, path))
-
-    def of_channel(self, channel: str, value: Any) -> Any:
-        """A channel's value, or what takes its place if the name of the channel is a secret's."""
-        if self.redactor is None or value is None or not self.redactor.hides(channel):
-            return value
-        return self.redactor.policy.replace
-
-    def encode_own(self, value: Any, path: str) -> bytes:
-        """The bytes of a value that is not redacted: our own, with redacted parts inside."""
-        try:
-            return ormsgpack.packb(value, default=self._hooks[0], option=_OPTION)
-        except (TypeError, ValueError, RecursionError):
-            # Objects that are nested deeply, a dict with keys that are not strings, or something to
-            # be refused by name.
-            return self._encode_deep(value) or self._encode_with_paths(value, path, self._convert)
 
     def encode_pair(self, pair: list[Any], path: str) -> bytes:
         """The bytes of one [key, value] of the dict at `path`, refused as the dict would be."""

@@ -7,8 +7,8 @@ old key, new ones are written with the first key of the mapping.
 
 A blob begins with one of these bytes, which says what it is bound to:
 
-    1 checksum, 2 encrypted   the text that names its row, and `columns`: `wrap` and `unwrap`
-    3 checksum, 4 encrypted   every column of its `Place`: `seal` and `unseal`
+    1 checksum, 2 encrypted   the text that names its row, and `columns`
+    3 checksum, 4 encrypted   every column of its `Place`
 
 Blobs of checkpoints have always been bound to all of their place, and keep 1 and 2. All others were
 bound to an id, which moves with its row, until there were places; `unseal` still opens those.
@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from perdure.errors import BadArgument, Damaged, Error, WrongKey, needs_extra
-from perdure.serde.places import Place
+from perdure.serde.places import Place, bound_text
 
 _CHECKSUM, _ENCRYPTED = (1, 3), (2, 4)
 """The first byte of a blob: bound to a text, bound to a place."""
@@ -35,49 +35,47 @@ class Unreadable(NamedTuple):
 
 
 class Envelope:
-    """Wraps and unwraps one blob. `location` names its row, and is authenticated with it; so are
-    `columns`, the row's others."""
+    """Seals and opens blobs. A place is a `Place`, or the text that names a row of a checkpoint;
+    that text is authenticated together with `columns`, the row's others."""
 
     authenticates = False
     """Whether only those who have a key can make one."""
 
-    def wrap(self, data: bytes, location: str, columns: str = "") -> bytes:
-        return self._close(False, data, location + columns)
-
-    def unwrap(self, blob: bytes, location: str, columns: str = "") -> bytes:
-        return self._open(False, as_bytes(blob, location), location, location + columns)
-
-    def seal(self, data: bytes, place: Place) -> bytes:
-        return self._close(True, data, place.bound)
-
-    def unseal(self, blob: Any, place: Place) -> bytes:
-        blob = as_bytes(blob, place.name)
-        if is_bound_to_place(blob):
-            return self._open(True, blob, place.name, place.bound)
-        return self._open(False, blob, place.name, place.name)
-
-    def _close(self, placed: bool, data: bytes, bound: str) -> bytes:
+    def seal(self, data: bytes, place: Place | str, columns: str = "") -> bytes:
         raise NotImplementedError
 
-    def _open(self, placed: bool, blob: bytes, location: str, bound: str) -> bytes:
+    def unseal(self, blob: Any, place: Place | str, columns: str = "") -> bytes:
+        """What was sealed at this place. Raises `Damaged` or `WrongKey`."""
+        name = place if isinstance(place, str) else place.name
+        blob = as_bytes(blob, name)
+        if isinstance(place, str) or not is_bound_to_place(blob):
+            return self._open(False, blob, name, name + columns)
+        return self._open(True, blob, name, bound_text(["place", name, *place.columns]))
+
+    def _open(self, placed: bool, blob: bytes, name: str, bound: str) -> bytes:
         raise NotImplementedError
 
 
 class ChecksumEnvelope(Envelope):
     """No secrecy. Detects a flipped bit or a moved row; anyone who can write can forge it."""
 
-    def _close(self, placed: bool, data: bytes, bound: str) -> bytes:
-        return bytes([_CHECKSUM[placed]]) + _crc(data, bound) + data
+    def seal(self, data: bytes, place: Place | str, columns: str = "") -> bytes:
+        if isinstance(place, str):
+            first, bound = b"\x01", place + columns
+        else:
+            first, bound = b"\x03", bound_text(["place", place.name, *place.columns])
+        return first + zlib.crc32(data, zlib.crc32(bound.encode())).to_bytes(4, "big") + data
 
-    def _open(self, placed: bool, blob: bytes, location: str, bound: str) -> bytes:
+    def _open(self, placed: bool, blob: bytes, name: str, bound: str) -> bytes:
         if blob[:1] and blob[0] in _ENCRYPTED:
             raise WrongKey(
-                location,
+                name,
                 "it is encrypted; pass encryption_keys={id: key}, or name a Runtime that has them "
                 "(--at module:name)",
             )
-        if blob[:1] != bytes([_CHECKSUM[placed]]) or blob[1:5] != _crc(blob[5:], bound):
-            raise Damaged(location, "its checksum does not match")
+        checksum = zlib.crc32(blob[5:], zlib.crc32(bound.encode())).to_bytes(4, "big")
+        if blob[:1] != bytes([_CHECKSUM[placed]]) or blob[1:5] != checksum:
+            raise Damaged(name, "its checksum does not match")
         return blob[5:]
 
 
@@ -102,28 +100,29 @@ class EncryptedEnvelope(Envelope):
         self._ciphers = {key_id: AESGCM(key) for key_id, key in keys.items()}
         self._current = next(iter(keys))
 
-    def _close(self, placed: bool, data: bytes, bound: str) -> bytes:
-        key_id = self._current.encode()
-        nonce = os.urandom(12)
+    def seal(self, data: bytes, place: Place | str, columns: str = "") -> bytes:
+        if isinstance(place, str):
+            first, bound = _ENCRYPTED[False], place + columns
+        else:
+            first, bound = _ENCRYPTED[True], bound_text(["place", place.name, *place.columns])
+        key_id, nonce = self._current.encode(), os.urandom(12)
         ciphertext = self._ciphers[self._current].encrypt(nonce, data, bound.encode())
-        return bytes([_ENCRYPTED[placed], len(key_id)]) + key_id + nonce + ciphertext
+        return bytes([first, len(key_id)]) + key_id + nonce + ciphertext
 
-    def _open(self, placed: bool, blob: bytes, location: str, bound: str) -> bytes:
+    def _open(self, placed: bool, blob: bytes, name: str, bound: str) -> bytes:
         from cryptography.exceptions import InvalidTag
 
         if blob[:1] and blob[0] in _CHECKSUM:
-            raise WrongKey(
-                location, "it is not encrypted, and plaintext is refused when keys are set"
-            )
+            raise WrongKey(name, "it is not encrypted, and plaintext is refused when keys are set")
         whole = blob[:1] == bytes([_ENCRYPTED[placed]]) and len(blob) >= 2
         if not whole or len(blob) < 14 + blob[1]:
-            raise Damaged(location, "it is not a whole encrypted row")
+            raise Damaged(name, "it is not a whole encrypted row")
         end = 2 + blob[1]
         key_id = blob[2:end].decode(errors="replace")
         cipher = self._ciphers.get(key_id)
         if cipher is None:
             why = f"it was encrypted with key {key_id!r}, which is not in encryption_keys="
-            raise WrongKey(location, why)
+            raise WrongKey(name, why)
         try:
             return cipher.decrypt(blob[end : end + 12], blob[end + 12 :], bound.encode())
         except InvalidTag:
@@ -131,7 +130,7 @@ class EncryptedEnvelope(Envelope):
                 f"it fails authentication: it was changed, or moved from another place, or key "
                 f"{key_id!r} is not the one it was written with"
             )
-            raise Damaged(location, reason) from None
+            raise Damaged(name, reason) from None
 
 
 def is_bound_to_place(blob: Any) -> bool:
@@ -139,16 +138,12 @@ def is_bound_to_place(blob: Any) -> bool:
     return isinstance(blob, (bytes, memoryview)) and bytes(blob[:1]) in (b"\x03", b"\x04")
 
 
-def as_bytes(blob: Any, location: str) -> bytes:
+def as_bytes(blob: Any, name: str) -> bytes:
     """A blob as it was read. SQLite stores a text or a number in a blob's column as well."""
     if isinstance(blob, (bytes, bytearray, memoryview)):
         return bytes(blob)
     if isinstance(blob, Unreadable):
-        raise Damaged(location, blob.reason)
+        raise Damaged(name, blob.reason)
     if blob is None:
-        raise Damaged(location, "it is missing")
-    raise Damaged(location, f"it is of type {type(blob).__name__}, where bytes are stored")
-
-
-def _crc(data: bytes, bound: str) -> bytes:
-    return zlib.crc32(data, zlib.crc32(bound.encode())).to_bytes(4, "big")
+        raise Damaged(name, "it is missing")
+    raise Damaged(name, f"it is of type {type(blob).__name__}, where bytes are stored")

@@ -9,9 +9,12 @@ checkpoints have their places in `checkpoint/row_format.py`.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-_ENCODER = json.JSONEncoder(default=repr)
+bound_text: Callable[[list[Any]], str] = json.JSONEncoder(default=repr).encode
+"""The text of `["place", name, *columns]` that an envelope authenticates. It must never change for
+a stored row."""
 
 
 class Place(NamedTuple):
@@ -20,11 +23,6 @@ class Place(NamedTuple):
     name: str
     """Its name in messages, and all that blobs of older versions are bound to."""
     columns: tuple[Any, ...]
-
-    @property
-    def bound(self) -> str:
-        """The text that its envelope authenticates. It must never change for a stored row."""
-        return _ENCODER.encode(["place", self.name, *self.columns])
 
 
 def of_setup(

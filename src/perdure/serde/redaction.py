@@ -381,6 +381,10 @@ class Redactor:
         plain = plain_name(name)
         return any(match(plain) for match in self._keys)
 
+    def of_channel(self, channel: str, value: Any) -> Any:
+        """A channel's value, or what takes its place if the name of the channel is a secret's."""
+        return self._replacement if value is not None and self.hides(channel) else value
+
     def clean(self, data: bytes, *, pair: bool = False) -> bytes:
         """An encoded value without its secrets; the same object if it has none. `pair`: it is a
         [key, value] of a dict. Raises `RecursionError` for one that is nested very deeply."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar, cast
@@ -24,27 +25,27 @@ class Serializer:
 
     def __init__(self, codec: Codec, envelope: Envelope, limit: int = 256 * 1024 * 1024) -> None:
         self.codec, self.envelope, self.limit = codec, envelope, limit
+        self.redacts = codec.redactor is not None
         self.keep_to(None, None)
 
     def keep_to(self, largest_blob: int | None, largest_batch: int | None) -> None:
         """Refuse what the journal's database does not take: bytes of one blob, and of one
         transaction. None: it takes any number."""
-        self.largest_blob, self.largest_batch = largest_blob, largest_batch
+        self.largest_blob = sys.maxsize if largest_blob is None else largest_blob
+        self.largest_batch = sys.maxsize if largest_batch is None else largest_batch
 
     def dumps(
         self, value: Any, place: Place, name: str | None = None, *, own: bool = False
     ) -> bytes:
         """The blob of a value. An error calls the value `name`, or by its place. `own`: it is made
         of ids and of parts that are redacted already."""
-        name = name or place.name
-        data = self.codec.encode_own(value, name) if own else self.codec.encode(value, name)
-        return self.fit(self.envelope.seal(data, place), name, value)
+        data = self.codec.encode(value, name or place.name, own=own)
+        blob = self.envelope.seal(data, place)
+        if len(blob) > self.largest_blob:
+            self.check_blob(len(blob), name or place.name, lambda: self.largest_part(value))
+        return blob
 
     # -- redaction, if there is a policy
-
-    @property
-    def redacts(self) -> bool:
-        return self.codec.redactor is not None
 
     def redacted_text(self, text: T) -> T:
         """A text, or None, as it is stored."""
@@ -55,42 +56,35 @@ class Serializer:
     def redacted_values(self, ours: Mapping[str, Any], ids: Collection[str]) -> Mapping[str, Any]:
         """A dict whose keys are ours, with its values as they are stored. What is under `ids` is
         identity, and left alone."""
-        if self.codec.redactor is None:
+        if not self.redacts:
             return ours
         redacted = self.codec.redacted
         return {k: v if k in ids else redacted(v, k) for k, v in ours.items()}
 
     def redacted_entries(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Metadata, or a config, as it is stored. Its ids are left alone."""
-        if self.codec.redactor is None:
+        if not self.redacts:
             return given
         return {
             name: value if is_id(name) else self.codec.redacted({name: value}, name)[name]
             for name, value in given.items()
         }
 
-    def fit(self, blob: bytes, name: str, value: Any = None) -> bytes:
-        """A blob that the journal's database takes. Raises `TooLarge`, which names the largest part
-        of the value."""
-        self.check_value(len(blob), name, lambda: self._largest_part(value))
-        return blob
-
-    def check_value(self, size: int, name: str, largest: FindPart = lambda: None) -> None:
-        """Raise `TooLarge` if the journal's database does not take so many bytes in one blob."""
-        limit = self.largest_blob
-        if limit is not None and size > limit:
-            raise TooLarge(name, size, limit, largest=largest(), in_database=True)
+    def check_blob(self, size: int, name: str, largest: FindPart = lambda: None) -> None:
+        """Raise `TooLarge`, which names the largest part, if the journal's database does not take
+        so many bytes in one blob."""
+        if size > self.largest_blob:
+            raise TooLarge(name, size, self.largest_blob, largest=largest(), in_database=True)
 
     def check_state(self, size: int, name: str, largest: FindPart) -> None:
         """Raise `TooLarge` for a state over `limit`, or over what the journal's database takes in
         one transaction: sooner or later it is stored whole."""
-        if size > self.limit:
-            raise TooLarge(name, size, self.limit, largest=largest())
-        limit = self.largest_batch
-        if limit is not None and size > limit:
-            raise TooLarge(name, size, limit, largest=largest(), in_database=True)
+        if size > min(self.limit, self.largest_batch):
+            limit = self.limit if size > self.limit else self.largest_batch
+            in_database = size <= self.limit
+            raise TooLarge(name, size, limit, largest=largest(), in_database=in_database)
 
-    def _largest_part(self, value: Any) -> Part | None:
+    def largest_part(self, value: Any) -> Part | None:
         """The path to what makes a value of dicts and dataclasses large, and its bytes."""
         largest, path = None, ""
         while parts := _parts(value):
