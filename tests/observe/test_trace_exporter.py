@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from langchain_core.language_models import FakeListChatModel
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
@@ -16,12 +15,12 @@ from perdure.client import Client
 from perdure.errors import BadArgument
 from perdure.observe import Metrics, OpenTelemetry, trace_exporter
 from perdure.observe.trace_exporter import TraceSink
-from perdure.operations.traces import Trace
+from perdure.operations.traces import Unexported
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import State
 from tests.observe import traced
 from tests.observe.traced import MARK
-from tests.support.agents import NOON, Log, chain
+from tests.support.agents import NOON
 from tests.support.otlp_receiver import Collector
 from tests.support.trace_judge import TraceJudge
 
@@ -91,14 +90,14 @@ def test_a_run_that_cannot_be_given_or_made_a_trace_of_does_not_keep_the_others_
         rt.blocking.tick()
         refused, damaged = runs[0].id, runs[1].id
         collector.run_id, collector.is_down = refused, False
-        make = TraceSink._fold
+        make = TraceSink._ready
 
-        def spans(self: Any, trace: Trace, *given: Any) -> Any:
-            if trace.run_id == damaged:
-                raise ValueError("an unexpected event")
-            return make(self, trace, *given)
+        def ready(self: Any, found: Unexported, count: int) -> Any:
+            if found.trace.run_id == damaged:
+                found = found._replace(events=[None])  # type: ignore[list-item]
+            return make(self, found, count)
 
-        monkeypatch.setattr(TraceSink, "_fold", spans)
+        monkeypatch.setattr(TraceSink, "_ready", ready)
         with caplog.at_level(logging.CRITICAL):
             for _ in range(5):
                 rt.clock.advance(timedelta(minutes=1))
@@ -110,23 +109,6 @@ def test_a_run_that_cannot_be_given_or_made_a_trace_of_does_not_keep_the_others_
         rt.clock.advance(timedelta(hours=2))
         traces.flush()
         assert findings(rt, collector) == []
-
-
-def test_the_model_calls_of_a_run_are_exported_although_another_process_exports_its_trace(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(TraceSink, "export_due", lambda self: False)
-    collector = Collector()
-    rt, _ = opened(sqlite_url, collector)
-
-    def chats(state: Log) -> Log:
-        return {"log": [str(FakeListChatModel(responses=[MARK]).invoke(MARK).content)]}
-
-    with rt:
-        rt.register(chain(chats), name="chats")
-        rt.blocking.start("chats", {"log": []})
-        rt.blocking.tick()
-    assert [span.what for span in collector.spans] == ["model"]
 
 
 @pytest.mark.parametrize("kind", [OpenTelemetry, Metrics])

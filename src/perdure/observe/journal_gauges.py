@@ -1,9 +1,8 @@
 """Gauges that are counted in the journal, and kept for a while.
 
-What is due is read whenever metrics are collected, at most once a second. The rest reads each
-unfinished run and each open wait, so it is counted at most every `every` seconds, and never for
-more than a hundredth of the time. On D1, which bills the rows that are read, at most 2,000 rows a
-second on average. If the journal cannot be read, the gauges of the journal are left out.
+A count reads each unfinished run and each open wait, so it is made at most every `every` seconds,
+and never for more than a hundredth of the time. On D1, which bills the rows that are read, at most
+2,000 rows a second on average. If the journal cannot be read, its gauges are left out.
 """
 
 from __future__ import annotations
@@ -18,17 +17,12 @@ from perdure.errors import Error
 from perdure.observe.metric_catalogue import Series
 from perdure.observe.observers import Observed
 from perdure.operations import journal_counts
-from perdure.operations.journal_counts import GraphDue, Rest
 from perdure.types import Kind
 
 log = logging.getLogger("perdure")
 
-FRESH = 1.0
-"""Seconds for which what is due is not read again."""
-SHARE = 100
-"""Counting the journal takes at most 1/SHARE of the time."""
-BILLED_ROWS = 2_000
-"""Rows read per second, at most, from a database that bills them."""
+SHARE = 100  # counting the journal takes at most 1/SHARE of the time
+BILLED_ROWS = 2_000  # rows read per second, at most, from a database that bills them
 
 
 class JournalGauges:
@@ -37,10 +31,8 @@ class JournalGauges:
     def __init__(self, engine: Observed, every: float) -> None:
         self._engine, self._every = engine, every
         self._counting = threading.Lock()
-        self._due: list[GraphDue] = []
-        self._rest: Rest | None = None
-        self._due_until = self._rest_until = float("-inf")
-        self._took = 0.0
+        self._counted: dict[str, Series] = {}
+        self._fresh_until = float("-inf")
 
     def read(self) -> dict[str, Series]:
         """The gauges by name. None of the journal's before the first use has opened it."""
@@ -54,32 +46,25 @@ class JournalGauges:
         found["perdure_journal_queue_depth"] = {(): engine.journal.queue_depth}
         try:
             with self._counting:
-                return found | self._of(self._count())
+                if time.monotonic() >= self._fresh_until:
+                    self._count()
+                return found | self._counted
         except Exception as error:  # the other metrics say what is wrong
             reason = error if isinstance(error, Error) else type(error).__qualname__
             log.warning("Metrics of the journal cannot be counted now: %s", reason)
             return found
 
-    def _count(self) -> Rest:
-        journal = self._engine.journal
-        here, now = time.monotonic(), self._engine.clock.now()
-        if here >= self._due_until:
-            self._due = journal.read_committed(journal_counts.due(now))
-            self._due_until = here + min(FRESH, self._every)
-        if self._rest is None or here >= self._rest_until:
-            begun = time.monotonic()
-            self._rest = journal.read_committed(journal_counts.rest(now))
-            self._took = time.monotonic() - begun
-            bills_rows = journal.capabilities.bills_rows
-            pause = pause_after(self._rest.rows, self._took, self._every, bills_rows=bills_rows)
-            self._rest_until = time.monotonic() + pause
-        return self._rest
-
-    def _of(self, rest: Rest) -> dict[str, Series]:
-        due = self._due
+    def _count(self) -> None:
+        journal, now, begun = self._engine.journal, self._engine.clock.now(), time.monotonic()
+        due = journal.read_committed(journal_counts.due(now))
+        rest = journal.read_committed(journal_counts.rest(now))
+        took = time.monotonic() - begun
+        bills_rows = journal.capabilities.bills_rows
+        pause = pause_after(rest.rows, took, self._every, bills_rows=bills_rows)
+        self._fresh_until = time.monotonic() + pause
         late: Series = {(one.graph,): one.late_ms / 1000 for one in due}
         questions = {one.kind: one for one in rest.waits}.get(Kind.HUMAN)
-        found: dict[str, Series] = {
+        self._counted = {
             "perdure_runs": {key: float(count) for key, count in rest.runs.items()},
             "perdure_runs_due": {(one.graph,): float(one.runs) for one in due},
             "perdure_due_lag_seconds": {(): max(late.values(), default=0.0)},
@@ -93,11 +78,10 @@ class JournalGauges:
             "perdure_schedule_slots_missed": by_name(rest.missed),
             "perdure_schedules_failing": by_name(rest.failing),
             "perdure_lost_changes": {(): float(rest.losses)},
-            "perdure_journal_counting_seconds": {(): self._took},
+            "perdure_journal_counting_seconds": {(): took},
         }
         if rest.database_bytes is not None:
-            found["perdure_database_bytes"] = {(): float(rest.database_bytes)}
-        return found
+            self._counted["perdure_database_bytes"] = {(): float(rest.database_bytes)}
 
 
 def pause_after(rows: int, took: float, every: float, *, bills_rows: bool) -> float:

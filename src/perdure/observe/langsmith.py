@@ -22,7 +22,6 @@ from langsmith.run_trees import RunTree
 from langsmith.utils import (
     LangSmithConflictError,
     LangSmithError,
-    filter_logs,
     get_tracer_project,
     tracing_is_enabled,
 )
@@ -30,15 +29,15 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from opentelemetry.trace import SpanContext, Status, StatusCode
+from opentelemetry.trace import SpanContext
 from urllib3.util import Retry
 
 from perdure.errors import BadArgument
 from perdure.langgraph_port import neighbours
-from perdure.observe.live_spans import SAMPLED
+from perdure.observe.opentelemetry import SAMPLED, status_of
 from perdure.observe.span_ids import Place, feedback_id, place, segment_key
 from perdure.observe.trace_exporter import RunSpans, TraceSink
-from perdure.observe.trace_fold import Span, TraceFold
+from perdure.observe.trace_fold import PARTS, REPLAYED, Span, TraceFold
 from perdure.operations import scores
 from perdure.times import milliseconds
 from perdure.types import EffectRecord, Event, Score
@@ -46,19 +45,14 @@ from perdure.views.json_text import json_text
 
 log = logging.getLogger("perdure")
 
+# Milliseconds for which feedback is sent again if LangSmith does not have its run, or refuses it
+# for another reason that stays.
 OLD = 600_000
-"""Milliseconds for which feedback is sent again if LangSmith does not have its run, or refuses it
-for another reason."""
 _NEVER_TAKEN = (400, 404, 413, 422)
-REMEMBERED = 20_000
-"""How many spans and scores that arrived are remembered, so that they are not sent again with the
-others of their batch."""
-TIMEOUT = (5_000, 20_000)
-"""Milliseconds to connect to LangSmith, and to wait for its answer."""
+TIMEOUT = (5_000, 20_000)  # milliseconds to connect to LangSmith, and to wait for its answer
+# Retries of lost feedback. What did not arrive is sent again later, from the journal.
 RETRY = Retry(4, backoff_factor=0.1, status_forcelist=(502, 503, 504), allowed_methods=None)
-"""Retries of lost feedback. What did not arrive is sent again later, from the journal."""
 _USAGE = ("gen_ai.request.model", "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
-_ABOUT = ("perdure.score.about", "perdure.checkpoint", "perdure.effect.key", "perdure.wait.id")
 
 
 class LangSmith(TraceSink):
@@ -87,7 +81,6 @@ class LangSmith(TraceSink):
         self._callers_client = client
         self._live_client = client if client and neighbours.can_queue(client) else None
         self._resource = Resource.create({"service.name": "perdure"})
-        self._arrived: dict[Any, None] = {}
         self._connect()
         self._project = project or get_tracer_project() or "default"
 
@@ -138,7 +131,9 @@ class LangSmith(TraceSink):
         self._connect()
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
-        if not self._send_spans(runs):
+        called = self.called_effects(runs)
+        spans = [one for run in runs for one in self._readable_spans(run, called)]
+        if spans and self._otlp.export(spans) is not SpanExportResult.SUCCESS:
             return False
         try:
             for run in runs:
@@ -151,25 +146,22 @@ class LangSmith(TraceSink):
 
     # -- spans
 
-    def _send_spans(self, runs: Sequence[RunSpans]) -> bool:
-        called = self.called_effects(runs)
-        found: dict[Any, ReadableSpan] = {}
-        for run in runs:
-            for span in run.spans:
-                where = _place_of(run.run_id, span)
-                if where is None or where.id in self._arrived or not self._is_sampled(where):
-                    continue
-                effect = called.get(str(span.attributes.get("perdure.effect.key")))
-                try:
-                    attributes = self._attributes(run, span, where, effect)
-                except Exception:  # an anonymizer raised: sending without it could leak a secret
-                    log.exception("LangSmith run %s cannot be prepared, and is left out.", where.id)
-                else:
-                    found[where.id] = self._readable(span, where, attributes)
-        if found and self._otlp.export([*found.values()]) is not SpanExportResult.SUCCESS:
-            return False
-        self._remember(found)
-        return True
+    def _readable_spans(
+        self, run: RunSpans, called: Mapping[str, EffectRecord]
+    ) -> Iterator[ReadableSpan]:
+        for span in run.spans:
+            if span.what in ("run", "score") or (span.what != "segment" and not span.path):
+                continue  # it is not a run in LangSmith
+            where = place(run.run_id, (*span.path, (span.key, span.start)))
+            if not neighbours.is_sampled(self._client, where.trace_id):
+                continue
+            effect = called.get(str(span.attributes.get("perdure.effect.key")))
+            try:
+                attributes = self._attributes(run, span, where, effect)
+            except Exception:  # an anonymizer raised: sending without it could leak a secret
+                log.exception("LangSmith run %s cannot be prepared, and is left out.", where.id)
+            else:
+                yield self._readable(span, where, attributes)
 
     def _attributes(
         self, run: RunSpans, span: Span, where: Place, effect: EffectRecord | None
@@ -200,25 +192,17 @@ class LangSmith(TraceSink):
         def context(id: UUID) -> SpanContext:
             return SpanContext(where.trace_id.int, id.int % 2**64, False, SAMPLED)
 
-        error, start = span.error, milliseconds(where.start)
+        start = milliseconds(where.start)
         return ReadableSpan(
             name=_name(span),
             context=context(where.id),
             parent=None if where.parent_id is None else context(where.parent_id),
             resource=self._resource,
             attributes=attributes,
-            status=Status(StatusCode.UNSET) if error is None else Status(StatusCode.ERROR, error),
+            status=status_of(span),
             start_time=start * 1_000_000,
             end_time=max(start, span.end) * 1_000_000,
         )
-
-    def _is_sampled(self, where: Place) -> bool:
-        return neighbours.is_sampled(self._client, where.trace_id)
-
-    def _remember(self, arrived: Mapping[Any, Any]) -> None:
-        self._arrived |= dict.fromkeys(arrived)
-        while len(self._arrived) > REMEMBERED:
-            del self._arrived[next(iter(self._arrived))]
 
     # -- feedback
 
@@ -227,19 +211,16 @@ class LangSmith(TraceSink):
         of_run = scores.of_run(engine.serializer, run.thread_id, run.run_id)
         stored = {(one.name, one.about): one for one, _ in engine.journal.do(of_run)}
         for span in run.spans:
-            if span.what != "score" or (run.run_id, span.key) in self._arrived or not span.path:
+            if span.what != "score" or not span.path:
                 continue
             where = place(run.run_id, span.path)
-            about = next((str(found) for one in _ABOUT if (found := span.attributes.get(one))), "")
+            names = ("perdure.score.about", *PARTS.values())
+            about = next((str(found) for one in names if (found := span.attributes.get(one))), "")
             score = stored.get((str(span.attributes["gen_ai.evaluation.name"]), about))
-            if score is not None and self._is_sampled(where):  # else it was withdrawn
-                is_old = engine.clock.now() - span.start > OLD
-                self._send_feedback(run.run_id, where, score, about, is_old=is_old)
-            self._remember({(run.run_id, span.key): None})
+            if score is not None and neighbours.is_sampled(self._client, where.trace_id):
+                self._send_feedback(run.run_id, where, score, about)  # else it was withdrawn
 
-    def _send_feedback(
-        self, run_id: str, where: Place, score: Score, about: str, *, is_old: bool
-    ) -> None:
+    def _send_feedback(self, run_id: str, where: Place, score: Score, about: str) -> None:
         """Send a score, as it is now, as feedback; if LangSmith has that feedback, update it."""
         id = feedback_id(run_id, score.name, about)
         value: dict[str, Any] = {"score": score.value, "value": score.label}
@@ -251,21 +232,22 @@ class LangSmith(TraceSink):
             "perdure_prompts": [f"{name}@{version}" for name, version in score.prompts],
         }
         try:
-            with filter_logs(logging.getLogger("langsmith.client"), [_NoTraceback()]):
-                self._client.create_feedback(
-                    where.id,
-                    score.name,
-                    **value,
-                    feedback_id=id,
-                    source_info={name: one for name, one in source.items() if one},
-                    session_id=self._client.read_project(project_name=self._project).id,
-                    start_time=where.start,
-                    stop_after_attempt=1,
-                )
+            self._client.create_feedback(
+                where.id,
+                score.name,
+                **value,
+                feedback_id=id,
+                source_info={name: one for name, one in source.items() if one},
+                session_id=self._client.read_project(project_name=self._project).id,
+                start_time=where.start,
+                stop_after_attempt=1,
+            )
         except LangSmithConflictError:
             self._client.update_feedback(id, **value)
         except LangSmithError as error:
-            if not is_old or _status(error) not in _NEVER_TAKEN:
+            status = getattr(getattr(error.__context__, "response", None), "status_code", None)
+            age = self._engine.clock.now() - milliseconds(score.at)
+            if age <= OLD or status not in _NEVER_TAKEN:
                 raise
             log.warning("LangSmith does not take feedback on run %s: %s", where.id, error)
 
@@ -296,26 +278,6 @@ def langsmith_run_ids(run_id: str, events: Iterable[Event]) -> dict[int, UUID]:
     }
 
 
-class _NoTraceback(logging.Filter):
-    """The client logs each failure with its traceback. The exporter logs it once."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return "creating feedback" not in str(record.msg)
-
-
-def _status(error: LangSmithError) -> int | None:
-    """The HTTP status of LangSmith's answer."""
-    response = getattr(error.__context__, "response", None)
-    return getattr(response, "status_code", None)
-
-
-def _place_of(run_id: str, span: Span) -> Place | None:
-    """Where a span is in LangSmith. None: it is not there."""
-    if span.what in ("run", "score") or (span.what != "segment" and not span.path):
-        return None
-    return place(run_id, (*span.path, (span.key, span.start)))
-
-
 def _name(span: Span) -> str:
     return span.name.removeprefix("execute_tool ")
 
@@ -337,7 +299,7 @@ def _content(
     span: Span, effect: EffectRecord | None
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Arguments and result of an effect that was called."""
-    if effect is None or effect.damaged or span.attributes.get("perdure.replayed"):
+    if effect is None or effect.damaged or REPLAYED in span.attributes:
         return {}, {}
     result = effect.result if span.attributes.get("perdure.effect.state") == "done" else None
     if result is None or isinstance(result, dict):

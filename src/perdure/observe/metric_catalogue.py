@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 Labels = tuple[str, ...]
+# The values of a metric, by the values of its labels.
 Series = dict[Labels, float]
-"""The values of a metric, by the values of its labels."""
+# Gauges and counters, by name.
 Readings = tuple[dict[str, Series], dict[str, Series]]
-"""Gauges and counters, by name."""
 
 
 class Description(NamedTuple):
@@ -17,8 +17,7 @@ class Description(NamedTuple):
     name: str
     help: str
     labels: Labels
-    unit: str
-    """As OpenTelemetry writes it: `s`, `By`, `1`."""
+    unit: str  # as OpenTelemetry writes it: `s`, `By`, `1`
 
 
 def _metric(name: str, help: str, *labels: str) -> Description:
@@ -27,7 +26,6 @@ def _metric(name: str, help: str, *labels: str) -> Description:
 
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
-LONG_SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 GAUGES = (
@@ -66,14 +64,11 @@ COUNTERS = (
     _metric("perdure_saved_tokens_total", "Tokens of those model calls.", "graph"),
     _metric("perdure_worker_failures_total", "Failures of workers, by what they did.", "duty"),
 )
+# With the bounds of their buckets.
 HISTOGRAMS = {
     _metric("perdure_claim_latency_seconds", "How late the first due run was claimed."): SECONDS,
     _metric("perdure_step_seconds", "Time of a step, from the one before.", "graph"): SECONDS,
-    _metric(
-        "perdure_recovery_seconds", "From a dead worker's last event to the recovery.", "graph"
-    ): LONG_SECONDS,
     _metric("perdure_event_loop_lag_seconds", "How late the event loop of a worker is."): SECONDS,
     _metric("perdure_journal_commit_seconds", "Time of one commit of the journal."): SECONDS,
     _metric("perdure_journal_batch_operations", "Operations in one commit."): SIZES,
 }
-"""With the bounds of their buckets."""

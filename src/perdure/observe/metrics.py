@@ -31,47 +31,22 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from perdure.errors import BadArgument, Error, needs_extra
-from perdure.journal import read_op
 from perdure.journal.committer import QueuedOperation
 from perdure.observe.journal_gauges import JournalGauges, by_name
-from perdure.observe.metric_catalogue import (
-    COUNTERS,
-    GAUGES,
-    HISTOGRAMS,
-    Readings,
-    Series,
-)
+from perdure.observe.metric_catalogue import COUNTERS, GAUGES, HISTOGRAMS, Readings, Series
 from perdure.observe.observers import Observed, check_is_new
-from perdure.operations.runs import RunRow
-from perdure.types import EffectState, EventKind, State
+from perdure.types import EffectState, EventKind
 
 log = logging.getLogger("perdure")
 
 HOST = "127.0.0.1"
-MOST_RUNS = 10_000
-"""Runs whose graph and last step are remembered: those that moved last."""
-MOST_SERIES = 500
-"""Combinations of labels that a counter has, before the rest is `other`."""
+MOST_RUNS = 10_000  # runs whose graph and last step are remembered: those that moved last
+MOST_SERIES = 500  # combinations of labels that a counter has, before the rest is `other`
 OTHER = "other"
-UNKNOWN_GRAPH = "unknown"
-"""The label of a run that another process started, and that was not driven here."""
+UNKNOWN_GRAPH = "unknown"  # of a run that another process started, and that was not driven here
 OUTCOMES = frozenset({EffectState.DONE, EffectState.FAILED, EffectState.UNKNOWN})
-
-CLAIMS = ("claim", "claim_run")
-"""Operations that claim runs."""
+CLAIMS = ("claim", "claim_run")  # operations that claim runs
 SAVED = ("effects", "model_calls", "tokens")
-
-
-class _Driven:
-    """A run that this process started or drives: its graph, and when it last moved."""
-
-    __slots__ = ("claim", "graph", "moved_at")
-
-    def __init__(self, graph: str) -> None:
-        self.graph = graph
-        self.moved_at: datetime | None = None
-        self.claim: tuple[str, int] | None = None
-        """Of a recovered run: its thread, and the number of the event of this claim."""
 
 
 class Metrics:
@@ -101,7 +76,8 @@ class Metrics:
         self._closers: list[Callable[[], Any]] = []
         self.port: int | None = None
         """The port at which it listens, if it does."""
-        self._runs: dict[str, _Driven] = {}
+        # Of each run that this process started or drives: its graph, and when it last moved.
+        self._runs: dict[str, tuple[str, datetime | None]] = {}
         self._counts: dict[str, Series] = {one.name: {} for one in COUNTERS}
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -109,8 +85,8 @@ class Metrics:
             name: Histogram(name, help, labels, buckets=bounds, registry=None)
             for (name, help, labels, _), bounds in HISTOGRAMS.items()
         }
+        # What else histograms record to.
         self._recorders: list[Callable[..., None]] = []
-        """What else histograms record to."""
 
     # -- as an observer
 
@@ -220,26 +196,11 @@ class Metrics:
         self._record("perdure_journal_commit_seconds", seconds)
         self._record("perdure_journal_batch_operations", len(batch))
         for queued in batch:
-            if queued.op.name in CLAIMS and queued.error is None:
-                try:
-                    self._claimed(queued)
-                except Exception:
-                    log.exception("Measuring %r failed.", queued.op.name)
-
-    def _claimed(self, queued: QueuedOperation[Any]) -> None:
-        rows: list[RunRow] = queued.value or []
-        if isinstance(queued.value, RunRow):
-            rows = [queued.value]
-        for row in rows:
-            driven = _Driven(row.graph)
-            if row.was == State.RUNNING:
-                driven.claim = (row.thread_id, row.events)
-            self._remember(row.id, driven)
-            self._add("perdure_claims_total", row.graph)
-        params = queued.op.render()[0].params
-        if rows and params.get("since") is not None:
-            late = max(0, params["now"] - params["since"]) / 1000
-            self._record("perdure_claim_latency_seconds", late)
+            if queued.op.name in CLAIMS and queued.error is None and queued.value:
+                params = queued.op.render()[0].params
+                if params.get("since") is not None:
+                    late = max(0, params["now"] - params["since"]) / 1000
+                    self._record("perdure_claim_latency_seconds", late)
 
     # -- events: in the observer's thread
 
@@ -248,41 +209,33 @@ class Metrics:
     ) -> None:
         """Count one event. The parameters are those of `Observer.on_event`."""
         self._add("perdure_events_total", kind)
-        run = self._runs.get(run_id)
-        graph = UNKNOWN_GRAPH if run is None else run.graph
+        graph, moved_at = self._runs.get(run_id, (UNKNOWN_GRAPH, None))
         if saved := data.get("saved"):
             for what in SAVED:
                 if saved.get(what):
                     self._add(f"perdure_saved_{what}_total", graph, by=saved[what])
         match kind:
-            case EventKind.STEP if run is not None:
-                self._step(run_id, run, data, at)
+            case EventKind.STEP if "ns" not in data:  # the step of a subgraph is part of another
+                if moved_at is not None and "nodes" in data:  # not the one that stores the input
+                    took = (at - moved_at).total_seconds()
+                    self._record("perdure_step_seconds", took, graph)
+                self._note_move(run_id, graph, at)
             case EventKind.EFFECT:
                 self._effect(data)
             case EventKind.STARTED:
                 self._add("perdure_runs_started_total", data["graph"])
-                if run is None:
-                    self._remember(run_id, _Driven(data["graph"]))
-            case EventKind.CLAIMED if run is not None:
-                run.moved_at = at
-            case EventKind.RECOVERED:
-                self._add("perdure_takeovers_total", graph)
-                if run is not None:
-                    self._recovered(run_id, run, at)
+                self._note_move(run_id, data["graph"], None)
+            case EventKind.CLAIMED | EventKind.RECOVERED:
+                graph = data.get("graph", graph)
+                self._add("perdure_claims_total", graph)
+                if kind == EventKind.RECOVERED:
+                    self._add("perdure_takeovers_total", graph)
+                self._note_move(run_id, graph, at)
             case EventKind.FAILED if "retry_at" in data:
                 self._add("perdure_run_retries_total", graph)
             case EventKind.DONE | EventKind.FAILED | EventKind.CANCELLED:
                 self._add("perdure_runs_ended_total", graph, str(kind))
                 self._runs.pop(run_id, None)
-
-    def _step(self, run_id: str, run: _Driven, data: Mapping[str, Any], at: datetime) -> None:
-        if "ns" in data:  # the step of a subgraph is part of another
-            return
-        if run.moved_at is not None and "nodes" in data:  # not the one that stores the input
-            took = (at - run.moved_at).total_seconds()
-            self._record("perdure_step_seconds", took, run.graph)
-        run.moved_at = at
-        self._remember(run_id, run)  # as the last that moved
 
     def _effect(self, data: Mapping[str, Any]) -> None:
         state = data["state"]
@@ -290,19 +243,6 @@ class Metrics:
             self._add("perdure_effect_retries_total", data["name"])
         elif not str(data.get("how", "")).startswith("in run"):  # else it is that run's outcome
             self._add("perdure_effects_total", data["name"], state)
-
-    def _recovered(self, run_id: str, run: _Driven, at: datetime) -> None:
-        run.moved_at = at
-        if run.claim is None or self._engine is None:
-            return
-        (thread_id, n), run.claim = run.claim, None
-        params = {"thread_id": thread_id, "id": run_id, "after": n - 2, "count": 1}
-        before = self._engine.journal.read_committed(
-            read_op("events_after", params, lambda rows: rows[0])
-        )
-        if before:
-            lost = at.timestamp() - before[0][3] / 1000
-            self._record("perdure_recovery_seconds", max(0.0, lost), run.graph)
 
     # -- the numbers, and the runs
 
@@ -318,9 +258,9 @@ class Metrics:
         for record in self._recorders:
             record(name, value, *labels)
 
-    def _remember(self, run_id: str, driven: _Driven) -> None:
-        self._runs.pop(run_id, None)
-        self._runs[run_id] = driven
-        if len(self._runs) > MOST_RUNS:
-            with contextlib.suppress(StopIteration, KeyError, RuntimeError):  # two threads at once
+    def _note_move(self, run_id: str, graph: str, at: datetime | None) -> None:
+        if graph != UNKNOWN_GRAPH:
+            self._runs.pop(run_id, None)
+            self._runs[run_id] = (graph, at)
+            if len(self._runs) > MOST_RUNS:
                 del self._runs[next(iter(self._runs))]

@@ -19,27 +19,19 @@ log = logging.getLogger("perdure")
 
 
 class Observed(Protocol):
-    """The engine of a runtime or client: `service.local_engine`."""
+    """The engine of a runtime or client. A sink adds its name to `sinks`."""
 
     serializer: Serializer
-
     failures: Failures
 
     @property
-    def journal(self) -> Journal:
-        """The journal. Its first use opens it."""
-
+    def journal(self) -> Journal: ...
     @property
-    def is_open(self) -> bool:
-        """Whether the journal has been opened."""
-
+    def is_open(self) -> bool: ...
     @property
-    def clock(self) -> Clock:
-        """The clock of the journal, which it opens."""
-
+    def clock(self) -> Clock: ...
     @property
-    def sinks(self) -> list[str]:
-        """The names of the sinks that this process has. A sink adds its own."""
+    def sinks(self) -> list[str]: ...
 
 
 class Observers:
@@ -59,8 +51,7 @@ class Observers:
     def __init__(self, observe: Any = None) -> None:
         self._engine: Observed | None = None
         self._all: list[Any] = []
-        self.sinks: list[str] = []
-        """The names of the sinks that this process has."""
+        self.sinks: list[str] = []  # the names of the sinks that this process has
         for one in _listed(observe):
             self.add(one)
 
@@ -76,18 +67,15 @@ class Observers:
                 "configures."
             )
         self._all.append(observer)
-        if self._engine is not None:
-            self._attach(observer, self._engine)
+        if self._engine is not None and hasattr(observer, "attach"):
+            observer.attach(self._engine)
 
     def attach(self, engine: Observed) -> None:
         """Attach each observer to its engine."""
         self._engine = engine
         for one in self._all:
-            self._attach(one, engine)
-
-    def _attach(self, observer: Any, engine: Observed) -> None:
-        if hasattr(observer, "attach"):
-            observer.attach(engine)
+            if hasattr(one, "attach"):
+                one.attach(engine)
 
     def connect(self, url: str | None) -> Journal:
         """The journal at a URL, opened by its first use. Its commits are reported to the

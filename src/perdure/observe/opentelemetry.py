@@ -2,17 +2,13 @@
 
 The spans of a run are made from its events, after the fact (`trace_fold`), and exported as segments
 end. While a worker drives a segment, OpenTelemetry's current span has the id that the span of the
-current step, or effect, will have, so the spans of other instrumentations nest in ours. Model calls
-that are not effects are not in the journal: their spans are exported every few seconds, and lost if
-the process dies before.
+current step, or effect, will have, so the spans of other instrumentations nest in ours.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,37 +19,38 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
+from opentelemetry.trace import (
+    INVALID_SPAN_CONTEXT,
+    Link,
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from perdure.observe.live_spans import SAMPLED, CurrentSpan, ModelCalls, context_of
-from perdure.observe.span_ids import RUN, parse_traceparent
+from perdure.effects import context as effect_context
+from perdure.langgraph_port import configs
+from perdure.observe.span_ids import (
+    RUN,
+    SpanKey,
+    effect_key,
+    segment_key,
+    span_id,
+    step_key,
+    trace_id,
+)
 from perdure.observe.trace_exporter import RunSpans, TraceSink
 from perdure.observe.trace_fold import Span
 from perdure.types import EffectRecord, EffectState
 from perdure.views.json_text import json_text
 
 SCOPE = InstrumentationScope("perdure")
-LIVE = 10_000
-"""Maximum number of model call spans kept in memory while the exporter fails."""
-CONTENT = 16_384
-"""Maximum length of an argument or result, in characters."""
-CHAT_MODELS = "langchain_core.language_models.chat_models"
-_OPERATIONS = {"run": "invoke_agent", "effect": "execute_tool"}
+SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+CONTENT = 16_384  # maximum length of an argument or result, in characters
 _KINDS = {"run": SpanKind.CONSUMER, "effect": SpanKind.CLIENT}
-
-
-class _Resource(Resource):
-    """A resource that is hashed once: the exporter hashes it for each span."""
-
-    def __init__(self, resource: Resource) -> None:
-        super().__init__(resource.attributes, resource.schema_url)
-        self._hash = super().__hash__()
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or super().__eq__(other)
 
 
 class OpenTelemetry(TraceSink):
@@ -87,21 +84,14 @@ class OpenTelemetry(TraceSink):
         self._is_own = exporter is None
         self._otlp = exporter or OTLPSpanExporter()
         default = {} if "OTEL_SERVICE_NAME" in os.environ else {"service.name": "perdure"}
-        self._resource = _Resource(resource or Resource.create(default))
+        self._resource = resource or Resource.create(default)
         self._content = _captures_content() if content is None else content
-        self._live: list[ReadableSpan] = []
-        self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def around(self, drive: Any) -> Iterator[None]:
         """Make the current step, or the effect that is being called, the current span."""
-        owner = drive.segment.owner
-        here = CurrentSpan(owner.run_id, owner.token, drive.segment.progress)
-        if CHAT_MODELS in sys.modules:  # a handler costs every node, so only if there can be a call
-            calls = ModelCalls(here, owner.thread_id, self._keep)
-            callbacks = drive.config.get("callbacks") or []
-            drive.config["callbacks"] = [*callbacks, calls]
-        token = otel_context.attach(trace.set_span_in_context(here))
+        here = trace.set_span_in_context(_CurrentSpan(drive))
+        token = otel_context.attach(here)
         try:
             yield
         finally:
@@ -120,56 +110,75 @@ class OpenTelemetry(TraceSink):
             self._otlp = OTLPSpanExporter()
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
-        with self._lock:
-            live, self._live = self._live, []
         called = self.called_effects(runs) if self._content else {}
         spans = [self._readable(run, span, called) for run in runs for span in run.spans]
-        if not spans and not live:
-            return True
-        arrived = self._otlp.export([*spans, *live]) is SpanExportResult.SUCCESS
-        if not arrived:
-            with self._lock:
-                self._live = [*live, *self._live][:LIVE]
-        return arrived
-
-    def _keep(self, **span_fields: Any) -> None:
-        """Export the span of a model call with the next batch, or within seconds."""
-        span = ReadableSpan(**span_fields, resource=self._resource, instrumentation_scope=SCOPE)
-        with self._lock:
-            if len(self._live) < LIVE:
-                self._live.append(span)
+        return self._otlp.export(spans) is SpanExportResult.SUCCESS
 
     def _readable(
         self, run: RunSpans, span: Span, called: Mapping[str, EffectRecord]
     ) -> ReadableSpan:
-        links = []
-        if span.link is not None:
-            links.append(Link(context_of(run.run_id, span.link)))
+        links = [] if span.link is None else [Link(_context(run.run_id, span.link))]
         if span.what == "run":
             links += _callers(run)
-        error = span.error
         return ReadableSpan(
             name=span.name,
-            context=context_of(run.run_id, span.key),
-            parent=None if span.parent is None else context_of(run.run_id, span.parent),
+            context=_context(run.run_id, span.key),
+            parent=None if span.parent is None else _context(run.run_id, span.parent),
             resource=self._resource,
             attributes=_attributes(run, span, called),
             links=links,
             kind=_KINDS.get(span.what, SpanKind.INTERNAL),
-            status=Status(StatusCode.UNSET) if error is None else Status(StatusCode.ERROR, error),
+            status=status_of(span),
             start_time=span.start * 1_000_000,
             end_time=span.end * 1_000_000,
             instrumentation_scope=SCOPE,
         )
 
 
+class _CurrentSpan(NonRecordingSpan):
+    """The span that a driver is in: its segment, its step, or the effect that calls this code.
+
+    It is exported when the segment has ended; until then others only need its id.
+    """
+
+    def __init__(self, drive: Any) -> None:
+        super().__init__(INVALID_SPAN_CONTEXT)
+        owner = drive.segment.owner
+        self._run_id, self._token = owner.run_id, owner.token
+        self._progress = drive.segment.progress
+
+    def get_span_context(self) -> SpanContext:
+        key = segment_key(self._token)  # LangGraph itself, around its steps
+        if configs.is_in_task(configs.current_configurable()):
+            key = step_key(self._token, self._progress.steps)
+        effect = effect_context.current()
+        while effect is not None and not effect.attempt:
+            effect = effect.outer
+        if effect is not None and effect.owner is not None and effect.owner.run_id == self._run_id:
+            key = effect_key(effect.key, effect.attempt)
+        return _context(self._run_id, key)
+
+
+def _context(run_id: str, key: SpanKey) -> SpanContext:
+    """The ids of a span."""
+    return SpanContext(trace_id(run_id), span_id(run_id, key), False, SAMPLED)
+
+
+def status_of(span: Span) -> Status:
+    """Whether it went wrong, and how, without content."""
+    if span.error is None:
+        return Status(StatusCode.UNSET)
+    return Status(StatusCode.ERROR, span.error)
+
+
 def _callers(run: RunSpans) -> Iterator[Link]:
     """Links to what started a run: its parent run, and the span of the caller."""
     parent, caller = run.fold.open.parent, run.fold.open.caller
     if parent is not None:
-        yield Link(context_of(parent, RUN), {"perdure.parent": parent})
-    if caller is not None and (ids := parse_traceparent(caller)) is not None:
-        yield Link(SpanContext(*ids, is_remote=True, trace_flags=SAMPLED))
+        yield Link(_context(parent, RUN), {"perdure.parent": parent})
+    outside = TraceContextTextMapPropagator().extract({"traceparent": caller or ""})
+    if (span := trace.get_current_span(outside).get_span_context()).is_valid:
+        yield Link(span)
 
 
 def _captures_content() -> bool:
@@ -179,6 +188,7 @@ def _captures_content() -> bool:
 
 def _attributes(run: RunSpans, span: Span, called: Mapping[str, EffectRecord]) -> Mapping[str, Any]:
     common: dict[str, Any] = {}
+    operation, _, of = span.name.partition(" ")
     if span.what != "step":  # attributes cost time, and most spans are steps
         common = {
             "gen_ai.conversation.id": run.thread_id,
@@ -186,14 +196,12 @@ def _attributes(run: RunSpans, span: Span, called: Mapping[str, EffectRecord]) -
             "perdure.span": span.what,
         }
     if span.what in ("run", "segment"):
-        common |= {
-            "gen_ai.agent.name": run.fold.open.graph,
-            "gen_ai.agent.version": run.fold.open.version,
-        }
-    if span.what in _OPERATIONS:
-        common["gen_ai.operation.name"] = span.name.partition(" ")[0]
-    if span.what == "effect" and span.name.startswith("execute_tool "):
-        common["gen_ai.tool.name"] = span.name.partition(" ")[2]
+        common["gen_ai.agent.name"] = run.fold.open.graph
+        common["gen_ai.agent.version"] = run.fold.open.version
+    if span.what in ("run", "effect"):
+        common["gen_ai.operation.name"] = operation
+    if span.what == "effect" and operation == "execute_tool":
+        common["gen_ai.tool.name"] = of
         common["gen_ai.tool.call.id"] = str(span.attributes["perdure.effect.key"])
     effect = called.get(str(span.attributes.get("perdure.effect.key")))
     if span.what == "effect" and effect is not None and not effect.damaged:

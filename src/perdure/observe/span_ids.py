@@ -16,12 +16,10 @@ from typing import Any, NamedTuple
 
 from perdure.times import moment
 
-Part = str | int
-SpanKey = tuple[Part, ...]
-"""What a span is about: `("segment", 2)`, `("effect", key, attempt)`. Unique in its run."""
-
+# What a span is about: `("segment", 2)`, `("effect", key, attempt)`. Unique in its run.
+SpanKey = tuple[str | int, ...]
+# Spans from the segment down, each with its start.
 Path = tuple[tuple[SpanKey, int], ...]
-"""Spans from the segment down, each with its start."""
 
 RUN: SpanKey = ("run", 1)
 
@@ -68,26 +66,14 @@ def caller_span() -> str | None:
     return f"00-{at.trace_id:032x}-{at.span_id:016x}-{at.trace_flags:02x}"
 
 
-def parse_traceparent(traceparent: str) -> tuple[int, int] | None:
-    """The trace id and span id of a `traceparent`. None if the text is malformed."""
-    match traceparent.split("-"):
-        case [_, trace, span, *_]:
-            try:
-                return int(trace, 16), int(span, 16)
-            except ValueError:
-                return None
-    return None
-
-
 # -- LangSmith's
 
 
 class Place(NamedTuple):
-    """Where a run is in LangSmith."""
+    """Where a run is in LangSmith. Its trace is the run of its segment."""
 
     id: uuid.UUID
     trace_id: uuid.UUID
-    """The run of its segment."""
     parent_id: uuid.UUID | None
     dotted_order: str
     start: datetime

@@ -9,13 +9,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 from perdure.errors import Closed, Unavailable, WriteLost
 from perdure.observe.observers import Observed, check_is_new
-from perdure.observe.trace_fold import ScoredSpans, Span, TraceFold, is_about_a_part
+from perdure.observe.trace_fold import REPLAYED, Span, TraceFold, is_about_a_part
 from perdure.operations import effects, traces
 from perdure.operations import events as event_ops
 from perdure.operations.traces import Trace, Unexported
@@ -24,24 +23,15 @@ from perdure.types import EffectRecord, Event
 log = logging.getLogger("perdure")
 
 EXPORTING = "Exporting traces"
-RUNS = 25
-"""Runs taken at once."""
-EVENTS = 1000
-"""Events of one run exported at once; of many runs fewer each."""
-DOWN = 3
-"""A sink that refuses so many runs, one after another, is down."""
-LATER = 3_600_000
-"""Milliseconds until a trace that cannot be made is tried again, perhaps by another version."""
-RESERVED = 60_000
-"""Milliseconds for which traces are reserved: longer than a sink may take."""
-PAUSE = 5_000
-"""Milliseconds until a sink that failed is tried again."""
-GATHER = 0.2
-"""Seconds to wait for the ends of other segments, to export them together."""
-LOOK = 5.0
-"""Seconds between two looks at what other processes left."""
-FLUSH = 5.0
-"""Seconds that closing waits for the last traces to be given."""
+RUNS = 25  # runs taken at once
+EVENTS = 1000  # events of one run exported at once; of many runs fewer each
+DOWN = 3  # a sink that refuses so many runs, one after another, is down
+# Milliseconds until a trace that cannot be made is tried again, perhaps by another version; for
+# which traces are reserved, longer than a sink may take; until a sink that failed is tried again.
+LATER, RESERVED, PAUSE = 3_600_000, 60_000, 5_000
+# Seconds to wait for the ends of other segments, to export them together; between two looks at what
+# other processes left; that closing waits for the last traces to be given.
+GATHER, LOOK, FLUSH = 0.2, 5.0, 5.0
 
 
 class RunSpans(NamedTuple):
@@ -63,19 +53,18 @@ class _Ready(NamedTuple):
 
 
 class TraceSink:
-    """An observer that exports traces, with a thread of its own. Its subclasses say where to."""
+    """An observer that exports traces, with a thread of its own. Its subclasses say where to.
+
+    `spans` is the approximate number of spans in a request: a run is not split.
+    """
 
     name: ClassVar[str]
     spans: ClassVar[int]
-    """Approximate number of spans in a request. A run is not split; what was taken is noted."""
 
     def __init__(self) -> None:
         self._engine: Observed
-        self._look = LOOK
-        self._starting = threading.Lock()
-        self._exporting = threading.Lock()
-        self._most = RUNS
-        self._warned = False
+        self._starting, self._exporting = threading.Lock(), threading.Lock()
+        self._is_refusing = False
         self._begin()
 
     def _begin(self) -> None:
@@ -85,7 +74,7 @@ class TraceSink:
         self._pid = os.getpid()
 
     def give(self, runs: Sequence[RunSpans]) -> bool:
-        """Export spans, and what the sink has besides. False: they have to be given again."""
+        """Export spans. False: they have to be given again."""
         raise NotImplementedError
 
     def called_effects(self, runs: Sequence[RunSpans]) -> Mapping[str, EffectRecord]:
@@ -94,7 +83,7 @@ class TraceSink:
             str(span.attributes["perdure.effect.key"])
             for run in runs
             for span in run.spans
-            if span.what == "effect" and not span.attributes.get("perdure.replayed")
+            if span.what == "effect" and REPLAYED not in span.attributes
         }
         rows = self._engine.journal.do(effects.find_all(keys)) if keys else []
         return {row.key: effects.to_record(self._engine.serializer, row) for row in rows}
@@ -105,17 +94,15 @@ class TraceSink:
         engine.sinks.append(self.name)
 
     def nudge(self) -> None:
-        """Export soon. Starts the thread at its first call."""
+        """Export soon. Starts the thread at its first call in a process."""
         self._woken.set()
-        if self._thread is None or self._pid != os.getpid():
-            with self._starting:
-                if self._thread is None or self._pid != os.getpid():
-                    if self._pid != os.getpid():  # the parent's thread may hold it
-                        self._pid, self._exporting = os.getpid(), threading.Lock()
-                    self._thread = threading.Thread(
-                        target=self._run, name=f"perdure-{self.name}", daemon=True
-                    )
-                    self._thread.start()
+        with self._starting:
+            if self._pid != os.getpid():  # a fork: the thread is the parent's, and may hold this
+                self._pid, self._thread, self._exporting = os.getpid(), None, threading.Lock()
+            if self._thread is None:
+                name = f"perdure-{self.name}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
 
     def flush(self) -> None:
         """Export now what is due, and wait until it is done. Closing the runtime does it too."""
@@ -126,18 +113,18 @@ class TraceSink:
         """Give what is due, for a few seconds at most; the rest is given by the next process."""
         self._closing = True
         self._woken.set()
-        thread = self._thread
-        if thread is not None and self._pid == os.getpid():
-            thread.join(FLUSH)
+        if self._thread is not None and self._pid == os.getpid():
+            self._thread.join(FLUSH)
 
     def reopen(self) -> None:
         self._begin()
 
     def _run(self) -> None:
-        poll = self._engine.journal.capabilities.poll
-        self._look = max(LOOK, 10 * poll)
-        while True:
-            self._woken.wait(self._look)
+        engine = self._engine
+        look = max(LOOK, 10 * engine.journal.capabilities.poll)
+        closing = False
+        while not closing:
+            self._woken.wait(look)
             is_left = threading.current_thread() is not self._thread  # it was reopened meanwhile
             closing = self._closing or is_left
             if self._woken.is_set() and not closing:
@@ -145,15 +132,12 @@ class TraceSink:
                 time.sleep(GATHER)
             try:
                 self.flush()
-                self.give([])
             except Closed:
                 pass
             except Exception as error:
-                self._engine.failures.note(error, EXPORTING, self.name)
+                engine.failures.note(error, EXPORTING, self.name)
             else:
-                self._engine.failures.clear(EXPORTING, self.name)
-            if closing:
-                return
+                engine.failures.clear(EXPORTING, self.name)
 
     def export_due(self) -> bool:
         """Export some of what is due. True: there may be more."""
@@ -165,41 +149,19 @@ class TraceSink:
                 return False
             count = max(EVENTS // 10, min(EVENTS, 10 * EVENTS // len(taken)))
             found = journal.do(traces.unexported(serializer, taken, count))
-            ready = [self._ready(one, is_more=len(one.events) == count) for one in found]
-            is_more = len(taken) == RUNS or any(one is not None and one.more for one in ready)
-            return self._give_all([one for one in ready if one is not None]) and is_more
+            ready = [one for trace in found if (one := self._ready(trace, count))]
+            arrived = self._give_all(ready)
+            return arrived and (len(taken) == RUNS or any(one.more for one in ready))
 
-    def _give_all(self, ready: list[_Ready]) -> bool:
-        """Give what is ready, in several requests. If one is refused, the next have fewer runs: it
-        may be the fault of a single one, which must not keep the others back."""
-        refused = 0
-        while ready:
-            batch, ready = self._split(ready)
-            if self._give(batch):
-                self._most, refused = min(RUNS, 2 * self._most), 0
-                continue
-            refused += 1
-            self._most = max(1, len(batch) // 2)
-            if len(batch) > 1 or refused == DOWN:
-                self._note(ready, arrived=False)
-                return False
-        return True
-
-    def _split(self, ready: list[_Ready]) -> tuple[list[_Ready], list[_Ready]]:
-        """The runs of the next request, and those of later ones."""
-        n = spans = 0
-        while n < min(len(ready), self._most) and spans < self.spans:
-            spans += len(ready[n].run.spans)
-            n += 1
-        return ready[:n], ready[n:]
-
-    def _ready(self, found: Unexported, *, is_more: bool) -> _Ready | None:
+    def _ready(self, found: Unexported, count: int) -> _Ready | None:
         """What to give of a run. None: that cannot be said, which is no reason to keep the others
         back."""
         trace, events = found
         try:
             fold = TraceFold(trace.open)
-            spans = self._fold(trace, fold, events)
+            if trace.open is not None and any(map(is_about_a_part, events)):
+                fold = self._fold_again(trace, events[0].n)
+            spans = fold.spans(events)
         except (Unavailable, Closed, WriteLost):
             raise
         except Exception:
@@ -208,66 +170,70 @@ class TraceSink:
             self._engine.journal.defer(traces.delay(trace, later))
             return None
         n = events[-1].n if events else trace.n
-        return _Ready(trace, RunSpans(trace.run_id, trace.thread_id, fold, spans), n, is_more)
+        run = RunSpans(trace.run_id, trace.thread_id, fold, spans)
+        return _Ready(trace, run, n, len(events) == count)
 
-    def _fold(self, trace: Trace, fold: TraceFold, events: list[Event]) -> list[Span]:
-        """The spans of these events. That of a score says which span it is about: that is among
-        these, or in the history before them, which is read once."""
-        closed: list[Span] = []
-        scored = [event for event in events if is_about_a_part(event)]
-        if not scored:
-            return fold.spans(events)
-        past: ScoredSpans | None = None
-        here = ScoredSpans(event.data for event in scored)
-        for event in events:
-            if is_about_a_part(event):
-                place = here.find(event.data)
-                if place is None:
-                    past = past or self._past(trace, events[0].n, scored)
-                    place = past.find(event.data) or fold.open_wait(event.data.get("wait"))
-                event = replace(event, data={**event.data, "place": place})
-            spans = fold.spans([event])
-            here.add(spans)
-            closed += spans
-        return closed
-
-    def _past(self, trace: Trace, before: int, scored: list[Event]) -> ScoredSpans:
-        """Of the spans before an event those that scores are about."""
-        fold, found, after = TraceFold(), ScoredSpans(event.data for event in scored), 0
+    def _fold_again(self, trace: Trace, before: int) -> TraceFold:
+        """The fold of all events before this one, which knows the spans that scores are about."""
+        fold, after = TraceFold(), 0
         while after + 1 < before:
             count = min(EVENTS, before - 1 - after)
             page = event_ops.events(
                 self._engine.serializer, trace.thread_id, trace.run_id, after, count
             )
             events: list[Event] = self._engine.journal.do(page)
-            found.add(fold.spans(event for event in events if event.n < before))
+            fold.spans(event for event in events if event.n < before)
             if len(events) < count:
                 break
             after = events[-1].n
-        return found
+        return fold
 
-    def _give(self, batch: list[_Ready]) -> bool:
-        arrived = not any(ready.run.spans for ready in batch)
+    def _give_all(self, ready: list[_Ready]) -> bool:
+        """Give what is ready, in several requests. The runs of one that is refused are given one by
+        one: it may be the fault of a single run, which must not keep the others back."""
+        refused, arrived = 0, True
+        for request in self._requests(ready):
+            if refused < DOWN and self._give(request):
+                refused = 0
+                continue
+            for one in request:
+                if refused < DOWN and len(request) > 1 and self._give([one]):
+                    refused = 0
+                    continue
+                refused, arrived = refused + 1, False
+                self._engine.journal.defer(
+                    traces.delay(one.trace, self._engine.clock.now() + PAUSE)
+                )
+        self._engine.journal.flush()
+        return arrived
+
+    def _requests(self, ready: list[_Ready]) -> Iterator[list[_Ready]]:
+        """The runs of each request."""
+        request: list[_Ready] = []
+        for one in ready:
+            request.append(one)
+            if sum(len(each.run.spans) for each in request) >= self.spans:
+                yield request
+                request = []
+        if request:
+            yield request
+
+    def _give(self, request: list[_Ready]) -> bool:
+        """Give a sink some runs, and note that it has them."""
+        arrived = not any(ready.run.spans for ready in request)
         if not arrived:
             try:
-                arrived = self.give([ready.run for ready in batch])
+                arrived = self.give([ready.run for ready in request])
             except Exception:
                 log.exception("Exporting traces to %s failed.", self.name)
-        self._note(batch, arrived=arrived)
-        if not arrived and not self._warned:
+        if not arrived and not self._is_refusing:
             log.warning(
                 "%s does not take traces now. They stay in the journal and are exported later.",
                 self.name,
             )
-        self._warned = not arrived
+        self._is_refusing = not arrived
+        for trace, run, n, more in request if arrived else ():
+            opened, now = run.fold.dump(), self._engine.clock.now()
+            noted = traces.note(self._engine.serializer, trace, n, opened, now, more=more)
+            self._engine.journal.defer(noted)
         return arrived
-
-    def _note(self, batch: Sequence[_Ready], *, arrived: bool) -> None:
-        journal, now = self._engine.journal, self._engine.clock.now()
-        for trace, run, n, more in batch:
-            noted = traces.delay(trace, now + PAUSE)
-            if arrived:
-                opened = run.fold.dump()
-                noted = traces.note(self._engine.serializer, trace, n, opened, now, more=more)
-            journal.defer(noted)
-        journal.flush()

@@ -16,7 +16,7 @@ perhaps weeks later. The spans do not depend on how the events are cut into piec
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -26,75 +26,72 @@ from perdure.times import milliseconds
 from perdure.types import Event, EventKind
 
 CRASHED = "its worker died, or was silent too long"
+# The attribute of an effect that came from its record: it was not called.
 REPLAYED = "perdure.replayed"
-"""The attribute of an effect that came from its record: it was not called."""
+# What a segment did not have to do again, in the data of its end.
 SAVED = ("effects", "model_calls", "tokens")
-"""What a segment did not have to do again, in the data of its end."""
+# What a score can be about, in the data of its event, and the attribute of that part's span.
+PARTS = {"step": "perdure.checkpoint", "effect": "perdure.effect.key", "wait": "perdure.wait.id"}
 _USAGE = {
     "model": "gen_ai.request.model",
     "input_tokens": "gen_ai.usage.input_tokens",
     "output_tokens": "gen_ai.usage.output_tokens",
 }
-
 _TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
-_WAIT_ENDS = {
+_WAIT_ENDS = (
     EventKind.WOKE,
     EventKind.ANSWER,
     EventKind.EXPIRED,
     EventKind.SIGNAL,
     EventKind.JOINED,
-}
+)
 
 
 @dataclass(slots=True)
 class Span:
-    """A part of a run that is over."""
+    """A part of a run that is over.
+
+    `what` is `run`, `segment`, `step`, `effect`, `wait`, `moment` or `score`; `error` what went
+    wrong, without content; `link` the segment before this one. `path` is what it is in, from the
+    segment down to its parent, each with its start. Between two segments that is the last one.
+    Empty: it is a segment or a run, or nothing was driven yet.
+    """
 
     what: str
-    """`run`, `segment`, `step`, `effect`, `wait`, `moment` or `score`."""
     key: SpanKey
     parent: SpanKey | None
     name: str
     start: int
     end: int
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any]
     error: str | None = None
-    """What went wrong, without content."""
     link: SpanKey | None = None
-    """The segment before this one."""
     path: Path = ()
-    """What it is in, from the segment down to its parent, each with its start. Between two segments
-    that is the last one. Empty: it is a segment or a run, or nothing was driven yet."""
 
 
 @dataclass
 class Open:
-    """What is open in a trace: all that the fold remembers."""
+    """What is open in a trace: all that the fold remembers. It is stored."""
 
     graph: str = ""
     version: str = ""
-    parent: str | None = None
-    """The run whose node started this one."""
-    caller: str | None = None
-    """The span in which it was started: a `traceparent`."""
+    parent: str | None = None  # the run whose node started this one
+    caller: str | None = None  # the span in which it was started: a `traceparent`
     started: int = 0
     life: int = 1
     token: int = 0
     segment: dict[str, Any] | None = None
-    begun: int = 0
-    """When the last segment began."""
+    begun: int = 0  # when the last segment began
     steps: int = 0
     moved: int = 0
     inner: dict[str, int] = field(default_factory=dict)
     waits: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # The step that the last dead segment was in, and when it was left; when both began.
     crashed: list[Any] = field(default_factory=list)
-    """The step that the last dead segment was in, and when it was left."""
-    tried: dict[str, list[int]] = field(default_factory=dict)
-    """Of each effect that is not done: the last attempt that has a span, and its end."""
-    in_step: bool = False
-    """Whether the step that has not ended contains a span."""
     crashed_in: list[int] = field(default_factory=list)
-    """When that segment and that step began."""
+    # Of each effect that is not done: the last attempt that has a span, and its end.
+    tried: dict[str, list[int]] = field(default_factory=dict)
+    in_step: bool = False  # whether the step that has not ended contains a span
 
 
 class TraceFold:
@@ -103,6 +100,8 @@ class TraceFold:
     def __init__(self, opened: Mapping[str, Any] | None = None) -> None:
         known = Open.__dataclass_fields__.keys()  # earlier versions stored more
         self.open = Open(**{name: one for name, one in (opened or {}).items() if name in known})
+        # The last span of each part that a score can be about, of those that were closed here.
+        self._parts: dict[tuple[str, Any], Span] = {}
 
     def dump(self) -> dict[str, Any]:
         """What is open, for the process that goes on."""
@@ -110,45 +109,48 @@ class TraceFold:
 
     def spans(self, events: Iterable[Event]) -> list[Span]:
         """The spans that these events close."""
-        found = []
-        for event in events:
-            for span in self._after(event):
-                span.path = span.path or self._path(span)
-                found.append(span)
-        return found
+        return [span for event in events for span in self._after(event)]
 
-    def open_wait(self, wait: str | None) -> Span | None:
-        """The span that an open wait will have."""
-        opened = self.open.waits.get(wait or "")
-        if wait is None or opened is None:
-            return None
-        key, start = ("wait", wait, opened["n"]), opened["from"]
-        span = Span("wait", key, self._run, f"wait {opened.get('kind', '')}", start, start)
-        return replace(span, path=self._path(span))
+    def _span(
+        self,
+        what: str,
+        key: SpanKey,
+        parent: SpanKey | None,
+        name: str,
+        start: int,
+        end: int,
+        attributes: Mapping[str, Any],
+        error: str | None = None,
+        link: SpanKey | None = None,
+    ) -> Span:
+        path = self._path(what, parent)
+        span = Span(what, key, parent, name, start, max(start, end), attributes, error, link, path)
+        if what in PARTS and REPLAYED not in attributes:
+            self._parts[what, attributes.get(PARTS[what])] = span
+        return span
 
     # -- one event
 
     def _after(self, event: Event) -> Iterator[Span]:
-        kind, at, now = event.kind, self.open, milliseconds(event.at)
+        kind, at, data, now = event.kind, self.open, event.data, milliseconds(event.at)
         yield from self._replayed(event, now)
         if kind == EventKind.STARTED:
-            at.graph, at.version = event.data.get("graph", ""), event.data.get("version", "")
-            at.parent, at.started = event.data.get("parent"), now
-            at.caller = event.data.get("traceparent")
+            at.graph, at.version = data.get("graph", ""), data.get("version", "")
+            at.parent, at.caller, at.started = data.get("parent"), data.get("traceparent"), now
         elif kind in (EventKind.CLAIMED, EventKind.RECOVERED):
             yield from self._begin_segment(event, now)
         elif kind == EventKind.STEP:
             yield from self._step(event, now)
-        elif kind == EventKind.EFFECT and "key" in event.data:  # else it is damaged
+        elif kind == EventKind.EFFECT and "key" in data:  # else it is damaged
             yield from self._effect(event, now)
-        elif kind == EventKind.WAIT and "wait" in event.data:
-            about = {name: event.data[name] for name in ("kind", "name") if name in event.data}
-            at.waits.setdefault(event.data["wait"], {"n": event.n, "from": now, **about})
-        elif kind == EventKind.WITHDRAWN and "wait" in event.data:
+        elif kind == EventKind.WAIT and "wait" in data:
+            about = {name: data[name] for name in ("kind", "name") if name in data}
+            at.waits.setdefault(data["wait"], {"n": event.n, "from": now, **about})
+        elif kind == EventKind.WITHDRAWN and "wait" in data:
             yield self._moment(event, now)
-            at.waits.setdefault(event.data["wait"], {"n": event.n, "from": now, "kind": "human"})
+            at.waits.setdefault(data["wait"], {"n": event.n, "from": now, "kind": "human"})
         elif kind in _WAIT_ENDS:
-            yield from self._end_wait(event.data.get("wait", ""), now, kind)
+            yield from self._end_wait(data.get("wait", ""), now, kind)
         elif kind == EventKind.SCORED:
             yield self._score(event, now)
         elif kind in SEGMENT_ENDS and at.segment is not None:
@@ -162,58 +164,48 @@ class TraceFold:
 
     def _begin_segment(self, event: Event, now: int) -> Iterator[Span]:
         at = self.open
-        if at.segment is not None:
+        if at.segment is not None:  # its worker died, in the middle of a step
             at.crashed = [*step_key(at.token, at.steps), now]
             at.crashed_in = [at.begun, at.moved]
-            yield from self._cut_off(now)
-        if not at.started:  # an ended run was retried, or its state was changed
-            at.started = now
+            yield self._open_step(now, CRASHED)
+            yield self._segment_span(now, CRASHED, {"perdure.crashed": True})
         at.token += 1
         recovered = event.kind == EventKind.RECOVERED
         at.segment = {"from": now, "recovered": recovered, "effects": 0}
         at.segment |= {name: event.data.get(name) for name in ("worker", "driven")}
-        at.begun = now
-        at.steps, at.moved, at.inner, at.in_step = 0, now, {}, False
-
-    def _cut_off(self, now: int) -> Iterator[Span]:
-        """Close a segment whose worker died, and the step it was in."""
-        yield self._open_step(now, CRASHED)
-        yield self._segment_span(now, CRASHED, {"perdure.crashed": True})
-        self.open.segment = None
+        at.started = at.started or now  # an ended run was retried, or its state was changed
+        at.begun = at.moved = now
+        at.steps, at.inner, at.in_step = 0, {}, False
 
     def _step(self, event: Event, now: int) -> Iterator[Span]:
         at, data = self.open, event.data
         ns, nodes = data.get("ns", ""), data.get("nodes") or []
+        start = at.inner.get(ns, at.moved) if ns else at.moved
+        if ns:
+            at.inner[ns] = now
+        else:
+            at.moved = now
         if is_input(data):
-            if ns:
-                at.inner[ns] = now
-            else:
-                at.moved = now
             return
         attributes = {
             "perdure.checkpoint": data.get("checkpoint"),
             "perdure.namespace": ns,
             "perdure.prompts": _prompts(data),
         }
-        name = f"step {', '.join(nodes)}" if nodes else "step"
-        current = step_key(at.token, at.steps)
+        name, current = f"step {', '.join(nodes)}".strip(), step_key(at.token, at.steps)
+        at.in_step = bool(ns)
         if ns:
-            start = at.inner.get(ns, at.moved)
-            key: SpanKey = ("inner step", event.n)
-            at.inner[ns], at.in_step = now, True
-            yield Span("step", key, current, name, start, max(start, now), attributes)
+            yield self._span("step", ("inner step", event.n), current, name, start, now, attributes)
         else:
-            start, at.moved, at.inner, at.in_step = at.moved, now, {}, False
-            at.steps += 1
+            at.inner, at.steps = {}, at.steps + 1
             parent = segment_key(at.token)
-            yield Span("step", current, parent, name, start, max(start, now), attributes)
+            yield self._span("step", current, parent, name, start, now, attributes)
 
     def _open_step(self, now: int, error: str | None) -> Span:
         """The step that a segment ended in the middle of."""
-        at = self.open
+        at, about = self.open, {"perdure.unfinished": True}
         key, parent = step_key(at.token, at.steps), segment_key(at.token)
-        attributes = {"perdure.unfinished": True}
-        return Span("step", key, parent, "step", at.moved, max(at.moved, now), attributes, error)
+        return self._span("step", key, parent, "step", at.moved, now, about, error)
 
     def _effect(self, event: Event, now: int) -> Iterator[Span]:
         at, data = self.open, event.data
@@ -228,19 +220,11 @@ class TraceFold:
         if how == "called again" and at.crashed and attempt - 1 > last:
             # The attempt before was cut off with its segment: what it did nests in this span.
             *crashed_in, left = at.crashed
-            start = max(start, ended)
-            yield Span(
-                "effect",
-                effect_key(key, attempt - 1),
-                tuple(crashed_in),
-                name,
-                start,
-                max(start, left),
-                {name: value for name, value in about.items() if name not in _TOKENS}
-                | {"perdure.effect.attempt": attempt - 1, "perdure.crashed": True}
-                | {"perdure.effect.state": "open", "perdure.effect.how": None},
-                CRASHED,
-            )
+            start, cut = max(start, ended), {one: about[one] for one in about if one not in _TOKENS}
+            cut |= {"perdure.effect.attempt": attempt - 1, "perdure.crashed": True}
+            cut |= {"perdure.effect.state": "open", "perdure.effect.how": None}
+            cut_key = effect_key(key, attempt - 1)
+            yield self._span("effect", cut_key, tuple(crashed_in), name, start, left, cut, CRASHED)
         if attempt > 1 or last:  # it was begun with the first attempt, perhaps days ago
             start = max(start, ended, at.moved)
         span_key = effect_key(key, attempt)
@@ -251,21 +235,17 @@ class TraceFold:
         if attempt <= last:  # its outcome was found out after the attempt, which has its span
             span_key = (*span_key, event.n)
         error = _effect_error(data)
-        yield Span("effect", span_key, self._current(), name, start, max(start, now), about, error)
+        yield self._span("effect", span_key, self._current(), name, start, now, about, error)
 
     def _end_wait(self, wait: str, now: int, ended: str) -> Iterator[Span]:
-        opened = self.open.waits.pop(wait, None)
-        if opened is None:
-            return
-        kind, start = opened.get("kind", ""), opened["from"]
-        attributes = {
-            "perdure.wait.id": wait,
-            "perdure.wait.kind": kind,
-            "perdure.wait.name": opened.get("name"),
-            "perdure.wait.ended": ended,
-        }
-        key: SpanKey = ("wait", wait, opened["n"])
-        yield Span("wait", key, self._run, f"wait {kind}", start, max(start, now), attributes)
+        if opened := self.open.waits.pop(wait, None):
+            yield self._wait_span(wait, opened, now, ended)
+
+    def _wait_span(self, wait: str, opened: Mapping[str, Any], now: int, ended: str) -> Span:
+        about = {f"perdure.wait.{name}": opened.get(name) for name in ("kind", "name")}
+        about |= {"perdure.wait.id": wait, "perdure.wait.ended": ended}
+        name, key = f"wait {opened.get('kind', '')}", ("wait", wait, opened["n"])
+        return self._span("wait", key, self._run, name, opened["from"], now, about)
 
     def _end_segment(self, event: Event, now: int) -> Iterator[Span]:
         error = None
@@ -276,24 +256,10 @@ class TraceFold:
         if event.kind != EventKind.DONE or self.open.in_step:  # else nothing ran after the last
             yield self._open_step(now, error)
         yield self._segment_span(now, error, {"perdure.ended": event.kind})
-        self.open.segment = None
-
-    def _replayed(self, event: Event, now: int) -> Iterator[Span]:
-        """The effects that came from the record before this event, in the step that it is in."""
-        saved, segment = event.data.get("saved"), self.open.segment
-        if not saved or segment is None:
-            return
-        for index, (name, key) in enumerate(saved.get("replayed", ())):
-            about = {"perdure.effect.key": key, REPLAYED: True}
-            place: SpanKey = ("replayed", event.n, index)
-            yield Span("effect", place, self._current(), _named(name), now, now, about)
-            self.open.in_step = True
-        counts = segment.setdefault("saved", {})
-        counts |= {n: counts.get(n, 0) + saved[n] for n in SAVED if saved.get(n)}
 
     def _segment_span(self, now: int, error: str | None, ended: dict[str, Any]) -> Span:
         at = self.open
-        segment = at.segment or {"from": now}
+        segment, at.segment = at.segment or {"from": now}, None
         attributes = {
             "perdure.segment": at.token,
             "perdure.worker": segment.get("worker"),
@@ -304,13 +270,22 @@ class TraceFold:
             **{f"perdure.saved.{name}": n for name, n in segment.get("saved", {}).items()},
             **ended,
         }
-        start = segment["from"]
         link = segment_key(at.token - 1) if at.token > 1 else None
-        key = segment_key(at.token)
-        name = f"segment {at.token}"
-        return Span(
-            "segment", key, self._run, name, start, max(start, now), attributes, error, link
-        )
+        key, name, start = segment_key(at.token), f"segment {at.token}", segment["from"]
+        return self._span("segment", key, self._run, name, start, now, attributes, error, link)
+
+    def _replayed(self, event: Event, now: int) -> Iterator[Span]:
+        """The effects that came from the record before this event, in the step that it is in."""
+        saved, segment = event.data.get("saved"), self.open.segment
+        if not saved or segment is None:
+            return
+        for index, (name, key) in enumerate(saved.get("replayed", ())):
+            about = {"perdure.effect.key": key, REPLAYED: True}
+            place: SpanKey = ("replayed", event.n, index)
+            yield self._span("effect", place, self._current(), _named(name), now, now, about)
+            self.open.in_step = True
+        counts = segment.setdefault("saved", {})
+        counts |= {n: counts.get(n, 0) + saved[n] for n in SAVED if saved.get(n)}
 
     def _moment(self, event: Event, now: int) -> Span:
         """Something that has no duration: what a person did, or what was noticed."""
@@ -322,27 +297,32 @@ class TraceFold:
         }
         parent = self._run if self.open.segment is None else segment_key(self.open.token)
         name = f"{event.kind} {data['name']}" if isinstance(data.get("name"), str) else event.kind
-        return Span("moment", ("event", event.n), parent, name, now, now, attributes)
+        return self._span("moment", ("event", event.n), parent, name, now, now, attributes)
 
     def _score(self, event: Event, now: int) -> Span:
-        data, parent = event.data, RUN
-        path: Path = ()
-        if isinstance(place := data.get("place"), Span):
-            parent, path = place.key, (*place.path, (place.key, place.start))
+        """A score, below the step, effect or wait that it is about, if that was closed here, else
+        below the run."""
+        data = event.data
         attributes = {
             "gen_ai.evaluation.name": data.get("name"),
             "gen_ai.evaluation.score.value": data.get("value"),
             "gen_ai.evaluation.score.label": data.get("label"),
             "perdure.score.about": data.get("about") or None,
             "perdure.score.by": data.get("by"),
-            "perdure.checkpoint": data.get("step"),
-            "perdure.effect.key": data.get("effect"),
-            "perdure.wait.id": data.get("wait"),
             "perdure.prompts": _prompts(data),
+            **{PARTS[what]: data.get(what) for what in PARTS},
         }
-        name = f"score {data.get('name')}"
-        key: SpanKey = ("event", event.n)
-        return Span("score", key, parent, name, now, now, attributes, path=path)
+        earned = next(
+            (self._parts.get((what, data[what])) for what in PARTS if data.get(what)), None
+        )
+        if earned is None and (opened := self.open.waits.get(data.get("wait", ""))):
+            earned = self._wait_span(data["wait"], opened, now, "")
+        parent = RUN if earned is None else earned.key
+        name, key = f"score {data.get('name')}", ("event", event.n)
+        span = self._span("score", key, parent, name, now, now, attributes)
+        if earned is not None:
+            span.path = (*earned.path, (earned.key, earned.start))
+        return span
 
     def _end_run(self, event: Event, now: int) -> Iterator[Span]:
         at = self.open
@@ -351,9 +331,8 @@ class TraceFold:
         attributes = {"perdure.state": event.kind, "perdure.segments": at.token}
         error = str(event.data.get("kind")) if event.kind == EventKind.FAILED else None
         parent = RUN if at.life > 1 else None
-        start = at.started or now
-        name = f"invoke_agent {at.graph}"
-        yield Span("run", self._run, parent, name, start, max(start, now), attributes, error)
+        name, start = f"invoke_agent {at.graph}", at.started or now
+        yield self._span("run", self._run, parent, name, start, now, attributes, error)
         at.life, at.started = at.life + 1, 0
 
     # -- where it is
@@ -364,9 +343,13 @@ class TraceFold:
         life = self.open.life
         return ("run", life if self.open.started or life == 1 else life - 1)
 
-    def _path(self, span: Span) -> Path:
-        at, parent = self.open, span.parent
-        if span.what in ("run", "segment") or not at.token:
+    def _current(self) -> SpanKey:
+        at = self.open
+        return self._run if at.segment is None else step_key(at.token, at.steps)
+
+    def _path(self, what: str, parent: SpanKey | None) -> Path:
+        at = self.open
+        if what in ("run", "segment") or not at.token:
             return ()
         if parent == step_key(at.token, at.steps):
             return (segment_key(at.token), at.begun), (parent, at.moved)
@@ -375,9 +358,10 @@ class TraceFold:
             return (segment_key(at.crashed[1]), began), (parent, moved)
         return ((segment_key(at.token), at.begun),)
 
-    def _current(self) -> SpanKey:
-        at = self.open
-        return self._run if at.segment is None else step_key(at.token, at.steps)
+
+def is_about_a_part(event: Event) -> bool:
+    """Whether this is the score of a step, effect or wait."""
+    return event.kind == EventKind.SCORED and not PARTS.keys().isdisjoint(event.data)
 
 
 def _prompts(data: Mapping[str, Any]) -> list[str]:
@@ -412,34 +396,3 @@ def _effect_name(data: Mapping[str, Any]) -> str:
 def _named(effect: str) -> str:
     """The name of an effect's span. Those of `perdure.langchain` are `model` and `tool ...`."""
     return "chat model" if effect == "model" else f"execute_tool {effect.removeprefix('tool ')}"
-
-
-_PARTS = {"step": "perdure.checkpoint", "effect": "perdure.effect.key", "wait": "perdure.wait.id"}
-"""What a score can be about, in the data of its event, and the attribute of that part's span."""
-
-
-def is_about_a_part(event: Event) -> bool:
-    """Whether this is the score of a step, effect or wait."""
-    return event.kind == EventKind.SCORED and not _PARTS.keys().isdisjoint(event.data)
-
-
-class ScoredSpans:
-    """The spans of the steps, effects and waits that some scores are about: of each the last."""
-
-    def __init__(self, scored: Iterable[Mapping[str, Any]]) -> None:
-        self._found: dict[tuple[str, Any], Span | None] = dict.fromkeys(
-            (what, about[what]) for about in scored for what in _PARTS if about.get(what)
-        )
-
-    def add(self, spans: Iterable[Span]) -> None:
-        """Look at spans, in order."""
-        for span in spans if self._found else ():
-            if span.what in _PARTS and REPLAYED not in span.attributes:
-                part = (span.what, span.attributes.get(_PARTS[span.what]))
-                if part in self._found:
-                    self._found[part] = span
-
-    def find(self, about: Mapping[str, Any]) -> Span | None:
-        """The span that a score is about, if it was there."""
-        parts = ((what, about[what]) for what in _PARTS if about.get(what))
-        return next((span for part in parts if (span := self._found.get(part))), None)
