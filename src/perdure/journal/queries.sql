@@ -5,12 +5,200 @@
 -- statements of one batch, so that each finds its row by its key, without table statistics. A statement
 -- that is to use a partial index repeats its condition, such as run_id <> '' of perdure_effects_run.
 --
--- Fragments, where they differ: {keep} keeps a row from being deleted until commit, {share} from
+-- Fragments of the dialects: {keep} keeps a row from being deleted until commit, {share} from
 -- being changed; {lock} locks it, {skip} too, but passes over rows that others locked; {refuse} is a number
 -- that cannot be stored, so a guard that gives it refuses the batch;
 -- {names} is the list in the JSON parameter :names; {clock} is the time; {bytes} is the size of the
--- database; {identity} says which one it is, {standbys} which others follow it. The same for all (`COMMON` of sql.py): {run} is the columns of a run, {ended} the states
--- in which it ended, {event} the columns of an event that observers get.
+-- database; {identity} says which one it is, {standbys} which others follow it; {returning_event} is what
+-- a statement that stores events returns. The others, which are the same everywhere, are these:
+
+-- fragment: run
+thread_id, id, n, graph, version, key, state, due_at, ready_at, token, attempts, begun, was, control,
+undo, events, created_at, updated_at, fingerprint, reason, setup, output, error, saved_steps,
+saved_effects, saved_calls, labels, driven, parent_id, depth, streams, streamed, webhook,
+EXISTS (SELECT 1 FROM perdure_checkpoints AS c WHERE c.thread_id = perdure_runs.thread_id)
+
+-- fragment: effect
+scope, task, name, n, key, thread_id, run_id, checkpoint_id, state, intent, attempts, digest, undo, mark,
+settled, due_at, created_at, updated_at, arguments, outcome, min_equal, provisional_digests, unconfirmed
+
+-- fragment: wait
+thread_id, id, run_id, kind, name, state, interrupt_id, ns, checkpoint_id, task_id, path, stamp, wake_at,
+expires_at, created_at, answered_at, answered_by, body, answer, seal,
+COALESCE(graph, (SELECT r.graph FROM perdure_runs AS r
+                 WHERE r.thread_id = perdure_waits.thread_id AND r.id = perdure_waits.run_id)), assignee
+
+-- fragment: schedule
+name, graph, cron, timezone, catch_up, next_at, body, enabled, end_at, created_at, updated_at, thread_id,
+missed, missed_at, problem
+
+-- fragment: schedule_fails
+-- A schedule that is to start runs, and has not: its last slots were missed, or no process fires it.
+enabled = 1 AND (problem IS NOT NULL OR next_at <= :late AND (end_at IS NULL OR next_at <= end_at))
+
+-- fragment: ended
+-- The states in which a run has ended.
+('done', 'failed', 'cancelled')
+
+-- fragment: continued
+-- Of a claim: whether a worker was lost, and what is stored and not done again.
+recoveries = recoveries + CASE WHEN state = 'running' THEN 1 ELSE 0 END,
+saved_steps = saved_steps + steps, saved_calls = saved_calls + model_calls
+
+-- fragment: held
+-- A driven run whose lease has not ended by the clock that this host shares with its worker.
+(state = 'running' AND COALESCE(worker, '') LIKE :clock AND COALESCE(lease_until, 0) > :tick
+ AND COALESCE(lease_until, 0) <= :latest)
+
+-- fragment: undo
+-- The run has effects to undo.
+EXISTS (SELECT 1 FROM perdure_effects AS e
+        WHERE e.run_id = perdure_runs.id AND e.run_id <> '' AND e.undo = 1 AND e.state = 'done')
+
+-- fragment: joined
+-- The runs that a wait `w` is for have ended.
+w.kind = 'run' AND NOT EXISTS (
+  SELECT 1 FROM perdure_joins AS o JOIN perdure_runs AS c
+    ON c.thread_id = o.joined_thread AND c.id = o.joined_id
+  WHERE o.thread_id = w.thread_id AND o.wait_id = w.id AND c.state NOT IN {ended})
+
+-- fragment: descendants
+-- The children of the runs that change :by stopped, and theirs.
+WITH RECURSIVE stopped (id) AS (
+    SELECT id FROM perdure_runs
+    WHERE thread_id = :thread_id AND id = :id AND change = :by
+      AND (state = 'cancelled' OR control = 'cancel')
+    UNION ALL
+    SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND stop_change = :by AND change = :by),
+  tree (id) AS (
+    SELECT c.id FROM stopped JOIN perdure_runs AS c
+      ON c.parent_id = stopped.id AND c.ignores_parent_cancel = 0
+    UNION SELECT c.id FROM tree JOIN perdure_runs AS c
+      ON c.parent_id = tree.id AND c.ignores_parent_cancel = 0)
+SELECT id FROM tree
+
+-- fragment: cancels
+-- The run is cancelled with this state, and has effects to undo.
+((CAST(:state AS TEXT) = 'cancelled'
+  OR (control = 'cancel' AND CAST(:state AS TEXT) NOT IN ('done', 'failed', 'held'))) AND {undo})
+
+-- fragment: settled
+-- A person settled an effect since the last claim, and none is unknown.
+NOT EXISTS (SELECT 1 FROM perdure_effects AS e
+            WHERE e.run_id = perdure_runs.id AND e.run_id <> '' AND e.state = 'unknown')
+AND EXISTS (SELECT 1 FROM perdure_events AS v
+            WHERE v.thread_id = perdure_runs.thread_id AND v.run_id = perdure_runs.id
+              AND v.kind = 'settled' AND v.n > (
+                SELECT max(c.n) FROM perdure_events AS c
+                WHERE c.thread_id = perdure_runs.thread_id AND c.run_id = perdure_runs.id
+                  AND c.kind IN ('claimed', 'recovered')))
+
+-- fragment: released
+-- The run was to be held for effects that were settled meanwhile.
+(:held = 1 AND (control IS NULL OR (control = 'cancel' AND {undo})) AND {settled})
+
+-- fragment: withdrawable
+-- A person's answer that its task has not gone on with, of a run that is not driven.
+kind = 'human' AND state IN ('answered', 'applied') AND answer IS NOT NULL
+AND (expires_at IS NULL OR answered_at < expires_at)
+AND NOT EXISTS (SELECT 1 FROM perdure_checkpoints AS c
+                WHERE c.thread_id = perdure_waits.thread_id AND c.ns = perdure_waits.ns
+                  AND c.id > perdure_waits.checkpoint_id)
+AND EXISTS (SELECT 1 FROM perdure_runs AS r
+            WHERE r.thread_id = perdure_waits.thread_id AND r.id = perdure_waits.run_id
+              AND (r.state IN ('pending', 'waiting', 'paused', 'held')
+                   OR r.state = 'failed'
+                      AND NOT EXISTS (SELECT 1 FROM perdure_runs AS l
+                                      WHERE l.thread_id = r.thread_id AND l.n > r.n
+                                        AND (l.begun = 1 OR l.state = 'running'))
+                      AND NOT EXISTS (SELECT 1 FROM perdure_effects AS e
+                                      WHERE e.run_id = r.id AND e.run_id <> '' AND e.state = 'unknown')))
+
+-- fragment: over
+-- The run has ended.
+EXISTS (SELECT 1 FROM perdure_runs AS r
+        WHERE r.thread_id = :thread_id AND r.id = :id AND r.state IN {ended})
+
+-- fragment: no_runs
+NOT EXISTS (SELECT 1 FROM perdure_runs AS r WHERE r.thread_id = :thread_id)
+
+-- fragment: no_checkpoints
+NOT EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id)
+
+-- fragment: is_deletable
+-- The state of a thread may be deleted: of one whose only run has ended (`alone`), that has `no runs`, or
+-- of any.
+CASE CAST(:only AS TEXT)
+  WHEN 'alone' THEN {over} AND NOT EXISTS (
+    SELECT 1 FROM perdure_runs AS o WHERE o.thread_id = :thread_id AND o.id <> :id)
+  WHEN 'no runs' THEN {no_runs} ELSE TRUE END
+
+-- fragment: rows_left
+-- A thread without runs has other rows.
+EXISTS (SELECT 1 FROM perdure_checkpoints AS l WHERE l.thread_id = :thread_id)
+OR EXISTS (SELECT 1 FROM perdure_writes AS l WHERE l.thread_id = :thread_id)
+OR EXISTS (SELECT 1 FROM perdure_values AS l WHERE l.thread_id = :thread_id)
+OR EXISTS (SELECT 1 FROM perdure_effects AS l WHERE l.thread_id = :thread_id)
+OR EXISTS (SELECT 1 FROM perdure_signals AS l WHERE l.thread_id = :thread_id)
+OR EXISTS (SELECT 1 FROM perdure_outbox AS l WHERE l.thread_id = :thread_id)
+
+-- fragment: old_effect
+-- An effect of a task whose checkpoint is gone, and that cannot run again, without a runtime.
+scope = :thread_id AND run_id = '' AND state IN ('done', 'failed')
+AND checkpoint_id NOT IN (SELECT id FROM perdure_checkpoints WHERE thread_id = :thread_id)
+
+-- fragment: trace_due
+-- A trace is due: now, or when the process that exports it has noted what it gave.
+due_at = CASE WHEN perdure_traces.change <> 0 AND perdure_traces.due_at > :now
+         THEN perdure_traces.due_at ELSE CAST(:now AS BIGINT) END,
+change = -ABS(perdure_traces.change)
+
+-- fragment: assistant
+id, version, graph, name, created_at, updated_at, change, body
+
+-- fragment: last_run
+-- The last run of each thread `t`, without those that were rolled back.
+LEFT JOIN perdure_runs AS l ON l.thread_id = t.thread_id AND l.n = (
+  SELECT o.n FROM perdure_runs AS o WHERE o.thread_id = t.thread_id AND o.undo = 0
+  ORDER BY o.n DESC LIMIT 1)
+
+-- fragment: thread_rows
+perdure_threads AS t {last_run}
+
+-- fragment: thread_status
+-- The status of a thread: by the run that is under way, else by the last one.
+COALESCE(
+  (SELECT CASE WHEN h.state IN ('pending', 'running') THEN 'busy' WHEN h.state = 'paused' THEN 'interrupted'
+               WHEN h.state <> 'waiting' THEN 'error'
+               WHEN COALESCE(h.due_at, CAST(:now AS BIGINT) + 1) > :now AND EXISTS (
+                 SELECT 1 FROM perdure_waits AS w
+                 WHERE w.run_id = h.id AND w.state = 'open' AND w.kind = 'human') THEN 'interrupted'
+               ELSE 'busy' END
+   FROM perdure_runs AS h WHERE h.thread_id = t.thread_id AND h.state NOT IN {ended} ORDER BY h.n LIMIT 1),
+  CASE WHEN l.state = 'failed' THEN 'error'
+       WHEN l.state = 'cancelled' AND l.begun = 1 OR t.has_next = 1 THEN 'interrupted' ELSE 'idle' END)
+
+-- fragment: has_status
+(CAST(:status AS TEXT) IS NULL OR {thread_status} = CAST(:status AS TEXT))
+
+-- fragment: is_listed
+(CAST(:graph AS TEXT) IS NULL OR t.graph = :graph)
+AND (CAST(:assistant AS TEXT) IS NULL OR t.assistant = :assistant) AND {has_status}
+
+-- fragment: thread
+t.thread_id, t.graph, t.assistant, t.created_at, t.updated_at, t.expires_at, t.change, t.body,
+{thread_status}, l.id, l.graph, l.version, l.updated_at
+
+-- fragment: text_key
+CASE CAST(:sort AS TEXT) WHEN 'thread_id' THEN t.thread_id WHEN 'status' THEN {thread_status} END
+
+-- fragment: thread_order
+-- By the column that :sort names: upwards if :direction is 1, downwards if it is -1.
+CAST(:direction AS BIGINT) * CASE CAST(:sort AS TEXT)
+  WHEN 'created_at' THEN t.created_at WHEN 'updated_at' THEN t.updated_at
+  WHEN 'state_updated_at' THEN COALESCE(l.updated_at, t.updated_at) END,
+CASE WHEN :direction = 1 THEN {text_key} END, CASE WHEN :direction = -1 THEN {text_key} END DESC,
+CASE WHEN :direction = 1 THEN t.thread_id END, t.thread_id DESC
 
 -- name: insert_checkpoint
 -- Stores a checkpoint. When it builds on the rows of another one (:base), that one must still
@@ -171,10 +359,16 @@ DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND {is_deletable};
 
 -- name: delete_state_writes
 -- This and the next: up to :count rows of a thread that has no checkpoints left.
-DELETE FROM perdure_writes WHERE {some_writes} AND {no_checkpoints} AND {is_deletable};
+DELETE FROM perdure_writes
+WHERE thread_id = :thread_id AND (ns, checkpoint_id, task_id, stamp) IN (
+    SELECT ns, checkpoint_id, task_id, stamp FROM perdure_writes WHERE thread_id = :thread_id LIMIT :count)
+  AND {no_checkpoints} AND {is_deletable};
 
 -- name: delete_state_values
-DELETE FROM perdure_values WHERE {some_values} AND {no_checkpoints} AND {is_deletable};
+DELETE FROM perdure_values
+WHERE thread_id = :thread_id AND (ns, channel, chain, seq, step) IN (
+    SELECT ns, channel, chain, seq, step FROM perdure_values WHERE thread_id = :thread_id LIMIT :count)
+  AND {no_checkpoints} AND {is_deletable};
 
 -- name: delete_thread_effects
 -- Effects with a business key are kept: they still prevent a second call.
@@ -582,7 +776,7 @@ ON CONFLICT DO NOTHING
 
 -- name: find_event
 -- Our own key: was this change made?
-SELECT {event} FROM perdure_events
+SELECT thread_id, run_id, n, at, kind FROM perdure_events
 WHERE thread_id = :thread_id AND run_id = :id AND change = :change;
 
 -- name: last_decision
