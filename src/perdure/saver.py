@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import functools
 import os
+import secrets
 import threading
 import time
 from collections.abc import (
@@ -51,7 +52,6 @@ from perdure.execution.segment import find
 from perdure.journal import Journal, Plan, connect_later
 from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
-from perdure.journal.ids import random_number
 from perdure.journal.names import check_renamed
 from perdure.langgraph_port import compiled_graphs, configs, task_interrupts
 from perdure.operations import losses
@@ -571,7 +571,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
             )
         # As LangGraph's savers write it: padded to sort as text, and random behind the point, so
         # that two forks of a checkpoint never share a version.
-        return f"{int(count) + 1:0{len(count)}}.{random_number(53) / 2**53:016}"
+        return f"{int(count) + 1:0{len(count)}}.{secrets.randbits(53) / 2**53:016}"
 
 
 _SAVERS: WeakSet[Saver] = WeakSet()

@@ -31,7 +31,7 @@ from perdure.checkpoint import operations
 from perdure.checkpoint.config import configurable
 from perdure.errors import BadArgument, Error, TypeNotAllowed
 from perdure.journal.clock import JournalClock
-from perdure.journal.ids import random_number
+from perdure.journal.names import random_number
 from perdure.journal.sqlite_wal import Wal
 from perdure.operations import threads as thread_records
 from perdure.saver import Saver

@@ -14,7 +14,7 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 from perdure.errors import LeaseLost
-from perdure.journal.ids import random_number
+from perdure.journal.names import random_number
 from perdure.operations import effects
 from perdure.operations.effects import EffectRow, Owner
 from perdure.types import EffectState, Retry, State

@@ -13,7 +13,7 @@ import pytest
 from perdure.checkpoint.operations import delete_thread
 from perdure.errors import Closed, Unavailable
 from perdure.journal import Journal, Op, connect, failpoints
-from perdure.journal.ids import random_number
+from perdure.journal.names import random_number
 from perdure.journal.operation import Ambiguous
 from perdure.operations import messages, server_secret, threads, workers
 from perdure.operations.threads import ThreadContent

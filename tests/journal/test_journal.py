@@ -77,7 +77,7 @@ def test_what_is_held_is_not_committed_by_the_clock(journal: Journal, commits: C
 
 def test_a_queue_that_is_full_says_so_until_it_is_flushed(url: str) -> None:
     journal = connect(url)
-    journal._group._capacity = 4
+    journal._group.capacity = 4
     for n in range(4):
         assert not journal.full
         journal.defer(add(n), hold=True)

@@ -309,10 +309,10 @@ async def test_join_returns_at_once_when_another_process_ends_the_run(url: str) 
         rt.register(chain(calls.node("one")), name="agent")
         run = await other.start("agent", {"log": []})
         joining = asyncio.create_task(other.join(run.id, timeout=timedelta(seconds=30)))
-        await auntil(lambda: other.journal.feed.is_watched, "a caller that joins")
+        await auntil(lambda: other.journal.feed.watches, "a caller that joins")
         await rt.work(until_idle=True)
         assert (await joining).state == "done"
-        assert not other.journal.feed.is_watched
+        assert not other.journal.feed.watches
 
 
 async def test_what_a_run_streams_does_not_wake_those_who_join_it(

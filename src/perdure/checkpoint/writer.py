@@ -23,6 +23,7 @@ runtime drives is waited for as a whole, before its worker releases it.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -55,7 +56,6 @@ from perdure.checkpoint.value_diff import difference
 from perdure.execution.segment import Segment
 from perdure.journal import Journal, Op, Statement
 from perdure.journal.committer import QueuedOperation
-from perdure.journal.ids import random_number
 from perdure.journal.names import check_text
 from perdure.langgraph_port import checkpoint_names, configs
 from perdure.types import Durability
@@ -148,7 +148,7 @@ class Writer:
         self, put: Put, parent: CachedCheckpoint | None, written: Sequence[TaskWrites]
     ) -> tuple[CachedCheckpoint, Op[None]]:
         (thread_id, ns, _), segment, checkpoint = put.key, put.segment, put.checkpoint
-        step = random_number(48)
+        step = secrets.randbits(48)
         statements: list[Statement] = []
         if segment is not None:
             metadata = cast(dict[str, Any], put.metadata)

@@ -17,7 +17,7 @@ from perdure.effects.recording import INJECTED
 from perdure.effects.spec import EffectSpec
 from perdure.errors import EffectHeld, OrderChanged, Postponed
 from perdure.journal import Plan
-from perdure.journal.ids import random_number
+from perdure.journal.names import random_number
 from perdure.operations import effects
 from perdure.operations.effects import (
     NOTHING_SAVED,

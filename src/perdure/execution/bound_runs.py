@@ -42,7 +42,7 @@ from perdure.execution.driver import Driver
 from perdure.execution.engine import Engine
 from perdure.execution.graphs import Graph
 from perdure.journal import Plan, Poll
-from perdure.journal.ids import new_id
+from perdure.journal.names import new_id
 from perdure.langgraph_port import configs, task_interrupts
 from perdure.operations import claims, runs, waits
 from perdure.operations.claims import SegmentEnd

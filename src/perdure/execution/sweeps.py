@@ -19,7 +19,7 @@ from typing import Any
 from perdure.errors import WrongState
 from perdure.journal import Journal, Plan, in_pieces
 from perdure.journal.clock import Clock
-from perdure.journal.ids import random_number
+from perdure.journal.names import random_number
 from perdure.operations import runs, streams, threads
 from perdure.operations.look import Oldest
 from perdure.service.failures import Failures

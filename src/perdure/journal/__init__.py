@@ -17,19 +17,18 @@ queued before it.
     acknowledged        what this process knows to be committed: did the database go back in time?
     collected_transaction
                         a transaction that is one batch, where none stays open
-    reader_threads      where coroutines read
+    reads               where coroutines read, several in one visit to the database
     opened_later        a database that its first use opens
-    commit_listener     tells a listener of committed events
-    commit_watch        wakes those who wait for this process to commit
-    change_feed         wakes those who wait for a run, in any process; hints of the databases,
-                        file_hints, notify_hints
+    commit_listener     passes committed events to a listener
+    changes             wakes those who wait for a run, in any process, or for a commit of this one
     capabilities        what a database can do
-    sqlite, postgres    the databases; sqlite_connections, sqlite_file, postgres_pool under them;
-                        postgres_errors: what an error means
+    sqlite, postgres    the databases; under them sqlite_file, sqlite_wal, postgres_pool,
+                        postgres_pipeline; postgres_errors: what an error means;
+                        postgres_history: which server has the newest history
     d1                  Cloudflare D1; d1_client, d1_binding and d1_large_values
     sql, queries.sql    every statement, by name, rendered for a dialect
     migrate             schema.sql for a new journal, numbered migrations for an older one
-    clock, ids, names   the time, ids and texts that the database can hold
+    clock, names        the time; ids, and texts that the database can hold
     failpoints          where tests stop a process
 """
 

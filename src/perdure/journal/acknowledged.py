@@ -8,7 +8,7 @@ the database when there is a reason:
 
     PostgreSQL   a new connection leads to another timeline, or to an earlier place
                  (`postgres_history`)
-    SQLite       another file is at the path (`sqlite_connections`)
+    SQLite       another file is at the path (`sqlite_file`)
     each         a lease has fewer events than when it was renewed before (`LeaseKeeper`), or the
                  heartbeat of this process is older than it wrote it (`Presence`)
 
@@ -27,7 +27,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -89,6 +89,16 @@ class _Other(NamedTuple):
         return Loss(str(thread_id or ""), None, self.name, _time(self.at))
 
 
+class Commit(NamedTuple):
+    """A committed operation. `op`: a caller waited for it; `again`: its reply was lost, and the
+    rows are those of its key."""
+
+    statements: Sequence[Statement]
+    rows: Sequence[Sequence[Row]]
+    op: Op[Any] | None = None
+    again: bool = False
+
+
 class Acknowledged:
     """The acknowledged writes of one journal in one process. It may be used from any thread."""
 
@@ -108,39 +118,34 @@ class Acknowledged:
         """Continue in a forked process: a thread of the parent may have held the lock."""
         self._lock = threading.Lock()
 
-    def note(
-        self,
-        sent: Sequence[Statement],
-        rows: Sequence[Sequence[Row]],
-        op: Op[Any] | None = None,
-        *,
-        again: bool = False,
-    ) -> None:
-        """Note the runs that committed statements changed or deleted, or an `op` that changed none
-        by its key. `again`: its reply was lost, and the rows are those of the key."""
-        now, is_of_run = time.monotonic(), False
+    def note(self, commits: Iterable[Commit]) -> None:
+        """Note the runs that committed statements changed or deleted, or the operation that changed
+        none by its key."""
+        now = time.monotonic()
         with self._lock:
-            for n, statement in enumerate(sent):
-                params = statement.params
-                if statement.name == "delete_run":
-                    self._runs.pop(params["id"], None)
-                if not isinstance(statement, EventStatement):
-                    continue
-                is_of_run = True
-                own = [(params["thread_id"], params["id"], -1)] if "id" in params else []
-                for thread_id, run_id, number, *_ in own if again else rows[n]:
-                    self._runs[run_id] = _Run(thread_id, run_id, params["change"], number, now)
-                    self._runs.move_to_end(run_id)
+            for statements, rows, op, again in commits:
+                is_of_run = False
+                for n, statement in enumerate(statements):
+                    params = statement.params
+                    if statement.name == "delete_run":
+                        self._runs.pop(params["id"], None)
+                    if not isinstance(statement, EventStatement):
+                        continue
+                    is_of_run = True
+                    own = [(params["thread_id"], params["id"], -1)] if "id" in params else []
+                    for thread_id, run_id, number, *_ in own if again else rows[n]:
+                        self._runs[run_id] = _Run(thread_id, run_id, params["change"], number, now)
+                        self._runs.move_to_end(run_id)
+                if op is not None and op.key is not None and not is_of_run:
+                    name = op.key.name
+                    find = {one: op.key.params[one] for one in parameters()[name]}
+                    key = (name, *find.values())
+                    self._others[key] = _Other(key, op.name, Statement(name, find), now)
+                    self._others.move_to_end(key)
             while len(self._runs) > MOST_RUNS:
                 self._runs.popitem(last=False)
-            if op is not None and op.key is not None and not is_of_run:
-                name = op.key.name
-                find = {one: op.key.params[one] for one in parameters()[name]}
-                key = (name, *find.values())
-                self._others[key] = _Other(key, op.name, Statement(name, find), now)
-                self._others.move_to_end(key)
-                if len(self._others) > MOST_OTHERS:
-                    self._others.popitem(last=False)
+            while len(self._others) > MOST_OTHERS:
+                self._others.popitem(last=False)
 
     def last_event(self, run_id: str) -> int:
         """The number of the last event of a run that was acknowledged here; -1 if none was."""

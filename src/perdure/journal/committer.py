@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 from perdure.errors import Error, LeaseLost, Unavailable, WentBack, WriteLost
-from perdure.journal.acknowledged import Acknowledged
+from perdure.journal.acknowledged import Acknowledged, Commit
 from perdure.journal.capabilities import NOTHING, Size
-from perdure.journal.change_feed import ChangeFeed, changed_names
+from perdure.journal.changes import ChangeFeed, changed_names
 from perdure.journal.commit_listener import CommitListener
 from perdure.journal.operation import (
     Ambiguous,
@@ -87,7 +87,10 @@ class Committer:
 
     def commit(self, batch: list[QueuedOperation[Any]]) -> None:
         """Settle the operations of a batch; not all of them when the database is unavailable."""
-        batch = self._of_this_history(batch)
+        for queued in [*batch]:
+            if queued.epoch != self._acknowledged.epoch:  # made before the database went back
+                queued.fail(cast(WentBack, self._acknowledged.went_back))
+                batch = [one for one in batch if one is not queued]
         try:
             results = self._send_and_settle(batch)
         except Unavailable as error:
@@ -103,25 +106,21 @@ class Committer:
                 self._try_otherwise(batch[0], error)
         else:
             self.unavailable = None
+            commits = []
+            for queued, rows in zip(batch, results, strict=True):
+                op = queued.op if queued.waited else None
+                commits.append(Commit(queued.sent, rows, op, queued.resent))
+            self._acknowledged.note(commits)
             for queued, rows in zip(batch, results, strict=True):
                 try:
                     queued.value = queued.op.result(rows)
                 except Exception as error:
                     queued.error = error
                 queued.settled = True
-                op = queued.op if queued.waited else None
-                self._acknowledged.note(queued.sent, rows, op, again=queued.resent)
                 if self.listener is not None:
                     self.listener.note(queued.sent, rows, again=queued.resent)
-            if self.feed is not None and self.feed.is_watched:
+            if self.feed is not None and self.feed.watches:
                 self.feed.note({name for queued in batch for name in changed_names(queued.sent)})
-
-    def _of_this_history(self, batch: list[QueuedOperation[Any]]) -> list[QueuedOperation[Any]]:
-        """A batch without what was made before the database went back: that fails."""
-        for queued in batch:
-            if queued.epoch != self._acknowledged.epoch:
-                queued.fail(cast(WentBack, self._acknowledged.went_back))
-        return [queued for queued in batch if not queued.settled]
 
     def _try_otherwise(self, queued: QueuedOperation[Any], error: Exception) -> None:
         if not isinstance(error, Refused) or queued.op.otherwise is None:
@@ -138,7 +137,8 @@ class Committer:
     def _send_and_settle(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
         """Commit a batch. An operation of an earlier batch whose reply was lost is not sent again
         if that was committed."""
-        stored = self._stored(batch)
+        if not (stored := self._stored(batch)):
+            return self._send_until_known(batch) if batch else []
         left = [queued for queued in batch if queued not in stored]
         sent = iter(self._send_until_known(left) if left else [])
         return [stored[queued] if queued in stored else next(sent) for queued in batch]
@@ -148,7 +148,10 @@ class Committer:
         lost: Exception | None = None
         for _ in range(ATTEMPTS):
             try:
-                return self._check_results(batch, self._send(batch))
+                sent = self._send(batch)
+                # Of what was sent twice, its trace decides, where there is one.
+                stored = self._stored(batch)
+                return [stored.get(queued, rows) for queued, rows in zip(batch, sent, strict=True)]
             except Ambiguous as error:
                 lost = error
             except Refused:
@@ -205,7 +208,7 @@ class Committer:
         else:
             raise _unknown_outcome(lost) from lost
         statements, rows = [one for one, _ in noted], [rows for _, rows in noted]
-        self._acknowledged.note(statements, rows)
+        self._acknowledged.note([Commit(statements, rows)])
         if self.listener is not None:
             self.listener.note(statements, rows, again=False)
         return done[0]
@@ -214,17 +217,20 @@ class Committer:
         for queued in batch:
             if queued.op.prepare is not None:
                 queued.op.prepare()
-        scripts = [queued.op.render() for queued in batch]
-        for queued, script in zip(batch, scripts, strict=True):
-            queued.sent = script
+        every: list[Statement] = []
+        for queued in batch:
+            statements = queued.op.statements
+            queued.sent = statements() if callable(statements) else statements
+            every += queued.sent
         if self._bounded and len(batch) == 1:  # it may be an `otherwise`, not checked so far
-            self.backend.capabilities.check(batch[0].op.name, scripts[0])
-        rows = self.backend.commit([one for script in scripts for one in script])
+            self.backend.capabilities.check(batch[0].op.name, every)
+        rows = self.backend.commit(every)
         results: list[Results] = []
         start = 0
-        for script in scripts:
-            results.append(rows[start : start + len(script)])
-            start += len(script)
+        for queued in batch:
+            end = start + len(queued.sent)
+            results.append(rows[start:end])
+            start = end
         return results
 
     def _is_committed(self, batch: list[QueuedOperation[Any]]) -> bool:
@@ -233,21 +239,16 @@ class Committer:
         wanted = [trace for trace in traces if trace is not None]
         return any(self.backend.settle(wanted)) if wanted else False
 
-    def _check_results(
-        self, batch: list[QueuedOperation[Any]], sent: list[Results]
-    ) -> list[Results]:
-        """The results of a batch; of what was sent twice, the trace decides where there is one."""
-        stored = self._stored(batch)
-        return [stored.get(queued, rows) for queued, rows in zip(batch, sent, strict=True)]
-
     def _stored(self, batch: list[QueuedOperation[Any]]) -> dict[QueuedOperation[Any], Results]:
         """The operations that were sent twice and have left their trace, with their results."""
-        traces = {queued: queued.op.proof or queued.op.key for queued in batch if queued.resent}
-        wanted = {queued: trace for queued, trace in traces.items() if trace is not None}
-        if not wanted:
+        traces: dict[QueuedOperation[Any], Statement] = {}
+        for queued in batch:
+            if queued.resent and (trace := queued.op.proof or queued.op.key) is not None:
+                traces[queued] = trace
+        if not traces:
             return {}
-        found = zip(wanted, self.backend.settle([*wanted.values()]), strict=True)
-        stored = [queued for queued, rows in found if rows]
+        results = zip(traces, self.backend.settle([*traces.values()]), strict=True)
+        stored = [queued for queued, rows in results if rows]
         return dict(zip(stored, self._results_again(stored), strict=True)) if stored else {}
 
     def _results_again(self, batch: list[QueuedOperation[Any]]) -> list[Results]:

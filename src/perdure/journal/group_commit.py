@@ -40,12 +40,10 @@ from typing import Any, TypeVar, cast
 from perdure.errors import BadArgument, Closed, Unavailable
 from perdure.journal.acknowledged import Acknowledged
 from perdure.journal.capabilities import NOTHING
-from perdure.journal.change_feed import ChangeFeed
-from perdure.journal.commit_watch import CommitWatch
+from perdure.journal.changes import ChangeFeed, Watch
 from perdure.journal.committer import Committer, QueuedOperation
-from perdure.journal.group_read import GroupRead
 from perdure.journal.operation import Backend, Op, Statement, Transaction
-from perdure.journal.reader_threads import ReaderThreads
+from perdure.journal.reads import Reads
 
 T = TypeVar("T")
 
@@ -78,19 +76,19 @@ class GroupCommit:
         self.closed = False
         self._acknowledged = acknowledged
         self.committer = Committer(backend, acknowledged)
-        self.readers = ReaderThreads()
-        self.reads = GroupRead(backend, self.readers)
-        self.watch = CommitWatch()
+        self.reads = Reads(backend)
+        self.watch = Watch()
+        """Of the commits of this process."""
         self.feed = ChangeFeed(backend.read, backend.hints, backend.capabilities.poll)
         self.committer.feed = self.feed
         self.meter: Meter | None = None
         self.newest: QueuedOperation[Any] | None = None
         self.waiting: dict[threading.Lock, QueuedOperation[Any]] = {}
         """Threads that sleep until their operation is settled, each at a lock of its own."""
-        self.interval, self._capacity = interval, capacity
+        self.interval, self.capacity = interval, capacity
         self._capabilities = backend.capabilities
         self._bounded = backend.capabilities.bounded
-        self._queue: deque[QueuedOperation[Any]] = deque()
+        self.queue: deque[QueuedOperation[Any]] = deque()
         self._append_lock = threading.Lock()
         self._commit_lock = threading.RLock()
         self._committing = ""
@@ -106,17 +104,11 @@ class GroupCommit:
         self._emptied = float("-inf")
         _OPEN.add(self)
 
-    @property
-    def full(self) -> bool:
-        return len(self._queue) >= self._capacity
-
-    @property
-    def depth(self) -> int:
-        """How many operations are queued."""
-        return len(self._queue)
-
-    def append(self, op: Op[T], *, waited: bool, watched: bool = False) -> QueuedOperation[T]:
-        """Queue an operation. Raises `Unsupported` for one that the database cannot take."""
+    def append(
+        self, op: Op[T], *, waited: bool, watched: bool = False, hold: bool = False
+    ) -> QueuedOperation[T]:
+        """Queue an operation for the next commit: of a caller that waits (`waited`), or at the
+        latest the timer's. Raises `Unsupported` for one that the database cannot take."""
         if waited and self._transaction_threads:
             self.check_outside_transaction()
         queued = QueuedOperation(op, waited, watched, self._acknowledged.epoch)
@@ -125,14 +117,9 @@ class GroupCommit:
         with self._append_lock:
             if self.closed:
                 raise Closed(CLOSED)
-            self._queue.append(queued)
+            self.queue.append(queued)
             self.newest = queued
-        return queued
-
-    def defer(self, op: Op[T], *, hold: bool, watched: bool) -> QueuedOperation[T]:
-        """Queue an operation for the next commit, at the latest the timer's."""
-        queued = self.append(op, waited=False, watched=watched)
-        if self._due is None or (self._held and not hold):
+        if not waited and (self._due is None or (self._held and not hold)):
             self._held = hold
             self.schedule(HOLD if hold else self.interval)
         return queued
@@ -215,7 +202,7 @@ class GroupCommit:
             if give_up is not None and time.monotonic() > warned:
                 waits = f"Closing a journal waits for a commit of the thread {self._committing!r}"
                 if time.monotonic() > give_up:
-                    raise Unavailable(f"{waits}. {self.depth} operations are not stored.")
+                    raise Unavailable(f"{waits}. {len(self.queue)} operations are not stored.")
                 logging.getLogger("perdure").warning("%s.", waits)
                 warned = time.monotonic() + SLOW
             self._commit_alone(lambda: self._is_next(queued), commit)
@@ -290,7 +277,7 @@ class GroupCommit:
         Each sleeps at a lock of its own: at the commit lock they would have to wait for the next
         commit to learn of theirs, and nothing would gather behind it.
         """
-        self.watch.note()
+        self.watch.changed()
         if self.waiting:
             with self._lock:
                 woken = False
@@ -317,7 +304,9 @@ class GroupCommit:
                 self.committer.commit(taken)
             interrupted = False
         finally:
-            all_settled = all(queued.settled for queued in taken)
+            all_settled = True
+            for queued in taken:
+                all_settled = all_settled and queued.settled
             if emptied and all_settled:
                 self._emptied = begun  # whatever is queued now came after that
             if self.meter is not None and taken and all_settled:
@@ -328,14 +317,14 @@ class GroupCommit:
     def _take_batch(self, batch: list[QueuedOperation[Any]]) -> bool:
         """Take what one transaction can hold, whole operations only. True: that was all."""
         size = NOTHING
-        while self._queue and len(batch) < self._capacity:
+        while self.queue and len(batch) < self.capacity:
             if self._bounded:
-                size = size.plus(self._queue[0].size)
+                size = size.plus(self.queue[0].size)
                 if batch and not self._capabilities.holds(size):
                     return False
-            batch.append(self._queue[0])
-            self._queue.popleft()
-        return len(batch) < self._capacity
+            batch.append(self.queue[0])
+            self.queue.popleft()
+        return len(batch) < self.capacity
 
     def _put_back(self, *, interrupted: bool) -> None:
         """Empty the batch. Not committed: callers that wait get the reason, the rest stays first in
@@ -354,10 +343,10 @@ class GroupCommit:
                     queued.fail(self.committer.unavailable)
                 else:
                     queued.resent = queued.resent or (interrupted and bool(queued.sent))
-                    if not self._queue or self._queue[0] is not queued:
-                        self._queue.appendleft(queued)
+                    if not self.queue or self.queue[0] is not queued:
+                        self.queue.appendleft(queued)
             batch.pop()
-        if self._queue and left:
+        if self.queue and left:
             self.schedule(RETRY)
 
     def _wake_coroutines(self, batch: list[QueuedOperation[Any]]) -> None:
@@ -406,9 +395,9 @@ class GroupCommit:
             self._immediately = False
         self._commit_alone(self._commit_lock.acquire, self._commit_queue)
         with self._lock:
-            if not self._queue and self._due is None:
+            if not self.queue and self._due is None:
                 _BUSY.discard(self)
-        if self._queue:
+        if self.queue:
             self.schedule(self.interval if self.committer.unavailable is None else RETRY)
         return True
 

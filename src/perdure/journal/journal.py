@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from perdure.errors import Closed, Error, StatementFailed, Unavailable, WentBack
 from perdure.journal.acknowledged import Acknowledged
 from perdure.journal.capabilities import Capabilities
-from perdure.journal.change_feed import ChangeFeed
+from perdure.journal.changes import ChangeFeed
 from perdure.journal.collected_transaction import CollectedTransaction
 from perdure.journal.commit_listener import CommitListener, Listener
 from perdure.journal.committer import QueuedOperation
@@ -90,7 +90,7 @@ class Journal:
     @property
     def queue_depth(self) -> int:
         """How many operations are queued in this process and not committed."""
-        return self._group.depth
+        return len(self._group.queue)
 
     def drain(self) -> None:
         """Wait until everything queued so far is durable, and the listener has it."""
@@ -141,7 +141,7 @@ class Journal:
     async def aopen(self) -> None:
         """Like `open`, without blocking the event loop."""
         if self.opened_at is None:
-            await self._check().readers.run(self.open)
+            await self._check().reads.run(self.open)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -161,10 +161,14 @@ class Journal:
         """Like `do`, without blocking the event loop."""
         if self.opened_at is None:
             await self.aopen()
+        group = self._check()
         if op.write:
-            return await self.await_(self._check().append(op, waited=True))
-        await self.aflush()
-        return await self.aread_committed(op)
+            queued = group.append(op, waited=True)
+            await group.acommit_through(queued)
+            return queued.get()
+        if group.newest is not None and not group.newest.settled:
+            await self.aflush()
+        return await group.reads.read(op)
 
     def run(self, plan: Plan[T], *, flush: bool = True) -> T:
         """Follow a plan, blocking. Without `flush` its reads do not wait for what is queued. What a
@@ -212,7 +216,7 @@ class Journal:
                     elif flush or step.write:
                         answer = await self.ado(step)
                     else:
-                        answer = await self.aread_committed(step)
+                        answer = await self._check().reads.read(step)
                 except Exception as raised:
                     error = raised
         except StopIteration as done:
@@ -226,7 +230,7 @@ class Journal:
         watch, rest = self._group.watch, poll.next_rest(self.capabilities.poll)
         time.sleep(poll.first)
         if poll.seen is not None:
-            watch.wait(poll.seen, rest)
+            watch.wait_in_thread(poll.seen, rest)
         poll.seen = watch.count
 
     async def apause(self, poll: Poll) -> None:
@@ -234,7 +238,7 @@ class Journal:
         watch, rest = self._group.watch, poll.next_rest(self.capabilities.poll)
         await asyncio.sleep(poll.first)
         if poll.seen is not None:
-            await watch.await_(poll.seen, rest)
+            await watch.wait(poll.seen, rest)
         poll.seen = watch.count
 
     @property
@@ -254,7 +258,7 @@ class Journal:
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Do `work`, which reads more than once, in a thread that reads: one change of threads is
         cheaper than one for each read."""
-        return await self._check().readers.run(work)
+        return await self._check().reads.run(work)
 
     def read_soon(self, op: Op[T], then: Callable[[T], None]) -> None:
         """Read in another thread and hand the result to `then`; or not, if that fails."""
@@ -263,7 +267,7 @@ class Journal:
             with contextlib.suppress(Exception):
                 then(self.read_committed(op))
 
-        self._check().readers.start(job)
+        self._check().reads.start(job)
 
     def do_unqueued(self, op: Op[T]) -> T:
         """Commit a write at once, outside of the queue. What is queued may be committed later."""
@@ -308,7 +312,7 @@ class Journal:
         group = self._group
         if group.committer.lost is not None or group.pid != os.getpid():
             group = self._check()
-        return group.defer(op, hold=hold, watched=watched)
+        return group.append(op, waited=False, watched=watched, hold=hold)
 
     def commit_soon(self) -> None:
         """Have what is queued committed now, without waiting for it."""
@@ -329,7 +333,7 @@ class Journal:
     @property
     def full(self) -> bool:
         """Whether so much is queued that a caller who adds to it should wait."""
-        return self._group.full
+        return len(self._group.queue) >= self._group.capacity
 
     def flush(self) -> None:
         """Wait until everything queued so far is durable."""
@@ -349,4 +353,4 @@ class Journal:
         """Commit what is queued and close the database."""
         self._group.close()
         if self._group.pid == os.getpid():  # the threads of a forked process are its parent's
-            self._group.readers.close()
+            self._group.reads.close()

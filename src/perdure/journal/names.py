@@ -1,6 +1,11 @@
-"""Names that a database can hold: of threads, checkpoints, signals, keys."""
+"""Ids, and names that a database can hold: of threads, checkpoints, signals, keys."""
 
 from __future__ import annotations
+
+import functools
+import secrets
+import time
+from uuid import UUID
 
 from perdure.errors import BadArgument, Unserializable, forgot_await
 
@@ -42,3 +47,15 @@ def check_renamed(old: str, new: str, value: object) -> None:
     """Raise `BadArgument` if an argument was passed by its old name."""
     if value is not None:
         raise BadArgument(f"The argument {old}= is now called {new}=.")
+
+
+random_number = functools.partial(secrets.randbits, 62)
+"""A random number, independent of how an agent seeds `random`."""
+
+
+def new_id() -> str:
+    """A UUID of version 7: milliseconds, their fraction, random bits."""
+    milliseconds, rest = divmod(time.time_ns(), 1_000_000)
+    fraction = rest * 4096 // 1_000_000
+    value = (milliseconds & (2**48 - 1)) << 80 | 7 << 76 | fraction << 64
+    return str(UUID(int=value | 2 << 62 | secrets.randbits(62)))

@@ -1,7 +1,7 @@
 """A database that is opened when it is first used, by the thread that uses it.
 
 So making a saver or a client, and asking it for its journal, never blocks an event loop: the first
-read opens it in a thread of `reader_threads`, the first write in the one that commits. A database
+read opens it in a thread of `reads`, the first write in the one that commits. A database
 that is not available then, such as during a failover, is tried again until the deadline of a call.
 """
 
@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 
 from perdure.errors import Closed, Unavailable
 from perdure.journal.capabilities import Capabilities
-from perdure.journal.change_feed import Hints
+from perdure.journal.changes import Hints
 from perdure.journal.operation import Backend, InteractiveBackend, Row, Statement, Transaction
 
 T = TypeVar("T")

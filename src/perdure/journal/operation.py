@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from perdure.journal.capabilities import Capabilities
@@ -92,7 +93,7 @@ does not wait for synchronous standbys, and what it acknowledges must be on them
 
 def with_params(params: Mapping[str, Any], *names: str) -> list[Statement]:
     """Statements that share their parameters, in order."""
-    return [Statement(name, params) for name in names]
+    return [*map(Statement, names, repeat(params))]
 
 
 def read_op(
@@ -198,7 +199,7 @@ class Backend(Protocol):
         as what `commit` acknowledges, on a synchronous standby if there is one."""
 
     def hints(self) -> Any:
-        """The source of hints that something was committed, see `change_feed.Hints`; or None."""
+        """The source of hints that something was committed, see `changes.Hints`; or None."""
 
     def reopen(self) -> None:
         """Forget connections that belong to the process this one was forked from."""

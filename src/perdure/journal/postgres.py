@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import psycopg
@@ -25,9 +25,8 @@ from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal import failpoints, postgres_pipeline
 from perdure.journal.acknowledged import Acknowledged, unreplicated
 from perdure.journal.capabilities import Capabilities
-from perdure.journal.change_feed import changed_names, streamed_names
+from perdure.journal.changes import changed_names, streamed_names
 from perdure.journal.migrate import migrate, migrations, version
-from perdure.journal.notify_hints import CHANNEL, NotifyHints, payload
 from perdure.journal.operation import (
     ENDED_INSIDE,
     Ambiguous,
@@ -39,7 +38,7 @@ from perdure.journal.operation import (
 from perdure.journal.postgres_errors import GUARD, Meaning, Unfit, may_pass, meaning, reason
 from perdure.journal.postgres_history import History
 from perdure.journal.postgres_pipeline import Query
-from perdure.journal.postgres_pool import PAUSE, Connection, Pool
+from perdure.journal.postgres_pool import PAUSE, Connection, Pool, parameters_of
 from perdure.journal.sql import render
 
 T = TypeVar("T")
@@ -81,6 +80,9 @@ FRAGMENTS = {
     "clock": "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
 }
 CONNECTIONS = 8
+CHANNEL = "perdure"
+LONGEST = 7_900
+"""Maximum bytes of a notification's payload; PostgreSQL allows fewer than 8,000."""
 MIGRATION_LOCK = 0x7065726475726500  # "perdure"
 _WRITE = b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
 _NOTIFY = f"pg_notify('{CHANNEL}', $1)"
@@ -358,3 +360,44 @@ def without_password(url: str) -> str:
             "postgresql://user:p%40ss@host/database."
         )
     return f"postgresql://{place['host']}:{place['port']}/{place['dbname']}"
+
+
+def payload(sender: str, names: Iterable[str]) -> str:
+    """The payload of a notification: its sender, and the names of what changed if they fit."""
+    text = " ".join([sender, *sorted(names)])
+    return text if len(text) < LONGEST and text.isascii() else sender
+
+
+class NotifyHints:
+    """Hints that something was committed: LISTEN on a separate connection, NOTIFY in the
+    transaction that changes. Those of `sender` are skipped: it woke its own readers. One may be
+    lost, behind a transaction-mode connection pooler or while this process reconnects: readers see
+    the change at the next poll."""
+
+    def __init__(self, url: str, sender: str) -> None:
+        self._sender = sender
+        self._connection = psycopg.connect(
+            url,
+            autocommit=True,
+            **parameters_of(url, connect_timeout=5, name="perdure changes"),
+        )
+        try:
+            self._connection.execute(f"LISTEN {CHANNEL}")
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def wait(self, seconds: float) -> Collection[str] | None:
+        end, found = time.monotonic() + seconds, set[str]()
+        while not found and (left := end - time.monotonic()) > 0:
+            for notice in self._connection.notifies(timeout=left, stop_after=1):
+                sender, *names = notice.payload.split(" ")
+                if sender == self._sender:
+                    continue
+                if not names:
+                    return None
+                found.update(names)
+        return found
+
+    def close(self) -> None:
+        self._connection.close()

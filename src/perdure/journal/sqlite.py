@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -18,7 +19,6 @@ from perdure.errors import BadArgument, BadURL, Error, Unavailable
 from perdure.journal import failpoints
 from perdure.journal.acknowledged import Acknowledged
 from perdure.journal.capabilities import Capabilities
-from perdure.journal.file_hints import FileHints, file_hints
 from perdure.journal.migrate import version
 from perdure.journal.operation import (
     ENDED_INSIDE,
@@ -28,14 +28,16 @@ from perdure.journal.operation import (
     Statement,
     Transaction,
 )
-from perdure.journal.sql import has_rows, positional, render
-from perdure.journal.sqlite_connections import (
+from perdure.journal.sql import positional, render
+from perdure.journal.sqlite_file import (
+    LENIENT,
     Connections,
     is_unavailable,
     not_opened,
+    prepare_file,
     transaction,
 )
-from perdure.journal.sqlite_file import prepare_file
+from perdure.journal.sqlite_wal import FileHints
 
 T = TypeVar("T")
 
@@ -158,7 +160,7 @@ class SQLite:
     def _check_file(self) -> None:
         """Use the file that is at the path. Raises `WentBack` if it is another one, once, when it
         was compared. The caller holds `writing`."""
-        if self._connections.is_replaced:
+        if self._connections.file_now() != self._connections.file:
             writer = self._connections.use_new_file()
             self._acknowledged.compare(
                 lambda statements: self._run(writer, statements),
@@ -169,19 +171,20 @@ class SQLite:
     def _run(
         self, connection: sqlite3.Connection, statements: Sequence[Statement]
     ) -> list[list[Row]]:
-        cursor = connection.cursor()
+        execute = connection.cursor().execute
         results: list[list[Row]] = []
         for name, params in statements:
-            sql, values, returns = self._sql[name]
+            sql, values = self._sql[name]
             if failpoints.hook is not None:
                 failpoints.hook(f"{name}.before")
-            results.append(_execute(connection, cursor, sql, values(params), returns))
+            results.append(execute(sql, params if values is None else values(params)).fetchall())
             if failpoints.hook is not None:
                 failpoints.hook(f"{name}.after")
         return results
 
     def hints(self) -> FileHints | None:
-        return None if self._connections.in_memory else file_hints(self._path)
+        is_linux = sys.platform == "linux"
+        return FileHints(self._path) if is_linux and not self._connections.in_memory else None
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         connections = self._connections
@@ -189,18 +192,29 @@ class SQLite:
             with connections.writing:
                 return self._run(connections.writer(), statements)
         try:
-            if connections.is_replaced:
+            if connections.file_now() != connections.file:
                 with connections.writing:
                     self._check_file()
             with connections.reader() as connection:
-                if len(statements) == 1:  # a snapshot of its own
-                    return self._run(connection, statements)
-                with transaction(connection, "BEGIN"):
-                    return self._run(connection, statements)
+                try:
+                    return self._read(connection, statements)
+                except sqlite3.OperationalError as error:
+                    if "decode to UTF-8" not in str(error):
+                        raise
+                connection.text_factory = LENIENT
+                return self._read(connection, statements)
         except (sqlite3.OperationalError, MemoryError) as error:
             if is_unavailable(error):
                 raise Unavailable(f"{self._path} cannot be read: {error}.") from error
             raise Error(f"{self._path} cannot be read: {error}.") from error
+
+    def _read(
+        self, connection: sqlite3.Connection, statements: Sequence[Statement]
+    ) -> list[list[Row]]:
+        if len(statements) == 1:  # a snapshot of its own
+            return self._run(connection, statements)
+        with transaction(connection, "BEGIN"):
+            return self._run(connection, statements)
 
     settle = read  # what can be read is as durable as what was acknowledged
 
@@ -209,35 +223,6 @@ class SQLite:
 
     def close(self) -> None:
         self._connections.close()
-
-
-def _execute(
-    connection: sqlite3.Connection,
-    cursor: sqlite3.Cursor,
-    sql: str,
-    values: tuple[Any, ...],
-    returns: bool,
-) -> list[Row]:
-    """Run a statement. A text that is not UTF-8 does not hide the other rows: its bad bytes are
-    replaced, and what is bound to it does not open."""
-    if not returns:
-        cursor.execute(sql, values)
-        return []
-    if sql.startswith(("SELECT", "WITH RECURSIVE")):  # it can be run again
-        try:
-            return cursor.execute(sql, values).fetchall()
-        except sqlite3.OperationalError as error:
-            if "decode to UTF-8" not in str(error):
-                raise
-    connection.text_factory = _lenient_text
-    try:
-        return cursor.execute(sql, values).fetchall()
-    finally:
-        connection.text_factory = str
-
-
-def _lenient_text(text: bytes) -> str:
-    return text.decode(errors="replace")
 
 
 class _BorrowedConnection:
@@ -266,10 +251,8 @@ def _roll_back(writer: sqlite3.Connection) -> None:
             writer.execute("ROLLBACK")
 
 
-def _compiled(sql: str) -> tuple[str, Callable[[Mapping[str, Any]], tuple[Any, ...]], bool]:
-    """A statement for `execute`, the function that orders its parameters, whether it gives rows."""
+def _compiled(sql: str) -> tuple[str, Callable[[Mapping[str, Any]], tuple[Any, ...]] | None]:
+    """A statement for `execute`, and the function that orders its parameters; None: it takes them
+    by name. To order several is faster."""
     text, names = positional(sql)
-    returns = has_rows(text)
-    if len(names) > 1:
-        return text, itemgetter(*names), returns
-    return text, lambda params: tuple(params[name] for name in names), returns
+    return (text, itemgetter(*names)) if len(names) > 1 else (sql, None)

@@ -35,10 +35,13 @@ file once it starts again.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
+import select
 import sqlite3
 import time
+from collections.abc import Collection
 
 from perdure.errors import Unavailable
 
@@ -50,6 +53,8 @@ LIMIT = 8 << 20
 """Bytes that the file of a WAL keeps when it starts again. To use them again is cheaper to sync
 than to grow (1.4x measured)."""
 HEADER, FRAME_HEADER = 32, 24
+IN_MODIFY, IN_CREATE = 0x2, 0x100
+IN_NONBLOCK, IN_CLOEXEC = os.O_NONBLOCK, getattr(os, "O_CLOEXEC", 0)
 
 
 def loses_commits(version: tuple[int, ...]) -> bool:
@@ -135,6 +140,36 @@ class Wal:
             if time.monotonic() > give_up:
                 return False
             time.sleep(0.01)
+
+
+class FileHints:
+    """Hints that something was committed: the kernel (inotify, on Linux only) reports when this or
+    another process writes to the WAL of a file, but not which run changed. Elsewhere watched runs
+    are polled."""
+
+    def __init__(self, path: str) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._fd: int = libc.inotify_init1(IN_NONBLOCK | IN_CLOEXEC)
+        folder, name = os.path.split(os.path.abspath(path))
+        self._wal = os.fsencode(f"{name}-wal")
+        # The folder, because the WAL is removed and created again with its last connection.
+        where, what = os.fsencode(folder), IN_MODIFY | IN_CREATE
+        if self._fd < 0 or libc.inotify_add_watch(self._fd, where, what) < 0:
+            self.close()
+            raise OSError(ctypes.get_errno(), "inotify cannot watch", folder)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+
+    def wait(self, seconds: float) -> Collection[str] | None:
+        if not self._poll.poll(seconds * 1000):
+            return ()
+        events = os.read(self._fd, 64 * 1024)
+        return None if self._wal in events else ()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def scrub(path: str, deadline: float) -> None:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
 from perdure.journal.clock import LONGEST_LEASE, HostTime
-from perdure.journal.ids import random_number
+from perdure.journal.names import random_number
 from perdure.operations import messages, stored_rows, traces
 from perdure.operations.effects import NOTHING_SAVED, Owner, Saved, count_saved
 from perdure.operations.events import Change, change, dump_event, redacted_data

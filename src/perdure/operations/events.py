@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from perdure.errors import UNREADABLE, Damaged
 from perdure.journal import CONFIRM, EventStatement, Op, Plan, Row, Statement, read_op
-from perdure.journal.ids import random_number
+from perdure.journal.names import random_number
 from perdure.operations import stored_rows
 from perdure.serde import places
 from perdure.serde.serializer import Serializer

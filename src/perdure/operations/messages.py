@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from perdure.errors import UNREADABLE
 from perdure.journal import NO_PROOF, Op, Row, Statement, read_op
-from perdure.journal.ids import random_number
+from perdure.journal.names import random_number
 from perdure.operations.events import Change
 from perdure.operations.stored_rows import as_time, stored
 from perdure.serde import places

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from perdure.journal import EventStatement, Op, Row, Statement, is_left, read_op, with_params
-from perdure.journal.ids import random_number
+from perdure.journal.names import random_number
 from perdure.operations import messages, stored_rows
 from perdure.operations.events import Change, actor_data, change, dump_event
 from perdure.serde.serializer import Serializer

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from perdure.errors import UNREADABLE
 from perdure.journal import Op, Row, Statement
-from perdure.journal.ids import random_number
+from perdure.journal.names import random_number
 from perdure.operations.events import Change, EventRow, to_event
 from perdure.operations.stored_rows import stored
 from perdure.serde import places

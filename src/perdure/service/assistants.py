@@ -13,7 +13,7 @@ from typing import Any
 from perdure.errors import AlreadyExists, NotFound, UnknownGraph
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
-from perdure.journal.ids import random_number
+from perdure.journal.names import random_number
 from perdure.operations import assistants
 from perdure.operations.assistants import Assistant, AssistantContent, AssistantRow
 from perdure.serde.serializer import Serializer

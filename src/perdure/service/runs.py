@@ -21,8 +21,7 @@ from perdure.errors import (
 )
 from perdure.journal import Op, Plan, in_pieces
 from perdure.journal.clock import Clock
-from perdure.journal.ids import new_id
-from perdure.journal.names import check_id, check_text
+from perdure.journal.names import check_id, check_text, new_id
 from perdure.observe.span_ids import caller_span
 from perdure.operations import effects, erasure, events, losses, prefixes, runs, waits
 from perdure.operations.effects import report

@@ -12,7 +12,7 @@ from typing import Any
 
 from perdure.errors import BadArgument
 from perdure.journal import Journal
-from perdure.journal.change_feed import stream_of
+from perdure.journal.changes import stream_of
 from perdure.journal.clock import Clock
 from perdure.operations import streams
 from perdure.operations.runs import RunRow

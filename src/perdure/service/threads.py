@@ -10,7 +10,7 @@ from typing import Any
 from perdure.errors import UNREADABLE, AlreadyExists, NotFound
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
-from perdure.journal.ids import random_number
+from perdure.journal.names import random_number
 from perdure.operations import threads
 from perdure.operations.assistants import Assistant
 from perdure.operations.threads import ThreadContent, ThreadFilter, ThreadRow

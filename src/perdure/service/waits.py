@@ -23,8 +23,7 @@ from perdure.errors import (
 )
 from perdure.journal import CONFIRM, Plan
 from perdure.journal.clock import Clock
-from perdure.journal.ids import new_id
-from perdure.journal.names import check_id, check_text
+from perdure.journal.names import check_id, check_text, new_id
 from perdure.operations import runs, waits
 from perdure.operations.answer_dialects import check_fits
 from perdure.operations.events import actor_data, actor_name, was_made

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
 from perdure.errors import NotFound
-from perdure.journal.ids import new_id
+from perdure.journal.names import new_id
 from perdure.operations.assistants import Assistant, AssistantContent
 from perdure.operations.threads import ThreadFilter
 from perdure.server.agent_api import graph_shapes

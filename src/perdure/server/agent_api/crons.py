@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from starlette.responses import Response
 
 from perdure.errors import UNREADABLE
-from perdure.journal.ids import new_id
+from perdure.journal.names import new_id
 from perdure.operations.assistants import Assistant, default_id
 from perdure.operations.schedules import CRON, ScheduleRow
 from perdure.serde.serializer import Serializer

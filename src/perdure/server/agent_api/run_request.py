@@ -13,7 +13,7 @@ from uuid import UUID
 
 from perdure.errors import NotFound
 from perdure.execution.graphs import Graph
-from perdure.journal.ids import new_id
+from perdure.journal.names import new_id
 from perdure.operations.assistants import Assistant, default_id
 from perdure.operations.runs import RunRow
 from perdure.server.agent_api.run_bodies import (

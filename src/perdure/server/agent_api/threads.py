@@ -14,7 +14,7 @@ from langgraph.types import StateSnapshot
 from pydantic import BaseModel, Field
 
 from perdure.checkpoint.config import Found
-from perdure.journal.ids import new_id
+from perdure.journal.names import new_id
 from perdure.operations.threads import ThreadContent
 from perdure.server.agent_api import thread_views
 from perdure.server.agent_api.search_pages import passes

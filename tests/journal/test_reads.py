@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 from perdure.errors import Unavailable
 from perdure.journal import Op, Row, Statement, connect
-from perdure.journal.group_read import MOST, GroupRead
 from perdure.journal.operation import Backend
-from perdure.journal.reader_threads import ReaderThreads
+from perdure.journal.reads import TOGETHER, Reads
 from tests.support.entries import HUGE, PATIENCE, add, entries
 
 
@@ -34,24 +33,24 @@ async def test_reads_that_come_together_are_one_visit(url: str) -> None:
     journal = connect(url)
     for n in range(3):
         journal.do(add(n, f"t{n}"))
-    visits, threads = Visits(journal._backend), ReaderThreads()
+    visits = Visits(journal._backend)
     visits.gate.set()
-    reads = GroupRead(visits, threads)  # type: ignore[arg-type]
-    futures = [reads.read(entries(f"t{n % 3}")) for n in range(2 * MOST)]
-    assert await asyncio.gather(*futures) == [[n % 3] for n in range(2 * MOST)]
-    assert sum(visits.sizes) == 2 * MOST
+    reads = Reads(visits)  # type: ignore[arg-type]
+    futures = [reads.read(entries(f"t{n % 3}")) for n in range(2 * TOGETHER)]
+    assert await asyncio.gather(*futures) == [[n % 3] for n in range(2 * TOGETHER)]
+    assert sum(visits.sizes) == 2 * TOGETHER
     if not journal.capabilities.bounded:
-        assert len(visits.sizes) < 2 * MOST
-    assert max(visits.sizes) <= MOST
-    threads.close()
+        assert len(visits.sizes) < 2 * TOGETHER
+    assert max(visits.sizes) <= TOGETHER
+    reads.close()
     journal.close()
 
 
 async def test_a_read_does_not_wait_for_one_of_another_kind(sqlite_url: str) -> None:
     journal = connect(sqlite_url)
     journal.do(add(1))
-    visits, threads = Visits(journal._backend), ReaderThreads()
-    reads = GroupRead(visits, threads)  # type: ignore[arg-type]
+    visits = Visits(journal._backend)
+    reads = Reads(visits)  # type: ignore[arg-type]
     slow = reads.read(entries())
     assert await asyncio.to_thread(visits.entered.wait, PATIENCE)
     visits.entered.clear()
@@ -59,7 +58,7 @@ async def test_a_read_does_not_wait_for_one_of_another_kind(sqlite_url: str) -> 
     assert await asyncio.to_thread(visits.entered.wait, PATIENCE)  # in a thread of its own
     visits.gate.set()
     assert (await slow, await other) == ([1], [1])
-    threads.close()
+    reads.close()
     journal.close()
 
 
@@ -104,11 +103,10 @@ async def test_a_database_that_is_away_is_asked_once_for_all_of_them(sqlite_url:
             asked += 1
             raise Unavailable("it is away")
 
-    threads = ReaderThreads()
-    reads = GroupRead(Away(), threads)  # type: ignore[arg-type]
-    futures = [reads.read(entries()) for _ in range(MOST)]
+    reads = Reads(Away())  # type: ignore[arg-type]
+    futures = [reads.read(entries()) for _ in range(TOGETHER)]
     found = await asyncio.gather(*futures, return_exceptions=True)
     assert all(isinstance(one, Unavailable) for one in found)
-    assert asked < MOST
-    threads.close()
+    assert asked < TOGETHER
+    reads.close()
     journal.close()

@@ -1,8 +1,10 @@
-"""Wake callers that wait for a run, whichever process changes it.
+"""Wakes callers that wait for something to change: in this process or in any.
 
-Callers of `join` watch the id of a run, readers of its stream watch `stream_of` that id, and
-readers of all runs of a thread watch the thread's id, for its next run. New output of a run wakes
-only the readers of its stream; a change of its state also wakes callers of `join`. Three sources:
+A caller of `Journal.pause` waits for the next commit of this process, whatever it changed. The
+others wait for one thing, whichever process changes it: callers of `join` watch the id of a run,
+readers of its stream watch `stream_of` that id, and readers of all runs of a thread watch the
+thread's id, for its next run. New output of a run wakes only the readers of its stream; a change of
+its state also wakes callers of `join`. Three sources:
 
     a commit of this process       at once; stream chunks are handed over in memory
     a hint from the database       PostgreSQL's NOTIFY, a write to SQLite's WAL
@@ -56,16 +58,8 @@ class Hints(Protocol):
     def close(self) -> None: ...
 
 
-class Item(Protocol):
-    """Stream chunks, numbered from `n` to `last`."""
-
-    n: int
-    last: int
-    body: bytes
-
-
 class Watch:
-    """A run, stream or thread that at least one caller in this process watches."""
+    """What at least one caller in this process waits for: a run, stream, thread or commit."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -75,11 +69,18 @@ class Watch:
         self._streamed = 0
         self._items: deque[Any] = deque()
         self._bytes = 0
-        self._lock = threading.Lock()
-        self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._threads = 0
+        self._coroutines: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+
+    @property
+    def is_waited_for(self) -> bool:
+        return bool(self._threads or self._coroutines)
 
     def changed(self, item: Any = None) -> None:
-        """Wake the waiting callers. `item` has the new chunks, if this process stored them."""
+        """Wake the waiting callers. `item` has the new chunks, if this process stored them: they
+        are numbered from `item.n` to `item.last`, and are `item.body`."""
         with self._lock:
             self.count += 1
             if item is not None:
@@ -88,7 +89,9 @@ class Watch:
                 self._bytes += len(item.body)
                 while self._bytes > KEPT and len(self._items) > 1:
                     self._bytes -= len(self._items.popleft().body)
-            for event, loop in self._waiting.items():
+            if self._threads:
+                self._changed.notify_all()
+            for event, loop in self._coroutines.items():
                 with contextlib.suppress(RuntimeError):  # that loop is closed
                     loop.call_soon_threadsafe(event.set)
 
@@ -102,8 +105,8 @@ class Watch:
     def items_after(self, number: int) -> list[Any]:
         """The chunks after a number, if they are in memory without a gap."""
         with self._lock:
-            found = [item for item in self._items if item.last > number]
-        return found if found and found[0].n <= number + 1 else []
+            items = [item for item in self._items if item.last > number]
+        return items if items and items[0].n <= number + 1 else []
 
     async def wait(self, seen: int, seconds: float | None = None) -> None:
         """Wait until `count` differs from `seen`, or until `seconds` have passed."""
@@ -111,37 +114,42 @@ class Watch:
         with self._lock:
             if self.count != seen:
                 return
-            self._waiting[event] = asyncio.get_running_loop()
+            self._coroutines[event] = asyncio.get_running_loop()
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await event.wait()
         finally:
             with self._lock:
-                del self._waiting[event]
+                del self._coroutines[event]
+
+    def wait_in_thread(self, seen: int, seconds: float) -> None:
+        """Like `wait`, blocking the thread."""
+        with self._lock:
+            self._threads += 1
+            try:
+                self._changed.wait_for(lambda: self.count != seen, seconds)
+            finally:
+                self._threads -= 1
 
 
 class ChangeFeed:
-    """The watched runs of one process."""
+    """The watched runs, streams and threads of one process."""
 
     def __init__(self, read: Read, hints: Callable[[], Hints | None], poll: float) -> None:
         self._read, self._open_hints, self._poll = read, hints, poll
-        self._watches: dict[str, Watch] = {}
+        self.watches: dict[str, Watch] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._woken = threading.Event()
         self._closed = False
-
-    @property
-    def is_watched(self) -> bool:
-        return bool(self._watches)
 
     @contextlib.contextmanager
     def watch(self, name: str) -> Iterator[Watch]:
         """Watch a run, a stream or a thread. Every change from now on wakes the caller, or is seen
         by its next read."""
         with self._lock:
-            watch = self._watches.setdefault(name, Watch())
+            watch = self.watches.setdefault(name, Watch())
             watch.watchers += 1
             self._start_thread()
         try:
@@ -150,12 +158,12 @@ class ChangeFeed:
             with self._lock:
                 watch.watchers -= 1
                 if not watch.watchers:
-                    self._watches.pop(name, None)
+                    self.watches.pop(name, None)
 
     def _start_thread(self) -> None:
         """Start the thread that waits for hints, if something is watched. The caller holds the
         lock."""
-        if self._thread is None and self._watches and not self._closed:
+        if self._thread is None and self.watches and not self._closed:
             self._thread = threading.Thread(target=self._run, name="perdure-changes", daemon=True)
             self._thread.start()
 
@@ -163,26 +171,26 @@ class ChangeFeed:
         """Wake the watchers of what has changed."""
         for name in names:
             for one in (name, stream_of(name)):
-                if (watch := self._watches.get(one)) is not None:
+                if (watch := self.watches.get(one)) is not None:
                     watch.changed()
 
     def publish(self, run_id: str, item: Any) -> None:
         """Hand over chunks of a run, which are on disk."""
-        if (watch := self._watches.get(stream_of(run_id))) is not None:
+        if (watch := self.watches.get(stream_of(run_id))) is not None:
             watch.changed(item)
 
     def close(self) -> None:
         """Wake every caller, so that it sees that the journal is closed."""
         self._closed = True
         self._woken.set()
-        self.note(list(self._watches))
+        self.note(list(self.watches))
 
     def _run(self) -> None:
         hints, idle_since = None, time.monotonic()
         try:
             hints = self._hints()
             while not self._closed:
-                if self._watches:
+                if self.watches:
                     idle_since = time.monotonic()
                 elif time.monotonic() - idle_since > LINGER:
                     break
@@ -196,20 +204,20 @@ class ChangeFeed:
 
     def _turn(self, hints: Hints | None) -> Hints | None:
         """Wait for a hint, and wake the callers it concerns. Returns the source of the next one."""
-        heard: Collection[str] | None = ()
+        names: Collection[str] | None = ()
         if hints is None:
             self._woken.wait(self._poll)
         else:
             try:
-                heard = hints.wait(self._poll * HINTED)
+                names = hints.wait(self._poll * HINTED)
             except Exception:
                 logging.getLogger("perdure").debug("listening for changes failed", exc_info=True)
                 with contextlib.suppress(Exception):
                     hints.close()
                 self._woken.wait(self._poll)
                 return self._hints()
-        if heard:
-            self.note(heard)
+        if names:
+            self.note(names)
         else:
             self._look()
             self._woken.wait(GATHER)
@@ -223,21 +231,21 @@ class ChangeFeed:
 
     def _look(self) -> None:
         """Read what is watched, and wake the callers of what has changed."""
-        ids = sorted({name.removeprefix(_STREAM) for name in list(self._watches)})
-        pieces = [ids[at : at + LOOKED_FOR] for at in range(0, len(ids), LOOKED_FOR)]
-        names = [Statement("versions_of_runs", {"names": json.dumps(some)}) for some in pieces]
-        if not names:
+        ids = sorted({name.removeprefix(_STREAM) for name in list(self.watches)})
+        if not ids:
             return
+        pieces = [ids[at : at + LOOKED_FOR] for at in range(0, len(ids), LOOKED_FOR)]
         try:
-            found = self._read(names)
+            results = self._read(
+                [Statement("versions_of_runs", {"names": json.dumps(some)}) for some in pieces]
+            )
         except Exception:  # callers get the same error when they read
             return
-        for rows in found:
-            for name, version, streamed in rows:
-                if (watch := self._watches.get(name)) is not None:
-                    watch.looked(version, 0)
-                if (watch := self._watches.get(stream_of(name))) is not None:
-                    watch.looked(version, streamed)
+        for name, version, streamed in (row for rows in results for row in rows):
+            if (watch := self.watches.get(name)) is not None:
+                watch.looked(version, 0)
+            if (watch := self.watches.get(stream_of(name))) is not None:
+                watch.looked(version, streamed)
 
 
 _STREAM = "stream:"
