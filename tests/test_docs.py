@@ -32,8 +32,8 @@ from docs.reference_groups import expanded
 from perdure import errors
 from perdure.blocking import LoopThread
 from perdure.client import BlockingClient, Client
+from perdure.commands import health
 from perdure.execution.bound_graph import BoundGraph
-from perdure.operations import invariants
 from perdure.runtime import BlockingRuntime, Runtime
 from perdure.saver import Saver
 from perdure.types import Counts, Event, Run, Schedule, State, Wait
@@ -320,7 +320,7 @@ def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
 
 def test_what_the_doctor_says_of_a_healthy_journal_is_what_the_guide_shows() -> None:
     page = (ROOT / "docs" / "guides" / "deploying.md").read_text()
-    assert f"All {len(invariants.INVARIANTS)} invariants hold." in page
+    assert f"All {len(health.INVARIANTS)} invariants hold." in page
 
 
 OF_BOUND_GRAPHS = {name for name in public(BoundGraph) if hasattr(Pregel, name)} | {"unbound"}

@@ -23,8 +23,7 @@ WITHOUT_LANGGRAPH = (
     "times",
     "serde",
     "journal",
-    "operations",
-    "service",
+    "commands",
     "views",
 )
 

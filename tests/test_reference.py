@@ -20,10 +20,10 @@ from langgraph.graph import START, StateGraph
 import perdure
 from docs import command_line, reference_groups
 from perdure import errors, types
+from perdure.commands.mail import Mail
+from perdure.commands.webhooks import RunWebhooks, Webhook
 from perdure.server.options import ServerOptions
 from perdure.server.ui.identity import TrustedProxy, UiUser
-from perdure.service.mail import Mail
-from perdure.service.webhooks import RunWebhooks, Webhook
 from tests.support.commands import every_command
 from tests.support.pages import blocks
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from perdure.agent import uuid as uuid
     from perdure.agent import wait_for as wait_for
     from perdure.client import Client as Client
+    from perdure.commands.mail import Mail as Mail
+    from perdure.commands.webhooks import RunWebhooks as RunWebhooks
+    from perdure.commands.webhooks import Webhook as Webhook
     from perdure.effects.context import key as key
     from perdure.effects.context import transaction as transaction
     from perdure.effects.decorator import effect as effect
@@ -53,9 +56,6 @@ if TYPE_CHECKING:
     from perdure.serde.redaction import Redaction as Redaction
     from perdure.server.ui.identity import TrustedProxy as TrustedProxy
     from perdure.server.ui.identity import UiUser as UiUser
-    from perdure.service.mail import Mail as Mail
-    from perdure.service.webhooks import RunWebhooks as RunWebhooks
-    from perdure.service.webhooks import Webhook as Webhook
     from perdure.thread_import import import_threads as import_threads
     from perdure.types import Actor as Actor
     from perdure.types import Chunk as Chunk
@@ -96,7 +96,7 @@ _HOME = {
     "JoinFailed": "perdure.errors",
     "Kind": "perdure.types",
     "LeaseLost": "perdure.errors",
-    "Mail": "perdure.service.mail",
+    "Mail": "perdure.commands.mail",
     "Message": "perdure.types",
     "NotDone": "perdure.errors",
     "NotFound": "perdure.errors",
@@ -106,7 +106,7 @@ _HOME = {
     "Retention": "perdure.types",
     "Retry": "perdure.types",
     "Run": "perdure.types",
-    "RunWebhooks": "perdure.service.webhooks",
+    "RunWebhooks": "perdure.commands.webhooks",
     "Runtime": "perdure.runtime",
     "Saver": "perdure.saver",
     "Schedule": "perdure.types",
@@ -120,7 +120,7 @@ _HOME = {
     "Wait": "perdure.types",
     "WaitClosed": "perdure.errors",
     "WaitExpired": "perdure.errors",
-    "Webhook": "perdure.service.webhooks",
+    "Webhook": "perdure.commands.webhooks",
     "WorkerInfo": "perdure.types",
     "WrongState": "perdure.errors",
     "ask": "perdure.agent",

@@ -14,6 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from perdure.commands.answer_schema import check_schema
+from perdure.commands.runs import find_all
+from perdure.commands.signals import check_signal_name
+from perdure.commands.waits import TAKEN_BACK, Question, is_taken_back, is_time_up
 from perdure.effects.context import current
 from perdure.effects.record_matching import configurable
 from perdure.errors import (
@@ -28,15 +32,6 @@ from perdure.errors import (
 )
 from perdure.journal.names import check_text
 from perdure.langgraph_port import configs, task_interrupts
-from perdure.operations.answer_schema import check_schema
-from perdure.operations.runs import find_all
-from perdure.operations.waits import (
-    TAKEN_BACK,
-    Question,
-    check_signal_name,
-    is_taken_back,
-    is_time_up,
-)
 from perdure.serde.allowlist import classes_in
 from perdure.serde.class_types import adapter_for, is_storable_kind
 from perdure.times import deadline, moment

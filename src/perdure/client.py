@@ -19,35 +19,34 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from perdure.blocking import LoopThread, blocking_iterator, blocking_method
+from perdure.commands import claims, counts, messages
+from perdure.commands.health import Diagnosis, diagnose, redact
+from perdure.commands.local_engine import LocalEngine
+from perdure.commands.question_links import LASTS, MISSING, check_public_url
+from perdure.commands.reflections import ReflectionService
+from perdure.commands.run_service import GRACE, PAGE, make_setup, select_runs
+from perdure.commands.runs import RunRow
+from perdure.commands.scores import check_score
+from perdure.commands.services import Services
+from perdure.commands.streams import StreamReader, check_modes, kept_modes
+from perdure.commands.validation import check_duration, check_limit, check_member, check_name
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument, NotFound
-from perdure.journal import Journal, scrub, version
+from perdure.journal import Journal, Plan, scrub, version
 from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.names import check_id, check_renamed, check_text, maybe_id
 from perdure.observe.observers import Observers
-from perdure.operations import claims, journal_counts, messages
-from perdure.operations.runs import RunRow
-from perdure.recorded_calls import call_key, call_number, parent_of_call, recorded
+from perdure.recorded_calls import (
+    call_key,
+    call_number,
+    parent_of_call,
+    recorded,
+    refuse_in_evaluation,
+)
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.redaction import Redaction, hide_in_url
 from perdure.serde.serializer import Serializer
-from perdure.service.health import Diagnosis, diagnose, redact
-from perdure.service.local_engine import LocalEngine
-from perdure.service.public_url import MISSING, check_public_url
-from perdure.service.question_links import LASTS
-from perdure.service.reflections import ReflectionService
-from perdure.service.run_selection import select_runs
-from perdure.service.runs import GRACE, PAGE, make_setup
-from perdure.service.scores import check_score
-from perdure.service.services import Services
-from perdure.service.streams import StreamReader, check_modes, kept_modes
-from perdure.service.validation import (
-    check_duration,
-    check_limit,
-    check_member,
-    check_name,
-)
 from perdure.times import deadline, moment, position_before
 from perdure.types import (
     ENDED,
@@ -79,6 +78,21 @@ STRATEGIES = ("enqueue", "reject", "interrupt", "rollback")
 _NAMESPACE = uuid.UUID("9a4b4f0e-5d1c-5b6e-8a51-7d7065726475")
 
 B = TypeVar("B", bound=LoopThread)
+
+
+class ClientEngine(LocalEngine):
+    """The engine of a plain client, which drives nothing."""
+
+    def refuse_in_evaluation(self, name: str) -> None:
+        refuse_in_evaluation(name)
+
+    def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
+        from perdure.checkpoint.cache import CheckpointCache  # LangGraph takes seconds to import
+        from perdure.checkpoint.reader import Reader
+        from perdure.checkpoint.row_format import RowFormat
+
+        reader = Reader(RowFormat(self.serializer), CheckpointCache(1, 0))
+        return (yield from reader.state_at(thread_id, checkpoint_id))
 
 
 class Client(ContextManaged):
@@ -144,7 +158,7 @@ class Client(ContextManaged):
             ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys)
         )
         serializer = Serializer(Codec(allow, redact), envelope)
-        engine = LocalEngine(url, serializer, Observers(observe), lambda: self.services.clock)
+        engine = ClientEngine(url, serializer, Observers(observe), lambda: self.services.clock)
         self._compose(url, engine, clock, public_url)
 
     def _compose(
@@ -1414,7 +1428,7 @@ class Client(ContextManaged):
             limit: Count up to this number in each state. `done` runs are counted among the newest
                 10 × `limit` runs, so there may be more.
         """
-        return await self.journal.ado(journal_counts.runs_by_state(check_limit(limit)))
+        return await self.journal.ado(counts.runs_by_state(check_limit(limit)))
 
     async def workers(self) -> list[WorkerInfo]:
         """List the processes that drive runs, each with its runs, oldest first.
@@ -1454,7 +1468,7 @@ class Client(ContextManaged):
         Args:
             limit: Count up to this number in each kind.
         """
-        return await self.journal.ado(journal_counts.open_waits(check_limit(limit)))
+        return await self.journal.ado(counts.open_waits(check_limit(limit)))
 
     async def now(self) -> datetime:
         """Return the time by the journal's clock."""

@@ -16,8 +16,8 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from perdure.commands.starting import Parent
 from perdure.journal import Journal
-from perdure.operations.runs import Parent
 from perdure.types import Record, Run
 
 P = ParamSpec("P")
@@ -56,7 +56,7 @@ def recorded(
         @functools.wraps(method)
         async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
             if not _is_in_run():
-                _refuse_in_evaluation(f"perdure.{name}")
+                refuse_in_evaluation(f"perdure.{name}")
                 return await method(self, *args, **kwargs)
             from perdure.effects.client_calls import call_method
 
@@ -125,7 +125,7 @@ def call_number() -> int | None:
     return int.from_bytes(hashlib.blake2b(context.key.encode(), digest_size=8).digest()) >> 2
 
 
-def _refuse_in_evaluation(name: str) -> None:
+def refuse_in_evaluation(name: str) -> None:
     """A graph with a checkpointer of its own, in a run of an evaluation, changes no other run."""
     if "perdure.saver" in sys.modules:
         from perdure.effects.simulation import refuse_in_evaluation

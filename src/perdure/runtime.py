@@ -12,6 +12,14 @@ from langgraph.store.base import BaseStore
 
 from perdure.blocking import blocking_method
 from perdure.client import BlockingClient, Client
+from perdure.commands import runs
+from perdure.commands.mail import Mail
+from perdure.commands.mail import from_environment as mail_from
+from perdure.commands.messages import QUESTION
+from perdure.commands.run_service import GRACE
+from perdure.commands.validation import check_duration, check_limit
+from perdure.commands.webhooks import RunWebhooks, Webhook
+from perdure.commands.webhooks import from_environment as webhooks_from
 from perdure.errors import BadArgument, Error, needs_extra
 from perdure.execution import forks
 from perdure.execution.bound_graph import BoundGraph
@@ -26,17 +34,9 @@ from perdure.journal.names import check_id, check_renamed, check_text
 from perdure.notifications.mail import MailSender
 from perdure.notifications.webhooks import WebhookSender
 from perdure.observe.observers import Observers
-from perdure.operations import runs
-from perdure.operations.messages import QUESTION
 from perdure.recorded_calls import call_key, recorded
 from perdure.saver import Saver
 from perdure.serde.redaction import Redaction
-from perdure.service.mail import Mail
-from perdure.service.mail import from_environment as mail_from
-from perdure.service.runs import GRACE
-from perdure.service.validation import check_duration, check_limit
-from perdure.service.webhooks import RunWebhooks, Webhook
-from perdure.service.webhooks import from_environment as webhooks_from
 from perdure.types import (
     Control,
     Counts,

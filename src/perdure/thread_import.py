@@ -29,11 +29,11 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 
 from perdure.checkpoint import operations
 from perdure.checkpoint.config import configurable
+from perdure.commands import threads as thread_records
 from perdure.errors import BadArgument, Error, TypeNotAllowed
 from perdure.journal.clock import JournalClock
 from perdure.journal.names import random_number
 from perdure.journal.sqlite_wal import Wal
-from perdure.operations import threads as thread_records
 from perdure.saver import Saver
 from perdure.serde.redaction import hide_in_url
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from perdure.errors import BadArgument
+
+if TYPE_CHECKING:
+    pass
 
 EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 """The times that can be stored, and shown in every time zone."""
@@ -67,3 +71,8 @@ def deadline(
     if at is None or not milliseconds(EARLIEST) <= at <= milliseconds(LATEST):
         raise BadArgument(f"{name}={given!s} is not between the years 1 and 9999.")
     return at
+
+
+def utc_time(at: datetime) -> str:
+    """A time to the second, in UTC."""
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")

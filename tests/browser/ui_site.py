@@ -17,7 +17,7 @@ from typing import Any
 from playwright.async_api import BrowserContext, Page
 
 import perdure
-from perdure.operations.server_secret import server_secret
+from perdure.commands.question_links import server_secret
 from perdure.server.ui.page_route import session_cookie
 from perdure.server.ui.signing import Session, Signer
 from perdure.types import ENDED, Retry, Run, State, Wait

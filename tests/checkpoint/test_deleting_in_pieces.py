@@ -20,9 +20,9 @@ from langgraph.graph.message import add_messages
 
 import perdure
 from perdure import Saver
+from perdure.commands.deleting import DELETING
+from perdure.commands.health import examine
 from perdure.errors import Error, NotFound, WrongState
-from perdure.operations.invariants import examine
-from perdure.operations.runs import DELETING
 from perdure.types import State
 from tests.support.agents import chain
 from tests.support.entries import Commits

@@ -13,8 +13,8 @@ import perdure
 from perdure.blocking import blocking_method
 from perdure.cli import main
 from perdure.client import Client
-from perdure.operations.run_payload import load_setup
-from perdure.operations.runs import find
+from perdure.commands.run_payload import load_setup
+from perdure.commands.runs import find
 from perdure.types import Run, State
 from tests.support.agents import chain
 from tests.support.cli_process import CliProcess
@@ -266,7 +266,7 @@ def test_the_input_is_the_second_argument_and_context_and_config_are_json(
 def test_a_misspelt_graph_is_told_at_once_and_wherever_its_run_is_shown(
     rt: perdure.Runtime, command: Command, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.service.runs.LATE", 0)
+    monkeypatch.setattr("perdure.commands.run_service.LATE", 0)
     monkeypatch.setattr("perdure.views.attention.LATE", timedelta(0))
     driven(rt, "other")
     started = command("start", "othr")

@@ -16,8 +16,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config as langgraph_config
 
 import perdure
+from perdure.commands import health
 from perdure.errors import ThreadBusy
-from perdure.operations import invariants
 from perdure.testing import TemporaryRuntime, watch_points
 from perdure.types import Retry, Run, State
 from tests.support.agents import Log, chain, history, opened
@@ -187,7 +187,7 @@ async def test_a_run_that_no_longer_makes_a_call_that_was_cut_off_is_not_held(
         found = await rt.get(run.id)
         assert (found.state, found.output) == (State.DONE, {"log": ["another way"]})
         assert not await rt.effects(state="unknown")
-        assert not rt.journal.do(invariants.examine())
+        assert not rt.journal.do(health.examine())
 
 
 async def test_a_call_that_failed_is_made_again_when_its_run_is_retried(url: str) -> None:

@@ -13,10 +13,10 @@ import pytest
 from langgraph.graph import START, StateGraph
 
 import perdure
+from perdure.commands import effects
+from perdure.commands.effects import EffectRow, Owner
 from perdure.errors import LeaseLost
 from perdure.journal.names import random_number
-from perdure.operations import effects
-from perdure.operations.effects import EffectRow, Owner
 from perdure.types import EffectState, Retry, State
 from tests.support.agents import Log, chain, opened
 from tests.support.effects import Boom, started

@@ -19,7 +19,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langgraph.types import Command, Send
 
 import perdure
-from perdure.operations import effects
+from perdure.commands import effects
 from perdure.types import Retry, State
 from tests.support.agents import Log, chain, opened
 from tests.support.effects import AT_ONCE, Boom, Cut, Times, started

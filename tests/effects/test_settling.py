@@ -11,7 +11,7 @@ import asyncio
 import pytest
 
 import perdure
-from perdure.operations.invariants import INVARIANTS
+from perdure.commands.health import INVARIANTS
 from perdure.types import State
 from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
 from tests.support.commands import main

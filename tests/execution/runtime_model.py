@@ -13,10 +13,10 @@ from langgraph.types import Send
 
 import perdure
 from perdure import errors
+from perdure.commands.claims import SegmentEnd
+from perdure.commands.runs import RunRow
 from perdure.execution.drive import Drive, Raised, Returned
 from perdure.journal import Journal, Refused
-from perdure.operations.claims import SegmentEnd
-from perdure.operations.runs import RunRow
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.types import ENDED
 from tests.support.raw import Database

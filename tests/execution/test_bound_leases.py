@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.commands.runs import RunRow
 from perdure.errors import Error, ThreadBusy
-from perdure.operations.runs import RunRow
 from perdure.testing import TemporaryRuntime, runtime
 from perdure.types import State
 from tests.support.bound import Log, T, says, sequence

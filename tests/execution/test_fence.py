@@ -13,10 +13,10 @@ from langgraph.graph import START, StateGraph
 
 import perdure
 import perdure.testing
+from perdure.commands import claims
+from perdure.commands.claims import LeaseTimes
+from perdure.commands.runs import RunRow
 from perdure.journal import Refused
-from perdure.operations import claims
-from perdure.operations.claims import LeaseTimes
-from perdure.operations.runs import RunRow
 from perdure.testing import TemporaryRuntime
 from perdure.types import EventKind, State
 

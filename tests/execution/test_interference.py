@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.commands import claims
+from perdure.commands.claims import LeaseTimes, SegmentEnd
 from perdure.errors import LeaseLost, ThreadBusy
 from perdure.execution.segment import KEY, Segment
 from perdure.journal.clock import JournalClock, journal_time
 from perdure.journal.operation import Ambiguous, Op
-from perdure.operations import claims
-from perdure.operations.claims import LeaseTimes, SegmentEnd
 from perdure.saver import Saver
 from perdure.types import EventKind, State
 from tests.support.agents import chain, history, opened

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from langgraph.graph import StateGraph
 
+from perdure.commands import claims
+from perdure.commands.claims import LeaseTimes
 from perdure.errors import WaitClosed, WrongState
-from perdure.operations import claims
-from perdure.operations.claims import LeaseTimes
 from perdure.testing import Clock
 from perdure.types import ENDED, Retry, Run, State
 from tests.support.agents import (

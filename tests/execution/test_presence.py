@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.commands import workers
+from perdure.commands.workers import WorkerRow
 from perdure.errors import NotFound
 from perdure.execution import liveness
-from perdure.operations import workers
-from perdure.operations.workers import WorkerRow
 from perdure.types import Actor, State, WorkerInfo, WorkerState
 from tests.execution.counting import count_requests
 from tests.support.agents import Calls, Log, chain, driving, opened, reaches

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 import perdure
-from perdure.operations import claims, invariants
-from perdure.operations.claims import LeaseTimes
-from perdure.operations.runs import RunRow
+from perdure.commands import claims, health
+from perdure.commands.claims import LeaseTimes
+from perdure.commands.runs import RunRow
 from perdure.types import Run
 from tests.execution.runtime_model import (
     BROKEN,
@@ -98,7 +98,7 @@ def test_a_run_behind_one_that_was_superseded_while_it_waited_is_next(side: Side
     setup = {"input": script()}
     plan = side.rt.services.runs.accept(("script", ""), "t", setup, "interrupt", only="waiting")
     third = side.journal.run(plan)
-    assert side.journal.do(invariants.examine()) == []
+    assert side.journal.do(health.examine()) == []
     rt.tick()
     states = [rt.get(id).state for id in (first.id, second.id, third.id)]
     assert states == ["cancelled", "done", "done"]

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.errors import BadArgument
 from perdure.execution import sweeps
-from perdure.service.failures import Failures
+from perdure.failures import Failures
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retention, Run
 from tests.support.agents import NOON, chain, driving, opened

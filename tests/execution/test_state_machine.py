@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 )
 
 from perdure import errors
-from perdure.operations import claims, invariants, waits
-from perdure.operations.claims import LeaseTimes
+from perdure.commands import claims, health, waits
+from perdure.commands.claims import LeaseTimes
 from tests.execution.runtime_model import (
     BROKEN,
     LEASE,
@@ -325,7 +325,7 @@ class Runtimes(RuleBasedStateMachine):
     @invariant()
     def the_doctor_finds_nothing(self) -> None:
         for side in self.sides:
-            assert side.journal.do(invariants.examine()) == []
+            assert side.journal.do(health.examine()) == []
 
     def teardown(self) -> None:
         """Whatever happened, every run can be brought to an end, with what it was given."""

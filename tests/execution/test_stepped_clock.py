@@ -26,11 +26,11 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.commands import claims
+from perdure.commands.claims import LeaseTimes
+from perdure.commands.runs import RunRow
 from perdure.errors import NotSettled
 from perdure.journal.clock import LONGEST_LEASE, HostTime, host_clock
-from perdure.operations import claims
-from perdure.operations.claims import LeaseTimes
-from perdure.operations.runs import RunRow
 from perdure.types import State
 from tests.contract.test_takeover import Place, is_state, until_recovered
 from tests.contract.test_takeover import place as place

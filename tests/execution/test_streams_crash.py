@@ -18,7 +18,7 @@ import signal
 import pytest
 
 import perdure
-from perdure.operations.streams import after
+from perdure.commands.streams import chunks_after
 from tests.support.fork_server import Child, ForkServer
 from tests.support.raw import execute
 from tests.support.stream_child import (
@@ -98,7 +98,7 @@ async def test_a_reader_has_every_step_once_though_transactions_take_several(
                         "tasks": all_once,
                         "custom": all_once,
                     }
-                rows = (await client.journal.ado(after(run.thread_id, run.id, 0, 0))).rows
+                rows = (await client.journal.ado(chunks_after(run.thread_id, run.id, 0, 0))).rows
                 cut += sum(row.void_from is not None for row in rows)
                 await _check_numbers(client, run)
         finally:

@@ -44,7 +44,7 @@ def nothing_blocks() -> Iterator[None]:
         # Locks are held for microseconds; whether one is just then is chance.
         del buster.functions[name]
     for function in buster.functions.values():  # the rules of a time zone are read once
-        function.can_block_in("perdure/operations/schedules.py", "slots")
+        function.can_block_in("perdure/commands/schedules.py", "slots")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BlockingError, "__init__", note)
         buster.activate()

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from perdure.checkpoint.operations import delete_thread
+from perdure.commands import messages, question_links, threads, workers
+from perdure.commands.threads import ThreadContent
+from perdure.commands.workers import WorkerRow
 from perdure.errors import Closed, Unavailable
 from perdure.journal import Journal, Op, connect, failpoints
 from perdure.journal.names import random_number
 from perdure.journal.operation import Ambiguous
-from perdure.operations import messages, server_secret, threads, workers
-from perdure.operations.threads import ThreadContent
-from perdure.operations.workers import WorkerRow
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope
 from perdure.serde.serializer import Serializer
@@ -168,7 +168,7 @@ SERIALIZER = Serializer(Codec(), ChecksumEnvelope())
 THREAD = ThreadContent(metadata={"a": 1})
 LEAVES_NO_TRACE: dict[str, Callable[[], Op[Any]]] = {
     "drain": lambda: workers.drain("w", "ana", 1),
-    "server secret": lambda: server_secret._insert(b"secret"),
+    "server secret": lambda: question_links._insert(b"secret"),
     "redeliver": lambda: messages.redeliver("m", 1),
     "thread": lambda: threads.create(SERIALIZER, "t", THREAD, random_number(), 1),
 }

@@ -21,6 +21,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import RetryPolicy
 
 import perdure
+from perdure.commands.health import examine
 from perdure.errors import (
     BadArgument,
     Closed,
@@ -28,7 +29,6 @@ from perdure.errors import (
     Unserializable,
 )
 from perdure.langmem import Reflection, ReflectionExecutor
-from perdure.operations.invariants import examine
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retry, State
 from tests.support.agents import NOON, Log, chain

@@ -22,13 +22,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 import perdure
 from perdure import Mail
+from perdure.commands.mail import Encryption, SmtpServer
 from perdure.errors import BadArgument, WaitExpired
 from perdure.execution.outbox import Undelivered
 from perdure.notifications import smtp
 from perdure.notifications.mail import MailSender
 from perdure.notifications.smtp import hand_over
 from perdure.notifications.webhooks import PAUSES
-from perdure.service.smtp_server import Encryption, SmtpServer
 from perdure.types import Retry
 from tests.support.agents import Log, chain, opened
 from tests.support.mail_server import MailServer, receiving_mail

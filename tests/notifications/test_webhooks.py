@@ -19,11 +19,11 @@ import standardwebhooks
 
 import perdure
 from perdure import RunWebhooks, Webhook
+from perdure.commands.webhooks import BadSignature, check_url, secrets_of, sign, verify
 from perdure.errors import BadArgument
 from perdure.execution.outbox import Undelivered
 from perdure.notifications import posting
 from perdure.notifications.posting import post
-from perdure.service.webhooks import BadSignature, check_url, secrets_of, sign, verify
 from perdure.types import Retry
 from tests.support.agent_server import served
 from tests.support.agents import Log, chain, driving, opened

@@ -11,9 +11,9 @@ import pytest
 
 import perdure
 from perdure.cli.log_output import JsonLines
+from perdure.commands.events import SEGMENT_ENDS
 from perdure.errors import Unavailable
 from perdure.observe.logs import LOGGER, Logs
-from perdure.operations.events import SEGMENT_ENDS
 from perdure.types import Event, EventKind, Retry, State
 from perdure.views import event_fields
 from tests.support.agents import Log, chain, opened

@@ -14,12 +14,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import perdure
+from perdure.commands import claims
+from perdure.commands.claims import LeaseTimes
 from perdure.errors import BadArgument
 from perdure.observe import Metrics
 from perdure.observe.journal_gauges import BILLED_ROWS, pause_after
 from perdure.observe.metrics import MOST_SERIES
-from perdure.operations import claims
-from perdure.operations.claims import LeaseTimes
 from perdure.testing import Clock
 from perdure.types import Retry
 from tests.support.agents import NOON, Log, chain, opened

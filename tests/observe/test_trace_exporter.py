@@ -12,10 +12,10 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from perdure.client import Client
+from perdure.commands.traces import Unexported
 from perdure.errors import BadArgument
 from perdure.observe import Metrics, OpenTelemetry, trace_exporter
 from perdure.observe.trace_exporter import TraceSink
-from perdure.operations.traces import Unexported
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import State
 from tests.observe import traced

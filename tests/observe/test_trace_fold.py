@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perdure.commands.events import is_end
 from perdure.observe.span_ids import RUN, effect_key, segment_key
 from perdure.observe.trace_fold import Span, TraceFold
-from perdure.operations.events import is_end
 from perdure.serde import places
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope

@@ -1,1 +1,1 @@
-"""Tests of `perdure.operations`: what the journal's rows must satisfy."""
+"""Tests of what the journal's rows must satisfy."""

@@ -10,8 +10,8 @@ from langgraph.graph import END, START, StateGraph
 
 import perdure
 from perdure.cli import main
-from perdure.operations import claims, invariants
-from perdure.operations.claims import LeaseTimes
+from perdure.commands import claims, health
+from perdure.commands.claims import LeaseTimes
 from perdure.testing import runtime
 from perdure.testing.runtimes import TemporaryRuntime
 from tests.support.raw import execute
@@ -93,8 +93,8 @@ def keep_busy(rt: TemporaryRuntime) -> dict[str, str]:
     return made
 
 
-def find(rt: TemporaryRuntime) -> list[invariants.Violation]:
-    return rt.journal.do(invariants.examine())
+def find(rt: TemporaryRuntime) -> list[health.Violation]:
+    return rt.journal.do(health.examine())
 
 
 class Damage(NamedTuple):
@@ -267,8 +267,8 @@ def test_damage_is_found_and_named(rt: TemporaryRuntime, url: str, damage: str) 
     for statement in statements:
         execute(url, statement)
     found = {finding.problem: finding for finding in find(rt)}
-    assert set(found) == {invariants.INVARIANTS[name] for name in (invariant, *too)}
-    finding = found[invariants.INVARIANTS[invariant]]
+    assert set(found) == {health.INVARIANTS[name] for name in (invariant, *too)}
+    finding = found[health.INVARIANTS[invariant]]
     assert finding.thread_id == rt.blocking.get(made[run]).thread_id
     if invariant == "doctor_signal_twice":
         [(signal,)] = execute(url, "SELECT id FROM perdure_signals WHERE thread_id = 'heard'")
@@ -278,7 +278,7 @@ def test_damage_is_found_and_named(rt: TemporaryRuntime, url: str, damage: str) 
 
 
 def test_every_invariant_has_a_damage_that_it_finds() -> None:
-    assert {damage.invariant for damage in DAMAGES.values()} == set(invariants.INVARIANTS)
+    assert {damage.invariant for damage in DAMAGES.values()} == set(health.INVARIANTS)
 
 
 def test_the_command_says_what_is_wrong_and_with_which_run(

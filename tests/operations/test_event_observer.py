@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.commands import claims
+from perdure.commands.claims import LeaseTimes
 from perdure.errors import Unavailable
 from perdure.journal import Refused, Row, Statement
 from perdure.journal.operation import Ambiguous
-from perdure.operations import claims
-from perdure.operations.claims import LeaseTimes
 from perdure.types import EventKind, Run, State
 from tests.support.agents import Log, chain, opened
 from tests.support.entries import faulty

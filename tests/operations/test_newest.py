@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import perdure
-from perdure.operations import newest
-from perdure.operations.newest import EffectPosition
+from perdure.commands import effects
+from perdure.commands.effects import EffectPosition
 from perdure.testing import TemporaryRuntime
 from tests.support.agents import Log, chain, opened
 
@@ -27,12 +27,12 @@ async def begin(rt: TemporaryRuntime, *names: str) -> str:
     return run.id
 
 
-async def effects(rt: TemporaryRuntime, count: int) -> list[tuple[str, str | None]]:
+async def listed_effects(rt: TemporaryRuntime, count: int) -> list[tuple[str, str | None]]:
     """All effects, read in pieces of so many rows: their runs and states."""
     found: list[tuple[str, str | None]] = []
     behind = EffectPosition()
     while True:
-        page = await rt.journal.ado(newest.recent_effects(behind, count))
+        page = await rt.journal.ado(effects.newest(behind, count))
         assert len(page) <= count
         found += [(one.run_id, one.key) for one in page if one.key]
         if len(page) < count:
@@ -48,8 +48,8 @@ async def test_effects_are_listed_once_newest_run_first_in_pieces_of_any_size(ur
             runs.append(await begin(rt, *names))
             rt.clock.advance(timedelta(seconds=1))
         [first, _, third, *_] = runs
-        whole = await effects(rt, 100)
+        whole = await listed_effects(rt, 100)
         assert [run for run, _ in whole] == [third, first, first, first]
         assert len({key for _, key in whole}) == 4
         for count in (2, 3, 5):
-            assert await effects(rt, count) == whole
+            assert await listed_effects(rt, count) == whole

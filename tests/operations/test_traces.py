@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import perdure
-from perdure.operations import traces
+from perdure.commands import traces
 from tests.support.agents import Log, chain, opened
 
 

@@ -15,14 +15,14 @@ import pytest
 from perdure.checkpoint.operations import CheckpointRow, WritesRow
 from perdure.checkpoint.row_format import RowFormat
 from perdure.checkpoint.value_chain import ValueRef
+from perdure.commands import run_payload, waits
+from perdure.commands.effects import EffectRow
+from perdure.commands.events import EventRow, load_event
+from perdure.commands.messages import MessageRow, to_message
+from perdure.commands.runs import RunRow
+from perdure.commands.schedules import ScheduleRow
+from perdure.commands.waits import WaitRow
 from perdure.errors import UNREADABLE
-from perdure.operations import run_payload, waits
-from perdure.operations.effects import EffectRow
-from perdure.operations.events import EventRow, load_event
-from perdure.operations.messages import MessageRow, to_message
-from perdure.operations.runs import RunRow
-from perdure.operations.schedules import ScheduleRow
-from perdure.operations.waits import WaitRow
 from perdure.serde import places
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope

@@ -18,7 +18,7 @@ from langgraph.types import Command, Interrupt, Send
 from pydantic import BaseModel
 
 from perdure import Redaction, Saver
-from perdure.effects.recording import complete
+from perdure.commands.effect_payload import complete
 from perdure.errors import BadArgument, Unserializable
 from perdure.serde.codec import Codec
 from tests.support.raw import LONG, config, put, values_of

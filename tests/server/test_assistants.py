@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError
 
+from perdure.commands.assistants import AssistantContent, default_id
 from perdure.errors import UnknownGraph
-from perdure.operations.assistants import AssistantContent, default_id
 from perdure.runtime import Runtime
 from perdure.testing import TemporaryRuntime
 from tests.support.agent_server import AgentServer, served

@@ -14,8 +14,8 @@ from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
 
 import perdure
+from perdure.commands.tokens import IMPLIED
 from perdure.journal import opened_later
-from perdure.operations.tokens import IMPLIED
 from perdure.server import tokens as server_tokens
 from perdure.server.caller import Scope
 from perdure.server.context import ApiDep

@@ -16,7 +16,7 @@ from langgraph_sdk import Auth
 
 import perdure
 from perdure import Runtime
-from perdure.operations.tokens import IMPLIED, Scope
+from perdure.commands.tokens import IMPLIED, Scope
 from perdure.types import Retry
 from tests.support.agent_server import AgentServer, served
 from tests.support.agents import Log, chain

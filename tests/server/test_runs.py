@@ -13,7 +13,7 @@ import httpx
 import pytest
 from langgraph_sdk.errors import ConflictError, NotFoundError
 
-from perdure.service.webhooks import RunWebhooks
+from perdure.commands.webhooks import RunWebhooks
 from perdure.testing import Clock
 from tests.support.agent_server import AgentServer, refused, served
 from tests.support.polling import auntil, until

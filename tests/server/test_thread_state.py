@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from langgraph_sdk.errors import APIStatusError, BadRequestError
 
-from perdure.operations.invariants import examine
+from perdure.commands.health import examine
 from perdure.runtime import Runtime
 from perdure.types import State
 from tests.support.agent_server import AgentServer, served

@@ -11,7 +11,7 @@ import pytest
 from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError
 from langgraph_sdk.schema import Thread
 
-from perdure.operations.invariants import examine
+from perdure.commands.health import examine
 from perdure.runtime import Runtime
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import State

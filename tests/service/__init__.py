@@ -1,1 +1,1 @@
-"""Tests of `perdure.service`: runs, waits, answers, signals and schedules."""
+"""Tests of runs, waits, answers, signals and schedules."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure import Redaction
-from perdure.operations.events import actor_data
+from perdure.commands.events import actor_data
 from perdure.types import Actor, Event, Run, State
 from perdure.views.event_wording import view_event
 from tests.support.agents import Log, chain, opened

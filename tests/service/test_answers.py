@@ -19,8 +19,8 @@ from typing_extensions import TypedDict
 
 import perdure
 from perdure import Runtime, errors
+from perdure.times import utc_time
 from perdure.types import Kind, Run, State
-from perdure.views.formatting import utc_time
 from tests.support.loopback import serving
 from tests.support.waiters import (
     DAY,

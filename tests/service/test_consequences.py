@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.commands.run_control import RunAction, Stakes, read_stakes
 from perdure.errors import WrongState
-from perdure.service.run_stakes import read_stakes
 from perdure.types import Control, Retry, Run, State
 from perdure.views.bulk_preview import preview
-from perdure.views.consequences import Consequence, RunAction, Stakes, consequence
+from perdure.views.consequences import Consequence, consequence
 from tests.support.effects import Cut, Times
 from tests.support.waiters import DAY, MINUTE, asking, chain, drive, healthy, sleeping
 

@@ -19,8 +19,8 @@ from langchain_core.tools import tool
 from langgraph.types import interrupt
 
 import perdure
+from perdure.commands.answer_dialects import check_fits
 from perdure.errors import BadAnswer, NotWithdrawn
-from perdure.operations.answer_dialects import check_fits
 from perdure.types import Run, State
 from tests.support.agents import Log, chain, history, opened
 from tests.support.commands import main

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.service import event_feed
-from perdure.service.event_feed import EventFeed
+from perdure.commands import event_feed
+from perdure.commands.event_feed import EventFeed
 from perdure.testing import TemporaryRuntime
 from tests.support.agents import chain, opened
 from tests.support.controls import approve, echo, said

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from perdure.operations.journal_counts import GraphDue, Signs
+from perdure.commands.counts import GraphDue, Signs
 from perdure.types import Retention, State
 from perdure.views.health_report import (
     HealthFacts,

@@ -10,10 +10,9 @@ from langgraph.types import interrupt
 
 import perdure
 import perdure.testing
-from perdure.service import inbox
-from perdure.service.inbox import InboxEntry, InboxPage
-from perdure.service.inbox_rows import InboxKind, InboxQuery
-from perdure.service.run_search import Position
+from perdure.commands import inbox
+from perdure.commands.inbox import InboxEntry, InboxKind, InboxPage, InboxQuery
+from perdure.commands.run_search import Position
 from perdure.testing import TemporaryRuntime
 from tests.support.reviewed_agents import asking
 

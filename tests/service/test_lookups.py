@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.commands import runs
+from perdure.commands.prefixes import resolve
 from perdure.errors import BadArgument, NotFound
 from perdure.journal.sql import render
 from perdure.journal.sqlite import FRAGMENTS
-from perdure.operations import runs
-from perdure.operations.prefixes import resolve
 from perdure.testing import Clock
 from tests.support.agents import NOON, Log, chain, opened
 
@@ -89,7 +89,7 @@ async def test_a_graph_that_no_worker_ever_drove_is_found(url: str) -> None:
 async def test_a_graph_that_was_driven_before_a_long_queue_is_known(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.service.runs.LOOKED_BACK", 3)
+    monkeypatch.setattr("perdure.commands.run_service.LOOKED_BACK", 3)
     clock = Clock(NOON)
     async with opened(url, clock) as rt:
         rt.register(chain(ask), name="campaign")

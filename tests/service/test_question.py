@@ -10,7 +10,7 @@ from langchain.agents.middleware.human_in_the_loop import _decision_schema
 from langchain_core.tools import tool
 from pydantic import BaseModel, TypeAdapter
 
-from perdure.operations.answer_dialects import check_fits
+from perdure.commands.answer_dialects import check_fits
 from perdure.types import Kind, Wait
 from perdure.views.answer_decisions import Verdict
 from perdure.views.answer_difference import differences, edited_calls

@@ -13,6 +13,7 @@ from itsdangerous import URLSafeSerializer
 
 import perdure
 from perdure import Runtime
+from perdure.commands.question_links import PublicUrl, check_public_url
 from perdure.errors import (
     AlreadyAnswered,
     BadAnswer,
@@ -23,7 +24,6 @@ from perdure.errors import (
     NotFound,
     WaitExpired,
 )
-from perdure.service.public_url import PublicUrl, check_public_url
 from perdure.types import Retry, Wait
 from tests.support.agents import Log, chain, opened
 
@@ -190,7 +190,7 @@ async def test_a_forged_link_says_nothing_about_its_question(sqlite_url: str) ->
 
 async def test_a_signature_of_something_else_is_not_a_link(sqlite_url: str) -> None:
     """What the server signs for another purpose has another salt."""
-    from perdure.operations.server_secret import server_secret
+    from perdure.commands.question_links import server_secret
 
     async with linked(sqlite_url) as rt:
         wait = await asked(rt)

@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import perdure
+from perdure.commands.run_search import RunLine
 from perdure.types import Run, State
-from perdure.views.waiting_for import RunLine, line_note
+from perdure.views.waiting_for import line_note
 from tests.support.effects import Cut, Times
 from tests.support.waiters import (
     DAY,

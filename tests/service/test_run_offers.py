@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from perdure.commands.run_control import Stakes
 from perdure.types import Kind, Run, State, WaitRecord
-from perdure.views.consequences import Stakes
 from perdure.views.run_offers import Offered, offers
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

@@ -10,9 +10,9 @@ import pytest
 
 import perdure
 from perdure import Client
+from perdure.commands import run_search
+from perdure.commands.run_search import Direct, RunPage, RunQuery, labels_in
 from perdure.journal import Plan
-from perdure.service import run_search
-from perdure.service.run_search import Direct, RunPage, RunQuery, labels_in
 from perdure.types import Retry, Run, State
 from tests.support.waiters import chain, healthy
 

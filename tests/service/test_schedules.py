@@ -20,12 +20,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime as NodeRuntime
 
+from perdure.commands import schedules
+from perdure.commands.schedules import slots
 from perdure.errors import BadArgument, NotFound, UnknownGraph
 from perdure.execution.schedules import fire_now, fire_schedules
+from perdure.failures import Failures
 from perdure.journal import Op
-from perdure.operations import schedules
-from perdure.operations.schedules import slots
-from perdure.service.failures import Failures
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.times import milliseconds, moment
 from tests.service.plans import interrupted

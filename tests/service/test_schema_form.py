@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter
 
-from perdure.operations.answer_schema import SchemaCheck, as_json
+from perdure.commands.answer_schema import SchemaCheck, as_json
 from perdure.views import form_fields
 from perdure.views.form_fields import LEFT_OUT, Widget
 from perdure.views.question_form import fill

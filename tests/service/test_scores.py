@@ -167,7 +167,7 @@ async def test_a_score_is_given_without_reading_the_others_of_its_run(
     async with opened(sqlite_url) as rt:
         run = await ended(rt)
         with monkeypatch.context() as patch:
-            patch.setattr("perdure.operations.scores.of_run", None)
+            patch.setattr("perdure.commands.scores.of_run", None)
             for value in (1, 1, 0):
                 await rt.score(run.id, "sent", value)
         [score] = await rt.scores(run.id)

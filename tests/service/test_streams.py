@@ -14,8 +14,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 import perdure
 from perdure import Redaction
+from perdure.commands.streams import between
 from perdure.errors import BadArgument, NotFound
-from perdure.operations.streams import between
 from perdure.testing import Clock
 from perdure.types import Chunk
 from tests.support.agents import NOON, Calls, Log, chain, driving, opened

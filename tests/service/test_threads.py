@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
+from perdure.commands import threads
+from perdure.commands.threads import NEWEST, ThreadContent, ThreadFilter, ThreadRow
 from perdure.errors import AlreadyExists, NotFound
 from perdure.journal import sqlite
 from perdure.journal.sql import positional, render
-from perdure.operations import threads
-from perdure.operations.threads import ThreadContent, ThreadFilter, ThreadRow
-from perdure.service.threads import NEWEST
 from perdure.testing import TemporaryRuntime
 from perdure.types import State
 from tests.support.agents import opened

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from perdure.commands.tokens import Scope, TokenRow
 from perdure.errors import BadArgument, NotFound
-from perdure.operations.tokens import Scope, TokenRow
 from tests.support.agents import NOON, opened
 from tests.support.raw import execute
 

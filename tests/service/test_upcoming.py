@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from perdure.operations.schedules import ScheduleRow
+from perdure.commands.schedules import ScheduleRow
 from perdure.times import milliseconds
 from perdure.views.upcoming import Upcoming, cron_words, upcoming
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.operations.error_text import describe_error
-from perdure.service.runs import UnknownGraphName
+from perdure.commands.run_report import Children, run_tree, tree_lines
+from perdure.commands.run_service import Descendant, UnknownGraphName
+from perdure.text import describe_error
 from perdure.types import (
     EffectRecord,
     EffectState,
@@ -25,7 +26,6 @@ from perdure.types import (
 from perdure.views.attention import blockers, inbox
 from perdure.views.event_wording import WORDING, NextStep, Tone, Verb, view_event
 from perdure.views.formatting import age, call_arguments, count, duration
-from perdure.views.run_tree import Children, Descendant, run_tree, tree_lines
 from perdure.views.timeline import Period, PeriodKind, timeline, totals
 
 START = datetime(2030, 1, 1, 12, tzinfo=UTC)

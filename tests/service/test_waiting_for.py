@@ -9,10 +9,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from perdure.service.runs import UnknownGraphName
+from perdure.commands.run_search import RunLine
+from perdure.commands.run_service import UnknownGraphName
 from perdure.types import Control, Kind, Run, RunError, State, Wait
 from perdure.views.formatting import calendar_time, shorten
-from perdure.views.waiting_for import Awaited, RunLine, line_note, waiting_for
+from perdure.views.waiting_for import Awaited, line_note, waiting_for
 
 NOW = datetime(2026, 11, 10, 12, tzinfo=UTC)  # a Tuesday
 BERLIN = ZoneInfo("Europe/Berlin")

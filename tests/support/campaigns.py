@@ -36,8 +36,8 @@ from examples.campaign.inbound import Inbound, Listener
 from examples.campaign.records import look
 from examples.campaign.sending import MANY, SEND
 from examples.campaign.settings import Settings
+from perdure.commands.health import examine
 from perdure.errors import BadAnswer as BadAnswer
-from perdure.operations.invariants import examine
 from perdure.testing import Clock, watch_points
 from perdure.types import Run, State, Wait
 from tests.support.fork_server import Child, ForkServer, Tell

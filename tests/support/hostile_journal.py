@@ -25,8 +25,8 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import interrupt
 
 import perdure
+from perdure.commands.workers import WorkerRow, announce
 from perdure.langmem import ReflectionExecutor
-from perdure.operations.workers import WorkerRow, announce
 from perdure.times import milliseconds
 from perdure.types import Actor, Message, Retry, State
 from tests.support.polling import until

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from perdure.operations.events import is_end
+from perdure.commands.events import is_end
 from perdure.times import milliseconds
 from perdure.types import Event, EventKind
 from tests.support.langsmith_server import Store

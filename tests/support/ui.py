@@ -184,7 +184,7 @@ def ui_account(runtime: Runtime, *scopes: str, **options: Any) -> Iterator[Perso
 
 def form_token(runtime: Runtime, person: Person, name: str) -> str:
     """The token of a person's forms, for a form that no page shows them."""
-    from perdure.operations.server_secret import server_secret
+    from perdure.commands.question_links import server_secret
     from perdure.server.ui.page_route import browser_cookie
     from perdure.server.ui.signing import Signer
 

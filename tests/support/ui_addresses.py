@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import perdure
-from perdure.service.inbox_rows import InboxKind, InboxQuery
+from perdure.commands.inbox import InboxKind, InboxQuery
 from perdure.types import EffectRecord, EffectState, Kind, State
 
 DAY = timedelta(days=1)

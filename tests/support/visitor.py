@@ -71,7 +71,7 @@ async def account(rt: perdure.Runtime, *scopes: str, name: str = "ana", **option
 
 
 async def signer_of(rt: perdure.Runtime) -> Signer:
-    from perdure.operations.server_secret import server_secret
+    from perdure.commands.question_links import server_secret
     from perdure.server.ui.signing import Signer
 
     return Signer(await rt.journal.arun(server_secret(rt.engine.serializer)))

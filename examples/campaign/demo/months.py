@@ -12,8 +12,8 @@ from email.message import EmailMessage
 from pathlib import Path
 from typing import Any, Self
 
+from perdure.commands.health import examine
 from perdure.errors import AlreadyAnswered, WaitClosed
-from perdure.operations.invariants import examine
 from perdure.testing.ports import free_port
 from perdure.times import milliseconds
 from perdure.types import Run, State

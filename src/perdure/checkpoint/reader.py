@@ -35,6 +35,11 @@ class Reader:
     def __init__(self, row_format: RowFormat, cache: CheckpointCache) -> None:
         self._format, self._cache = row_format, cache
 
+    def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
+        """The state of a thread at a checkpoint. None if it was pruned."""
+        found = yield from self.get_tuple(CheckpointKey(thread_id, "", checkpoint_id), False)
+        return None if found is None else found.checkpoint["channel_values"]
+
     def get_tuple(
         self, key: CheckpointKey, running: bool, blank: bool = False, found: Found | None = None
     ) -> Plan[CheckpointTuple | None]:

@@ -56,7 +56,7 @@ from perdure.cli.command_group import Command, CommandGroup
 from perdure.cli.log_output import guard_stderr
 from perdure.errors import Error
 from perdure.serde.redaction import hide_in_url
-from perdure.views.terminal_text import printable
+from perdure.text import printable
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a problem was found; 2 wrong use, or not found; 130 interrupted."

@@ -13,8 +13,8 @@ from perdure.cli.options import Json, Place, RuntimeAt
 from perdure.cli.output import paint, paint_state, print_json
 from perdure.cli.target import one_place, runtime_at
 from perdure.errors import BadArgument
+from perdure.text import printable
 from perdure.views.formatting import graph_title
-from perdure.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.execution.code_changes import MissingGraph

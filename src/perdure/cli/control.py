@@ -34,8 +34,8 @@ from perdure.cli.parsing import parse_json
 from perdure.cli.runs import parse_filters
 from perdure.cli.target import client_at, runtime_at
 from perdure.errors import BadArgument, Error
+from perdure.text import printable
 from perdure.views.formatting import count, graph_title
-from perdure.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.client import BlockingClient
@@ -271,7 +271,8 @@ def _preview(runs: Iterable[Run], verb: Verb) -> list[str]:
     """Print how many runs are selected, and the first of them. Returns their ids."""
     from datetime import UTC, datetime
 
-    from perdure.views.waiting_for import RunLine, line_note
+    from perdure.commands.run_search import RunLine
+    from perdure.views.waiting_for import line_note
 
     found: list[str] = []
     shown: list[str] = []

@@ -22,7 +22,7 @@ from perdure.cli.options import Json
 from perdure.cli.output import paint, print_json
 from perdure.cli.target import one_place
 from perdure.errors import BadArgument
-from perdure.views.terminal_text import printable
+from perdure.text import printable
 
 CONFIG = "wrangler.jsonc"
 SETTINGS = {

@@ -20,7 +20,7 @@ from perdure.cli.log_output import EVENTS, SafeLines, guard_stderr, log_json
 from perdure.cli.output import at_option, paint, print_error, print_status
 from perdure.cli.target import measured, observed
 from perdure.errors import BadArgument, Error
-from perdure.views.terminal_text import printable
+from perdure.text import printable
 
 if TYPE_CHECKING:
     from perdure.cli.event_feed import EventFeed

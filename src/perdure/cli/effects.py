@@ -21,8 +21,9 @@ from perdure.cli.output import (
 from perdure.cli.parsing import parse_json
 from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
-from perdure.views.formatting import call_arguments, count, utc_time
-from perdure.views.terminal_text import printable
+from perdure.text import printable
+from perdure.times import utc_time
+from perdure.views.formatting import call_arguments, count
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -138,8 +139,8 @@ def settle(
 
 def _print_retry(client: Client, key: str, at: str | None) -> None:
     """Print how the run of an effect goes on, if it does not by itself: it has failed."""
+    from perdure.commands import effects
     from perdure.errors import NotFound
-    from perdure.operations import effects
     from perdure.types import State
     from perdure.views.event_wording import NextStep, Verb
 

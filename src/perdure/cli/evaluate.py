@@ -12,8 +12,8 @@ from perdure.cli.options import At
 from perdure.cli.parsing import parse_pairs
 from perdure.cli.target import import_object, runtime_at
 from perdure.errors import BadArgument
-from perdure.views.formatting import utc_time
-from perdure.views.terminal_text import printable, printable_lines
+from perdure.text import printable, printable_lines
+from perdure.times import utc_time
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime

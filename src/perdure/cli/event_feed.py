@@ -9,14 +9,14 @@ from datetime import datetime
 
 from perdure.cli.output import command_for, display_width, one_line, paint, truncate
 from perdure.client import Client
+from perdure.commands import event_feed
 from perdure.errors import Error
 from perdure.journal import Poll
-from perdure.service import event_feed
+from perdure.text import printable
 from perdure.types import Event, EventKind, Run
 from perdure.views.attention import answer_action
 from perdure.views.event_wording import EventView, Verb, view_event
 from perdure.views.formatting import duration
-from perdure.views.terminal_text import printable
 
 INTERVAL = 0.25
 """Seconds between two looks, if the database is not to be asked less often."""

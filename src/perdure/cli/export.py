@@ -13,8 +13,8 @@ from perdure.cli.output_file import output_file
 from perdure.cli.runs import parse_filters
 from perdure.cli.target import client_at
 from perdure.errors import BadArgument
+from perdure.text import json_text
 from perdure.views.formatting import count
-from perdure.views.json_text import json_text
 
 if TYPE_CHECKING:
     from perdure.client import Client

@@ -24,8 +24,8 @@ from typing import Any, Self
 from perdure.cli.langgraph_json import FOLDER, URL, Project
 from perdure.cli.project_store import project_store
 from perdure.errors import BadArgument, Error
-from perdure.operations.error_text import one_line
 from perdure.runtime import Runtime
+from perdure.text import one_line
 
 
 def load_project(project: Project) -> ProjectRuntime:

@@ -18,9 +18,8 @@ from perdure.cli.output import (
 from perdure.cli.parsing import parse_json
 from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
+from perdure.text import json_default, printable
 from perdure.views.formatting import count
-from perdure.views.json_text import json_default
-from perdure.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.views.attention import InboxItem
@@ -49,7 +48,7 @@ def inbox(
     With --json, `needs` is `answer`, `settle`, `retry` or `worker`, and the other fields are those
     of the `Wait`, `EffectRecord` or `Run`.
     """
-    from perdure.service.validation import check_limit
+    from perdure.commands.validation import check_limit
     from perdure.views import attention
 
     check_limit(limit)

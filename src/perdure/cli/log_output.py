@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import Unavailable
-from perdure.views.terminal_text import printable, printable_json, printable_lines
+from perdure.text import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime

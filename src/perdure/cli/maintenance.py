@@ -10,8 +10,8 @@ from perdure.cli.options import At, Place, Yes
 from perdure.cli.output import confirm_or_abort, print_json
 from perdure.cli.parsing import parse_duration
 from perdure.cli.target import client_at, one_place
+from perdure.text import printable, printable_lines
 from perdure.views.formatting import count
-from perdure.views.terminal_text import printable, printable_lines
 
 
 def prune(
@@ -42,8 +42,8 @@ def prune(
     A thread without runs loses its checkpoints. It asks first. Effects with a business key are
     kept: they still prevent a second call.
     """
+    from perdure.commands.validation import check_limit, check_member
     from perdure.errors import BadArgument
-    from perdure.service.validation import check_limit, check_member
     from perdure.types import ENDED, Retention, State
 
     states = [check_member(State, "a state", one) for one in state or ENDED]

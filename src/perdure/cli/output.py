@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.errors import BadArgument, Error, NotFound, Unavailable
 from perdure.serde.redaction import hide_in_url
-from perdure.views.json_text import json_default, json_text
-from perdure.views.terminal_text import printable, printable_lines
+from perdure.text import json_default, json_text, printable, printable_lines
 
 if TYPE_CHECKING:
     from perdure.views.event_wording import NextStep

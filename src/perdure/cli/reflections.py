@@ -11,11 +11,12 @@ from perdure.cli.options import At, Json, Limit, Place, actor
 from perdure.cli.output import at_option, one_line, paint_state, print_json
 from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
-from perdure.views.formatting import count, utc_time
-from perdure.views.terminal_text import printable
+from perdure.text import printable
+from perdure.times import utc_time
+from perdure.views.formatting import count
 
 if TYPE_CHECKING:
-    from perdure.service.reflections import Pending
+    from perdure.commands.reflections import Pending
 
 
 def reflections(
@@ -41,7 +42,7 @@ def reflections(
     from itertools import islice
 
     from perdure.cli.run_lookup import PAGE, all_pages, find_id
-    from perdure.service.validation import check_limit
+    from perdure.commands.validation import check_limit
 
     if retry and cancel:
         raise BadArgument("Pass one of --retry and --cancel, not both.")

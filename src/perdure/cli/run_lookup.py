@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from perdure.client import Client
+from perdure.commands.prefixes import resolve
+from perdure.commands.run_report import RunReport, RunReporter
+from perdure.commands.run_service import UnknownGraphName
 from perdure.errors import BadArgument, NotFound
-from perdure.operations.prefixes import resolve
-from perdure.service.run_report import RunReport, RunReporter
-from perdure.service.runs import UnknownGraphName
 from perdure.types import Run
 
 T = TypeVar("T")

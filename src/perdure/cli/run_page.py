@@ -16,24 +16,18 @@ from perdure.cli.output import (
     terminal_width,
     value_lines,
 )
-from perdure.service.run_report import MOST_BELOW, MOST_LEVELS, RunReport
+from perdure.commands.run_report import MOST_BELOW, MOST_LEVELS, RunReport, tree_lines
+from perdure.commands.run_search import RunLine
+from perdure.text import printable
+from perdure.times import utc_time
 from perdure.types import Event, EventKind, Kind, Run, Score, State
 from perdure.views import run_facts
 from perdure.views.attention import Blocker, blockers
 from perdure.views.event_wording import view_event
-from perdure.views.formatting import (
-    age,
-    call_arguments,
-    count,
-    duration,
-    graph_title,
-    utc_time,
-)
+from perdure.views.formatting import age, call_arguments, count, duration, graph_title
 from perdure.views.run_life import Timeline
-from perdure.views.run_tree import tree_lines
-from perdure.views.terminal_text import printable
 from perdure.views.timeline import Period, PeriodKind
-from perdure.views.waiting_for import RunLine, line_note
+from perdure.views.waiting_for import line_note
 
 LONGEST_BAR = 40
 ENDS = (800, 1200)

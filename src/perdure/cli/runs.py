@@ -24,8 +24,8 @@ from perdure.cli.options import (
 from perdure.cli.parsing import parse_pairs, parse_past
 from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument
+from perdure.text import printable
 from perdure.views.formatting import age, graph_title
-from perdure.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -59,7 +59,7 @@ def runs(
     Outputs are not read; `perdure show` and `perdure export` have them.
     """
     from perdure.cli.run_lookup import PAGE, all_pages
-    from perdure.service.validation import check_limit
+    from perdure.commands.validation import check_limit
 
     check_limit(limit)
     at = one_place(place, at)

@@ -11,8 +11,8 @@ from perdure.cli.output import format_table, one_line, paint, print_json
 from perdure.cli.parsing import parse_json
 from perdure.cli.target import check_graph, client_at, one_place
 from perdure.errors import BadArgument
-from perdure.views.formatting import utc_time
-from perdure.views.terminal_text import printable
+from perdure.text import printable
+from perdure.times import utc_time
 
 HEADERS = ("NAME", "GRAPH", "CRON", "ZONE", "NEXT", "MISSED")
 

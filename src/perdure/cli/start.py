@@ -12,7 +12,7 @@ from perdure.cli.output import command_for, print_json
 from perdure.cli.parsing import parse_delay, parse_json, parse_pairs
 from perdure.cli.target import check_graph, client_at, project_of
 from perdure.errors import BadArgument
-from perdure.views.terminal_text import printable
+from perdure.text import printable
 
 if TYPE_CHECKING:
     from perdure.client import Client

@@ -184,7 +184,7 @@ def import_object(place: str) -> Any:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module}.".startswith(f"{missing}."):
             raise BadArgument(f"There is no module {module!r} in {Path.cwd()}.") from error
-        from perdure.operations.error_text import one_line
+        from perdure.text import one_line
 
         raise BadArgument(f"{module} raised {one_line(error, str(Path.cwd()))}.") from error
     for part in name.split("."):

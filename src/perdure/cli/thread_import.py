@@ -10,8 +10,8 @@ from typer import Argument, Exit, Option
 from perdure.cli.options import At
 from perdure.cli.target import check_graph, client_at, import_object
 from perdure.errors import BadArgument
+from perdure.text import printable
 from perdure.views.formatting import count
-from perdure.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.client import Client

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from perdure.cli.options import At, Json
 from perdure.cli.output import format_table, print_json
 from perdure.cli.target import client_at
-from perdure.views.terminal_text import printable
+from perdure.text import printable
 
 HEADERS = ("NAME", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "REVOKED")
 
@@ -63,7 +63,7 @@ def list_(at: At = None, json: Json = False) -> None:
 
     Shows name, scopes, and when each was created, expires and was last used.
     """
-    from perdure.views.formatting import utc_time
+    from perdure.times import utc_time
 
     with client_at(at) as client:
         found = client.journal.run(client.services.tokens.all())

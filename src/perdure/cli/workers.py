@@ -11,8 +11,8 @@ from perdure.cli.options import At, By, Json, Place, actor
 from perdure.cli.output import format_table, one_line, print_json
 from perdure.cli.target import client_at, one_place
 from perdure.errors import BadArgument, NotFound
+from perdure.text import printable
 from perdure.views.formatting import age, count
-from perdure.views.terminal_text import printable
 
 if TYPE_CHECKING:
     from perdure.types import WorkerInfo

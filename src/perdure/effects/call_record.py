@@ -10,23 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from perdure.effects import keys, recording
+from perdure.commands import effect_payload, effects
+from perdure.commands.effect_payload import INJECTED
+from perdure.commands.effects import NOTHING_SAVED, EffectRow, How, Mark, Unconfirmed, UndoState
+from perdure.effects import keys
 from perdure.effects.identity import TaskContext
 from perdure.effects.record_matching import ALL, CallPosition, Match
-from perdure.effects.recording import INJECTED
 from perdure.effects.spec import EffectSpec
 from perdure.errors import EffectHeld, OrderChanged, Postponed
 from perdure.journal import Plan
 from perdure.journal.names import random_number
-from perdure.operations import effects
-from perdure.operations.effects import (
-    NOTHING_SAVED,
-    EffectRow,
-    How,
-    Mark,
-    Unconfirmed,
-    UndoState,
-)
 from perdure.serde.redaction import secrets_in
 from perdure.times import moment
 from perdure.types import EffectState, EventKind, PromptVersion
@@ -93,10 +86,10 @@ class CallRecord:
     def find(self) -> Plan[EffectRow | None]:
         """Look up what is stored for this call. `row` is what to store if there is nothing."""
         task, spec, owner = self.task, self.spec, self.task.owner
-        self._stored = recording.stored_arguments(spec.record, self.arguments)
+        self._stored = effect_payload.stored_arguments(spec.record, self.arguments)
         if task.segment is not None:
             task.segment.secrets.update(self._secrets)
-        self._encoded = recording.encode_arguments(task.serializer, spec.name, self._stored)
+        self._encoded = effect_payload.encode_arguments(task.serializer, spec.name, self._stored)
         self._stored = task.serializer.codec.redacted(self._stored)
         by_arguments = self._encoded + self.module.encode()
         identified_by = by_arguments if self.call_id is None else self.call_id.encode()
@@ -161,7 +154,7 @@ class CallRecord:
         """Store the intent, after every checkpoint before it. Gives the row that another process
         stored first, if one did."""
         task, row = self.task, self.row
-        blob = recording.dump_arguments(task.serializer, row, self._encoded, self._stored)
+        blob = effect_payload.dump_arguments(task.serializer, row, self._encoded, self._stored)
         self.row = row = row._replace(arguments=blob)
         yield from task.wait_for_checkpoints()
         if self.spec.transactional:
@@ -233,7 +226,7 @@ class CallRecord:
         """The stored arguments; those that are not stored come from the present call."""
         serializer = self.task.serializer
         recorded = self.row.load_arguments(serializer)
-        return recording.complete(serializer, recorded, self.arguments)
+        return effect_payload.complete(serializer, recorded, self.arguments)
 
     def replay_result(self) -> Any:
         """The recorded result, counted as saved."""
@@ -252,7 +245,7 @@ class CallRecord:
         self._note_saved(0, 0)
         stored = self.row.load_outcome(self.task.serializer)
         self.position.skip_interrupts(stored.get("asked", 0))
-        return recording.mark_recorded(recording.restore_error(self.row.key, stored))
+        return effect_payload.mark_recorded(effect_payload.restore_error(self.row.key, stored))
 
     # -- write how far it is
 
@@ -269,7 +262,7 @@ class CallRecord:
             usage = None if self.usage_of is None else self.usage_of(result)
             cost = None if usage is None else (usage.calls, usage.tokens)
             interrupts = self.position.interrupts_so_far() - self._interrupts_before
-            blob = recording.dump_result(task.serializer, row, result, cost, interrupts)
+            blob = effect_payload.dump_result(task.serializer, row, result, cost, interrupts)
         except Exception as error:
             self.row = row._replace(mark=Mark.FINAL.value)  # it happened, and must not again
             return (yield from self.failed(error))
@@ -284,7 +277,7 @@ class CallRecord:
         data = {"error": self.describe(error)}
         outcome = self.dump_error(EffectState.FAILED, error)
         yield from self._settle(EffectState.FAILED, outcome, data)
-        raise recording.mark_recorded(error)
+        raise effect_payload.mark_recorded(error)
 
     def _settle(
         self, state: EffectState, outcome: bytes, data: dict[str, Any], *, wait: bool = True
@@ -346,7 +339,7 @@ class CallRecord:
             f"as {other.key}. If that stands for this call, settle this one as done; to make this "
             "one too, settle it as retry"
         )
-        blob = recording.dump_arguments(task.serializer, row, self._encoded, self._stored)
+        blob = effect_payload.dump_arguments(task.serializer, row, self._encoded, self._stored)
         self.row = row = row._replace(
             arguments=blob, state=EffectState.UNKNOWN.value, unconfirmed=0
         )
@@ -373,17 +366,17 @@ class CallRecord:
         """What is not stored of the arguments, and must not be in an error's text either."""
         left_out = [self.arguments[name] for name in self.arguments if name not in self._stored]
         texts = {one for one in left_out if isinstance(one, str) and len(one) > 3}
-        hides = recording.names_of_secrets(self.task.serializer)
+        hides = effect_payload.names_of_secrets(self.task.serializer)
         return texts | set(secrets_in(dict(self.arguments), hides))
 
     def dump_error(self, state: EffectState, error: BaseException) -> bytes:
         interrupts = self.position.interrupts_so_far() - self._interrupts_before
-        return recording.dump_error(
+        return effect_payload.dump_error(
             self.task.serializer, self.row, state, error, self._secrets, interrupts
         )
 
     def describe(self, error: BaseException) -> str:
-        message = recording.describe(self.task.serializer, error, self._secrets)["message"]
+        message = effect_payload.describe(self.task.serializer, error, self._secrets)["message"]
         return f"{type(error).__name__}: {message}"
 
     def report_other_arguments(self) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from perdure.commands import runs
+from perdure.commands.runs import RunRow
+from perdure.commands.starting import Parent
 from perdure.effects import decorator
 from perdure.effects.call_record import CallRecord
 from perdure.effects.decorator import Effect
 from perdure.effects.identity import TaskContext, current_task
 from perdure.effects.record_matching import CallPosition
 from perdure.journal import Journal, Plan
-from perdure.operations import runs
-from perdure.operations.runs import Parent, RunRow
 
 
 async def call_method(

@@ -11,6 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from perdure.commands import effects
+from perdure.commands.claims import SegmentEnd
+from perdure.commands.effects import EffectRow, Owner, UndoState
+from perdure.commands.runs import RunRow
 from perdure.effects.call_record import CallRecord
 from perdure.effects.decorator import Effect, effect_named
 from perdure.effects.identity import TaskContext
@@ -21,10 +25,6 @@ from perdure.effects.spec import EffectSpec
 from perdure.errors import Closed, EffectHeld, Postponed, Unavailable, WriteLost
 from perdure.journal import Plan, Refused
 from perdure.journal.clock import Clock
-from perdure.operations import effects
-from perdure.operations.claims import SegmentEnd
-from perdure.operations.effects import EffectRow, Owner, UndoState
-from perdure.operations.runs import RunRow
 from perdure.saver import Saver
 from perdure.serde.redaction import redact
 from perdure.types import EffectState, EventKind, State

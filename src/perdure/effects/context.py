@@ -8,10 +8,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from perdure.commands.effects import Owner
 from perdure.errors import NotInRun
 from perdure.journal import failpoints
 from perdure.journal.operation import Transaction
-from perdure.operations.effects import Owner
 from perdure.types import PromptVersion
 
 

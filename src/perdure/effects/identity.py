@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from perdure.commands import effects
+from perdure.commands.effects import EffectRow, Owner
 from perdure.effects.context import current
 from perdure.effects.keys import effect_key, hash_of
 from perdure.effects.record_matching import TaskRecords, configurable
@@ -17,8 +19,6 @@ from perdure.journal import Journal, Op, Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import checkpoint_names, configs
 from perdure.langgraph_port.configs import TaskInfo
-from perdure.operations import effects
-from perdure.operations.effects import EffectRow, Owner
 from perdure.saver import Saver
 from perdure.serde.serializer import Serializer
 from perdure.types import PromptVersion

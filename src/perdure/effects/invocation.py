@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from perdure.effects import context, recording
+from perdure.commands import effect_payload, effects
+from perdure.commands.effects import EffectRow
+from perdure.effects import context
 from perdure.effects.call_record import CallRecord
 from perdure.effects.context import EffectContext
 from perdure.errors import EffectTimeout, StatementFailed, Unavailable, Unsupported
 from perdure.journal import Refused, Statement, failpoints
 from perdure.journal.operation import Transaction
-from perdure.operations import effects
-from perdure.operations.effects import EffectRow
 from perdure.types import EffectState
 
 Bound = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -199,7 +199,7 @@ class TransactionalCall:
             result = FunctionCall(spec.name, self.function, self.bound, context).call()
             keep = spec.record.result
             result = keep(result) if keep is not None else result
-            blob = recording.dump_result(task.serializer, row, result)
+            blob = effect_payload.dump_result(task.serializer, row, result)
         except BaseException as error:
             raise _FunctionRaised from error
         settled = row._replace(state=EffectState.DONE.value, outcome=blob)

@@ -27,9 +27,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from perdure.commands.effects import EffectRow, Unconfirmed
 from perdure.errors import BadArgument
 from perdure.langgraph_port import call_stack, task_interrupts
-from perdure.operations.effects import EffectRow, Unconfirmed
 from perdure.types import EffectState
 
 

@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from perdure.commands import effects, runs
+from perdure.commands.effects import EffectRow, How
+from perdure.commands.runs import RunRow
 from perdure.effects.call_record import MAX_PAUSE, CallRecord
 from perdure.effects.context import current
 from perdure.effects.invocation import Caller, CallReturned
@@ -34,9 +37,6 @@ from perdure.errors import (
 )
 from perdure.execution.evaluation_policy import EvaluationPolicy
 from perdure.journal import Plan
-from perdure.operations import effects, runs
-from perdure.operations.effects import EffectRow, How
-from perdure.operations.runs import RunRow
 from perdure.times import moment
 from perdure.types import ENDED, Done, EffectState, Retry, State
 

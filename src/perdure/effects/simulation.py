@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from perdure.effects import recording
+from perdure.commands import effect_payload, effects
 from perdure.effects.call_record import CallRecord
 from perdure.effects.context import current
 from perdure.effects.identity import current_task
@@ -31,7 +31,6 @@ from perdure.execution.evaluation_policy import (
     EvaluationPolicy,
 )
 from perdure.execution.segment import Segment, driven, is_evaluating
-from perdure.operations import effects
 from perdure.types import EffectState
 
 _FUNCTIONS: dict[str, list[Mapping[str, Callable[..., Any]]]] = {}
@@ -242,7 +241,7 @@ def _recorded(record: CallRecord, policy: EvaluationPolicy) -> Callable[..., Any
                         return row.load_outcome(task.serializer)[0]
                     if row.state == EffectState.FAILED:
                         stored = row.load_outcome(task.serializer)
-                        raise recording.restore_error(row.key, stored)
+                        raise effect_payload.restore_error(row.key, stored)
         raise EffectRefused(name, f"run {policy.origin} did not call it with these arguments")
 
     return call

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+from perdure.commands.run_service import make_setup
 from perdure.effects.simulation import judging, simulating
 from perdure.errors import BadArgument, NotFound
 from perdure.evals.evaluators import Evaluator, Verdict, evaluators_of
@@ -33,7 +34,6 @@ from perdure.evals.results import Evaluation, Result
 from perdure.evals.targets import registered, target_name
 from perdure.execution import evaluation_policy as policy
 from perdure.runtime import Runtime
-from perdure.service.runs import make_setup
 from perdure.types import ENDED, Example, Run, Score, State
 
 STARTED_AT_ONCE = 100

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from perdure.errors import BadArgument
+from perdure.text import json_text
 from perdure.types import State
 from perdure.views.formatting import difference, estimate
 from perdure.views.intervals import estimate as estimate_of
 from perdure.views.intervals import paired_difference
-from perdure.views.json_text import json_text
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,16 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.types import RESUME
 
+from perdure.commands import runs, waits
+from perdure.commands.run_payload import check_state, load_error, load_output
+from perdure.commands.runs import RunRow
+from perdure.commands.waits import ANSWERED, FINISHED, TAKEN_BACK, TIME_IS_UP, Body, WaitRow
 from perdure.errors import Damaged
-from perdure.execution.drive import Drive, SegmentPlans, latest_checkpoint
+from perdure.execution.drive import Drive, SegmentPlans
 from perdure.execution.evaluation import ExampleAnswers
 from perdure.execution.questions import Answered
 from perdure.execution.segment import KEY
 from perdure.journal import Plan, Row
-from perdure.operations import runs, waits
-from perdure.operations.run_payload import check_state, load_error, load_output
-from perdure.operations.runs import RunRow
-from perdure.operations.waits import ANSWERED, FINISHED, TAKEN_BACK, TIME_IS_UP, Body, WaitRow
 from perdure.types import ENDED, Kind, State, WaitState
 
 log = logging.getLogger("perdure")
@@ -99,15 +99,11 @@ class AnswerHandover(SegmentPlans):
             one: dict[str, Any] = {"id": id, "state": "", "output": None, "error": None}
             if (run := rows.get(id)) is not None:
                 error = load_error(self.serializer, run)
-                output = yield from load_output(self.serializer, run, self._state_at)
+                output = yield from load_output(self.serializer, run, self._saver.reader.state_at)
                 reason = str(error) if error is not None else run.reason
                 one |= {"state": run.state, "output": output, "error": reason}
             ended.append(one)
         return ended
-
-    def _state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
-        at = yield from latest_checkpoint(self._saver, thread_id, id=checkpoint_id)
-        return None if at is None else at.checkpoint["channel_values"]
 
     def _resume_tasks(
         self,

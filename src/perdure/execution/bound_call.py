@@ -17,6 +17,9 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
 
+from perdure.commands.runs import RunRow
+from perdure.commands.streams import MODES, kept_modes
+from perdure.commands.validation import check_command
 from perdure.effects.client_calls import is_in_run
 from perdure.effects.context import key
 from perdure.effects.decorator import Effect, aperform
@@ -24,11 +27,7 @@ from perdure.errors import BadArgument
 from perdure.execution.drive import BREAKPOINTS, Drive, is_resume
 from perdure.execution.graphs import redacted_output
 from perdure.langgraph_port import configs
-from perdure.operations.runs import RunRow
-from perdure.operations.streams import MODES
 from perdure.serde.serializer import Serializer
-from perdure.service.streams import kept_modes
-from perdure.service.validation import check_command
 
 
 class BoundCall:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
 
+from perdure.commands.runs import RunRow
 from perdure.effects.simulation import refuse_in_evaluation
 from perdure.errors import LeaseLost, ThreadBusy
 from perdure.execution import bound_call
@@ -37,7 +38,6 @@ from perdure.execution.graphs import Graph, check_saver
 from perdure.execution.stream_capture import recorded
 from perdure.journal import Journal, Refused
 from perdure.langgraph_port import configs
-from perdure.operations.runs import RunRow
 
 
 class BoundGraph(Pregel[Any, Any, Any, Any]):

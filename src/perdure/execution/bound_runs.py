@@ -23,6 +23,12 @@ from __future__ import annotations
 
 import contextlib
 
+from perdure.commands import claims, run_control, runs, waits
+from perdure.commands.claims import SegmentEnd
+from perdure.commands.events import Change, change
+from perdure.commands.run_payload import load_setup
+from perdure.commands.runs import RunRow
+from perdure.commands.waits import WaitRow
 from perdure.effects.client_calls import parent_of_call
 from perdure.errors import Error, ThreadBusy
 from perdure.execution import bound_call
@@ -44,12 +50,6 @@ from perdure.execution.graphs import Graph
 from perdure.journal import Plan, Poll
 from perdure.journal.names import new_id
 from perdure.langgraph_port import configs, task_interrupts
-from perdure.operations import claims, runs, waits
-from perdure.operations.claims import SegmentEnd
-from perdure.operations.events import Change, change
-from perdure.operations.run_payload import load_setup
-from perdure.operations.runs import RunRow
-from perdure.operations.waits import WaitRow
 from perdure.types import ENDED, Control, EventKind, State, WaitState
 
 POLL = 0.05
@@ -123,7 +123,7 @@ class BoundRuns:
             accepted = found or accepted
             if accepted.state == State.DONE and accepted.parent_id is not None:
                 raise bound_call.AlreadyDone(accepted)  # a worker went on with it
-            if accepted.reason == runs.GAVE_UP and accepted.key is None:
+            if accepted.reason == run_control.GAVE_UP and accepted.key is None:
                 return accepted
             if accepted.state in ENDED or accepted.state in (State.PAUSED, State.HELD):
                 raise ThreadBusy(accepted.thread_id, f"was {accepted.state} by another caller")
@@ -134,12 +134,14 @@ class BoundRuns:
             if head.state in (State.HELD, State.PAUSED):
                 made = self._made(accepted.thread_id, accepted.id)
                 reason = "its caller did not want to wait"
-                yield runs.stop(self._driver.serializer, made, Control.CANCEL, 0, reason=reason)
+                yield run_control.stop(
+                    self._driver.serializer, made, Control.CANCEL, 0, reason=reason
+                )
                 raise ThreadBusy(accepted.thread_id, f"is {head.state} ({head.id})")
             now, until, _ = self._engine.keeper.times()
             if head.state == State.WAITING and not self._is_due(head):
                 made = self._made(accepted.thread_id, accepted.id)
-                yield runs.supersede(self._driver.serializer, made)
+                yield run_control.supersede(self._driver.serializer, made)
                 return accepted
             if self._is_mine(head) and (head.state, head.reason) == (State.PENDING, UPDATED):
                 yield from self._replace(head, accepted, UPDATED)
@@ -151,7 +153,7 @@ class BoundRuns:
                 yield from self._replace(head, accepted, "its caller died")
                 return accepted
             if accepted.ready_at < (now + 3 * until) // 4:
-                yield runs.reserve(accepted, until)
+                yield run_control.reserve(accepted, until)
 
     def _accept(self, call: BoundCall) -> Plan[RunRow]:
         """A new run, or in a node that runs again the one that it started."""
@@ -168,7 +170,7 @@ class BoundRuns:
         if key is not None and accepted.state == State.FAILED:
             made = self._made(accepted.thread_id, accepted.id)
             states = (State.FAILED,)
-            yield runs.resume(self._driver.serializer, made, states, EventKind.RETRIED)
+            yield run_control.resume(self._driver.serializer, made, states, EventKind.RETRIED)
         return accepted
 
     def give_up(self, call: BoundCall) -> None:
@@ -176,7 +178,9 @@ class BoundRuns:
         if call.accepted is not None:
             worker, made = self._engine.keeper.worker, self._made(call.thread_id, call.accepted)
             with contextlib.suppress(Error):  # then its lease runs out
-                self._driver.journal.defer(runs.withdraw(self._driver.serializer, made, worker))
+                self._driver.journal.defer(
+                    run_control.withdraw(self._driver.serializer, made, worker)
+                )
 
     def _head(self, thread_id: str) -> Plan[RunRow | None]:
         """The run of a thread that is under way. Raises `ThreadBusy` if a call is about to drive
@@ -198,7 +202,7 @@ class BoundRuns:
         if not self._is_due(row):
             return False
         made = self._made(row.thread_id, row.id)
-        return bool((yield runs.withdraw(self._driver.serializer, made)))
+        return bool((yield run_control.withdraw(self._driver.serializer, made)))
 
     def _made(self, thread_id: str, run_id: str) -> Change:
         return change(thread_id, run_id, self._driver.clock.now())

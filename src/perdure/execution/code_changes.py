@@ -11,14 +11,14 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.commands import runs, waits
+from perdure.commands.runs import GraphUse, RunRow
+from perdure.commands.waits import FINISHED
 from perdure.errors import UNREADABLE, Damaged
 from perdure.execution.drive import latest_checkpoint
 from perdure.execution.graphs import Graph, GraphRegistry, fingerprint_of
 from perdure.execution.topology import explain, is_kept, lost_nodes, subgraph
 from perdure.journal import Plan
-from perdure.operations import runs, waits
-from perdure.operations.runs import GraphUse, RunRow
-from perdure.operations.waits import FINISHED
 from perdure.saver import Saver
 from perdure.types import State
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from langgraph.types import Command
 
+from perdure.commands.answering import NewSetup, WaitService, answer_time
+from perdure.commands.run_payload import dump_setup, load_setup
+from perdure.commands.runs import RunRow
+from perdure.commands.validation import check_command
+from perdure.commands.waits import WaitRow
 from perdure.errors import AmbiguousAnswer
 from perdure.execution.commands import names_waits, with_command
 from perdure.execution.engine import Engine
 from perdure.journal import Plan
 from perdure.langgraph_port import task_interrupts
-from perdure.operations.run_payload import dump_setup, load_setup
-from perdure.operations.runs import RunRow
-from perdure.operations.waits import NewSetup, WaitRow, answer_time
-from perdure.service.validation import check_command
-from perdure.service.waits import WaitService
 
 
 def answer_with_command(

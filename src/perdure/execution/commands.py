@@ -22,14 +22,15 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
 from langgraph.types import Command
 
 from perdure.checkpoint.cache import NULL_TASK
+from perdure.commands import runs
+from perdure.commands.answering import NewSetup, answer_time
+from perdure.commands.run_payload import dump_setup, load_setup
+from perdure.commands.runs import RunRow
+from perdure.commands.waits import ANSWERED, FINISHED, WaitRow
 from perdure.errors import AlreadyAnswered, ThreadBusy
 from perdure.execution.drive import Drive, is_resume, latest_checkpoint, start_place
 from perdure.journal import Plan
 from perdure.langgraph_port import configs, task_interrupts
-from perdure.operations import runs
-from perdure.operations.run_payload import dump_setup, load_setup
-from perdure.operations.runs import RunRow
-from perdure.operations.waits import ANSWERED, FINISHED, NewSetup, WaitRow, answer_time
 from perdure.saver import Saver
 from perdure.types import WaitState
 

@@ -17,15 +17,15 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from perdure.checkpoint.operations import CheckpointKey
+from perdure.commands.claims import SegmentEnd
+from perdure.commands.runs import RunRow
+from perdure.commands.waits import Question, WaitRow
 from perdure.execution.graphs import Graph
 from perdure.execution.segment import Segment
 from perdure.execution.topology import is_newer, pending_nodes
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import checkpoint_names, configs
-from perdure.operations.claims import SegmentEnd
-from perdure.operations.runs import RunRow
-from perdure.operations.waits import Question, WaitRow
 from perdure.saver import Saver
 from perdure.types import EventKind, Kind, State, WaitState
 

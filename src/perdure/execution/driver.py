@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from perdure.commands.messages import Endpoint
 from perdure.execution.drive import SegmentPlans
 from perdure.execution.finish import SegmentFinish
 from perdure.execution.start import SegmentStart
 from perdure.journal.clock import Clock
 from perdure.observe.observers import Observers
-from perdure.operations.messages import Endpoint
 from perdure.saver import Saver
 
 

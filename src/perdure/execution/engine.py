@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from perdure.commands.local_engine import LocalEngine
+from perdure.commands.messages import QUESTION, Endpoint
+from perdure.commands.run_payload import load_output
+from perdure.commands.runs import RunRow
+from perdure.commands.schedules import ScheduleRow
+from perdure.commands.services import Services
+from perdure.commands.starting import Parent
+from perdure.commands.webhooks import RunWebhooks, topic_of_url
 from perdure.errors import BadArgument, Closed
 from perdure.execution.driver import Driver
 from perdure.execution.graphs import Graph, GraphRegistry
@@ -22,14 +30,8 @@ from perdure.execution.worker import Worker
 from perdure.journal import Blocking, Journal, Plan
 from perdure.journal.names import check_text
 from perdure.observe.observers import Observers
-from perdure.operations.messages import QUESTION, Endpoint
-from perdure.operations.run_payload import load_output
-from perdure.operations.runs import Parent, RunRow
-from perdure.operations.schedules import ScheduleRow
+from perdure.recorded_calls import refuse_in_evaluation
 from perdure.saver import Saver
-from perdure.service.local_engine import LocalEngine
-from perdure.service.services import Services
-from perdure.service.webhooks import RunWebhooks, topic_of_url
 from perdure.types import Control, Counts, DrivenBy, Retention, State
 
 
@@ -230,8 +232,11 @@ class Engine(LocalEngine):
     def forget(self, thread_id: str) -> None:
         self.saver.pruner.forget(thread_id)
 
-    def _checkpoint_reader(self) -> Any:
-        return self.saver.reader
+    def refuse_in_evaluation(self, name: str) -> None:
+        refuse_in_evaluation(name)
+
+    def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
+        return (yield from self.saver.reader.state_at(thread_id, checkpoint_id))
 
     def drain_ticks(self) -> None:
         for worker in list(self._workers):

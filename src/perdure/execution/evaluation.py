@@ -22,6 +22,9 @@ from typing import Any, ClassVar
 from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.store.base import BaseStore, Op, PutOp, Result
 
+from perdure.commands import waits
+from perdure.commands.answer_dialects import check_fits
+from perdure.commands.waits import WaitRow
 from perdure.effects.decorator import is_effect_tool
 from perdure.effects.simulation import check_tool, refuse
 from perdure.errors import BadAnswer, Unanswered
@@ -29,9 +32,6 @@ from perdure.execution.drive import Drive
 from perdure.execution.evaluation_policy import REAL, VALUE, EvaluationPolicy
 from perdure.execution.segment import Segment
 from perdure.langgraph_port.call_stack import tool_being_called
-from perdure.operations import waits
-from perdure.operations.answer_dialects import check_fits
-from perdure.operations.waits import WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.types import Kind, WaitState
 

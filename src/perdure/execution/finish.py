@@ -10,7 +10,15 @@ from typing import Any
 
 from langgraph.errors import EmptyInputError, GraphDrained, GraphRecursionError, InvalidUpdateError
 
-from perdure.effects.recording import describe, is_recorded
+from perdure.commands import claims, effects, runs
+from perdure.commands.claims import SegmentEnd
+from perdure.commands.effect_payload import describe, is_recorded
+from perdure.commands.effects import EffectRow, Mark, Owner, report
+from perdure.commands.events import change, redacted_data
+from perdure.commands.messages import Endpoint
+from perdure.commands.run_payload import dump_error, dump_output, load_setup
+from perdure.commands.runs import RunRow
+from perdure.commands.waits import Question
 from perdure.errors import (
     UNREADABLE,
     BadArgument,
@@ -49,14 +57,6 @@ from perdure.execution.start import held_by_error
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.observe.observers import Observers
-from perdure.operations import claims, effects, runs
-from perdure.operations.claims import SegmentEnd
-from perdure.operations.effects import EffectRow, Mark, Owner, report
-from perdure.operations.events import change, redacted_data
-from perdure.operations.messages import Endpoint
-from perdure.operations.run_payload import dump_error, dump_output, load_setup
-from perdure.operations.runs import RunRow
-from perdure.operations.waits import Question
 from perdure.saver import Saver
 from perdure.times import moment
 from perdure.types import EffectState, EventKind, Kind, State

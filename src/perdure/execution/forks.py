@@ -18,6 +18,10 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
 
+from perdure.commands import runs
+from perdure.commands.run_payload import load_setup
+from perdure.commands.runs import RunRow
+from perdure.commands.services import Services
 from perdure.errors import BadArgument, GraphChanged, NotFound, UnknownGraph, WrongState
 from perdure.execution.code_changes import find_change
 from perdure.execution.drive import latest_checkpoint
@@ -25,10 +29,6 @@ from perdure.execution.engine import Engine
 from perdure.execution.graphs import Graph
 from perdure.journal.names import check_text
 from perdure.langgraph_port import checkpoint_names
-from perdure.operations import runs
-from perdure.operations.run_payload import load_setup
-from perdure.operations.runs import RunRow
-from perdure.service.services import Services
 
 
 async def fork(

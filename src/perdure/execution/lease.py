@@ -22,6 +22,10 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
+from perdure.commands import claims, effects, workers
+from perdure.commands.claims import LeaseRow, LeaseTimes, SegmentEnd, WorkerLeases
+from perdure.commands.effects import report
+from perdure.commands.runs import RunRow
 from perdure.errors import Closed, StepTimeout, WentBack
 from perdure.execution.drive import Drive, Ended, StopReason
 from perdure.execution.driver import Driver
@@ -29,12 +33,8 @@ from perdure.execution.finish import released
 from perdure.execution.liveness import ProcessLock
 from perdure.execution.segment import LoopPulse
 from perdure.execution.start import stopped
+from perdure.failures import Failures
 from perdure.journal.clock import JournalClock, host_time
-from perdure.operations import claims, effects, workers
-from perdure.operations.claims import LeaseRow, LeaseTimes, SegmentEnd, WorkerLeases
-from perdure.operations.effects import report
-from perdure.operations.runs import RunRow
-from perdure.service.failures import Failures
 from perdure.types import Control
 
 log = logging.getLogger("perdure")

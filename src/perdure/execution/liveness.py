@@ -32,13 +32,12 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from perdure.commands import workers
+from perdure.commands.workers import WorkerRow, beat_of
 from perdure.errors import Error
+from perdure.failures import Failures
 from perdure.journal import Journal
 from perdure.journal.clock import Clock
-from perdure.operations import workers
-from perdure.operations.workers import WorkerRow
-from perdure.service.failures import Failures
-from perdure.service.workers import beat_of
 
 log = logging.getLogger("perdure")
 

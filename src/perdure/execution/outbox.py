@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from perdure.commands import messages
+from perdure.commands.messages import MessageRow
 from perdure.errors import Closed, Unavailable, WriteLost
 from perdure.execution.driver import Driver
-from perdure.operations import messages
-from perdure.operations.messages import MessageRow
+from perdure.failures import Failures
 from perdure.serde.redaction import redact
-from perdure.service.failures import Failures
 from perdure.types import Message
 
 log = logging.getLogger("perdure")

@@ -12,13 +12,13 @@ from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 
+from perdure.commands.effects import NOTHING_SAVED, Owner, Saved, count_saved
+from perdure.commands.events import change, is_input
+from perdure.commands.run_payload import load_labels, place
+from perdure.commands.runs import RunRow
 from perdure.execution.stream_recorder import StreamRecorder
 from perdure.journal import Statement
 from perdure.journal.clock import Clock
-from perdure.operations.effects import NOTHING_SAVED, Owner, Saved, count_saved
-from perdure.operations.events import change, is_input
-from perdure.operations.run_payload import load_labels, place
-from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
 from perdure.types import EventKind, PromptVersion
 

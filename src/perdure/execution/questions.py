@@ -7,14 +7,14 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
+from perdure.commands import waits
+from perdure.commands.effects import Owner
+from perdure.commands.events import change
+from perdure.commands.messages import Endpoint
+from perdure.commands.waits import Body, Question
 from perdure.execution.progress import Progress
 from perdure.journal import Op, Statement
 from perdure.journal.clock import Clock
-from perdure.operations import waits
-from perdure.operations.effects import Owner
-from perdure.operations.events import change
-from perdure.operations.messages import Endpoint
-from perdure.operations.waits import Body, Question
 from perdure.times import LATEST, milliseconds
 from perdure.types import Kind
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakMethod
 
+from perdure.commands.effects import Owner
 from perdure.execution.progress import Progress
 from perdure.journal import Journal, Statement, read_op
-from perdure.operations.effects import Owner
 from perdure.serde import places
 from perdure.serde.places import Place
 

@@ -16,15 +16,16 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
+from perdure.commands import schedules, threads
+from perdure.commands.runs import RunRow
+from perdure.commands.schedules import CRON, ScheduleRow
+from perdure.commands.services import Services
+from perdure.commands.starting import Beside
+from perdure.commands.threads import ThreadContent
 from perdure.errors import BadArgument, Closed, Error, NotFound, ThreadBusy, Unavailable, WriteLost
+from perdure.failures import Failures
 from perdure.journal import Plan
-from perdure.operations import schedules, threads
-from perdure.operations.runs import Beside, RunRow
-from perdure.operations.schedules import CRON, ScheduleRow
-from perdure.operations.threads import ThreadContent
 from perdure.serde.serializer import Serializer
-from perdure.service.failures import Failures
-from perdure.service.services import Services
 
 log = logging.getLogger("perdure")
 

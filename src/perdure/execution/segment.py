@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
+from perdure.commands.effects import Owner
+from perdure.commands.messages import Endpoint
+from perdure.commands.runs import RunRow
 from perdure.errors import LeaseLost, NotDurable, WriteLost
 from perdure.execution.evaluation_policy import EvaluationPolicy
 from perdure.execution.progress import Progress
@@ -29,11 +32,8 @@ from perdure.journal import Journal, Op
 from perdure.journal.clock import Clock
 from perdure.journal.committer import QueuedOperation
 from perdure.langgraph_port import checkpoint_names, configs
-from perdure.operations.effects import Owner
-from perdure.operations.error_text import is_user_code
-from perdure.operations.messages import Endpoint
-from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
+from perdure.text import is_user_code
 from perdure.types import Durability
 
 T = TypeVar("T")

@@ -15,8 +15,14 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
+from perdure.commands import deleting, effects, events, run_control, runs
+from perdure.commands.claims import SegmentEnd
+from perdure.commands.effect_payload import describe
+from perdure.commands.effects import EffectRow
+from perdure.commands.messages import Endpoint
+from perdure.commands.run_payload import check_state, dump_error, load_setup, tags_of
+from perdure.commands.runs import RunRow
 from perdure.effects.compensation import Compensations
-from perdure.effects.recording import describe
 from perdure.errors import UNREADABLE, AlreadyAnswered, Damaged, Error, Unanswered
 from perdure.execution.answers import AnswerHandover
 from perdure.execution.code_changes import find_change
@@ -37,12 +43,6 @@ from perdure.execution.stream_capture import begin_stream
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import task_interrupts
-from perdure.operations import effects, events, runs
-from perdure.operations.claims import SegmentEnd
-from perdure.operations.effects import EffectRow
-from perdure.operations.messages import Endpoint
-from perdure.operations.run_payload import check_state, dump_error, load_setup, tags_of
-from perdure.operations.runs import RunRow
 from perdure.saver import Saver
 from perdure.types import Control, DrivenBy, EffectState, EventKind, State
 
@@ -115,8 +115,10 @@ class SegmentStart(SegmentPlans):
     def _prepare(self, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
         setup = load_setup(self.serializer, row)
         if setup.get("inline") and not inline and (yield from self._is_given_up(row, setup)):
-            data = {"reason": runs.GAVE_UP}
-            return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, data, reason=runs.GAVE_UP)
+            data = {"reason": run_control.GAVE_UP}
+            return SegmentEnd(
+                State.CANCELLED, EventKind.CANCELLED, data, reason=run_control.GAVE_UP
+            )
         if not row.begun and row.token > 1 and (yield runs.has_begun(row)):
             raise Damaged(f"run {row.id}", "it says that it has not begun, but it has steps")
         if row.n > 1 and not row.begun:
@@ -189,11 +191,11 @@ class SegmentStart(SegmentPlans):
 
     def _roll_back(self, thread_id: str) -> Plan[None]:
         """Delete the checkpoints of runs that were stopped by `rollback`."""
-        ids = yield runs.rolled_back(thread_id)
+        ids = yield deleting.rolled_back(thread_id)
         if ids:
             yield from self._saver.pruner.delete_for_runs(ids, thread_id)
         for id in ids:
-            yield runs.note_rolled_back(thread_id, id)
+            yield deleting.note_rolled_back(thread_id, id)
 
 
 def held_by_error(error: Exception) -> SegmentEnd:

@@ -24,12 +24,12 @@ from typing import Any, cast
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
+from perdure.commands import streams
+from perdure.commands.runs import RunRow
 from perdure.execution.drive import FROM_CHECKPOINT, Drive, latest_checkpoint
 from perdure.execution.stream_recorder import StreamRecorder
 from perdure.journal import Plan
 from perdure.langgraph_port.output_stream import TAPPED, Tap, is_whole_message, tapped, with_tap
-from perdure.operations import streams
-from perdure.operations.runs import RunRow
 from perdure.saver import Saver
 from perdure.types import Chunk, State
 

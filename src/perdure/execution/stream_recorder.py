@@ -22,12 +22,12 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from perdure.commands import streams
+from perdure.commands.effects import Owner
+from perdure.commands.streams import SEGMENT, Entry, StreamRow
 from perdure.errors import Error
 from perdure.journal import Journal
 from perdure.journal.clock import Clock
-from perdure.operations import streams
-from perdure.operations.effects import Owner
-from perdure.operations.streams import SEGMENT, Entry, StreamRow
 from perdure.serde.serializer import Serializer
 from perdure.types import Chunk
 

@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
+from perdure.commands import deleting, streams, threads
+from perdure.commands.polling import Oldest
 from perdure.errors import WrongState
+from perdure.failures import Failures
 from perdure.journal import Journal, Plan, in_pieces
 from perdure.journal.clock import Clock
 from perdure.journal.names import random_number
-from perdure.operations import runs, streams, threads
-from perdure.operations.look import Oldest
-from perdure.service.failures import Failures
 from perdure.times import FIRST_MS
 from perdure.types import Retention
 
@@ -128,18 +128,18 @@ class RetentionSweep(Sweep):
             deleted += await self.piece(journal, now)
         return deleted
 
-    async def _page(self, journal: Journal, now: int) -> list[runs.OldRun]:
-        return await journal.ado(runs.oldest(self._after, now - min(self._ages.values()), PAGE))
+    async def _page(self, journal: Journal, now: int) -> list[deleting.OldRun]:
+        return await journal.ado(deleting.oldest(self._after, now - min(self._ages.values()), PAGE))
 
-    def _is_too_old(self, row: runs.OldRun, now: int) -> bool:
+    def _is_too_old(self, row: deleting.OldRun, now: int) -> bool:
         if row.is_deleted_in_part:
             return True
         age = self._ages.get(row.state)
         return age is not None and not row.has_live_parent and row.updated_at <= now - age
 
-    async def _delete(self, journal: Journal, row: runs.OldRun) -> bool:
+    async def _delete(self, journal: Journal, row: deleting.OldRun) -> bool:
         rows = journal.capabilities.delete_count
-        await journal.arun(in_pieces(runs.delete(row.thread_id, row.id, rows)))
+        await journal.arun(in_pieces(deleting.delete(row.thread_id, row.id, rows)))
         return False
 
 

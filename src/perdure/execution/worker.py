@@ -16,6 +16,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from perdure.commands import claims
+from perdure.commands.claims import SegmentEnd
+from perdure.commands.polling import Found, look
+from perdure.commands.runs import RunRow
+from perdure.commands.schedules import ScheduleRow
 from perdure.errors import Closed, Error, LeaseLost, Unavailable, WriteLost
 from perdure.execution.drive import Drive, Ended, Outcome, Raised, Returned, StopReason
 from perdure.execution.driver import Driver
@@ -29,14 +34,9 @@ from perdure.execution.start import held_by_error
 from perdure.execution.stream_capture import stream_through
 from perdure.execution.sweeps import Housekeeping, Sweep
 from perdure.execution.thread_pool import NodeThreadPool
+from perdure.failures import WORKER, Failures
 from perdure.journal import Refused
 from perdure.journal.clock import JournalClock
-from perdure.operations import claims
-from perdure.operations.claims import SegmentEnd
-from perdure.operations.look import Found, look
-from perdure.operations.runs import RunRow
-from perdure.operations.schedules import ScheduleRow
-from perdure.service.failures import WORKER, Failures
 from perdure.types import Counts, DrivenBy
 from perdure.views.event_wording import by_words
 

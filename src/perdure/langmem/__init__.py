@@ -16,13 +16,13 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError(needs_extra("perdure.langmem", "langmem")) from error
 
+from perdure.commands.reflections import Pending
 from perdure.langmem.background_worker import Reflection
 from perdure.langmem.executor import (
     LocalReflectionExecutor,
     ReflectionExecutor,
     resume_pending_reflections,
 )
-from perdure.service.reflections import Pending
 
 __all__ = [
     "LocalReflectionExecutor",

@@ -18,11 +18,11 @@ from datetime import timedelta
 from typing import Any
 from weakref import WeakValueDictionary
 
+from perdure.commands import runs
 from perdure.errors import Closed, Error, NotFound, ReflectionFailed, ReflectionLeft
+from perdure.failures import WORKER
 from perdure.journal import Poll
-from perdure.operations import runs
 from perdure.runtime import Runtime
-from perdure.service.failures import WORKER
 from perdure.types import ENDED, Run, State
 
 log = logging.getLogger("perdure")

@@ -23,6 +23,8 @@ from langgraph.store.base import BaseStore
 
 from perdure import effect
 from perdure import key as effect_key
+from perdure.commands.reflections import Pending
+from perdure.commands.validation import check_limit
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, WrongState
 from perdure.langgraph_port import configs, neighbours
@@ -42,8 +44,6 @@ from perdure.langmem.reflection_request import (
 from perdure.langmem.staged_writes import StagingStore, in_reflector
 from perdure.recorded_calls import call_number
 from perdure.runtime import Runtime
-from perdure.service.reflections import Pending
-from perdure.service.validation import check_limit
 from perdure.types import Retry, State
 
 RETRY = Retry(attempts=5, first=timedelta(seconds=2), longest=timedelta(minutes=10))

@@ -25,6 +25,8 @@ from langgraph.types import Command
 from langmem.utils import NamespaceTemplate
 
 from perdure import sleep
+from perdure.commands import reflections, runs
+from perdure.commands.reflections import graph_name
 from perdure.errors import BadArgument, Error, WrongState
 from perdure.journal.names import check_text
 from perdure.langmem import reflector as reflectors
@@ -32,9 +34,7 @@ from perdure.langmem.langmem_port import is_memory_manager
 from perdure.langmem.reflection_request import Namespace, ReflectionRequest
 from perdure.langmem.staged_writes import StagedWrite, StoreCalls
 from perdure.langmem.store_commit import StoreCommitter
-from perdure.operations import runs, turns
 from perdure.runtime import Runtime
-from perdure.service.reflections import graph_name
 
 log = logging.getLogger("perdure")
 
@@ -88,7 +88,7 @@ class ReflectionGraph:
         scope, pause = self._scope(request.namespace), FIRST_PAUSE
         # Two reflections of one user that run at once would learn the same thing twice: neither
         # sees the other's memories.
-        while scope and not self._runtime.journal.run(turns.take_turn(scope, run_id)):
+        while scope and not self._runtime.journal.run(reflections.take_turn(scope, run_id)):
             sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         result, writes = reflectors.call_reflector(
@@ -120,7 +120,7 @@ class ReflectionGraph:
         # A worker may have given this run back between the two nodes. If another reflection had
         # the turn since, this one was made without knowing what that one wrote.
         scope = self._scope(state["request"]["namespace"])
-        is_current = not scope or journal.run(turns.has_turn(scope, run_id))
+        is_current = not scope or journal.run(reflections.has_turn(scope, run_id))
         if self.committer is None:
             self.committer = StoreCommitter(self.required_store(), journal)
         with self.store_calls:

@@ -19,14 +19,14 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langmem.utils import NamespaceTemplate
 
+from perdure.commands.reflections import PREFIX, graph_name
+from perdure.commands.run_service import RunService, make_setup
 from perdure.errors import BadArgument
 from perdure.journal import Plan
 from perdure.journal.names import check_text
 from perdure.langgraph_port.configs import is_own_key
 from perdure.langmem.langmem_port import labels_of, variables_of
 from perdure.serde.redaction import is_secret
-from perdure.service.reflections import PREFIX, graph_name
-from perdure.service.runs import RunService, make_setup
 
 Namespace = tuple[str, ...]
 LONGEST_DELAY = 100 * 365 * 86_400

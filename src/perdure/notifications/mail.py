@@ -16,17 +16,15 @@ import time
 from datetime import UTC, datetime
 from importlib.util import find_spec
 
+from perdure.commands import waits
+from perdure.commands.answering import WaitService
+from perdure.commands.mail import Mail, SmtpServer
+from perdure.commands.question_links import MISSING, PublicUrl, QuestionLinkService
+from perdure.commands.waits import WaitRow
 from perdure.errors import AnswerRefused, BadArgument, Error, NotFound, needs_extra
 from perdure.execution.engine import Engine
 from perdure.execution.outbox import Receiver, Undelivered
 from perdure.notifications.webhooks import ReportedRun, pause
-from perdure.operations import waits
-from perdure.operations.waits import WaitRow
-from perdure.service.mail import Mail
-from perdure.service.public_url import MISSING, PublicUrl
-from perdure.service.question_links import QuestionLinkService
-from perdure.service.smtp_server import SmtpServer
-from perdure.service.waits import WaitService
 from perdure.types import Message
 from perdure.views.mail_text import MailText
 from perdure.views.question_mail import question_mail, run_mail

@@ -17,8 +17,8 @@ from typing import Any
 import httpcore
 import httpx
 
+from perdure.commands.webhooks import Private, is_allowed
 from perdure.execution.outbox import Undelivered
-from perdure.service.public_addresses import Private, is_allowed
 
 TIMEOUT = 20.0
 """Seconds that a delivery may take in total."""

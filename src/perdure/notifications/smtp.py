@@ -28,8 +28,8 @@ from email.utils import format_datetime, parseaddr
 from functools import cache
 from typing import Any
 
+from perdure.commands.mail import Encryption, SmtpServer
 from perdure.execution.outbox import HANDLER_TIME, Undelivered
-from perdure.service.smtp_server import Encryption, SmtpServer
 from perdure.views.mail_text import MailText
 
 POLICY = SMTP.clone(cte_type="7bit")

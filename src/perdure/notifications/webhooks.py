@@ -17,16 +17,12 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from perdure.errors import Error, needs_extra
-from perdure.execution.engine import Engine
-from perdure.execution.outbox import Receiver, Undelivered
-from perdure.langgraph_port.checkpoint_names import is_trigger
-from perdure.operations import events, runs
-from perdure.operations.messages import LANES, lane_topic
-from perdure.operations.run_payload import load_labels, load_setup
-from perdure.operations.runs import RunRow
-from perdure.service.public_url import PublicUrl
-from perdure.service.webhooks import (
+from perdure.commands import events, runs
+from perdure.commands.messages import LANES, lane_topic
+from perdure.commands.question_links import PublicUrl
+from perdure.commands.run_payload import load_labels, load_setup
+from perdure.commands.runs import RunRow
+from perdure.commands.webhooks import (
     EVENTS,
     QUESTION_WAITING,
     RunWebhooks,
@@ -34,6 +30,10 @@ from perdure.service.webhooks import (
     secrets_of,
     sign,
 )
+from perdure.errors import Error, needs_extra
+from perdure.execution.engine import Engine
+from perdure.execution.outbox import Receiver, Undelivered
+from perdure.langgraph_port.checkpoint_names import is_trigger
 from perdure.times import moment
 from perdure.types import Event, EventKind, Message
 from perdure.views.json_values import dump

@@ -13,10 +13,10 @@ import time
 from collections.abc import Mapping
 
 import perdure
+from perdure.commands import counts
 from perdure.errors import Error
 from perdure.observe.metric_catalogue import Series
 from perdure.observe.observers import Observed
-from perdure.operations import journal_counts
 from perdure.types import Kind
 
 log = logging.getLogger("perdure")
@@ -56,8 +56,8 @@ class JournalGauges:
 
     def _count(self) -> None:
         journal, now, begun = self._engine.journal, self._engine.clock.now(), time.monotonic()
-        due = journal.read_committed(journal_counts.due(now))
-        rest = journal.read_committed(journal_counts.rest(now))
+        due = journal.read_committed(counts.due(now))
+        rest = journal.read_committed(counts.rest(now))
         took = time.monotonic() - begun
         bills_rows = journal.capabilities.bills_rows
         pause = pause_after(rest.rows, took, self._every, bills_rows=bills_rows)

@@ -32,16 +32,16 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext
 from urllib3.util import Retry
 
+from perdure.commands import scores
 from perdure.errors import BadArgument
 from perdure.langgraph_port import neighbours
 from perdure.observe.opentelemetry import SAMPLED, status_of
 from perdure.observe.span_ids import Place, feedback_id, place, segment_key
 from perdure.observe.trace_exporter import RunSpans, TraceSink
 from perdure.observe.trace_fold import PARTS, REPLAYED, Span, TraceFold
-from perdure.operations import scores
+from perdure.text import json_text
 from perdure.times import milliseconds
 from perdure.types import EffectRecord, Event, Score
-from perdure.views.json_text import json_text
 
 log = logging.getLogger("perdure")
 

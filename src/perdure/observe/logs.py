@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from perdure.operations.events import SEGMENT_ENDS
+from perdure.commands.events import SEGMENT_ENDS
+from perdure.text import printable_json
 from perdure.types import EventKind
 from perdure.views.event_fields import safe_fields
-from perdure.views.terminal_text import printable_json
 
 LOGGER = "perdure.events"
 MOST_RUNS = 10_000

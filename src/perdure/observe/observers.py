@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from perdure.errors import BadArgument
+from perdure.failures import Failures
 from perdure.journal import Journal, connect_later
 from perdure.journal.clock import Clock
-from perdure.operations.event_observer import observe as observe_events
+from perdure.observe.event_observer import observe as observe_events
 from perdure.serde.serializer import Serializer
-from perdure.service.failures import Failures
 from perdure.types import Observer
 
 log = logging.getLogger("perdure")

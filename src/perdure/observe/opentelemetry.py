@@ -44,8 +44,8 @@ from perdure.observe.span_ids import (
 )
 from perdure.observe.trace_exporter import RunSpans, TraceSink
 from perdure.observe.trace_fold import Span
+from perdure.text import json_text
 from perdure.types import EffectRecord, EffectState
-from perdure.views.json_text import json_text
 
 SCOPE = InstrumentationScope("perdure")
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)

@@ -8,7 +8,6 @@ is a UUID of version 7: the start time, and a hash of what the run stands for.
 from __future__ import annotations
 
 import hashlib
-import sys
 import uuid
 from datetime import datetime
 from functools import lru_cache
@@ -18,6 +17,7 @@ from perdure.times import moment
 
 # What a span is about: `("segment", 2)`, `("effect", key, attempt)`. Unique in its run.
 SpanKey = tuple[str | int, ...]
+
 # Spans from the segment down, each with its start.
 Path = tuple[tuple[SpanKey, int], ...]
 
@@ -52,18 +52,6 @@ def span_id(run_id: str, key: SpanKey) -> int:
 
 def hashed(*parts: Any) -> bytes:
     return hashlib.sha256(repr(parts).encode()).digest()
-
-
-def caller_span() -> str | None:
-    """The current span as a W3C `traceparent`. It does not import OpenTelemetry: if the caller has
-    not, there is no span."""
-    api = sys.modules.get("opentelemetry.trace")
-    if api is None:
-        return None
-    at = api.get_current_span().get_span_context()
-    if not at.is_valid:
-        return None
-    return f"00-{at.trace_id:032x}-{at.span_id:016x}-{at.trace_flags:02x}"
 
 
 # -- LangSmith's

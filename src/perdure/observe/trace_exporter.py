@@ -1,6 +1,6 @@
 """Give a sink the traces that are due: a thread beside the runs, in each process with the sink.
 
-What each crash leaves behind is in `operations/traces.py`.
+What each crash leaves behind is in `commands/traces.py`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
+from perdure.commands import effects, traces
+from perdure.commands import events as event_ops
+from perdure.commands.traces import Trace, Unexported
 from perdure.errors import Closed, Unavailable, WriteLost
 from perdure.observe.observers import Observed, check_is_new
 from perdure.observe.trace_fold import REPLAYED, Span, TraceFold, is_about_a_part
-from perdure.operations import effects, traces
-from perdure.operations import events as event_ops
-from perdure.operations.traces import Trace, Unexported
 from perdure.types import EffectRecord, Event
 
 log = logging.getLogger("perdure")

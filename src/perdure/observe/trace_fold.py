@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from perdure.commands.events import SEGMENT_ENDS, is_end, is_input
 from perdure.observe.span_ids import RUN, Path, SpanKey, effect_key, segment_key, step_key
-from perdure.operations.events import SEGMENT_ENDS, is_end, is_input
 from perdure.times import milliseconds
 from perdure.types import Event, EventKind
 

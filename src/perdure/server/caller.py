@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from perdure.operations.tokens import Scope as Scope
+from perdure.commands.tokens import Scope as Scope
 
 EVERY_SCOPE = frozenset(Scope)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 
-from perdure.operations.tokens import PREFIX
+from perdure.commands.tokens import PREFIX
 from perdure.server.auth_handlers import AuthHandlers
 from perdure.server.caller import ANYONE, Caller, Scope
 from perdure.server.context import Api

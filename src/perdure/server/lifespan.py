@@ -16,7 +16,7 @@ from typing import Any
 
 from perdure.client import Client
 from perdure.errors import Unavailable
-from perdure.service.failures import WORKER
+from perdure.failures import WORKER
 
 log = logging.getLogger("perdure")
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
 
+from perdure.commands.webhooks import secrets_of
 from perdure.errors import BadArgument, did_you_mean
-from perdure.service.webhooks import secrets_of
 
 MIB = 1024 * 1024
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 
+from perdure.commands.tokens import TokenRow, hash_of
 from perdure.errors import Error
-from perdure.operations.tokens import TokenRow, hash_of
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime

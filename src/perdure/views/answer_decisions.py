@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from perdure.operations.answer_dialects import dialect_of
-from perdure.operations.answer_schema import as_json
+from perdure.commands.answer_dialects import dialect_of
+from perdure.commands.answer_schema import as_json
 
 
 class Verdict(StrEnum):

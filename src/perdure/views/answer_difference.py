@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perdure.operations.answer_schema import as_json
+from perdure.commands.answer_schema import as_json
 from perdure.views.answer_form import AnswerForm
 from perdure.views.field_texts import json_of
 from perdure.views.markup import Html, element

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from typing import Any
 
+from perdure.commands.answer_dialects import check_fits
 from perdure.errors import BadAnswer
-from perdure.operations.answer_dialects import check_fits
 from perdure.views.form_fields import LEFT_OUT, Field
 from perdure.views.question import Question
 from perdure.views.question_answers import Given, QuickAnswer, answer_of, quick_answers

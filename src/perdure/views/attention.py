@@ -9,19 +9,21 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from perdure.operations.answer_dialects import Dialect, dialect_of
 from perdure.types import EffectRecord, EffectState, Kind, Run, State, Wait, WaitRecord
 from perdure.views.event_wording import FormatTime, NextStep, Tone, Verb, name_runs
-from perdure.views.formatting import age, arguments, duration, graph_title, utc_time
 from perdure.views.schema_summary import example_answer, summarise_schema
-from perdure.views.waiting_for import is_lost
 
 if TYPE_CHECKING:
-    from perdure.operations.waits import Answer
-    from perdure.service.runs import UnknownGraphName
+    from perdure.commands.run_service import UnknownGraphName
+    from perdure.commands.waits import Answer
+from perdure.commands.answer_dialects import Dialect, dialect_of
+from perdure.commands.effects import SETTLED_BY
+from perdure.commands.run_service import UnknownGraphName
+from perdure.commands.waits import Answer
+from perdure.times import utc_time
+from perdure.views.formatting import age, arguments, duration, graph_title
+from perdure.views.waiting_for import is_lost
 
-SETTLED_BY = "settled by"
-"""Begins the error of an effect that a person settled as failed."""
 LATE = timedelta(seconds=5)
 """How long a run may be due before that is worth a line."""
 

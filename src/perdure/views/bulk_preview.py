@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from perdure.commands.run_control import RunAction, Stakes
 from perdure.types import Run
-from perdure.views.consequences import Consequence, RunAction, Stakes, consequence
+from perdure.views.consequences import Consequence, consequence
 from perdure.views.formatting import count
 
 

@@ -9,53 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 
-from perdure.types import ENDED, Control, Run, State
+from perdure.commands.run_control import RunAction, Stakes, why_not_stopped
+from perdure.types import Control, Run, State
 from perdure.views.formatting import count, duration
 
 NAMED = 3
 """Maximum number of effects named."""
-
-
-class RunAction(StrEnum):
-    """An action on a run."""
-
-    PAUSE = "pause"
-    RESUME = "resume"
-    CANCEL = "cancel"
-    RETRY = "retry"
-
-    @property
-    def done(self) -> str:
-        """The past participle: `cancelled`."""
-        return _DONE[self]
-
-
-_DONE = {
-    RunAction.PAUSE: "paused",
-    RunAction.RESUME: "resumed",
-    RunAction.CANCEL: "cancelled",
-    RunAction.RETRY: "retried",
-}
-
-
-@dataclass(frozen=True)
-class Stakes:
-    """What an action on a run affects besides the run itself."""
-
-    control: Control | None = None
-    """What the run was asked to do after its current step."""
-    undoable: tuple[str, ...] = ()
-    """Names of the effects that a cancellation undoes."""
-    failed: tuple[str, ...] = ()
-    """Names of the effects that a retry calls again."""
-    unknown: tuple[str, ...] = ()
-    """Names of effects with an unknown outcome."""
-    children: int = 0
-    """Number of unfinished descendants that are cancelled with it."""
-    is_passed: bool = False
-    """Whether a later run of its thread has begun."""
 
 
 @dataclass(frozen=True)
@@ -94,19 +54,6 @@ def why_not(state: State, action: RunAction, stakes: Stakes) -> str:
             stops = state is State.RUNNING and stakes.control is Control.PAUSE
             return "" if state is State.PAUSED or stops else "it is not paused"
     return why_not_stopped(state, stakes.control, action)
-
-
-def why_not_stopped(state: State, control: Control | None, action: RunAction) -> str:
-    """Why a run cannot be cancelled or paused."""
-    if state in ENDED:
-        return "it has ended"
-    if action is RunAction.PAUSE and state is State.HELD:
-        return "it is held already, until it is retried or cancelled"
-    if control is Control.CANCEL and state is not State.HELD:
-        return "it is being cancelled"
-    if action is RunAction.PAUSE and state is State.PAUSED:
-        return "it is paused already"
-    return ""
 
 
 def _why_not_retried(state: State, stakes: Stakes) -> str:

@@ -12,9 +12,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from perdure.times import utc_time
 from perdure.types import EffectRecord, Event, EventKind, Kind, RunError, WaitRecord
 from perdure.views.event_wording import EventView, FormatTime, view_event, worker_name
-from perdure.views.formatting import count, duration, utc_time
+from perdure.views.formatting import count, duration
 
 CLAIMS = (EventKind.CLAIMED, EventKind.RECOVERED)
 

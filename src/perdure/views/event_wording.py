@@ -9,9 +9,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from perdure.operations.error_text import is_user_code
+from perdure.text import is_user_code
+from perdure.times import utc_time
 from perdure.types import EffectState, Event, EventKind, Kind, State
-from perdure.views.formatting import utc_time
 
 Data = Mapping[str, Any]
 FormatTime = Callable[[datetime], str]

@@ -8,9 +8,9 @@ from dataclasses import replace
 from datetime import datetime, tzinfo
 from typing import Any
 
-from perdure.operations.answer_schema import as_json
+from perdure.commands.answer_schema import as_json
+from perdure.text import json_default
 from perdure.views.form_fields import LEFT_OUT, Field, Widget, is_empty
-from perdure.views.json_text import json_default
 from perdure.views.markup import visible
 
 

@@ -10,12 +10,8 @@ if TYPE_CHECKING:
     from perdure.views.intervals import Estimate
 
 MINUS = "\N{MINUS SIGN}"
+
 UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
-
-
-def utc_time(at: datetime) -> str:
-    """A time to the second, in UTC."""
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def duration(lasted: timedelta) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from perdure.commands.events import is_input
 from perdure.langgraph_port.checkpoint_names import END, START
-from perdure.operations.events import is_input
 from perdure.types import Event, EventKind
 from perdure.views.graph_layout import (
     LONGEST_NAME,

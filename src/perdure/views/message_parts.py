@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from perdure.views.json_text import any_json
+from perdure.text import any_json
 
 
 class Speaker(StrEnum):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from perdure.operations.answer_dialects import dialect_of
+from perdure.commands.answer_dialects import dialect_of
+from perdure.commands.inbox import SOON
 from perdure.types import Wait
 from perdure.views.tool_calls import (
     Action,
@@ -23,12 +24,12 @@ from perdure.views.tool_calls import (
     without,
 )
 
-SOON = timedelta(hours=24)
-"""A question that expires within this time stands out."""
 WORDS = ("question", "description", "instructions")
 """Fields of a question in which an agent speaks to the person."""
+
 TITLES = ("title", "subject", "name", "kind")
 """Fields of a question that may say what it is about."""
+
 LONGEST_TITLE = 90
 
 

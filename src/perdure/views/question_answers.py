@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perdure.operations.answer_schema import SchemaCheck
+from perdure.commands.answer_schema import SchemaCheck
 from perdure.serde.redaction import HIDDEN
 from perdure.views.answer_decisions import Verdict, verdicts_in
 from perdure.views.form_fields import Field, Widget

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from typing import Any
 
-from perdure.operations.answer_schema import Fault, SchemaCheck, as_json
+from perdure.commands.answer_schema import Fault, SchemaCheck, as_json
 from perdure.views.form_fields import LEFT_OUT, Field, Widget
 from perdure.views.markup import visible
 from perdure.views.schema_words import fault_in_words

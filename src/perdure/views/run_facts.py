@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from perdure.times import utc_time
 from perdure.types import Event, EventKind, Run, State
 from perdure.views.event_wording import FormatTime
-from perdure.views.formatting import age, count, utc_time
+from perdure.views.formatting import age, count
 
 
 def crashes(events: Iterable[Event]) -> str:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 
+from perdure.times import utc_time
 from perdure.types import EffectRecord, Event, Run
 from perdure.views import timeline_picture
 from perdure.views.event_wording import FormatTime
-from perdure.views.formatting import utc_time
 from perdure.views.markup import Html
 from perdure.views.timeline import Period, PeriodKind, timeline, totals
 from perdure.views.timeline_drawing import NO_LINKS, Links

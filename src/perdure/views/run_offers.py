@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from perdure.commands.run_control import RunAction, Stakes
+from perdure.times import utc_time
 from perdure.types import Kind, Run, State, WaitRecord, WaitState
-from perdure.views.consequences import Consequence, RunAction, Stakes, consequence
+from perdure.views.consequences import Consequence, consequence
 from perdure.views.event_wording import FormatTime
-from perdure.views.formatting import age, utc_time
+from perdure.views.formatting import age
 
 
 class Offered(StrEnum):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, tzinfo
 from typing import Any, NamedTuple
 
-from perdure.operations.answer_schema import SchemaCheck, as_json
+from perdure.commands.answer_schema import SchemaCheck, as_json
 from perdure.views.field_texts import (
     as_json_text,
     is_date,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.operations.answer_schema import Fault
+from perdure.commands.answer_schema import Fault
 
 KINDS = {
     "string": "a text",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from perdure.views.json_text import any_json
+from perdure.text import any_json
 from perdure.views.markup import Html
 from perdure.views.message_parts import MessageParts, is_message, message_parts
 from perdure.views.text_difference import text_diff

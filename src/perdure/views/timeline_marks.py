@@ -14,10 +14,11 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from perdure.operations.events import is_input
+from perdure.commands.events import is_input
+from perdure.times import utc_time
 from perdure.types import EffectRecord, EffectState, Event, EventKind
 from perdure.views.event_wording import FormatTime, Tone, view_event
-from perdure.views.formatting import count, duration, utc_time
+from perdure.views.formatting import count, duration
 from perdure.views.timeline import Period
 
 NAMED = 2

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from perdure.times import utc_time
 from perdure.types import EffectRecord, EffectState, EventKind, Kind
 from perdure.views.event_wording import FormatTime, view_event
-from perdure.views.formatting import count, duration, utc_time
+from perdure.views.formatting import count, duration
 from perdure.views.timeline import Period, PeriodKind
 from perdure.views.timeline_marks import (
     Mark,

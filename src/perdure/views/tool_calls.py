@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from perdure.operations.answer_dialects import DECISIONS
+from perdure.commands.answer_dialects import DECISIONS
 from perdure.serde.redaction import HIDDEN
 from perdure.views.schema_summary import alternatives
 

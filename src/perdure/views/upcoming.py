@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from perdure.commands import schedules
+from perdure.commands.schedules import ScheduleRow
 from perdure.errors import BadArgument
-from perdure.operations import schedules
-from perdure.operations.schedules import ScheduleRow
 from perdure.times import milliseconds, moment
 from perdure.views.formatting import duration
 

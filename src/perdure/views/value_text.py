@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.views.json_text import any_json, json_default
+from perdure.text import any_json, json_default
 
 
 def value_text(value: Any) -> str:

@@ -20,14 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.types import Control, Kind, Run, State, Wait
 from perdure.views.event_wording import MOST_RUNS
-from perdure.views.formatting import age, calendar_time, count, duration, shorten
-from perdure.views.question import SOON, question_of
 
 if TYPE_CHECKING:
-    from perdure.service.runs import UnknownGraphName
+    from perdure.commands.run_service import UnknownGraphName
+from perdure.commands.inbox import SOON
+from perdure.commands.run_search import RunLine
+from perdure.commands.run_service import UnknownGraphName
+from perdure.views.formatting import age, calendar_time, count, duration, shorten
+from perdure.views.question import question_of
 
 QUOTED = 60
 """Maximum number of characters of a question in a line."""
+
 ASKED_AS = ("prompt", "message", "title", "text")
 """Fields that hold the question, in values without words to the person."""
 
@@ -44,25 +48,6 @@ class Awaited(StrEnum):
     WORKER = "worker"
     STEP = "step"
     """The current step, after which the run was asked to stop."""
-
-
-@dataclass(frozen=True)
-class RunLine:
-    """A run with the data for its line in a list."""
-
-    run: Run
-    waits: tuple[Wait, ...] = ()
-    """Its first open waits, those for people first; empty if they were not read."""
-    open_waits: int = 0
-    """How many open waits it has."""
-    ahead: str | None = None
-    """The unfinished run before it on its thread, if it waits for its turn."""
-    unknown: tuple[str, ...] = ()
-    """Names of its effects with an unknown outcome."""
-    control: Control | None = None
-    """What it was asked to do after its current step."""
-    recoveries: int = 0
-    """Number of times that its worker was lost and another took over."""
 
 
 @dataclass(frozen=True)

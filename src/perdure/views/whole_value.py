@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.views.json_text import any_json
+from perdure.text import any_json
 from perdure.views.markup import Html, element, join
 from perdure.views.value_text import is_message, value_text
 

@@ -25,10 +25,10 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from perdure.operations.assistants import default_id
-from perdure.operations.run_payload import load_labels, load_setup, state_of
-from perdure.operations.runs import RunRow
-from perdure.operations.waits import WaitRow
+from perdure.commands.assistants import default_id
+from perdure.commands.run_payload import load_labels, load_setup, state_of
+from perdure.commands.runs import RunRow
+from perdure.commands.waits import WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.times import moment
 from perdure.types import Kind, State, WaitState

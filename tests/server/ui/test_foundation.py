@@ -9,7 +9,7 @@ import pytest
 from langgraph.graph import START, StateGraph
 
 import perdure
-from perdure.operations.server_secret import server_secret
+from perdure.commands.question_links import server_secret
 from perdure.runtime import Runtime
 from perdure.server.ui.live import Change, LiveFeed
 from perdure.server.ui.signing import Session, Signer

@@ -16,7 +16,7 @@ from langgraph_sdk import Auth
 
 import perdure
 import perdure.testing
-from perdure.operations.threads import ThreadContent
+from perdure.commands.threads import ThreadContent
 from perdure.server.ui import inbox_live
 from perdure.server.ui.inbox_items import dom_id
 from perdure.testing import TemporaryRuntime

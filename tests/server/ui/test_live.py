@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from langgraph.types import interrupt
 
-from perdure.operations import live
+from perdure.commands import live
 from perdure.runtime import Runtime
 from perdure.server.ui.live import Change, LiveFeed
 from perdure.types import Wait

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.operations.messages import NEVER
+from perdure.commands.messages import NEVER
 from perdure.runtime import Runtime
 from tests.server.ui.html_judge import faults
 from tests.support.agents import Log, chain

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.commands import run_search
 from perdure.runtime import Runtime
 from perdure.server.ui import bulk, live, runs
-from perdure.service import run_search
 from perdure.types import Retry, Run, State
 from tests.server.ui.ui_live import Stream
 from tests.server.ui.ui_owners import by_header, owned, person_named

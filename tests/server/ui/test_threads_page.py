@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 import perdure
+from perdure.commands import thread_search
 from perdure.runtime import Runtime
 from perdure.server.ui import threads
-from perdure.service import thread_search
 from tests.server.ui.ui_owners import by_header, owned, person_named
 from tests.support.ui import Page, ui_server
 from tests.support.waiters import asking, chain

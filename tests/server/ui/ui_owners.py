@@ -8,7 +8,7 @@ from typing import Any
 from langgraph_sdk import Auth
 
 from perdure import Runtime
-from perdure.operations.threads import ThreadContent
+from perdure.commands.threads import ThreadContent
 from tests.support.polling import until
 from tests.support.ui import Person
 

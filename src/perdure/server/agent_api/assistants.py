@@ -13,10 +13,10 @@ from typing import Any, Literal
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
+from perdure.commands.assistants import Assistant, AssistantContent
+from perdure.commands.threads import ThreadFilter
 from perdure.errors import NotFound
 from perdure.journal.names import new_id
-from perdure.operations.assistants import Assistant, AssistantContent
-from perdure.operations.threads import ThreadFilter
 from perdure.server.agent_api import graph_shapes
 from perdure.server.agent_api.run_bodies import CheckedConfig
 from perdure.server.agent_api.run_request import allow_assistant, find_assistant

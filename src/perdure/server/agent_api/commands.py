@@ -20,10 +20,10 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import Response
 
-from perdure.operations import runs
-from perdure.operations.assistants import default_id
-from perdure.operations.run_payload import load_setup
-from perdure.operations.runs import RunRow
+from perdure.commands import runs
+from perdure.commands.assistants import default_id
+from perdure.commands.run_payload import load_setup
+from perdure.commands.runs import RunRow
 from perdure.server.agent_api.protocol_events import (
     MODES,
     RESTS,

@@ -16,10 +16,10 @@ from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import Response
 
+from perdure.commands.assistants import Assistant, default_id
+from perdure.commands.schedules import CRON, ScheduleRow
 from perdure.errors import UNREADABLE
 from perdure.journal.names import new_id
-from perdure.operations.assistants import Assistant, default_id
-from perdure.operations.schedules import CRON, ScheduleRow
 from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_bodies import Json, PayloadBody, WireBody
 from perdure.server.agent_api.run_request import (

@@ -19,12 +19,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, NoReturn
 
+from perdure.commands import assistants, starting, threads
+from perdure.commands.runs import RunRow
+from perdure.commands.starting import Beside
+from perdure.commands.threads import ThreadContent
 from perdure.errors import NotFound
 from perdure.journal import Plan
 from perdure.journal.operation import Refused
-from perdure.operations import assistants, runs, threads
-from perdure.operations.runs import Beside, RunRow
-from perdure.operations.threads import ThreadContent
 from perdure.server.agent_api.run_bodies import RunBody
 from perdure.server.agent_api.run_continuation import continue_run, end_asking_run
 from perdure.server.agent_api.run_request import (
@@ -123,7 +124,7 @@ def _start(api: Api, request: RunRequest) -> Plan[RunRow]:
         request.thread_id,
         setup,
         strategy,
-        only=runs.ASKING if strategy in ("enqueue", "reject") else None,
+        only=starting.ASKING if strategy in ("enqueue", "reject") else None,
         after=timedelta(seconds=body.after_seconds) if body.after_seconds else None,
         run_id=request.run_id,
         beside=Beside(record, refuse),

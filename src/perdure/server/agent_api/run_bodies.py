@@ -19,11 +19,10 @@ from pydantic import (
     model_validator,
 )
 
+from perdure.commands.streams import MODES, kept_modes
 from perdure.journal.names import check_text
-from perdure.operations.streams import MODES
 from perdure.server.agent_api.run_events import ACCUMULATED, PIECES, StreamMode, modes_of
 from perdure.server.json_errors import ApiError, invalid
-from perdure.service.streams import kept_modes
 
 Nodes = list[str] | Literal["*"]
 Json = dict[str, Any]

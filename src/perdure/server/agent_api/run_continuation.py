@@ -12,6 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from perdure.commands import runs, streams, threads, waits
+from perdure.commands.answer_dialects import ALLOWED_BY, Part, dialect_of
+from perdure.commands.run_payload import load_setup
+from perdure.commands.runs import RunRow
+from perdure.commands.waits import WaitRow
 from perdure.errors import AlreadyAnswered, NotFound, WaitClosed
 from perdure.execution.bound_graph import BoundGraph
 from perdure.execution.command_answers import answer_with_command
@@ -19,11 +24,6 @@ from perdure.execution.commands import check_unanswered, names_waits
 from perdure.execution.drive import latest_checkpoint
 from perdure.journal import Plan
 from perdure.langgraph_port import configs
-from perdure.operations import runs, streams, threads, waits
-from perdure.operations.answer_dialects import ALLOWED_BY, Part, dialect_of
-from perdure.operations.run_payload import load_setup
-from perdure.operations.runs import RunRow
-from perdure.operations.waits import WaitRow
 from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_bodies import END
 from perdure.server.agent_api.run_request import Accepted, RunRequest

@@ -14,15 +14,15 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from perdure.commands import runs, streams, waits
+from perdure.commands.run_payload import load_setup
+from perdure.commands.runs import RunRow
+from perdure.commands.streams import StreamReader
 from perdure.errors import NotFound
-from perdure.operations import runs, streams, waits
-from perdure.operations.run_payload import load_setup
-from perdure.operations.runs import RunRow
 from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_events import interrupts_in, without_interrupts
 from perdure.server.agent_api.run_results import look, result_of
 from perdure.server.context import Api
-from perdure.service.streams import StreamReader
 from perdure.times import moment
 from perdure.types import ENDED, Chunk, Kind, Run, RunError, State
 from perdure.views.wire_run import is_gone, is_update

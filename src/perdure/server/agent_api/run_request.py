@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
+from perdure.commands.assistants import Assistant, default_id
+from perdure.commands.runs import RunRow
 from perdure.errors import NotFound
 from perdure.execution.graphs import Graph
 from perdure.journal.names import new_id
-from perdure.operations.assistants import Assistant, default_id
-from perdure.operations.runs import RunRow
 from perdure.server.agent_api.run_bodies import (
     PayloadBody,
     RunBody,

@@ -8,13 +8,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from perdure.commands import deleting, runs, waits
+from perdure.commands.run_payload import load_error, load_output
+from perdure.commands.runs import RunRow
+from perdure.commands.waits import WaitRow
 from perdure.errors import UNREADABLE, NotFound, WrongState
 from perdure.execution.graphs import Graph
 from perdure.journal import Op, Plan, Row
-from perdure.operations import runs, waits
-from perdure.operations.run_payload import load_error, load_output
-from perdure.operations.runs import RunRow
-from perdure.operations.waits import WaitRow
 from perdure.server.agent_api.run_acceptance import GRACE
 from perdure.server.agent_api.run_continuation import BREAKPOINT
 from perdure.server.agent_api.thread_access import check_filters, known_thread
@@ -234,7 +234,7 @@ def _roll_back(api: Api, run_id: str) -> Plan[None]:
     deletes the checkpoints when it starts."""
     row = yield from api.runtime.services.runs.find(run_id)
     yield from api.runtime.engine.saver.pruner.delete_for_runs([run_id], row.thread_id)
-    yield runs.note_rolled_back(row.thread_id, run_id)
+    yield deleting.note_rolled_back(row.thread_id, run_id)
     yield from api.runtime.services.runs.delete(run_id)
 
 

@@ -32,8 +32,8 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from perdure.operations import runs, streams
-from perdure.operations.run_payload import load_setup
+from perdure.commands import runs, streams
+from perdure.commands.run_payload import load_setup
 from perdure.server.agent_api.run_acceptance import accept_run
 from perdure.server.agent_api.run_bodies import RunBody
 from perdure.server.agent_api.run_events import (

@@ -18,11 +18,11 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
+from perdure.commands import runs as run_operations
+from perdure.commands import waits as wait_operations
+from perdure.commands.run_payload import load_setup
+from perdure.commands.runs import RunRow
 from perdure.errors import NotFound
-from perdure.operations import runs as run_operations
-from perdure.operations import waits as wait_operations
-from perdure.operations.run_payload import load_setup
-from perdure.operations.runs import RunRow
 from perdure.server.agent_api.run_acceptance import accept_run
 from perdure.server.agent_api.run_bodies import RunBody, WireBody
 from perdure.server.agent_api.run_request import Accepted, also_stateless

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 from perdure.checkpoint.config import Found
 from perdure.checkpoint.operations import checkpoint_at
+from perdure.commands import threads
+from perdure.commands.threads import Thread
 from perdure.journal import Op, Row
-from perdure.operations import threads
 from perdure.server.agent_api.search_pages import passes
 from perdure.server.auth_handlers import Filters
 from perdure.server.context import Api
 from perdure.server.json_errors import ApiError
-from perdure.service.threads import Thread
 
 T = TypeVar("T")
 

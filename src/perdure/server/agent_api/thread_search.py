@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from perdure.operations.assistants import default_id
-from perdure.operations.threads import ThreadFilter
+from perdure.commands.assistants import default_id
+from perdure.commands.threads import Matches, Thread, ThreadFilter
 from perdure.server.agent_api.search_pages import (
     Page,
     has_metadata,
@@ -28,7 +28,6 @@ from perdure.server.agent_api.thread_views import OF_STATE, wire_thread
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
-from perdure.service.threads import Matches, Thread
 
 router = APIRouter(tags=["threads"])
 

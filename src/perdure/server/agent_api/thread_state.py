@@ -15,6 +15,7 @@ from langgraph.types import StateSnapshot
 from pydantic import BaseModel
 
 from perdure.checkpoint.config import Found, already_read
+from perdure.commands.threads import Thread
 from perdure.errors import Error
 from perdure.execution.bound_graph import BoundGraph
 from perdure.server.agent_api.run_bodies import CheckpointBody
@@ -33,7 +34,6 @@ from perdure.server.agent_api.thread_views import checkpoint as wire_checkpoint
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
-from perdure.service.threads import Thread
 
 router = APIRouter(tags=["threads"])
 

@@ -12,14 +12,14 @@ from langgraph.errors import GraphBubbleUp, InvalidUpdateError
 from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot, StateUpdate
 
 from perdure.checkpoint.config import Found, already_read
+from perdure.commands import threads
+from perdure.commands.threads import Thread
 from perdure.errors import UNREADABLE, Error, NotFound
 from perdure.execution.bound_graph import BoundGraph
 from perdure.execution.graphs import Graph
 from perdure.langgraph_port.configs import OWN_KEYS
-from perdure.operations import threads
 from perdure.server.context import Api
 from perdure.server.json_errors import ApiError
-from perdure.service.threads import Thread
 from perdure.types import State
 from perdure.views.wire_run import wire_error
 

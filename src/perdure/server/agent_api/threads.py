@@ -14,8 +14,8 @@ from langgraph.types import StateSnapshot
 from pydantic import BaseModel, Field
 
 from perdure.checkpoint.config import Found
+from perdure.commands.threads import Thread, ThreadContent
 from perdure.journal.names import new_id
-from perdure.operations.threads import ThreadContent
 from perdure.server.agent_api import thread_views
 from perdure.server.agent_api.search_pages import passes
 from perdure.server.agent_api.thread_access import find_thread, read_thread
@@ -23,7 +23,6 @@ from perdure.server.agent_api.thread_views import wire_thread
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import ApiError
-from perdure.service.threads import Thread
 from perdure.types import State
 
 router = APIRouter(tags=["threads"])

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from fastapi import APIRouter
 
+from perdure.commands import effects
+from perdure.commands.effects import EffectRow
 from perdure.errors import NotFound
-from perdure.operations import effects
-from perdure.operations.effects import EffectRow
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.own_api.access import Position, ThreadFilter, allow_thread

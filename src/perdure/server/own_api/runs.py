@@ -9,7 +9,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from perdure.operations.runs import RunRow
+from perdure.commands.run_service import select_runs
+from perdure.commands.runs import RunRow
 from perdure.server.caller import Scope
 from perdure.server.context import ApiDep
 from perdure.server.own_api.access import Position, ThreadFilter, find_run
@@ -22,7 +23,6 @@ from perdure.server.own_api.requests import (
     errors,
     position,
 )
-from perdure.service.run_selection import select_runs
 from perdure.types import Run, State, WaitRecord
 
 router = APIRouter(prefix="/perdure/runs", tags=["runs, perdure's own"])

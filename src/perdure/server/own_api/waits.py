@@ -6,9 +6,9 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from perdure.commands import waits
+from perdure.commands.waits import WaitRow
 from perdure.errors import AlreadyAnswered, NotFound
-from perdure.operations import waits
-from perdure.operations.waits import WaitRow
 from perdure.server.caller import Scope
 from perdure.server.context import Api, ApiDep
 from perdure.server.json_errors import WireResponse

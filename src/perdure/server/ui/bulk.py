@@ -15,22 +15,22 @@ from dataclasses import dataclass, replace
 
 from fastapi import Response
 
+from perdure.commands import runs
+from perdure.commands.run_control import RunAction, read_stakes
+from perdure.commands.run_payload import maybe_control, state_of
+from perdure.commands.run_service import GRACE
+from perdure.commands.runs import RunRow
 from perdure.errors import Error, NotFound
 from perdure.journal import Plan
-from perdure.operations import runs
-from perdure.operations.run_payload import maybe_control, state_of
-from perdure.operations.runs import RunRow
 from perdure.server.caller import Scope
 from perdure.server.json_errors import ApiError
 from perdure.server.own_api.access import find_run
 from perdure.server.ui.page import Form, Ui, UiDep, ui_router
 from perdure.server.ui.run_filters import Filters
 from perdure.server.ui.run_rows import visibility, visible_runs
-from perdure.service.run_stakes import read_stakes
-from perdure.service.runs import GRACE
 from perdure.types import Control, Run, State
 from perdure.views.bulk_preview import BulkPreview, preview
-from perdure.views.consequences import RunAction, outcome
+from perdure.views.consequences import outcome
 from perdure.views.formatting import count
 
 router = ui_router()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import Response
 
-from perdure.operations import runs
+from perdure.commands import runs
 from perdure.server.ui.lists import LOOKED_AT, require_every_thread
 from perdure.server.ui.page import UiDep, ui_router
 from perdure.views.code_changes import code_changes

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from perdure.text import any_json
 from perdure.views import formatting
-from perdure.views.json_text import any_json
 from perdure.views.markup import Html, element, join
 from perdure.views.value_text import is_message, value_text
 

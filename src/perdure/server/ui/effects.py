@@ -8,10 +8,9 @@ from typing import Any
 
 from fastapi import Response
 
+from perdure.commands import effects
+from perdure.commands.effects import EffectHead, EffectPosition, EffectRow
 from perdure.errors import NotFound
-from perdure.operations import effects, newest
-from perdure.operations.effects import EffectRow
-from perdure.operations.newest import EffectHead, EffectPosition
 from perdure.server.caller import Scope
 from perdure.server.json_errors import ApiError
 from perdure.server.own_api.access import ThreadFilter, allow_thread
@@ -76,7 +75,7 @@ async def _newest(ui: Ui, seen: ThreadFilter, state: str, name: str, behind: str
     """Effects, newest runs first, filtered among a bounded number of rows."""
     at = from_cursor(behind, int, str, int, str)
     position = EffectPosition() if at is None else EffectPosition(*at)
-    heads = await ui.runtime.journal.ado(newest.recent_effects(position, LOOKED_AT))
+    heads = await ui.runtime.journal.ado(effects.newest(position, LOOKED_AT))
 
     async def wanted(head: EffectHead) -> bool:
         fits = head.key is not None and state in ("", head.state) and name in ("", head.name)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from fastapi import Response
 
-from perdure.operations.journal_counts import MOST, first_signs
-from perdure.operations.live import count_questions
+from perdure.commands.counts import MOST, first_signs
+from perdure.commands.live import count_questions
 from perdure.server.caller import Scope
 from perdure.server.ui.lists import require_every_thread
 from perdure.server.ui.page import Ui, UiDep, ui_router

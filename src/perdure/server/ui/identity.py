@@ -22,8 +22,8 @@ from typing import Any
 
 from fastapi import Request
 
+from perdure.commands.tokens import IMPLIED
 from perdure.errors import BadArgument
-from perdure.operations.tokens import IMPLIED
 from perdure.server.caller import Caller, Scope
 from perdure.server.gate import Gate
 from perdure.server.hosts import (

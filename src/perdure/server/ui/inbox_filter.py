@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 
+from perdure.commands.inbox import InboxKind, InboxQuery
+from perdure.commands.run_search import labels_in
 from perdure.server.ui.page import Ui
-from perdure.service.inbox_rows import InboxKind, InboxQuery
-from perdure.service.run_search import labels_in
 
 ME, FREE = "me", "unassigned"
 """Special values of `assignee`; any other value is a name."""

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.commands.inbox import InboxEntry, InboxKind
 from perdure.server.ui.page import Ui
-from perdure.service.inbox import InboxEntry
-from perdure.service.inbox_rows import InboxKind
 from perdure.types import EffectRecord, Run, Wait
 from perdure.views.markup import Html
 from perdure.views.question import Question, headline, question_of

@@ -14,9 +14,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
+from perdure.commands import runs
+from perdure.commands.inbox import InboxEntry, InboxKind, InboxPage
+from perdure.commands.runs import RunRow
 from perdure.errors import Error
-from perdure.operations import runs
-from perdure.operations.runs import RunRow
 from perdure.server.own_api.access import ThreadFilter
 from perdure.server.ui.inbox_filter import InboxFilter
 from perdure.server.ui.inbox_items import dom_id, make_item, render_item
@@ -24,8 +25,6 @@ from perdure.server.ui.inbox_pages import read_page, read_position
 from perdure.server.ui.live import Change
 from perdure.server.ui.page import Ui, sse
 from perdure.server.ui.question_access import find_question
-from perdure.service.inbox import InboxEntry, InboxPage
-from perdure.service.inbox_rows import InboxKind
 from perdure.types import Wait
 
 LOOK = 10.0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from perdure.commands.inbox import InboxEntry, InboxKind, InboxPage
+from perdure.commands.run_search import Position
 from perdure.server.own_api.access import ThreadFilter
 from perdure.server.ui.inbox_filter import InboxFilter
 from perdure.server.ui.lists import from_cursor
 from perdure.server.ui.page import Ui
-from perdure.service.inbox import InboxEntry, InboxPage
-from perdure.service.inbox_rows import InboxKind
-from perdure.service.run_search import Position
 
 PAGE = 25
 """Items of one page."""

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from fastapi import Response
 
+from perdure.commands.answer_schema import as_json
+from perdure.commands.question_links import LinkedQuestion
 from perdure.errors import (
     AnswerRefused,
     BadAnswer,
@@ -24,13 +26,11 @@ from perdure.errors import (
     LinkSpent,
     NotFound,
 )
-from perdure.operations.answer_schema import as_json
 from perdure.server.json_errors import status_of
 from perdure.server.ui.answered import said
 from perdure.server.ui.page import PUBLIC, Ui, UiDep, ui_router
 from perdure.server.ui.question_access import posted, run_of
 from perdure.server.ui.questions import difference_part, needs_preview, preview, title_of
-from perdure.service.question_links import LinkedQuestion
 from perdure.types import Run
 from perdure.views.answer_difference import edited_calls
 from perdure.views.answer_form import AnswerForm, empty_form, filled_form

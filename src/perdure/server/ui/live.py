@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
+from perdure.commands.live import Glance, glance, new_ids
 from perdure.journal import Journal
-from perdure.operations.live import Glance, glance, new_ids
 
 INTERVAL = 1.0
 """Seconds between two polls, unless the database is polled less often."""

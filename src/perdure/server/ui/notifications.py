@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, Iterable
 
 from fastapi import Response
 
-from perdure.operations import waits
-from perdure.operations.waits import WaitRow
+from perdure.commands import waits
+from perdure.commands.waits import WaitRow
 from perdure.server.agent_api.sse import encode
 from perdure.server.caller import Scope
 from perdure.server.own_api.access import ThreadFilter

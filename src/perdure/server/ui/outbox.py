@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import Response
 
-from perdure.operations import messages
-from perdure.operations.journal_counts import MOST, first_signs
+from perdure.commands import messages
+from perdure.commands.counts import MOST, first_signs
 from perdure.server.caller import Scope
 from perdure.server.json_errors import ApiError
 from perdure.server.ui.change_log import note_change

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from perdure.commands import waits
+from perdure.commands.waits import Answer, WaitRow
 from perdure.errors import NotFound
-from perdure.operations import waits
-from perdure.operations.waits import Answer, WaitRow
 from perdure.server.own_api.access import allow_thread
 from perdure.server.ui import display
 from perdure.server.ui.page import Form, Ui

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from fastapi import Response
 
+from perdure.commands.answer_schema import as_json
 from perdure.errors import AnswerRefused, BadAnswer, WaitClosed
-from perdure.operations.answer_schema import as_json
 from perdure.server.caller import Scope
 from perdure.server.ui.answered import filters_of, go_on, just_done
 from perdure.server.ui.page import Ui, UiDep, ui_router

@@ -6,12 +6,12 @@ from collections import Counter
 
 from fastapi import Response
 
-from perdure.operations.runs import UnfinishedRun
+from perdure.commands.reflections import PREFIX
+from perdure.commands.runs import UnfinishedRun
 from perdure.server.caller import Scope
 from perdure.server.json_errors import ApiError
 from perdure.server.ui.lists import LOOKED_AT, PAGE, as_cursor, from_cursor, require_every_thread
 from perdure.server.ui.page import UiDep, ui_router
-from perdure.service.reflections import PREFIX
 from perdure.types import State
 
 router = ui_router()

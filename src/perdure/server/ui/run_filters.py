@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from perdure.commands.run_search import RunQuery, labels_in
 from perdure.server.json_errors import ApiError
 from perdure.server.ui.page import Ui
-from perdure.service.run_search import RunQuery, labels_in
 from perdure.types import State
 
 AGES = (

@@ -12,20 +12,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from perdure.commands import runs
+from perdure.commands.run_search import RunLine, as_text
+from perdure.commands.run_service import RunService, UnknownGraphName
+from perdure.commands.runs import RunRow
+from perdure.commands.services import Services
 from perdure.journal import Plan
-from perdure.operations import runs
-from perdure.operations.runs import RunRow
 from perdure.server.caller import Scope
 from perdure.server.own_api.access import ThreadFilter
 from perdure.server.ui.page import Ui
 from perdure.server.ui.site import Site
-from perdure.service.run_search import as_text
-from perdure.service.runs import RunService, UnknownGraphName
-from perdure.service.services import Services
 from perdure.types import Run, State
 from perdure.views.formatting import count, graph_title
 from perdure.views.markup import Html
-from perdure.views.waiting_for import RunLine, WaitingFor, ended_note, waiting_for
+from perdure.views.waiting_for import WaitingFor, ended_note, waiting_for
 
 COUNTED = 1000
 """Maximum number of runs counted in each state."""

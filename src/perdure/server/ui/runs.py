@@ -12,8 +12,9 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from perdure.operations import runs
-from perdure.operations.runs import RunRow
+from perdure.commands import runs
+from perdure.commands.run_search import Direct, Position, RunPage
+from perdure.commands.runs import RunRow
 from perdure.server.caller import Scope
 from perdure.server.ui.lists import as_cursor, bounded, from_cursor
 from perdure.server.ui.page import Ui, UiDep, sse, ui_router
@@ -27,7 +28,6 @@ from perdure.server.ui.run_rows import (
     visibility,
     visible_runs,
 )
-from perdure.service.run_search import Direct, Position, RunPage
 from perdure.types import State
 from perdure.views.formatting import count
 from perdure.views.markup import element

@@ -7,11 +7,11 @@ from typing import Any
 
 from fastapi import Response
 
+from perdure.commands import runs
+from perdure.commands.runs import RunRow
+from perdure.commands.schedules import CRON, ScheduleRow
 from perdure.errors import UNREADABLE, NotFound
 from perdure.execution.schedules import fire_now
-from perdure.operations import runs
-from perdure.operations.runs import RunRow
-from perdure.operations.schedules import CRON, ScheduleRow
 from perdure.server.caller import Scope
 from perdure.server.json_errors import ApiError
 from perdure.server.ui.change_log import note_change

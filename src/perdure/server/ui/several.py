@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from fastapi import Response
 
+from perdure.commands.answer_schema import as_json
 from perdure.errors import Error
-from perdure.operations.answer_schema import as_json
 from perdure.server.caller import Scope
 from perdure.server.json_errors import ApiError
 from perdure.server.ui.answered import filters_of

@@ -17,17 +17,17 @@ from langgraph.channels import BinaryOperatorAggregate
 from langgraph.types import Overwrite
 from pydantic import BaseModel
 
+from perdure.commands.runs import RunRow
 from perdure.errors import Error
 from perdure.execution.graphs import Graph
 from perdure.langgraph_port import checkpoint_names
-from perdure.operations.runs import RunRow
 from perdure.server.agent_api.thread_views import update_error
 from perdure.server.caller import Scope
 from perdure.server.json_errors import ApiError
 from perdure.server.own_api.access import find_run
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.run_states import StoredState, graph_of, state_at
-from perdure.views.json_text import json_default
+from perdure.text import json_default
 from perdure.views.run_offers import FORK
 
 router = ui_router()

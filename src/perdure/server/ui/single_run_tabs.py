@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.commands.run_report import MOST_BELOW, MOST_CHILDREN, MOST_LEVELS, run_tree, tree_lines
+from perdure.commands.run_search import RunLine
 from perdure.server.ui import run_states
 from perdure.server.ui.single_run_view import RunView
-from perdure.service.run_report import MOST_BELOW, MOST_CHILDREN, MOST_LEVELS
 from perdure.types import Event, EventKind, State
 from perdure.views.event_wording import EventView, view_event
 from perdure.views.formatting import call_arguments, graph_title
 from perdure.views.markup import Html
 from perdure.views.message_parts import message_parts, messages_in
-from perdure.views.run_tree import run_tree, tree_lines
-from perdure.views.waiting_for import RunLine, line_note
+from perdure.views.waiting_for import line_note
 
 PAGE = 50
 """Maximum number of rows in a tab."""

@@ -13,20 +13,19 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from perdure.commands.run_control import Stakes, read_stakes
+from perdure.commands.run_report import RunReport, RunReporter
+from perdure.commands.run_service import GRACE
+from perdure.commands.runs import RunRow
 from perdure.observe.span_ids import trace_id
-from perdure.operations.runs import RunRow
 from perdure.server.caller import Scope
 from perdure.server.own_api.access import find_run
 from perdure.server.ui import display, run_states
 from perdure.server.ui.event_cache import EventCache
 from perdure.server.ui.page import Ui
-from perdure.service.run_report import RunReport, RunReporter
-from perdure.service.run_stakes import read_stakes
-from perdure.service.runs import GRACE
 from perdure.types import EffectState, Event, Run, State
 from perdure.views import run_facts
 from perdure.views.attention import Blocker, blockers
-from perdure.views.consequences import Stakes
 from perdure.views.formatting import duration, graph_title
 from perdure.views.graph_layout import GraphShape
 from perdure.views.graph_picture import graph_picture, progress

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from perdure.operations.live import count_questions
-from perdure.operations.server_secret import server_secret
+from perdure.commands.live import count_questions
+from perdure.commands.question_links import server_secret
 from perdure.server.caller import Scope
 from perdure.server.gate import Gate
 from perdure.server.ui.identity import Identities

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 from fastapi import Response
 
-from perdure.operations import runs
-from perdure.operations.runs import RunRow
+from perdure.commands import runs
+from perdure.commands.run_search import as_text
+from perdure.commands.runs import RunRow
+from perdure.commands.thread_search import OWN, ThreadPage, ThreadQuery, search_threads
+from perdure.commands.threads import Thread
 from perdure.server.caller import Scope
 from perdure.server.json_errors import ApiError
 from perdure.server.own_api.access import ThreadFilter
 from perdure.server.ui.lists import as_cursor, from_cursor
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.run_rows import Row, read_rows
-from perdure.service.run_search import as_text
-from perdure.service.thread_search import OWN, ThreadPage, ThreadQuery, search_threads
-from perdure.service.threads import Thread
 
 router = ui_router()
 

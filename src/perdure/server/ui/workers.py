@@ -8,8 +8,8 @@ from typing import Any
 
 from fastapi import Response
 
+from perdure.commands import runs
 from perdure.errors import NotFound
-from perdure.operations import runs
 from perdure.server.caller import Scope
 from perdure.server.ui.lists import require_every_thread
 from perdure.server.ui.page import Ui, UiDep, ui_router

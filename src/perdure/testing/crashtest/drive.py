@@ -147,7 +147,7 @@ async def _next_input(pregel: Any, config: Any, order: dict[str, Any]) -> Any:
 
 
 def _answer(question: Any, answer: Any) -> Any:
-    from perdure.operations.waits import TIME_IS_UP
+    from perdure.commands.waits import TIME_IS_UP
 
     if isinstance(question, dict) and question.keys() == {"wake_at"}:
         return True

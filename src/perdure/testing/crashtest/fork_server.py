@@ -24,11 +24,11 @@ from urllib.parse import urlsplit
 
 from perdure.errors import BadArgument, Error
 from perdure.journal import failpoints
-from perdure.operations.error_text import one_line
 from perdure.testing.crashtest import drive
 from perdure.testing.crashtest.findings import Point
 from perdure.testing.crashtest.observer import JudgeConnection, ProcessObserver
 from perdure.testing.crashtest.processes import receive, send
+from perdure.text import one_line
 
 _ENDS = {signal.SIGCHLD}
 

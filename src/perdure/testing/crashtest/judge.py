@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any
 
-from perdure.operations.error_text import is_user_code
 from perdure.testing.crashtest.findings import Finding, Point, Problem, Trial
 from perdure.testing.crashtest.processes import ProcessResult
 from perdure.testing.crashtest.values import differences
+from perdure.text import is_user_code
 
 UNKEYED = (
     "it died in the middle of a call, which was made again; the function never asks for "

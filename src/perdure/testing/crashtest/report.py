@@ -17,8 +17,8 @@ from perdure.testing.crashtest.findings import (
     Trial,
 )
 from perdure.testing.crashtest.judge import Tally
+from perdure.text import printable, printable_lines
 from perdure.views.formatting import count
-from perdure.views.terminal_text import printable, printable_lines
 
 PRINTED_LINES = 12
 """Lines of an agent's output that are shown with a finding."""

@@ -1,0 +1,1 @@
+"""What can happen to runs, waits, schedules, scores, effects and messages: one file per noun."""

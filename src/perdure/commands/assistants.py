@@ -1,0 +1,268 @@
+"""Plans about assistants: create, find, change, list and delete them.
+
+A graph's default assistant is made on the fly until it is changed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+from perdure.commands import stored_rows
+from perdure.errors import UNREADABLE, AlreadyExists, NotFound, UnknownGraph
+from perdure.journal import Op, Plan, Statement, read_op
+from perdure.journal.clock import Clock
+from perdure.journal.names import check_text, random_number
+from perdure.serde import places
+from perdure.serde.serializer import Serializer
+from perdure.times import moment
+
+NAMESPACE = uuid.UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
+"""The UUID namespace that LangGraph's Agent Server uses for the ids of default assistants."""
+
+SYSTEM = {"created_by": "system"}
+"""The metadata of a default assistant."""
+
+
+@dataclass(frozen=True)
+class AssistantContent:
+    """What callers set on an assistant."""
+
+    graph_id: str
+    name: str
+    description: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    context: Any = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Assistant(AssistantContent):
+    """An assistant: a graph, and what its runs start with."""
+
+    assistant_id: str = ""
+    version: int = 1
+    """How often it was stored."""
+    created_at: datetime = field(default_factory=lambda: moment(0))
+    updated_at: datetime = field(default_factory=lambda: moment(0))
+    change: int = 0
+    """The random number of its last change; 0 if it has no row."""
+
+
+class AssistantRow(NamedTuple):
+    """An assistant as it is stored."""
+
+    id: str
+    version: int
+    graph: str
+    name: str
+    created_at: int
+    updated_at: int
+    change: int
+    body: bytes
+
+    def load(self, serializer: Serializer, *, listed: bool = False) -> Assistant:
+        """The assistant. One that is `listed` beside others may be unreadable: then its description
+        says so."""
+        place = places.of_assistant_version(
+            self.id, self.version, self.graph, self.name, self.updated_at
+        )
+        try:
+            content = serializer.loads(self.body, place, dict)
+        except UNREADABLE as error:
+            if not listed:
+                raise
+            content = {"description": str(error)}
+        return Assistant(
+            graph_id=self.graph,
+            name=self.name,
+            description=content.get("description"),
+            config=content.get("config") or {},
+            context=content.get("context", {}),
+            metadata=content.get("metadata") or {},
+            assistant_id=self.id,
+            version=self.version,
+            created_at=moment(self.created_at),
+            updated_at=moment(self.updated_at),
+            change=self.change,
+        )
+
+
+@lru_cache(1000)
+def default_id(graph: str) -> str:
+    """The id of a graph's default assistant."""
+    return str(uuid.uuid5(NAMESPACE, graph))
+
+
+def of_graph(graph: str, at: datetime) -> Assistant:
+    """A graph's default assistant, before any change."""
+    return Assistant(
+        graph, graph, metadata=SYSTEM, assistant_id=default_id(graph), created_at=at, updated_at=at
+    )
+
+
+def put(
+    serializer: Serializer,
+    assistant_id: str,
+    version: int,
+    content: AssistantContent,
+    change: int,
+    now: int,
+    *,
+    seen: int = 0,
+) -> Op[bool]:
+    """Store an assistant that the caller read with the change `seen`; 0 creates it. False if
+    another change came first."""
+    stored = {
+        "description": serializer.redacted_text(content.description),
+        "config": dict(serializer.redacted_entries(content.config)),
+        "context": serializer.codec.redacted(content.context, "context"),
+        "metadata": dict(serializer.redacted_entries(content.metadata)),
+    }
+    place = places.of_assistant_version(assistant_id, version, content.graph_id, content.name, now)
+    params = {
+        "id": assistant_id,
+        "version": version,
+        "graph": content.graph_id,
+        "name": check_text("name", content.name),
+        "now": now,
+        "change": change,
+        "seen": seen,
+        "body": serializer.dumps(stored, place, own=True),
+    }
+    ours = Statement("find_assistant_change", params)
+    statements = [Statement("put_assistant", params), ours]
+    name = f"assistant {assistant_id}"
+    return Op(name, statements, lambda rows: bool(rows[-1]), write=True, key=ours)
+
+
+def find(assistant_id: str) -> Op[AssistantRow | None]:
+    return read_op("assistant", {"id": assistant_id}, partial(stored_rows.first, AssistantRow))
+
+
+def unchanged(assistant: Assistant) -> Statement:
+    """A statement that refuses its batch if the assistant has changed since it was read."""
+    return Statement("same_assistant", {"id": assistant.assistant_id, "seen": assistant.change})
+
+
+def every() -> Op[list[AssistantRow]]:
+    """All assistants that have a row, newest first."""
+    return read_op("assistants", {}, partial(stored_rows.every, AssistantRow))
+
+
+def delete(assistant_id: str) -> Op[None]:
+    statement = Statement("delete_assistant", {"id": assistant_id})
+    return Op("delete_assistant", [statement], lambda rows: None, write=True)
+
+
+SEEN = 1000
+"""Maximum number of assistants that a process remembers, by name."""
+
+
+class AssistantService:
+    """Plans about the assistants of a journal. `graphs` names the graphs of this process."""
+
+    def __init__(
+        self, serializer: Serializer, clock: Clock, graphs: Callable[[], Iterable[str]]
+    ) -> None:
+        self._serializer, self._clock, self._graphs = serializer, clock, graphs
+        self._began: int | None = None
+        self._seen: dict[str, Assistant] = {}
+
+    def _own(self, graph: str) -> Assistant:
+        """A graph's default assistant, as if it were created when first requested."""
+        if self._began is None:
+            self._began = self._clock.now()
+        return of_graph(graph, moment(self._began))
+
+    def by_default_id(self) -> dict[str, str]:
+        """The graphs of this process by the ids of their default assistants."""
+        return {default_id(graph): graph for graph in self._graphs()}
+
+    def find(self, name: str) -> Plan[Assistant]:
+        """The assistant with an id, or the default one of the graph with that name. Raises
+        `NotFound`, or `UnknownGraph` if it is not an id."""
+        id = _canonical(name)
+        if name in self._graphs():
+            id = default_id(name)
+        elif id is None:
+            raise UnknownGraph(name, sorted(self._graphs()))
+        row: AssistantRow | None = yield find(id)
+        graph = self.by_default_id().get(id)
+        if row is not None:
+            found = row.load(self._serializer)
+        elif graph is not None:
+            found = self._own(graph)
+        else:
+            raise NotFound("assistant", name)
+        if len(self._seen) >= SEEN:
+            self._seen.clear()
+        self._seen[name] = found
+        return found
+
+    def seen(self, name: str) -> Assistant | None:
+        """The assistant that `find` last returned for this name, without reading. It may have
+        changed, so the batch that uses it must check (`unchanged`)."""
+        return self._seen.get(name)
+
+    def every(self) -> Plan[list[Assistant]]:
+        """All assistants, newest first: the default ones of this process's graphs, and those that
+        have a row."""
+        rows: list[AssistantRow] = yield every()
+        known = {row.id for row in rows}
+        own = [self._own(graph) for id, graph in self.by_default_id().items() if id not in known]
+        return own + [row.load(self._serializer, listed=True) for row in rows]
+
+    def create(
+        self, assistant_id: str, content: AssistantContent, *, accept_existing: bool = False
+    ) -> Plan[Assistant]:
+        """Store a new assistant. If it exists, raises `AlreadyExists` or returns it."""
+        made = False
+        if assistant_id not in self.by_default_id():
+            made = yield put(
+                self._serializer, assistant_id, 1, content, random_number(), self._clock.now()
+            )
+        if not made and not accept_existing:
+            raise AlreadyExists("assistant", assistant_id)
+        return (yield from self.find(assistant_id))
+
+    def change(self, assistant_id: str, changes: Mapping[str, Any]) -> Plan[Assistant]:
+        """Change these parts of an assistant; metadata is merged.
+
+        If another change came first, this one is applied on top of it.
+        """
+        while True:
+            found = yield from self.find(assistant_id)
+            content = AssistantContent(
+                **{one.name: getattr(found, one.name) for one in fields(AssistantContent)}
+            )
+            merged = {**content.metadata, **(changes.get("metadata") or {})}
+            content = replace(content, **{**changes, "metadata": merged})
+            made = yield put(
+                self._serializer,
+                found.assistant_id,
+                found.version + 1,
+                content,
+                random_number(),
+                self._clock.now(),
+                seen=found.change,
+            )
+            if made:
+                return (yield from self.find(found.assistant_id))
+
+    def delete(self, assistant_id: str) -> Plan[None]:
+        """Delete an assistant. A default assistant only loses its changes."""
+        found = yield from self.find(assistant_id)
+        yield delete(found.assistant_id)
+
+
+def _canonical(id: str) -> str | None:
+    """A UUID as text, or None for anything else."""
+    try:
+        return str(uuid.UUID(id))
+    except ValueError:
+        return None

@@ -1,0 +1,170 @@
+"""Counts of what is in a journal, for metrics: pure, no I/O.
+
+`due` reads what is due, `rest` every unfinished run and every open wait. Ended runs are never
+counted: there may be millions. `first_signs` is for people who look: it counts up to `MOST` of
+each, so it takes as long on a large journal as on a small one. So do `runs_by_state` and
+`open_waits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perdure.commands import messages, schedules
+from perdure.journal import Op, Row, Statement, with_params
+from perdure.types import Kind, State
+
+MOST = 1000
+"""Where `first_signs` stops counting."""
+
+NEWEST = 10
+"""Done runs are counted among this many times as many of the newest runs."""
+
+
+class GraphDue(NamedTuple):
+    """The runs of a graph that are due."""
+
+    graph: str
+    runs: int
+    late_ms: int
+    """Lateness of the first of them."""
+
+
+class OpenWaits(NamedTuple):
+    """The open waits of a kind."""
+
+    kind: str
+    waits: int
+    age_ms: int
+    """Age of the oldest."""
+
+
+class Rest(NamedTuple):
+    """What is unfinished, open or not delivered."""
+
+    runs: dict[tuple[str, str], int]
+    """By graph and state."""
+    waits: list[OpenWaits]
+    unknown: dict[str, int]
+    """Effects with an unknown outcome, by name."""
+    messages: int
+    message_age_ms: int
+    database_bytes: int | None
+    """None if the database does not report it."""
+    missed: dict[str, int]
+    """Slots of schedules that started no run, by graph."""
+    failing: dict[str, int]
+    """Schedules that start no runs although they should, by graph."""
+    losses: int
+    """Acknowledged changes that the database lost."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that were read to count them."""
+        return sum(self.runs.values()) + sum(one.waits for one in self.waits) + self.messages
+
+
+def due(now: int) -> Op[list[GraphDue]]:
+    """The graphs that have due runs."""
+    return Op(
+        "count_due",
+        [Statement("count_due", {"now": now})],
+        lambda rows: [
+            GraphDue(str(graph), runs, _since(first, now)) for graph, runs, first in rows[0]
+        ],
+    )
+
+
+def rest(now: int) -> Op[Rest]:
+    """Unfinished runs, open waits, unknown effects, messages, and the size of the database."""
+    names = ["count_runs", "count_waits", "count_unknown", "count_messages", "database_bytes"]
+    names.append("count_losses")
+    late = {"late": now - schedules.LATE}
+
+    def result(rows: Sequence[Sequence[Row]]) -> Rest:
+        runs, waits, unknown, [(messages, oldest)], size, [(losses,)], found = rows
+        return Rest(
+            {(str(graph), str(state)): count for graph, state, count in runs},
+            [OpenWaits(str(kind), count, _since(first, now)) for kind, count, first in waits],
+            {str(name): count for name, count in unknown},
+            messages,
+            _since(oldest, now),
+            int(size[0][0]) if size and size[0][0] is not None else None,
+            {str(graph): int(missed) for graph, missed, _ in found},
+            {str(graph): int(failing) for graph, _, failing in found},
+            losses,
+        )
+
+    statements = [*(Statement(name, {}) for name in names), Statement("count_schedules", late)]
+    return Op("count_rest", statements, result)
+
+
+def runs_by_state(most: int) -> Op[dict[State, int]]:
+    """Runs in each state, counted up to `most`; those that are done among the newest `NEWEST` times
+    as many."""
+    params = {"most": most, "looked": most * NEWEST}
+    names = {State.RUNNING: "count_running", State.PENDING: "count_pending"}
+    names[State.DONE] = "count_done"
+    statements = [
+        Statement(names.get(state, "count_in_state"), {**params, "state": state.value})
+        for state in State
+    ]
+    return Op("count_states", statements, lambda rows: {State(one): n for [[one, n]] in rows})
+
+
+def open_waits(most: int) -> Op[dict[Kind, int]]:
+    """Open waits of each kind, counted up to `most`."""
+    statements = [
+        Statement("count_open_waits", {"kind": kind.value, "most": most}) for kind in Kind
+    ]
+    return Op("count_open_waits", statements, lambda rows: {Kind(one): n for [[one, n]] in rows})
+
+
+class Signs(NamedTuple):
+    """What needs attention in a journal. Counts stop at `MOST`."""
+
+    due: list[GraphDue]
+    """Graphs with due runs, the one that has waited longest first."""
+    unknown: int
+    """Effects with an unknown outcome."""
+    unknown_age_ms: int
+    messages: int
+    """Messages that are not delivered, and will be tried again."""
+    message_late_ms: int
+    """Lateness of the first of them."""
+    given_up: int
+    """Messages that are not tried again."""
+    database_bytes: int | None
+    """None if the database does not report it."""
+    schedules: Sequence[str] = ()
+    """Schedules that start no runs although they should."""
+
+
+def first_signs(now: int) -> Op[Signs]:
+    """What needs attention, counted up to `MOST` of each."""
+    params = {"now": now, "never": messages.NEVER, "count": MOST, "late": now - schedules.LATE}
+    names = (
+        *("count_due_first", "count_unknown_first", "count_late_messages", "count_given_up"),
+        "failing_schedules",
+    )
+
+    def result(rows: Sequence[Sequence[Row]]) -> Signs:
+        due, [(unknown, since)], [(waiting, late)], [(given_up,)], failing, size = rows
+        return Signs(
+            [GraphDue(str(graph), runs, _since(first, now)) for graph, runs, first in due],
+            unknown,
+            _since(since, now),
+            waiting,
+            _since(late, now),
+            given_up,
+            int(size[0][0]) if size and size[0][0] is not None else None,
+            [str(name) for (name,) in failing],
+        )
+
+    statements = [*with_params(params, *names), Statement("database_bytes", {})]
+    return Op("first_signs", statements, result)
+
+
+def _since(at: object, now: int) -> int:
+    return max(0, now - at) if isinstance(at, int) else 0

@@ -1,0 +1,562 @@
+"""Effects of the newest runs, in pieces of bounded size.
+
+The table has no index by time, which would make every effect more expensive to store. Runs have
+one, so a list walks over runs, newest first, and is in their order. A run without effects counts as
+one row of a piece, so that a piece never reads more rows than asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from perdure.types import EffectRecord, EffectState, State
+
+if TYPE_CHECKING:
+    pass
+from dataclasses import replace
+from enum import IntEnum, StrEnum
+from functools import partial
+from typing import NamedTuple
+
+from perdure.commands import stored_rows
+from perdure.commands.events import change
+from perdure.commands.run_control import release
+from perdure.commands.runs import names_in_pieces
+from perdure.errors import UNREADABLE, Damaged
+from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.journal.clock import HostTime
+from perdure.serde import places
+from perdure.serde.places import Place
+from perdure.serde.serializer import Serializer
+from perdure.times import FIRST_MS, LAST_MS, maybe_moment, moment
+from perdure.types import EventKind, RunError
+
+STATES = frozenset(EffectState)
+
+LISTED = 50
+"""How many replayed effects an event lists."""
+
+COMPENSATION = "undo "
+"""The prefix of a compensation's task, which belongs to no node."""
+
+
+class Mark(IntEnum):
+    """What `mark` says of an effect."""
+
+    NONE = 0
+    MAY_STAY_OPEN = 1
+    """A run may end without its outcome: it only reads, or a journal has what it did."""
+    FINAL = 2
+    """It failed and is not called again, not even by `retry` of its run."""
+
+
+class UndoState(IntEnum):
+    """What `undo` says of an effect."""
+
+    NONE = 0
+    """It has no compensation."""
+    POSSIBLE = 1
+    DONE = 2
+
+
+class Unconfirmed(IntEnum):
+    """What `unconfirmed` says of an effect."""
+
+    NO = 0
+    YES = 1
+    """An earlier call of its task matched a record with other arguments. The arguments of this one
+    may come from that outcome."""
+    ASKED = 2
+    """A person was asked which call it stands for."""
+
+
+class How(StrEnum):
+    """How a call was settled, in its event, if it was not simply called."""
+
+    VERIFIED = "verified"
+    CALLED_AGAIN = "called again"
+    SIMULATED = "simulated"
+
+
+class Saved(NamedTuple):
+    """Outcomes that came from the record, and what the calls would have cost."""
+
+    effects: int = 0
+    model_calls: int = 0
+    tokens: int = 0
+    replayed: tuple[tuple[str, str], ...] = ()
+    """The first of these effects: name and key."""
+
+    def plus(self, name: str, key: str, model_calls: int, tokens: int) -> Saved:
+        """With the outcome of one more effect."""
+        listed = ((name, key),) if len(self.replayed) < LISTED else ()
+        return Saved(
+            self.effects + 1,
+            self.model_calls + model_calls,
+            self.tokens + tokens,
+            self.replayed + listed,
+        )
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the event says that counts them."""
+        said = {name: value for name, value in self._asdict().items() if value}
+        return {"saved": said} if said else {}
+
+
+NOTHING_SAVED = Saved()
+
+
+class EffectRow(NamedTuple):
+    """An effect as it is stored."""
+
+    scope: str
+    task: str
+    name: str
+    n: int
+    key: str
+    thread_id: str
+    run_id: str
+    checkpoint_id: str
+    state: str
+    intent: int
+    attempts: int
+    digest: str
+    undo: int
+    mark: int
+    settled: int = 0
+    due_at: int | None = None
+    created_at: int = 0
+    updated_at: int = 0
+    arguments: bytes = b""
+    outcome: bytes | None = None
+    min_equal: int = 0
+    """How many arguments of a call must equal the recorded ones to match this record."""
+    provisional_digests: str = ""
+    """Digests of the calls that matched this record with other arguments."""
+    unconfirmed: int = 0
+    """An `Unconfirmed`."""
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What identifies it: `key` is made of this."""
+        return {"scope": self.scope, "task": self.task, "name": self.name, "n": self.n}
+
+    @property
+    def _guarded(self) -> str:
+        """The scope that it was stored in: once undone, one with a business key has another."""
+        return self.scope.removesuffix(undone_in(self.run_id)) if not self.task else self.scope
+
+    @property
+    def arguments_place(self) -> Place:
+        at = (self._guarded, self.task, self.name, self.n)
+        return places.of_arguments(
+            self.key, *at, self.checkpoint_id, self.digest, self.undo != UndoState.NONE
+        )
+
+    def outcome_place(self, state: str) -> Place:
+        """What the outcome of a call that is left in a state is bound to."""
+        settled = state if state in (EffectState.DONE, EffectState.FAILED) else "attempt"
+        at = (self._guarded, self.task, self.name, self.n)
+        return places.of_outcome(self.key, *at, self.digest, self.thread_id, self.run_id, settled)
+
+    def check(self, serializer: Serializer) -> None:
+        """Raise an error of `UNREADABLE` unless the row is as it was stored."""
+        if self.state not in STATES:
+            raise Damaged(f"effect {self.key}", f"its state is {self.state!r}")
+        serializer.envelope.unseal(self.arguments, self.arguments_place)
+        if self.state in (EffectState.DONE, EffectState.FAILED):
+            place = self.outcome_place(self.state)
+            serializer.envelope.unseal(self.outcome, place)
+
+    def load_arguments(self, serializer: Serializer) -> dict[str, Any]:
+        found: dict[str, Any] = serializer.loads(self.arguments, self.arguments_place, dict)
+        return found
+
+    def load_outcome(self, serializer: Serializer) -> Any:
+        """The result, with what it cost and its interrupts; or, of a failed call, the error."""
+        place, of = self.outcome_place(self.state), list if self.state == EffectState.DONE else dict
+        if self.state in (EffectState.DONE, EffectState.FAILED):
+            return serializer.loads(self.outcome, place, of)
+        try:
+            return serializer.loads(self.outcome, place, of)
+        except Damaged:  # `retry` in SQL turns a failed one into one to be called again
+            return serializer.loads(self.outcome, self.outcome_place(EffectState.FAILED), of)
+
+
+def undone_in(run_id: str) -> str:
+    """What `note_compensated` adds to the scope of a business key."""
+    return f" undone in run {run_id}"
+
+
+class EffectPlace(NamedTuple):
+    """Where an effect is stored, and the key made from that."""
+
+    scope: str
+    task: str
+    name: str
+    n: int
+    key: str
+
+
+class Owner(NamedTuple):
+    """Who calls an effect: a run with its lease, or, with only the saver, a thread."""
+
+    thread_id: str
+    run_id: str = ""
+    token: int = 0
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {"thread_id": self.thread_id, "id": self.run_id, "token": self.token}
+
+    @property
+    def fence(self) -> list[Statement]:
+        """Refuses its batch when the lease is lost."""
+        return [Statement("fence", self.params)] if self.run_id else []
+
+    def fenced(self, statements: Sequence[Statement]) -> Op[None]:
+        """An operation that is refused when the lease of the run is lost."""
+        fence = Statement("fence", self.params)
+        return Op("fenced", [fence, *statements], lambda rows: None, write=True)
+
+
+_effects = partial(stored_rows.every, EffectRow)
+
+_effect = partial(stored_rows.first, EffectRow)
+
+
+def insert_intent(owner: Owner, row: EffectRow) -> Statement:
+    """Stores an intent, unless there is one. Refuses its batch when the lease is lost."""
+    return Statement("insert_effect", {**row._asdict(), "token": owner.token})
+
+
+def store_intent(owner: Owner, row: EffectRow) -> Op[bool]:
+    """Store an intent. False: there is one already at this place, or with this business key."""
+    insert = insert_intent(owner, row)
+    key = Statement("find_intent", insert.params)
+    name = f"the intent of effect {row.name!r}"
+    return Op(name, [insert], lambda rows: bool(rows[0]), write=True, key=key)
+
+
+def claim_intent(owner: Owner, row: EffectRow) -> list[Statement]:
+    """Store an intent, unless it is there. Refuse the batch when the lease is lost, when another
+    process has its own intent there, or when the call has an outcome."""
+    fence = Statement("fence_intent", {**row.place, "intent": row.intent})
+    return [insert_intent(owner, row), fence]
+
+
+def take_over(owner: Owner, row: EffectRow, intent: int, attempts: int, now: int) -> Op[EffectRow]:
+    """Replace the intent of `row`. Gives the stored row: it has our intent, unless another process
+    replaced it first."""
+    params = {**row._asdict(), "seen": row.intent, "intent": intent, "attempts": attempts}
+    params |= {"thread_id": owner.thread_id, "run_id": owner.run_id, "now": now}
+    at = Statement("effect_at", row.place)
+    return Op(
+        f"the intent of effect {row.name!r}",
+        [*owner.fence, Statement("take_effect", params), at],
+        lambda rows: stored_rows.stored(EffectRow, rows[-1][0]),
+        write=True,
+        key=at,
+        proof=Statement("find_intent", params),
+    )
+
+
+def write_state(
+    owner: Owner,
+    row: EffectRow,
+    now: int,
+    *,
+    event: tuple[Serializer, dict[str, Any]] | None = None,
+    saved: Saved = NOTHING_SAVED,
+) -> Op[bool]:
+    """Store the state of a call, as `row` has it, with an event of its run, which also counts what
+    was `saved`. False: another process has taken the call over, which can
+    only happen without a lease."""
+    made, params = change(owner.thread_id, owner.run_id, now), {**row._asdict(), "now": now}
+    written, before, after = Statement("write_effect", params), owner.fence, []
+    has_event = event is not None and bool(owner.run_id)
+    if event is not None and has_event:
+        serializer, said = event
+        settled = row.state in (EffectState.DONE, EffectState.FAILED)
+        count = {**made.params, "token": owner.token, "progress": int(settled)}
+        data = {"name": row.name, "key": row.key, "state": row.state, **said, **saved.data}
+        before = [Statement("count_effect", count), *count_saved(owner, saved)]
+        after = [made.event(serializer, EventKind.EFFECT, data)]
+    at = len(before)
+    return Op(
+        f"the outcome of effect {row.name!r}",
+        [*before, written, *after],
+        lambda rows: bool(rows[at] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=Statement("find_outcome", params),
+        proof=made.key if has_event else None,
+    )
+
+
+def store_unknown(
+    owner: Owner, row: EffectRow, other: EffectRow, now: int, event: tuple[Serializer, Any]
+) -> Op[None]:
+    """Store a call that is not made: a person says whether `other` stands for it."""
+    written = write_state(owner, row, now, event=event)
+    asked = Statement("set_unconfirmed", {**other.place, "unconfirmed": Unconfirmed.ASKED.value})
+    statements = [insert_intent(owner, row), *written.render(), asked]
+    return Op(written.name, statements, lambda rows: None, True, written.key, written.proof)
+
+
+def note_provisional_match(owner: Owner, row: EffectRow, digest: str) -> Op[None]:
+    """Note that the call with this digest matched a record with other arguments."""
+    noted = Statement("add_provisional_digest", {**row.place, "digest": digest})
+    return Op("add_provisional_digest", [*owner.fence, noted], lambda rows: None, write=True)
+
+
+def raise_min_equal(owner: Owner, row: EffectRow, min_equal: int) -> Op[None]:
+    """Let only calls with so many equal arguments match the records of this name in this task."""
+    raised = Statement("raise_min_equal", {**row.place, "min_equal": min_equal})
+    return Op("raise_min_equal", [*owner.fence, raised], lambda rows: None, write=True)
+
+
+def confirm(owner: Owner, row: EffectRow) -> Op[None]:
+    """Note that a call was made with the right arguments."""
+    confirmed = Statement("set_unconfirmed", {**row.place, "unconfirmed": Unconfirmed.NO.value})
+    return Op("set_unconfirmed", [*owner.fence, confirmed], lambda rows: None, write=True)
+
+
+def abandon(owner: Owner, now: int) -> Op[None]:
+    """Mark the open effects of a run that ends as unknown: a person settles them."""
+    params = {"id": owner.run_id, "now": now}
+    statements = [*owner.fence, Statement("abandon_effects", params)]
+    return Op("abandon_effects", statements, lambda rows: None, write=True)
+
+
+def add_event(
+    owner: Owner, serializer: Serializer, now: int, kind: EventKind, data: dict[str, Any]
+) -> Op[None]:
+    """Add an event about an effect. Nothing else changes."""
+    made = change(owner.thread_id, owner.run_id, now)
+    count = {**made.params, "token": owner.token, "progress": 0}
+    statements = [Statement("count_effect", count), made.event(serializer, kind, data)]
+    return Op(kind.value, statements, lambda rows: None, write=True, key=made.key)
+
+
+def count_saved(owner: Owner, saved: Saved) -> list[Statement]:
+    """Counts outcomes that were returned from their records, for the batch of an event: what the
+    run's row counts is the sum of its events, also after a crash or a lost reply."""
+    if not saved.effects:
+        return []
+    counts = {name: getattr(saved, name) for name in ("effects", "model_calls")}
+    return [Statement("count_saved", {**owner.params, **counts})]
+
+
+def of_task(
+    thread_id: str, task: str, run_id: str, whole_run: str | None
+) -> Op[tuple[list[EffectRow], list[EffectPlace]]]:
+    """The effects of a task, and the places of all effects of a run, if one is given."""
+    params = {"thread_id": thread_id, "task": task, "id": run_id}
+    statements = with_params(params, "effects_of_task")
+    if whole_run:
+        statements.append(Statement("effect_places", {"id": whole_run}))
+
+    def result(
+        rows: Sequence[Sequence[Row]],
+    ) -> tuple[list[EffectRow], list[EffectPlace]]:
+        return _effects(rows), [EffectPlace(*row) for some in rows[1:] for row in some]
+
+    return Op("effects_of_task", statements, result)
+
+
+def at(place: Mapping[str, Any]) -> Op[EffectRow | None]:
+    return Op("effect", [Statement("effect_at", place)], _effect)
+
+
+def guarded(place: Mapping[str, Any], key: str) -> Op[EffectRow | None]:
+    """The effect of a business key. Raises `Damaged` if its row has the key, and another place."""
+
+    def result(rows: Sequence[Sequence[Row]]) -> EffectRow | None:
+        found, named = _effect(rows), _effect(rows[1:])
+        if found is None and named is not None and named.undo != UndoState.DONE:
+            raise Damaged(f"effect {key}", f"it is in scope {named.scope!r}, not in its own")
+        return found
+
+    statements = [Statement("effect_at", place), Statement("effect_by_key", {"key": key})]
+    return Op("effect", statements, result)
+
+
+def find(key: str) -> Op[EffectRow | None]:
+    return Op("effect", [Statement("effect_by_key", {"key": key})], _effect)
+
+
+def find_all(keys: Iterable[str]) -> Op[list[EffectRow]]:
+    """The effects with these keys."""
+    statements = [Statement("effects_by_keys", params) for params in names_in_pieces(keys)]
+    return Op(
+        "effects_by_keys",
+        statements,
+        lambda rows: _effects([[one for some in rows for one in some]]),
+    )
+
+
+def of_run(run_id: str) -> Op[list[EffectRow]]:
+    """Every effect of a run, in the order of its intents."""
+    return Op("effects_of_run", [Statement("effects_of_run", {"id": run_id})], _effects)
+
+
+def unknown_of_runs(run_ids: Iterable[str]) -> Op[dict[str, list[str]]]:
+    """Names of the effects of these runs with an unknown outcome, by run."""
+
+    def result(rows: Sequence[Sequence[Row]]) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for run_id, name in (row for some in rows for row in some):
+            found.setdefault(run_id, []).append(name)
+        return found
+
+    pieces = names_in_pieces(run_ids)
+    return Op("unknown_of_runs", [Statement("unknown_of_runs", one) for one in pieces], result)
+
+
+def page(
+    *, thread_id: str | None, state: str | None, after: tuple[int, str] | None, count: int
+) -> Op[list[EffectRow]]:
+    """Effects, oldest first."""
+    at, key = after or (FIRST_MS, "")
+    params = {"thread_id": thread_id, "state": state, "count": count}
+    params |= {"after": at, "after_key": key}
+    unknown = thread_id is None and state == EffectState.UNKNOWN
+    name = "unknown_effects" if unknown else "effects_after"
+    return Op("effects", [Statement(name, params)], _effects)
+
+
+def decide(
+    serializer: Serializer,
+    row: EffectRow,
+    state: str,
+    outcome: bytes | None,
+    said: dict[str, str],
+    now: int,
+    host: HostTime,
+) -> Op[bool]:
+    """Store a person's decision; `said` goes into its event. If it was the last that its held run
+    waited for, the run is due. False: the effect cannot be settled by a person now."""
+    made = change(row.thread_id, row.run_id, now)
+    params = {**made.params, "key": row.key, "state": state, "outcome": outcome}
+    params |= {"attempts": row.attempts, **host.params}
+    data = {"name": row.name, "key": row.key, "state": state, **said}
+    return Op(
+        f"settle {row.key}",
+        [
+            *with_params(params, "lock_thread", "lock_run", "decide_effect", "count_decision"),
+            made.event(serializer, EventKind.SETTLED, data),
+            # Not "retried": that would call again what a person just settled as failed.
+            *release(serializer, made, (State.HELD,), EventKind.RESUMED),
+        ],
+        lambda rows: bool(rows[2] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=Statement("find_decision", params),
+    )
+
+
+def mark_undone(owner: Owner, row: EffectRow, now: int) -> Op[None]:
+    """Store that the compensation of an effect was made."""
+    statements = [*owner.fence, Statement("note_compensated", {**row.place, "now": now})]
+    return Op("note_compensated", statements, lambda rows: None, write=True)
+
+
+def to_record(serializer: Serializer, row: EffectRow) -> EffectRecord:
+    """An effect as its users see it. One that cannot be read has `damaged`."""
+    bare = _to_bare_record(row)
+    try:
+        row.check(serializer)
+        arguments, result, error = row.load_arguments(serializer), None, None
+        if row.outcome is not None:
+            outcome = row.load_outcome(serializer)
+            if row.state == EffectState.DONE:
+                [result, *_] = outcome
+            else:
+                error = RunError(
+                    *(str(outcome.get(n, "")) for n in ("kind", "message", "traceback"))
+                )
+    except UNREADABLE as found:
+        return replace(bare, damaged=str(found))
+    return replace(bare, arguments=arguments, result=result, error=error)
+
+
+def _to_bare_record(row: EffectRow) -> EffectRecord:
+    """The same without what is serialised."""
+    return EffectRecord(
+        key=row.key,
+        name=row.name,
+        state=EffectState(row.state) if row.state in STATES else EffectState.UNKNOWN,
+        run_id=row.run_id,
+        thread_id=row.thread_id,
+        attempts=row.attempts,
+        arguments={},
+        result=None,
+        error=None,
+        created_at=moment(row.created_at),
+        updated_at=moment(row.updated_at),
+        due_at=maybe_moment(row.due_at),
+        undone=row.undo == UndoState.DONE,
+    )
+
+
+def compensation_task(run_id: str, key: str) -> str:
+    """The task of the compensation of an effect."""
+    return f"{COMPENSATION}{run_id} {key}"
+
+
+def is_compensation(row: EffectRow) -> bool:
+    return row.task.startswith(COMPENSATION)
+
+
+def report(found: Iterable[EffectRow]) -> dict[str, Any]:
+    """Keys of the effects of a cancelled run: undone, not undoable, of unknown outcome."""
+    mine = [row for row in found if not is_compensation(row)]
+    done = [row for row in mine if row.state == EffectState.DONE]
+    unsettled = (EffectState.OPEN, EffectState.UNKNOWN)
+    keys = {
+        "undone": [row.key for row in done if row.undo == UndoState.DONE],
+        "kept": [row.key for row in done if row.undo == UndoState.NONE],
+        "unknown": [row.key for row in mine if row.state in unsettled],
+    }
+    return {name: found for name, found in keys.items() if found}
+
+
+LAST_ID = "\U0010ffff"
+
+
+class EffectPosition(NamedTuple):
+    """A position in a list of effects: a run, and an effect of it."""
+
+    run_at: int = LAST_MS
+    run_id: str = LAST_ID
+    at: int = 0
+    key: str = ""
+
+
+class EffectHead(NamedTuple):
+    """An effect without its large columns, or a run that has no effect."""
+
+    run_at: int
+    run_id: str
+    run_thread: str
+    graph: str
+    at: int | None
+    key: str | None
+    name: str | None
+    state: str | None
+
+    @property
+    def position(self) -> EffectPosition:
+        return EffectPosition(self.run_at, self.run_id, self.at or 0, self.key or "")
+
+
+def newest(behind: EffectPosition, count: int) -> Op[list[EffectHead]]:
+    """Effects behind a position, newest run first."""
+    params = {"before": behind.run_at, "before_id": behind.run_id, "count": count}
+    params |= {"at": behind.at, "key": behind.key}
+    return read_op("newest_effects", params, lambda rows: [EffectHead(*row) for row in rows[0]])
+
+
+SETTLED_BY = "settled by"
+"""Begins the error of an effect that a person settled as failed."""

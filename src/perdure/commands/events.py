@@ -1,0 +1,219 @@
+"""Changes of runs and their events: pure, no I/O.
+
+Every change of a run draws a number, stores it in the row, and adds an event that carries it. The
+event exists if and only if the change was made, which also settles a lost reply.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from perdure.commands import stored_rows
+from perdure.errors import UNREADABLE, Damaged
+from perdure.journal import CONFIRM, EventStatement, Op, Plan, Row, Statement, read_op
+from perdure.journal.names import random_number
+from perdure.serde import places
+from perdure.serde.serializer import Serializer
+from perdure.times import moment
+from perdure.types import Actor, Event, EventKind
+
+IDENTITY = frozenset(
+    {"wait", "kind", "name", "runs", "step", "source", "checkpoint", "nodes", "ns", "by", "effects"}
+    | {"key", "state", "how", "effect", "worker", "graph", "version", "run", "thread", "parent"}
+    | {"lost", "removed", "added", "caught_in", "prompts", "about", "task", "signal", "schedule"}
+    | {"undone", "kept", "unknown", "call", "action", "via", "from", "to", "silent"}
+)
+"""What an event says about ids, keys, names and people: never redacted."""
+
+SEGMENT_ENDS = frozenset(
+    {EventKind.WAITING, EventKind.POSTPONED, EventKind.FAILED, EventKind.HELD, EventKind.RELEASED}
+    | {EventKind.CANCELLED, EventKind.PAUSED, EventKind.UPDATED, EventKind.DONE}
+)
+"""Events that end a segment. Some of them also happen between two segments."""
+
+
+class EventRow(NamedTuple):
+    """An event as it is stored."""
+
+    thread_id: str
+    run_id: str
+    n: int
+    at: int
+    kind: str
+    change: int
+    body: bytes
+
+
+class Change(NamedTuple):
+    """One change of one run: what its statements share."""
+
+    thread_id: str
+    run_id: str
+    now: int
+    number: int
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return {
+            "thread_id": self.thread_id,
+            "id": self.run_id,
+            "now": self.now,
+            "change": self.number,
+        }
+
+    def event(
+        self,
+        serializer: Serializer,
+        kind: EventKind,
+        data: Mapping[str, Any] | None = None,
+    ) -> Statement:
+        """The statement that stores the event of this change."""
+        data = redacted_data(serializer, data or {})
+        params = {**self.params, "kind": kind.value, "body": self.body(serializer, [kind], data)}
+        return EventStatement("insert_event", params, data)
+
+    def body(
+        self,
+        serializer: Serializer,
+        kinds: Iterable[EventKind],
+        data: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """The body of the event, whose kind is one of `kinds`: SQL may decide which."""
+        return dump_event(
+            serializer, self.number, self.now, kinds, data, self.thread_id, self.run_id
+        )
+
+    @property
+    def key(self) -> Statement:
+        """Finds the event if the change was made."""
+        return Statement("find_event", self.params)
+
+
+def change(thread_id: str, run_id: str, now: int, number: int | None = None) -> Change:
+    """A new change of a run."""
+    return Change(thread_id, run_id, now, random_number() if number is None else number)
+
+
+def actor_name(by: str | None) -> str | None:
+    """The name of the person who decides, as a column holds it."""
+    return str(by) if by else None
+
+
+def actor_data(by: str | None) -> dict[str, str]:
+    """The fields of a decision's event about the person: `by`, `via` and `from`."""
+    via, address = (by.via, by.address) if isinstance(by, Actor) else (None, None)
+    said = {"by": actor_name(by), "via": via, "from": address}
+    return {name: text for name, text in said.items() if text}
+
+
+def was_made(thread_id: str, run_id: str, number: int | None) -> Plan[bool]:
+    """Whether the change of this number was made. A newly drawn number cannot have been."""
+    if number is None:
+        return False
+    params = {"thread_id": thread_id, "id": run_id, "change": number}
+    found: bool = yield read_op("find_event", params, lambda rows: bool(rows[0]))
+    if found:
+        yield CONFIRM
+    return found
+
+
+def events(
+    serializer: Serializer, thread_id: str, run_id: str, after: int, count: int
+) -> Op[list[Event]]:
+    """The events of a run after number `after`."""
+    params = {"thread_id": thread_id, "id": run_id, "after": after, "count": count}
+    return read_op(
+        "events_after",
+        params,
+        lambda rows: [to_event(serializer, stored_rows.stored(EventRow, row)) for row in rows[0]],
+    )
+
+
+def of_kinds(
+    serializer: Serializer,
+    thread_id: str,
+    run_id: str,
+    kinds: Iterable[EventKind],
+    after: int,
+    count: int,
+) -> Op[list[Event]]:
+    """The same, only those of these kinds."""
+    params = {"thread_id": thread_id, "id": run_id, "after": after, "count": count}
+    params["names"] = json.dumps(sorted(kinds))
+    return read_op(
+        "events_of_kinds",
+        params,
+        lambda rows: [to_event(serializer, stored_rows.stored(EventRow, row)) for row in rows[0]],
+    )
+
+
+def last_decision(
+    serializer: Serializer, thread_id: str, run_id: str, before: int
+) -> Op[Event | None]:
+    """The event before number `before` that last decided whether a run goes on."""
+
+    def result(rows: Sequence[Sequence[Row]]) -> Event | None:
+        row = stored_rows.first(EventRow, rows)
+        return None if row is None else to_event(serializer, row)
+
+    params = {"thread_id": thread_id, "id": run_id, "events": before}
+    return read_op("last_decision", params, result)
+
+
+def is_end(event: Event) -> bool:
+    """Whether a run rests after this event until somebody decides that it goes on."""
+    if event.kind == EventKind.FAILED:
+        return "retry_at" not in event.data
+    return event.kind in (EventKind.DONE, EventKind.CANCELLED, EventKind.PAUSED, EventKind.HELD)
+
+
+def is_input(step: Mapping[str, Any]) -> bool:
+    """Whether the event of a step only says that a run has its input: no node has run."""
+    return step.get("source") == "input" or (step.get("step") == 0 and not step.get("nodes"))
+
+
+def dump_event(
+    serializer: Serializer,
+    number: int,
+    at: int,
+    kinds: Iterable[EventKind],
+    data: Mapping[str, Any] | None,
+    thread_id: str | None = None,
+    run_id: str | None = None,
+) -> bytes:
+    """The body of an event: its data, and what its row may be, as far as that is known before SQL
+    decides. A claim's event goes to the runs that are due, a takeover's to the runs of a thread."""
+    may_be = [thread_id, run_id, [kind.value for kind in kinds]]
+    stored = [dict(redacted_data(serializer, data or {})), *may_be]
+    return serializer.dumps(stored, places.of_event(number, at), own=True)
+
+
+def redacted_data(serializer: Serializer, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The data of an event as it is stored, and as observers get it."""
+    return serializer.redacted_values(data, IDENTITY)
+
+
+def load_event(serializer: Serializer, row: EventRow) -> dict[str, Any]:
+    """The data of an event. Raises `Damaged` if it is another run's, or of another kind."""
+    place = places.of_event(row.change, row.at)
+    stored = serializer.loads(row.body, place, (dict, list))
+    if isinstance(stored, dict):  # from before events were bound to their runs
+        return stored
+    match stored:
+        case [dict() as data, thread_id, run_id, list() as kinds] if (
+            thread_id in (None, row.thread_id)
+            and run_id in (None, row.run_id)
+            and row.kind in kinds
+        ):
+            return data
+    raise Damaged(place.name, f"it is not of run {row.run_id}, or was not of kind {row.kind!r}")
+
+
+def to_event(serializer: Serializer, row: EventRow) -> Event:
+    """An event as its users see it. One that cannot be read has `damaged`."""
+    try:
+        return Event(row.n, moment(row.at), row.kind, load_event(serializer, row))
+    except UNREADABLE as error:
+        return Event(row.n, moment(row.at), row.kind, {}, str(error))

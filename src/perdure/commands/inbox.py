@@ -1,0 +1,296 @@
+"""Plans that list what needs a person: questions, unknown effects, held runs, failed reflections.
+
+They form one paged list, oldest first. Each kind is read through its index, a little at a time.
+Filters on data in blobs, such as labels, read at most `MOST_READ` rows; then the page reports where
+it stopped, and the caller can continue from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from perdure.commands import effects, runs, waits
+from perdure.commands.effects import EffectRow
+from perdure.commands.reflections import PREFIX
+from perdure.commands.run_search import LAST_ID, MOST_READ, Position, Visible, as_text
+from perdure.commands.run_service import RunService
+from perdure.commands.runs import RunRow
+from perdure.commands.waits import WaitRow
+from perdure.journal import Op, Plan
+from perdure.serde.serializer import Serializer
+from perdure.times import FIRST_MS, milliseconds
+from perdure.types import EffectRecord, EffectState, Kind, Run, State, Wait, WaitState
+
+
+class InboxKind(StrEnum):
+    """What needs a person."""
+
+    QUESTION = "question"
+    EFFECT = "effect"
+    """An effect with an unknown outcome."""
+    HELD = "held"
+    REFLECTION = "reflection"
+    """A reflection that is held because it failed."""
+
+
+@dataclass(frozen=True)
+class InboxQuery:
+    """A filter of the inbox. Empty fields match everything."""
+
+    kinds: Collection[InboxKind] = ()
+    graph: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Metadata and labels of the run, as text. An empty value matches any."""
+    assignee: str | None = None
+    """The assignee of questions; empty: unassigned ones."""
+    until: datetime | None = None
+    """Only items that have waited since this time or longer."""
+    soon: datetime | None = None
+    """Only questions that expire within a day of this time, soonest first."""
+
+    @property
+    def wanted(self) -> frozenset[InboxKind]:
+        """The kinds that it can find."""
+        kinds = frozenset(self.kinds or InboxKind)
+        only = self.assignee is not None or self.soon is not None
+        return kinds & {InboxKind.QUESTION} if only else kinds
+
+
+class Found(NamedTuple):
+    """A row of any kind."""
+
+    kind: InboxKind
+    position: Position
+    thread_id: str
+    run_id: str
+    row: Any
+
+
+def next_rows(
+    query: InboxQuery, place: Position, count: int
+) -> Plan[tuple[list[Found], Position | None]]:
+    """The next rows of all kinds after a position, in order, and the next position; None at the
+    end."""
+    found: list[Found] = []
+    ends: list[Position] = []
+    for op, make in _lists(query, place, count):
+        rows: list[Any] = yield op
+        made = [make(row) for row in rows]
+        found += made
+        if len(rows) == count:
+            ends.append(made[-1].position)
+    last = min(ends, default=None)
+    found = sorted(found, key=lambda one: one.position)
+    found = [one for one in found if last is None or one.position <= last]
+    until = None if query.until is None else milliseconds(query.until)
+    if query.soon is not None:
+        until = milliseconds(query.soon + SOON)
+    if until is not None and any(one.position[0] > until for one in found):
+        return [one for one in found if one.position[0] <= until], None
+    return found, last
+
+
+def without_a_name(found: list[Found], end: Position) -> tuple[list[Found], Position]:
+    """A position that does not name the last row, which may be hidden from the caller: its whole
+    millisecond is left to the next page."""
+    return [one for one in found if one.position[0] < end[0]], (end[0] - 1, LAST_ID)
+
+
+def _lists(query: InboxQuery, place: Position, count: int) -> Iterator[tuple[Op[Any], Any]]:
+    """The reads for a query, each with the function that converts its rows."""
+    wanted = query.wanted
+    if query.soon is not None:
+        yield waits.expiring(place, count), _of_expiring
+    elif InboxKind.QUESTION in wanted:
+        page = waits.page(
+            kind=Kind.HUMAN,
+            thread_id=None,
+            after=place,
+            count=count,
+            graph=query.graph or None,
+            assignee=query.assignee,
+        )
+        yield page, of_wait
+    if InboxKind.EFFECT in wanted:
+        state = EffectState.UNKNOWN
+        yield effects.page(thread_id=None, state=state, after=place, count=count), of_effect
+    if wanted & {InboxKind.HELD, InboxKind.REFLECTION}:
+        yield runs.held(place, count), of_run_row
+
+
+def of_wait(row: WaitRow) -> Found:
+    position = (row.created_at, row.id)
+    return Found(InboxKind.QUESTION, position, row.thread_id, row.run_id, row)
+
+
+def _of_expiring(row: WaitRow) -> Found:
+    return of_wait(row)._replace(position=(row.expires_at or 0, row.id))
+
+
+def of_effect(row: EffectRow) -> Found:
+    position = (row.created_at, row.key)
+    return Found(InboxKind.EFFECT, position, row.thread_id, row.run_id, row)
+
+
+def of_run_row(row: RunRow) -> Found:
+    kind = InboxKind.REFLECTION if row.graph.startswith(PREFIX) else InboxKind.HELD
+    return Found(kind, (row.created_at, row.id), row.thread_id, row.id, row)
+
+
+def is_run(one: Found) -> bool:
+    return one.kind in (InboxKind.HELD, InboxKind.REFLECTION)
+
+
+def is_wanted(query: InboxQuery, one: Found) -> bool:
+    """Whether one row meets the conditions of the reads."""
+    late = query.until is not None and one.position[0] > milliseconds(query.until)
+    is_question = one.kind is InboxKind.QUESTION
+    whose = not is_question or query.assignee in (None, one.row.assignee or "")
+    return one.kind in query.wanted and whose and not late
+
+
+def is_open_question(row: WaitRow) -> bool:
+    return row.state == WaitState.OPEN and row.kind == Kind.HUMAN
+
+
+CHUNK = 100
+"""Rows of each kind that a filter reads at a time."""
+
+
+@dataclass(frozen=True)
+class InboxEntry:
+    """One thing that needs a person."""
+
+    kind: InboxKind
+    id: str
+    """A wait's id, an effect's key, or else a run's id."""
+    record: Wait | EffectRecord | Run
+    run: Run | None
+    """The run it belongs to; None if that was deleted."""
+    position: Position
+
+    @property
+    def since(self) -> datetime:
+        """When it began to need a person."""
+        return self.record.created_at
+
+
+@dataclass(frozen=True)
+class InboxPage:
+    """A part of the inbox, oldest first."""
+
+    entries: list[InboxEntry]
+    after: Position | None = None
+    """The position of the next page. None on the last page."""
+    is_cut: bool = False
+    """Whether the search stopped at its limit before the page was full."""
+
+
+class InboxService:
+    """What needs a person in a journal."""
+
+    def __init__(self, serializer: Serializer, run_service: RunService) -> None:
+        self._serializer, self._runs = serializer, run_service
+
+    def page(
+        self,
+        query: InboxQuery,
+        after: Position | None,
+        limit: int,
+        visible: Visible | None = None,
+    ) -> Plan[InboxPage]:
+        """At most `limit` items after a position. `visible` hides threads that the caller may not
+        see."""
+        found: list[Found] = []
+        place, read = after or (FIRST_MS, ""), 0
+        size = CHUNK if query.labels or query.graph or visible is not None else limit + 1
+        while True:
+            rows, end = yield from next_rows(query, place, size)
+            read += len(rows)
+            found += yield from self._matching(query, rows, visible)
+            if len(found) > limit:
+                entries = yield from self._entries(found[:limit])
+                return InboxPage(entries, found[limit - 1].position)
+            if end is None or read >= MOST_READ:
+                if end is not None and visible is not None:
+                    found, end = without_a_name(found, end)
+                entries = yield from self._entries(found)
+                return InboxPage(entries, end, is_cut=end is not None)
+            place = end
+
+    def of_runs(
+        self, run_ids: Collection[str], query: InboxQuery | None = None
+    ) -> Plan[list[InboxEntry]]:
+        """The items of these runs; with a query, only those that match."""
+        rows: list[RunRow] = (yield runs.find_all(run_ids)) if run_ids else []
+        found: list[Found] = []
+        for row in rows:
+            asked: list[WaitRow] = yield waits.of_run(row.id)
+            found += [of_wait(one) for one in asked if is_open_question(one)]
+            if row.state == State.HELD:
+                called: list[EffectRow] = yield effects.of_run(row.id)
+                unknown = [of_effect(one) for one in called if one.state == EffectState.UNKNOWN]
+                found += unknown or [of_run_row(row)]
+        if query is not None:
+            found = [one for one in found if is_wanted(query, one)]
+            found = yield from self._matching(query, found, None)
+        return (yield from self._entries(found))
+
+    # -- filtering
+
+    def _matching(
+        self, query: InboxQuery, rows: Sequence[Found], visible: Visible | None
+    ) -> Plan[list[Found]]:
+        """The rows that match and that the caller may see."""
+        kept = [one for one in rows if one.kind in query.wanted]
+        held = [one.run_id for one in kept if is_run(one)]
+        unknown: Mapping[str, Any] = (yield effects.unknown_of_runs(held)) if held else {}
+        kept = [one for one in kept if not (is_run(one) and one.run_id in unknown)]
+        if query.graph or query.labels:
+            known = yield from self._rows_of(kept)
+            kept = [one for one in kept if self._fits(query, known.get(one.run_id))]
+        if visible is None or not kept:
+            return kept
+        allowed = yield from visible({one.thread_id for one in kept})
+        return [one for one in kept if one.thread_id in allowed]
+
+    def _rows_of(self, found: Sequence[Found]) -> Plan[dict[str, RunRow]]:
+        """The rows of the runs that these belong to."""
+        known = {one.run_id: one.row for one in found if is_run(one)}
+        ids = {one.run_id for one in found} - known.keys()
+        rows: list[RunRow] = (yield runs.find_all(ids)) if ids else []
+        return known | {row.id: row for row in rows}
+
+    def _fits(self, query: InboxQuery, row: RunRow | None) -> bool:
+        if row is None or query.graph not in ("", row.graph):
+            return False
+        has = self._runs.labels(row) if query.labels else {}
+        return all(
+            name in has and wanted in ("", as_text(has[name])) for name, wanted in query.labels
+        )
+
+    def _entries(self, found: Sequence[Found]) -> Plan[list[InboxEntry]]:
+        known = yield from self._rows_of(found)
+        shown: dict[str, Run] = {}
+        for id, row in known.items():
+            shown[id] = yield from self._runs.show(row, output=False)
+        return [self._entry(one, shown) for one in found]
+
+    def _entry(self, one: Found, shown: Mapping[str, Run]) -> InboxEntry:
+        record: Wait | EffectRecord | Run
+        if one.kind is InboxKind.QUESTION:
+            record = waits.to_wait(self._serializer, one.row)
+        elif one.kind is InboxKind.EFFECT:
+            record = effects.to_record(self._serializer, one.row)
+        else:
+            record = shown[one.run_id]
+        id = one.row.key if one.kind is InboxKind.EFFECT else one.row.id
+        return InboxEntry(one.kind, id, record, shown.get(one.run_id), one.position)
+
+
+SOON = timedelta(hours=24)
+"""A question that expires within this time stands out."""

@@ -1,0 +1,236 @@
+"""The public address of the pages, for links in mail, chat and webhooks.
+
+Workers that send mail do not serve the pages, so the address is configured: `public_url=`, or
+`PERDURE_PUBLIC_URL`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from perdure.commands import waits
+from perdure.commands.answering import WaitService, expired_at
+from perdure.commands.validation import check_duration, check_name
+from perdure.commands.waits import WaitRow
+from perdure.errors import (
+    BadArgument,
+    Damaged,
+    Error,
+    InvalidLink,
+    LinkExpired,
+    NotFound,
+    WaitExpired,
+    needs_extra,
+)
+from perdure.journal import NO_PROOF, Op, Plan, Row, Statement
+from perdure.journal.clock import Clock
+from perdure.serde import places
+from perdure.serde.serializer import Serializer
+from perdure.times import LAST_MS, moment, utc_time
+from perdure.types import Actor, WaitRecord, WaitState
+
+VARIABLE = "PERDURE_PUBLIC_URL"
+
+LONGEST_URL = 1000
+
+MISSING = (
+    "perdure does not know where people reach its pages. Pass public_url=, or set "
+    f"{VARIABLE}, such as https://agents.example.com."
+)
+
+
+@dataclass(frozen=True)
+class PublicUrl:
+    """The address of a server with pages, including the prefix its routes are mounted under."""
+
+    base: str
+
+    @classmethod
+    def of(cls, given: Any) -> PublicUrl | None:
+        """The given address, or that of the environment. Raises `BadArgument`."""
+        found = os.environ.get(VARIABLE) if given is None else given
+        return cls(check_public_url(found)) if found else None
+
+    def link(self, token: str) -> str:
+        """The address of a signed link. The token is in the query, which access logs leave out."""
+        return f"{self.base}/ui/link?t={quote(token, safe='')}"
+
+    def question(self, wait_id: str) -> str:
+        """The page of a question, for people who can sign in."""
+        return f"{self.base}/ui/questions/{quote(wait_id, safe='')}"
+
+    def run(self, run_id: str) -> str:
+        """The page of a run, for people who can sign in."""
+        return f"{self.base}/ui/runs/{quote(run_id, safe='')}"
+
+
+def check_public_url(given: Any) -> str:
+    """The address without a slash at its end. Raises `BadArgument`."""
+    wrong = BadArgument(
+        f"public_url must be the address that people reach perdure at, such as "
+        f"https://agents.example.com, without a query, not {given!r}."
+    )
+    if not isinstance(given, str) or len(given) > LONGEST_URL or not given.isascii():
+        raise wrong
+    if re.search(r"[\x00-\x20\x7f\\\"<>?#]", given):
+        raise wrong
+    try:
+        parts = urlsplit(given)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise wrong from None
+    if parts.scheme not in ("https", "http") or not host or parts.username is not None:
+        raise wrong
+    return given.rstrip("/")
+
+
+BYTES = 32
+
+ENTRY = "server secret"
+
+_FIND = Statement("entry", {"name": ENTRY})
+
+
+def server_secret(serializer: Serializer) -> Plan[bytes]:
+    """Read the secret; create it on first use."""
+    body: bytes | None = yield _read()
+    if body is None:
+        made = serializer.dumps(secrets.token_hex(BYTES), places.of_server_secret(), own=True)
+        body = yield _insert(made)
+    if body is None:
+        raise Damaged(places.of_server_secret().name, "it was deleted just now")
+    return bytes.fromhex(serializer.loads(body, places.of_server_secret(), str))
+
+
+def _read() -> Op[bytes | None]:
+    return Op("server_secret", [_FIND], _body)
+
+
+def _insert(body: bytes) -> Op[bytes | None]:
+    return Op(
+        "insert_server_secret",
+        [Statement("insert_entry", {"name": ENTRY, "body": body}), _FIND],
+        _body,
+        write=True,
+        key=_FIND,
+        proof=NO_PROOF,
+    )
+
+
+def _body(rows: Sequence[Sequence[Row]]) -> bytes | None:
+    return bytes(rows[-1][0][1]) if rows[-1] else None
+
+
+LASTS = timedelta(days=7)
+"""Default lifetime of a link."""
+
+LONGEST = 1000
+"""Maximum length of a signed text. Anything longer is not checked."""
+
+
+class QuestionLink(NamedTuple):
+    """The contents of a link."""
+
+    wait_id: str
+    to: str
+    """The person it is for."""
+    expires_at: datetime
+    last_answered: int = 0
+    """When its question was last answered, before that answer was withdrawn; 0: never."""
+
+
+class LinkedQuestion(NamedTuple):
+    """A link whose signature is valid, and its question as it is now."""
+
+    link: QuestionLink
+    wait: WaitRecord
+    is_spent: bool
+    """Whether the question was answered since the link was made, and the answer withdrawn."""
+
+
+class LinkSigner:
+    """Signs and reads links with one journal's server secret."""
+
+    def __init__(self, secret: bytes) -> None:
+        try:
+            from itsdangerous import URLSafeSerializer
+        except ImportError as error:
+            raise Error(needs_extra("A signed link", "server")) from error
+        how = {"key_derivation": "hmac", "digest_method": hashlib.sha256}
+        self._serializer = URLSafeSerializer(secret, salt="perdure.link", signer_kwargs=how)
+
+    def sign(self, link: QuestionLink) -> str:
+        until = int(link.expires_at.timestamp())
+        said = [link.wait_id, link.to, until, link.last_answered]
+        signed: str | bytes = self._serializer.dumps(said)
+        return signed if isinstance(signed, str) else signed.decode()
+
+    def read(self, token: str) -> QuestionLink:
+        """The contents of a link, expired or not. Raises `InvalidLink`."""
+        from itsdangerous import BadData
+
+        try:
+            if len(token) > LONGEST:
+                raise InvalidLink
+            wait_id, to, until, last = self._serializer.loads(token)
+            return QuestionLink(str(wait_id), str(to), moment(int(until) * 1000), int(last))
+        except (BadData, ValueError, TypeError):
+            raise InvalidLink from None
+
+
+class QuestionLinkService:
+    """Plans about links: make one, look at its question, answer through it."""
+
+    def __init__(self, serializer: Serializer, clock: Clock, waits: WaitService) -> None:
+        self._serializer, self._clock, self._waits = serializer, clock, waits
+
+    def make(self, wait_id: str, to: str, expires: timedelta) -> Plan[tuple[QuestionLink, str]]:
+        """A new link and its signed text. It expires with its question, if that is earlier. Raises
+        `NotFound`, or the error that answering the question would raise."""
+        check_name("to", to)
+        check_duration("expires", expires, timedelta(seconds=1))
+        row: WaitRow = yield from self._waits.find_open(wait_id)
+        now = self._clock.now()
+        if row.expires_at is not None and row.expires_at <= now:  # its run has not noticed yet
+            raise WaitExpired(row.id, expired_at(row.expires_at))
+        ends = min(now + round(expires.total_seconds() * 1000), LAST_MS)
+        ends = ends if row.expires_at is None else min(ends, row.expires_at)
+        link = QuestionLink(row.id, to, moment(ends), row.answered_at or 0)
+        return link, (yield from self._signer()).sign(link)
+
+    def look(self, token: str) -> Plan[LinkedQuestion]:
+        """The question of a link. Raises `InvalidLink`, `LinkExpired`, or `NotFound` if its run was
+        deleted."""
+        link, row = yield from self._find(token)
+        is_spent = row.state == WaitState.OPEN and (row.answered_at or 0) != link.last_answered
+        return LinkedQuestion(link, self._waits.record(row), is_spent)
+
+    def answer(self, token: str, value: Any, address: str | None) -> Plan[QuestionLink]:
+        """Answer the question of a link as the person it is for, who is at `address`. Raises as
+        `look`, `LinkSpent`, or why the answer is refused."""
+        link, _ = yield from self._find(token)
+        by = Actor(link.to, via="link", address=address)
+        answers = [(link.wait_id, value)]
+        yield from self._waits.answer_all(answers, by, last_answered=link.last_answered)
+        return link
+
+    def _find(self, token: str) -> Plan[tuple[QuestionLink, WaitRow]]:
+        signer = yield from self._signer()
+        link = signer.read(token)
+        if self._clock.now() >= link.expires_at.timestamp() * 1000:
+            raise LinkExpired(link.wait_id, utc_time(link.expires_at))
+        row: WaitRow | None = yield waits.find(link.wait_id)
+        if row is None:
+            raise NotFound("wait", link.wait_id)
+        return link, row
+
+    def _signer(self) -> Plan[LinkSigner]:
+        return LinkSigner((yield from server_secret(self._serializer)))

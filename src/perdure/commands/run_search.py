@@ -1,0 +1,344 @@
+"""Plans that search runs: by state, graph and time in SQL, by label and text in what was read.
+
+Labels, tags and errors are inside blobs that SQL cannot read and that may be encrypted. So a search
+reads at most `MOST_READ` runs, newest first, and reports where it stopped; the caller can continue
+from there. The cost of a search does not depend on the size of the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from perdure.types import Control, Run, State, Wait
+
+if TYPE_CHECKING:
+    pass
+import json
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import NamedTuple
+
+from perdure.commands import effects, prefixes, runs, waits
+from perdure.commands.run_payload import load_error, load_labels, load_setup, maybe_control, tags_of
+from perdure.commands.runs import Ahead, RunRow
+from perdure.commands.waits import WaitRow
+from perdure.errors import UNREADABLE
+from perdure.journal import Op, Plan
+from perdure.serde.serializer import Serializer
+from perdure.text import json_default
+from perdure.times import FIRST_MS, LAST_MS, milliseconds
+
+MOST_READ = 1000
+"""Maximum number of runs that one search reads."""
+
+LONGEST_ID = 512
+"""Maximum length of the id of a thread."""
+
+CHUNK = 250
+"""Number of runs read at a time when filtering by label or text."""
+
+LAST_ID = "\U0010ffff"
+"""Sorts after every id."""
+
+Position = tuple[int, str]
+"""The position of a run in a list: when it was accepted, and its id."""
+
+Visible = Callable[[Collection[str]], Plan[Collection[str]]]
+"""Which of these threads the caller may see."""
+
+
+class Direct(StrEnum):
+    """Kinds of query text that an index can find."""
+
+    RUN = "run"
+    """The beginning of a run's id."""
+    THREAD = "thread"
+    """The id of a thread."""
+
+
+@dataclass(frozen=True)
+class RunQuery:
+    """A search for runs. Empty fields match everything."""
+
+    states: frozenset[State] = frozenset()
+    graph: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Names and values, as text, of metadata and labels."""
+    since: datetime | None = None
+    until: datetime | None = None
+    text: str = ""
+    """Words that occur in the id, thread, graph, tags, metadata, labels, reason or error."""
+    thread_id: str = ""
+    parent_id: str = ""
+
+    def __bool__(self) -> bool:
+        return self != RunQuery()
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """Runs that were found, newest first."""
+
+    rows: list[RunRow]
+    older: Position | None = None
+    """Position of the next page of older runs. None if there are no more."""
+    newer: Position | None = None
+    """Position of the next page of newer runs, in a search for newer ones."""
+    read: int = 0
+    """How many runs were read."""
+    is_cut: bool = False
+    """Whether the search stopped at its limit before the page was full."""
+
+
+class Named(NamedTuple):
+    """What the text of a query names."""
+
+    kind: Direct
+    query: RunQuery
+    """Of a thread: the query of its runs."""
+    rows: list[RunRow] | None = None
+    """The run, or the few runs whose ids start with the text."""
+
+
+class RunSearch:
+    """Searches the runs of a journal."""
+
+    def __init__(self, serializer: Serializer) -> None:
+        self._serializer = serializer
+
+    def search(
+        self,
+        query: RunQuery,
+        limit: int,
+        *,
+        before: Position | None = None,
+        after: Position | None = None,
+        visible: Visible | None = None,
+    ) -> Plan[RunPage]:
+        """At most `limit` runs, the next ones older than `before` or newer than `after`. `visible`
+        hides the threads that the caller may not see."""
+        found: list[RunRow] = []
+        newer, place, read = after is not None, before if after is None else after, 0
+        is_exact = not (newer or query.labels or query.text or visible)
+        while True:
+            size = limit + 1 if is_exact else min(CHUNK, MOST_READ - read)
+            rows: list[RunRow] = yield _read(query, place, size, newer=newer)
+            read += len(rows)
+            found += rows if is_exact else (yield from self.matching(rows, query, visible))
+            if len(found) > limit or len(rows) < size:
+                return _page(found, limit, read, newer=newer)
+            place = _position(rows[-1])
+            if read >= MOST_READ:
+                if visible is not None:
+                    found, place = _without_a_name(found, place, before, newer=newer)
+                return _page(found, limit, read, newer=newer, stopped_at=place)
+
+    def matching(
+        self, rows: list[RunRow], query: RunQuery, visible: Visible | None
+    ) -> Plan[list[RunRow]]:
+        """The runs among these that match a query."""
+        found = [row for row in rows if _is_in(row, query) and self._has(row, query)]
+        if visible is None or not found:
+            return found
+        allowed = yield from visible({row.thread_id for row in found})
+        return [row for row in found if row.thread_id in allowed]
+
+    def find_direct(self, query: RunQuery, visible: Visible | None = None) -> Plan[Named | None]:
+        """What the text of a query names: the beginning of a run's id, or a thread. None if
+        neither."""
+        text, rest = query.text.strip(), replace(query, text="")
+        if not text or len(text) > LONGEST_ID:
+            return None
+        if not query.thread_id and not query.parent_id:
+            of_thread = replace(rest, thread_id=text)
+            page = yield from self.search(of_thread, 1, visible=visible)
+            if page.rows:
+                return Named(Direct.THREAD, of_thread)
+        if len(text) < prefixes.SHORTEST:
+            return None
+        ids: list[str] = yield from prefixes.some("run", text)
+        rows: list[RunRow] = (yield runs.find_all(ids)) if ids else []
+        rows = yield from self.matching(rows, rest, visible)
+        newest_first = sorted(rows, key=_position, reverse=True)
+        return Named(Direct.RUN, query, newest_first) if rows else None
+
+    def _has(self, row: RunRow, query: RunQuery) -> bool:
+        """Whether a run has the labels and the words of a query."""
+        if not query.labels and not query.text:
+            return True
+        setup: dict[str, Any] = {}
+        labels: dict[str, Any] = {}
+        error = ""
+        try:
+            setup = load_setup(self._serializer, row)
+            labels = {**(setup.get("metadata") or {}), **load_labels(self._serializer, row)}
+            error = str(load_error(self._serializer, row) or "") if query.text else ""
+        except UNREADABLE as damage:
+            error = str(damage)
+        if any(name not in labels or as_text(labels[name]) != one for name, one in query.labels):
+            return False
+        texts = (
+            *(row.id, row.thread_id, row.graph, row.version, row.key, row.reason, error),
+            *tags_of(row, setup),
+            *(f"{name}={as_text(one)}" for name, one in labels.items()),
+        )
+        whole = "\n".join(one for one in texts if one).casefold()
+        return all(word in whole for word in query.text.casefold().split())
+
+
+def as_text(value: Any) -> str:
+    """The value of a label as people write it: a text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=json_default)
+
+
+def labels_in(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Labels written `name=value`. Without `=`, the value is empty."""
+    pairs = (text.partition("=") for text in texts if text.strip())
+    return tuple((name.strip(), one.strip()) for name, _, one in pairs)
+
+
+def _read(query: RunQuery, place: Position | None, count: int, *, newer: bool) -> Op[list[RunRow]]:
+    """The next runs after a position: older ones that match as far as SQL can tell, or all newer
+    ones."""
+    since = FIRST_MS if query.since is None else milliseconds(query.since)
+    until = LAST_MS if query.until is None else milliseconds(query.until)
+    if newer and place is not None:
+        return runs.newer(since=since, until=until, after=place, count=count)
+    if query.until is not None and (place is None or until < place[0]):
+        place = (until, "")
+    return runs.page(
+        thread_id=query.thread_id or None,
+        parent_id=query.parent_id or None,
+        states=sorted(query.states) or None,
+        graph=query.graph or None,
+        since=since,
+        before=place,
+        count=count,
+    )
+
+
+def _is_in(row: RunRow, query: RunQuery) -> bool:
+    """The same conditions, of one run."""
+    checks: Mapping[str, bool] = {
+        "state": not query.states or row.state in query.states,
+        "graph": query.graph in ("", row.graph),
+        "thread": query.thread_id in ("", row.thread_id),
+        "parent": query.parent_id in ("", row.parent_id or ""),
+        "since": query.since is None or row.created_at >= milliseconds(query.since),
+        "until": query.until is None or row.created_at < milliseconds(query.until),
+    }
+    return all(checks.values())
+
+
+def _position(row: RunRow) -> Position:
+    return row.created_at, row.id
+
+
+def _without_a_name(
+    found: list[RunRow], stopped_at: Position, began: Position | None, *, newer: bool
+) -> tuple[list[RunRow], Position]:
+    """A position that does not name the last run, which may be hidden from the caller: the next
+    page starts with its whole millisecond."""
+    at = stopped_at[0]
+    kept = [row for row in found if row.created_at != at]
+    if newer:
+        return kept, (at - 1, LAST_ID)
+    return kept, unnamed(at, began)
+
+
+def unnamed(at: int, began: Position | None) -> Position:
+    """The position before a millisecond, which names no run in it. A search that began there skips
+    past it: that millisecond has more rows than one search reads."""
+    return (at if began == (at + 1, "") else at + 1, "")
+
+
+def _page(
+    found: list[RunRow],
+    limit: int,
+    read: int,
+    *,
+    newer: bool,
+    stopped_at: Position | None = None,
+) -> RunPage:
+    """A page of results, newest first. `stopped_at` is where the search stopped at its limit."""
+    rows, has_more = found[:limit], len(found) > limit
+    if newer:
+        oldest = _position(rows[0]) if rows else None
+        newest = _position(rows[-1]) if has_more else stopped_at
+        return RunPage(rows[::-1], oldest, newest, read, is_cut=stopped_at is not None)
+    if has_more:
+        return RunPage(rows, _position(rows[-1]), read=read)
+    return RunPage(rows, stopped_at, read=read, is_cut=stopped_at is not None)
+
+
+SHOWN_WAITS = 3
+"""Maximum number of open waits that are read of one run."""
+
+
+class RunLineService:
+    """Runs with what they wait for."""
+
+    def __init__(self, serializer: Serializer) -> None:
+        self._serializer = serializer
+
+    def of(self, found: Sequence[Run]) -> Plan[list[RunLine]]:
+        """These runs with their open waits, turns, unknown effects and survived crashes: at most
+        three reads for any number of runs."""
+        resting = [run.id for run in found if run.state is State.WAITING]
+        held = [run.id for run in found if run.state is State.HELD]
+        open_waits: list[tuple[WaitRow, int]] = (
+            (yield waits.of_runs(resting, SHOWN_WAITS)) if resting else []
+        )
+        unknown: dict[str, list[str]] = (yield effects.unknown_of_runs(held)) if held else {}
+        ahead: dict[str, Ahead] = (yield runs.ahead(run.id for run in found)) if found else {}
+        return [self._line(run, open_waits, unknown, ahead.get(run.id)) for run in found]
+
+    def _line(
+        self,
+        run: Run,
+        open_waits: Sequence[tuple[WaitRow, int]],
+        unknown: dict[str, list[str]],
+        ahead: Ahead | None,
+    ) -> RunLine:
+        mine = [(row, total) for row, total in open_waits if row.run_id == run.id]
+        control = None if ahead is None else maybe_control(ahead.control)
+        behind = ahead is not None and _is_behind(run) and ahead.head != run.id
+        return RunLine(
+            run,
+            tuple(waits.to_wait(self._serializer, row) for row, _ in mine),
+            mine[0][1] if mine else 0,
+            ahead.head if ahead is not None and behind else None,
+            tuple(unknown.get(run.id, ())),
+            control if run.state is State.RUNNING else None,
+            0 if ahead is None else ahead.recoveries,
+        )
+
+
+def _is_behind(run: Run) -> bool:
+    """Whether a run waits for the one before it on its thread."""
+    return run.state is State.PENDING and run.due_at is None
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """A run with the data for its line in a list."""
+
+    run: Run
+    waits: tuple[Wait, ...] = ()
+    """Its first open waits, those for people first; empty if they were not read."""
+    open_waits: int = 0
+    """How many open waits it has."""
+    ahead: str | None = None
+    """The unfinished run before it on its thread, if it waits for its turn."""
+    unknown: tuple[str, ...] = ()
+    """Names of its effects with an unknown outcome."""
+    control: Control | None = None
+    """What it was asked to do after its current step."""
+    recoveries: int = 0
+    """Number of times that its worker was lost and another took over."""

@@ -1,0 +1,348 @@
+"""Operations of callers: accept a run, look at it, cancel or pause it, resume it. Pure, no I/O.
+
+What drivers do is in `claims.py`. Which of two callers wins is decided by the statement named here:
+
+    start and start, one key     insert_run: the key is unique
+    start and the end of a run   count_run / lock_thread: one row per thread
+    stop and the run's driver    end_segment: it reads `control` in the row
+    a decision and the driver    continue_run, end_segment: the later one sees both
+    a call's end and its claim   withdraw_run: only what the call has not begun
+    a dead call and its claim    withdraw_run: only what is reserved no longer; claim_run
+    stop and a child's start     fence: the start holds the row of its parent that stop_run changes.
+                                 stop_descendants finds the child, or insert_run the `control`
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from functools import partial
+from typing import Any, NamedTuple
+
+from perdure.commands import stored_rows
+from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.times import FIRST_MS, LAST_MS
+from perdure.types import State
+
+NAMES = 1000
+"""How many ids one statement looks for."""
+
+
+class RunRow(NamedTuple):
+    """A run as it is stored."""
+
+    thread_id: str
+    id: str
+    n: int
+    graph: str
+    version: str
+    key: str | None
+    state: str
+    due_at: int | None
+    ready_at: int
+    token: int
+    attempts: int
+    begun: int
+    was: str | None
+    control: str | None
+    undo: int
+    events: int
+    created_at: int
+    updated_at: int
+    fingerprint: str | None
+    reason: str | None
+    setup: bytes
+    output: bytes | None
+    error: bytes | None
+    saved_steps: int
+    saved_effects: int
+    saved_calls: int
+    labels: bytes | None
+    driven: str | None
+    parent_id: str | None
+    depth: int
+    streams: int
+    streamed: str | None
+    webhook: str | None
+    """Topic of the messages that tell the run's own webhook about it."""
+    has_checkpoints: bool
+    """Whether its thread has checkpoints."""
+
+
+class GraphUse(NamedTuple):
+    """A graph as runs were last driven with it, and how many of them are unfinished."""
+
+    graph: str
+    version: str
+    fingerprint: str | None
+    """None: they have not begun."""
+    runs: int
+
+
+class UnfinishedRun(NamedTuple):
+    """The columns for a list of unfinished runs."""
+
+    thread_id: str
+    n: int
+    id: str
+    graph: str
+    state: str
+
+
+class LateGraph(NamedTuple):
+    """A graph with runs that are due, and were never claimed."""
+
+    graph: str
+    version: str
+    runs: int
+    first_at: int
+    """When the first of them was accepted."""
+
+
+class Joined(IntEnum):
+    """Whether the parent of a run joined it."""
+
+    NO = 0
+    YES = 1
+    WAITS = 2
+    """It waits for the run now."""
+
+
+class ChildRow(NamedTuple):
+    """A run that a node of another one started."""
+
+    run: RunRow
+    joined: Joined
+    siblings: int
+    """How many children its parent has."""
+
+
+class Ahead(NamedTuple):
+    """The data for a line about a run besides its row and its waits."""
+
+    control: str | None
+    """What it was asked to do after its current step."""
+    recoveries: int
+    """How often its worker was lost."""
+    head: str | None
+    """The first unfinished run of its thread."""
+
+
+run_rows = partial(stored_rows.every, RunRow)
+
+
+def first_run(rows: Sequence[Sequence[Row]]) -> RunRow | None:
+    return stored_rows.first(RunRow, rows[-1:]) if rows else None
+
+
+def find(run_id: str) -> Op[RunRow | None]:
+    return read_op("run_by_id", {"id": run_id}, first_run)
+
+
+def find_all(run_ids: Iterable[str]) -> Op[list[RunRow]]:
+    return Op(
+        "runs_by_ids",
+        [Statement("runs_by_ids", params) for params in names_in_pieces(run_ids)],
+        lambda rows: run_rows([[row for some in rows for row in some]]),
+    )
+
+
+def names_in_pieces(names: Iterable[str]) -> list[dict[str, str]]:
+    """The parameter `:names` of several statements, for a list that may be long."""
+    every = sorted({*names})
+    return [
+        {"names": json.dumps(every[start : start + NAMES])} for start in range(0, len(every), NAMES)
+    ]
+
+
+def children(of: Iterable[str], most: int, count: int) -> Op[list[ChildRow]]:
+    """The oldest children of these runs, at most `most` of each, and `count` in all."""
+
+    def result(rows: Sequence[Sequence[Row]]) -> list[ChildRow]:
+        found = run_rows([[row[:-2] for row in rows[0]]])
+        return [
+            ChildRow(run, Joined(joined or 0), siblings)
+            for run, (*_, joined, siblings) in zip(found, rows[0], strict=True)
+        ]
+
+    params = {"names": json.dumps(sorted(of)), "most": most, "count": count}
+    return read_op("children_of_runs", params, result)
+
+
+def unfinished(first: str, last: str, after: tuple[int, str], count: int) -> Op[list[RunRow]]:
+    """Runs that are not over, of graphs named from `first` up to `last`, oldest first."""
+    at, id = after
+    params = {"first": first, "last": last, "after": at, "after_id": id, "count": count}
+    return read_op("unfinished_runs", params, run_rows)
+
+
+def unfinished_of_threads(
+    first: str, last: str, after: tuple[str, int] | None, count: int
+) -> Op[list[UnfinishedRun]]:
+    """Unfinished runs of the threads with ids from `first` up to `last`, by thread. Ended runs are
+    not read."""
+    thread_id, n = after or (first, -1)
+    params = {"after": thread_id, "after_n": n, "last": last, "count": count}
+    return read_op(
+        "unfinished_of_threads", params, lambda rows: [UnfinishedRun(*row) for row in rows[0]]
+    )
+
+
+def of_schedule(name: str, count: int) -> Op[list[RunRow]]:
+    """The last runs that a schedule started on threads of their own, newest first."""
+    thread = f"schedule:{name}@"  # and a time, which begins with a digit
+    params = {"first": f"{thread}0", "last": f"{thread}:", "count": count}
+    return read_op("last_runs_of_threads", params, run_rows)
+
+
+def head(thread_id: str) -> Op[RunRow | None]:
+    """The first run of a thread that is not over."""
+    return read_op("head_of_thread", {"thread_id": thread_id}, first_run)
+
+
+def find_with_head(thread_id: str, run_id: str) -> Op[tuple[RunRow | None, RunRow | None]]:
+    """A run, and the first one of its thread that is not over."""
+    params = {"thread_id": thread_id, "id": run_id}
+    return Op(
+        "find_with_head",
+        with_params(params, "run_by_id", "head_of_thread"),
+        lambda rows: (first_run(rows[:1]), first_run(rows[1:])),
+    )
+
+
+def ahead(run_ids: Iterable[str]) -> Op[dict[str, Ahead]]:
+    """The data for lines about these runs, by run."""
+    return Op(
+        "runs_ahead",
+        [Statement("runs_ahead", names) for names in names_in_pieces(run_ids)],
+        lambda rows: {id: Ahead(*rest) for some in rows for id, *rest in some},
+    )
+
+
+def after(thread_id: str, number: int, count: int) -> Op[list[RunRow]]:
+    """The runs of a thread behind a number, in their order."""
+    params = {"thread_id": thread_id, "after": number, "count": count}
+    return read_op("runs_after", params, run_rows)
+
+
+def page(
+    *,
+    thread_id: str | None = None,
+    parent_id: str | None = None,
+    states: Iterable[str] | None = None,
+    graph: str | None = None,
+    since: int = FIRST_MS,
+    before: tuple[int, str] | None = None,
+    count: int,
+) -> Op[list[RunRow]]:
+    """Runs of a thread, or children of a run, or all; newest first. Those of some states are found
+    by an index; those that are done, or of a graph, by going through the newest runs."""
+    at, id = before or (LAST_MS, "\U0010ffff")
+    params = {
+        "thread_id": thread_id,
+        "parent_id": parent_id,
+        "names": None if states is None else json.dumps(sorted(states)),
+        "graph": graph,
+        "since": since,
+        "before": at,
+        "before_id": id,
+        "count": count,
+    }
+    if parent_id is not None or thread_id is not None:
+        name = "runs_of_thread" if parent_id is None else "runs_of_parent"
+        return read_op(name, params, run_rows)
+    return Op(
+        "runs_before",
+        [Statement(name, {**params, **more}) for name, more in _lists(states)],
+        lambda rows: _newest_of_all(rows, count),
+    )
+
+
+def _lists(states: Iterable[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The statements that list runs of these states, each by its index."""
+    wanted = {*State} if states is None else {State(state) for state in states}
+    if State.DONE in wanted:
+        yield "runs_before", {}
+        return
+    if State.RUNNING in wanted:
+        yield "running_runs", {}
+    if State.PENDING in wanted:
+        yield "pending_runs", {}
+    for state in sorted(wanted - {State.RUNNING, State.PENDING}):
+        yield "runs_in_state", {"state": state.value}
+
+
+def _newest_of_all(rows: Sequence[Sequence[Row]], count: int) -> list[RunRow]:
+    """The newest of several lists of runs."""
+    every = [row for some in rows for row in run_rows([some])]
+    return sorted(every, key=lambda row: (row.created_at, row.id), reverse=True)[:count]
+
+
+def newer(
+    *, since: int = FIRST_MS, until: int = LAST_MS, after: tuple[int, str], count: int
+) -> Op[list[RunRow]]:
+    """All runs behind a position, oldest first: the other direction of `page`."""
+    at, id = after
+    params = {"since": since, "until": until, "after": at, "after_id": id, "count": count}
+    return read_op("runs_newer", params, run_rows)
+
+
+def held(after: tuple[int, str], count: int) -> Op[list[RunRow]]:
+    """Held runs behind a position, oldest first."""
+    at, id = after
+    return read_op("held_runs", {"after": at, "after_id": id, "count": count}, run_rows)
+
+
+def has_begun(row: RunRow) -> Op[bool]:
+    """Whether the history of a run has a step or a question."""
+    params = {"thread_id": row.thread_id, "id": row.id}
+    return read_op("has_begun", params, lambda rows: bool(rows[0]))
+
+
+def set_setup(row: RunRow, setup: bytes) -> Op[None]:
+    """Replace the setup of a run, under the driver's lease."""
+    params = {"thread_id": row.thread_id, "id": row.id, "token": row.token, "setup": setup}
+    params |= {"streams": None, "webhook": None}
+    statements = with_params(params, "fence", "set_setup")
+    return Op("set_setup", statements, lambda rows: None, write=True)
+
+
+def store_topology(fingerprint: str, topology: str) -> Op[None]:
+    """Store the topology that a fingerprint stands for."""
+    params = {"name": f"graph {fingerprint}", "body": topology.encode()}
+    statements = [Statement("insert_entry", params)]
+    return Op("store_topology", statements, lambda rows: None, write=True)
+
+
+def topology(fingerprint: str) -> Op[str | None]:
+    """The topology that a fingerprint stands for."""
+    return read_op(
+        "entry",
+        {"name": f"graph {fingerprint}"},
+        lambda rows: bytes(rows[0][0][1]).decode() if rows[0] else None,
+    )
+
+
+def graphs_in_use() -> Op[list[GraphUse]]:
+    """The graphs that unfinished runs were last driven with."""
+    return read_op("graphs_in_use", {}, lambda rows: [GraphUse(*row) for row in rows[0]])
+
+
+def last_driven_with(use: GraphUse, after: str, count: int) -> Op[list[RunRow]]:
+    """Unfinished runs that were last driven with one graph, by id, after `after`."""
+    return read_op(
+        "runs_last_driven_with", {**use._asdict(), "after": after, "count": count}, run_rows
+    )
+
+
+def late_graphs(late: int) -> Op[list[LateGraph]]:
+    """Graphs with runs that were due by `late`, and never claimed."""
+    return read_op("late_graphs", {"late": late}, lambda rows: [LateGraph(*one) for one in rows[0]])
+
+
+def driven_graphs(before: int, count: int) -> Op[set[tuple[str, str]]]:
+    """(name, version) of the graphs with a run that a worker has claimed, among the last `count`
+    accepted before a time."""
+    params = {"before": before, "count": count}
+    return read_op("driven_graphs", params, lambda rows: {(a, b) for a, b in rows[0]})

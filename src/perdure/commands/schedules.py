@@ -1,0 +1,322 @@
+"""Plans about schedules: store, list and delete them. `execution/schedules.py` fires them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+from itertools import chain, islice, takewhile
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from perdure.commands import stored_rows
+from perdure.commands.run_payload import redacted_setup
+from perdure.errors import UNREADABLE, BadArgument, NotFound
+from perdure.journal import Op, Plan, Statement, read_op
+from perdure.journal.clock import Clock
+from perdure.serde import places
+from perdure.serde.places import Place
+from perdure.serde.serializer import Serializer
+from perdure.times import maybe_moment, milliseconds, moment
+from perdure.types import Schedule
+
+CRON = "cron"
+"""The part of a schedule's setup that only crons made over HTTP have; the rest is for its runs."""
+
+EVERY = 2**31 - 1
+"""A number of schedules that no journal has."""
+
+LATE = 60_000
+"""Milliseconds a slot may be late before it counts as missed."""
+
+MAX_CATCH_UP = 1000
+"""Maximum number of slots caught up, or counted as missed, at once."""
+
+MOST_OF_PROBLEM = 1000
+"""Characters of a problem that are stored."""
+
+
+class ScheduleRow(NamedTuple):
+    """A schedule as it is stored."""
+
+    name: str
+    graph: str
+    cron: str
+    timezone: str
+    catch_up: int | None
+    next_at: int
+    body: bytes
+    enabled: int = 1
+    end_at: int | None = None
+    """The last time at which it starts a run."""
+    created_at: int = 0
+    updated_at: int = 0
+    thread_id: str | None = None
+    """The thread of its runs, if they share one."""
+    missed: int = 0
+    missed_at: int | None = None
+    problem: str | None = None
+
+    @property
+    def place(self) -> Place:
+        """What its body is bound to."""
+        return places.of_schedule(self.name, self.graph, self.cron, self.timezone, self.catch_up)
+
+    def load(self, serializer: Serializer) -> dict[str, Any]:
+        """What its runs are started with."""
+        setup: dict[str, Any] = serializer.loads(self.body, self.place, dict)
+        return setup
+
+    def to_schedule(self, serializer: Serializer, now: int) -> Schedule:
+        """A schedule as its users see it. One that cannot be read has `damaged`."""
+        damaged = None
+        try:
+            self.load(serializer)
+        except UNREADABLE as error:
+            damaged = str(error)
+        next_at = moment(self.next_at)
+        return Schedule(
+            self.name,
+            self.graph,
+            self.cron,
+            self.timezone,
+            next_at,
+            damaged,
+            bool(self.enabled),
+            self.missed,
+            maybe_moment(self.missed_at),
+            damaged or self.problem or (unstarted(self) if self.is_overdue(now) else None),
+        )
+
+    def is_overdue(self, now: int) -> bool:
+        """Whether its slot has been due for longer than a worker needs to start it."""
+        is_over = self.end_at is not None and self.next_at > self.end_at
+        return bool(self.enabled) and not is_over and self.next_at <= now - LATE
+
+
+class DueSlots(NamedTuple):
+    """What to do about a schedule now."""
+
+    due: list[int]
+    """The slots to start."""
+    following: int
+    """The slot after them."""
+    missed: int
+    """How many slots are too late to be started, counted up to `MAX_CATCH_UP`."""
+
+
+def unstarted(row: ScheduleRow) -> str:
+    """Why an overdue schedule starts nothing, as far as its row tells."""
+    return (
+        f"It was due at {key_time(row.next_at)}, and no worker has started it: none is running "
+        f"that has registered the graph {row.graph!r}."
+    )
+
+
+def slots(cron: str, timezone: str, after: int) -> Iterator[int]:
+    """The slots of a cron line after a time."""
+    try:
+        zone = ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise BadArgument(
+            f"{timezone!r} is not a time zone: use a name such as Europe/Rome."
+        ) from error
+    try:
+        line = CronSim(cron, moment(after).astimezone(zone))
+    except CronSimError as error:
+        raise BadArgument(f"{cron!r} is not a cron line: {error}.") from error
+    for slot in line:
+        yield milliseconds(slot)
+
+
+def next_slot(cron: str, timezone: str, after: int) -> int:
+    """The first slot after a time."""
+    for slot in slots(cron, timezone, after):
+        return slot
+    raise BadArgument(f"The cron line {cron!r} has no next time.")
+
+
+def due_slots(row: ScheduleRow, now: int) -> DueSlots:
+    """The slots of a schedule to start now, the slot after them, and how many are too late."""
+    due, following = [], row.next_at
+    late = LATE if row.catch_up is None else row.catch_up
+    until = now - late if row.end_at is None else min(now - late, row.end_at + 1)
+    missed = 0
+    if row.next_at < until:
+        passed = takewhile(lambda slot: slot < until, slots(row.cron, row.timezone, row.next_at))
+        missed = 1 + sum(1 for _ in islice(passed, MAX_CATCH_UP - 1))
+    # Slots too old to be caught up are not all enumerated.
+    later = slots(row.cron, row.timezone, max(row.next_at, now - late - 1))
+    for slot in chain([row.next_at], (slot for slot in later if slot > row.next_at)):
+        if slot > now:
+            following = slot
+            break
+        if slot >= now - late and (row.end_at is None or slot <= row.end_at):
+            due.append(slot)
+    missed = min(MAX_CATCH_UP, missed + len(due[:-MAX_CATCH_UP]))
+    return DueSlots(due[-MAX_CATCH_UP:], following, missed)
+
+
+def key(name: str, slot: int) -> str:
+    """The key of a slot's run."""
+    return f"{name}@{key_time(slot)}"
+
+
+def key_time(slot: int) -> str:
+    """The time of a slot in the key of its run."""
+    return f"{moment(slot):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def lateness(catch_up: bool | timedelta) -> int | None:
+    """How late a slot may be, in milliseconds, to be caught up. None: it is not."""
+    if isinstance(catch_up, timedelta):
+        return max(LATE, round(catch_up.total_seconds() * 1000))
+    return 10**15 if catch_up else None
+
+
+def put(row: ScheduleRow, enabled: bool | None) -> Op[None]:
+    """Store a schedule. `enabled=None` keeps the current value, and enables a new one."""
+    on = None if enabled is None else int(enabled)
+    statement = Statement("put_schedule", row._asdict() | {"enabled": on})
+    return Op("schedule", [statement], lambda rows: None, write=True)
+
+
+_rows = partial(stored_rows.every, ScheduleRow)
+
+
+def find(name: str) -> Op[ScheduleRow | None]:
+    return read_op("schedule", {"name": name}, partial(stored_rows.first, ScheduleRow))
+
+
+def every() -> Op[list[ScheduleRow]]:
+    return page("", EVERY)
+
+
+def page(after: str, count: int) -> Op[list[ScheduleRow]]:
+    """The schedules behind a name, by name."""
+    return read_op("schedules_after", {"after": after, "count": count}, _rows)
+
+
+def due(now: int) -> Op[list[ScheduleRow]]:
+    """The schedules with a slot to start."""
+    return read_op("due_schedules", {"now": now}, _rows)
+
+
+def failing(now: int, count: int) -> Op[list[str]]:
+    """The names of schedules that start no runs although they should."""
+    params = {"late": now - LATE, "count": count}
+    return read_op("failing_schedules", params, lambda rows: [str(name) for (name,) in rows[0]])
+
+
+def move(
+    row: ScheduleRow, following: int, now: int, *, missed: int = 0, problem: str | None = None
+) -> Op[None]:
+    """Note that the slots before `following` were started or, as many as `missed`, were not, and
+    why: `problem`. If `following` is the slot itself, it stays due."""
+    params: dict[str, Any] = {"name": row.name, "slot": row.next_at, "next_at": following}
+    params |= {"now": now, "missed": missed, "problem": problem and problem[:MOST_OF_PROBLEM]}
+    return Op("move_schedule", [Statement("move_schedule", params)], lambda rows: None, write=True)
+
+
+def enable(row: ScheduleRow, enabled: bool, now: int) -> Op[None]:
+    """Enable a schedule from its next slot on, or disable it. No change if it already is, or if it
+    has another cron line by now."""
+    params: dict[str, Any] = {"name": row.name, "cron": row.cron, "timezone": row.timezone}
+    params |= {"enabled": int(enabled), "now": now}
+    params["next_at"] = next_slot(row.cron, row.timezone, now)
+    statement = Statement("enable_schedule", params)
+    return Op("enable_schedule", [statement], lambda rows: None, write=True)
+
+
+def delete(name: str) -> Op[None]:
+    statement = Statement("delete_schedule", {"name": name})
+    return Op("unschedule", [statement], lambda rows: None, write=True)
+
+
+class ScheduleService:
+    """Plans about the schedules of a journal."""
+
+    def __init__(self, serializer: Serializer, clock: Clock) -> None:
+        self._serializer, self._clock = serializer, clock
+
+    def put(
+        self,
+        graph: tuple[str, str],
+        setup: dict[str, Any],
+        *,
+        name: str,
+        cron: str,
+        timezone: str,
+        catch_up: bool | timedelta,
+    ) -> Plan[Schedule]:
+        """Store a schedule of a graph, given as (name, version)."""
+        row = yield from self.store(
+            graph, setup, name=name, cron=cron, timezone=timezone, catch_up=catch_up
+        )
+        return row.to_schedule(self._serializer, self._clock.now())
+
+    def store(
+        self,
+        graph: tuple[str, str],
+        setup: dict[str, Any],
+        *,
+        name: str,
+        cron: str,
+        timezone: str,
+        catch_up: bool | timedelta = False,
+        enabled: bool | None = None,
+        end_at: int | None = None,
+        thread_id: str | None = None,
+    ) -> Plan[ScheduleRow]:
+        """The same, as it is stored. One that is not `enabled` starts nothing; None leaves that as
+        it is, so that an application that stores its schedules when it starts enables none that a
+        person disabled. After `end_at`, in milliseconds, none starts anything. With a `thread_id`
+        it is deleted when that thread is erased."""
+        setup, now = {**setup, "version": graph[1]}, self._clock.now()
+        next_at = next_slot(cron, timezone, now)
+        late = lateness(catch_up)
+        at = (end_at, now, now, thread_id)
+        row = ScheduleRow(name, graph[0], cron, timezone, late, next_at, b"", 1, *at)
+        redacted = redacted_setup(self._serializer, setup)
+        body = self._serializer.dumps(redacted, row.place, "schedule", own=True)
+        yield put(row._replace(body=body), enabled)
+        stored: ScheduleRow | None = yield find(name)
+        return stored or row
+
+    def rows(self) -> Plan[list[ScheduleRow]]:
+        """Every schedule, by name, as it is stored."""
+        found: list[ScheduleRow] = yield every()
+        return found
+
+    def find(self, name: str) -> Plan[ScheduleRow | None]:
+        """A schedule as it is stored, or None."""
+        found: ScheduleRow | None = yield find(name)
+        return found
+
+    def all(self) -> Plan[list[Schedule]]:
+        """Every schedule, by name."""
+        rows: list[ScheduleRow] = yield every()
+        return [row.to_schedule(self._serializer, self._clock.now()) for row in rows]
+
+    def page(self, after: str, count: int) -> Plan[list[ScheduleRow]]:
+        """The schedules after a name, by name, as stored."""
+        found: list[ScheduleRow] = yield page(after, count)
+        return found
+
+    def enable(self, name: str, enabled: bool) -> Plan[Schedule]:
+        """Enable a schedule from its next slot on, or disable it. Raises `NotFound`."""
+        row = yield from self.find(name)
+        while row is not None:
+            yield enable(row, enabled, self._clock.now())
+            before, row = row, (yield from self.find(name))
+            if row is None or (row.cron, row.timezone) == (before.cron, before.timezone):
+                return (row or before).to_schedule(self._serializer, self._clock.now())
+        raise NotFound("schedule", name)
+
+    def delete(self, name: str) -> Plan[None]:
+        """Delete a schedule. Raises `NotFound`."""
+        if name not in {one.name for one in (yield from self.all())}:
+            raise NotFound("schedule", name)
+        yield delete(name)

@@ -1,0 +1,315 @@
+"""Plans about scores: give one to a run, a step or an effect; list those of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from perdure.commands import effects, events, runs
+from perdure.commands.effects import EffectRow
+from perdure.commands.events import Change, actor_data, actor_name, change
+from perdure.commands.runs import RunRow
+from perdure.commands.stored_rows import first, stored
+from perdure.commands.validation import check_name
+from perdure.errors import UNREADABLE, BadArgument, Damaged, NotFound
+from perdure.journal import CONFIRM, Op, Plan, Row, Statement, read_op, with_params
+from perdure.journal.clock import Clock
+from perdure.journal.names import check_id, check_text
+from perdure.serde import places
+from perdure.serde.places import Place
+from perdure.serde.serializer import Serializer
+from perdure.times import milliseconds, moment
+from perdure.types import Event, EventKind, PromptVersion, Score, ScoreKind
+
+KINDS = frozenset(ScoreKind)
+
+TARGETS = ("step", "effect")
+"""What a score can be about, besides its run and a named part of it; fields of `Score`."""
+
+UNSEEN = -1
+"""The change number of a score that does not exist."""
+
+
+class ScoreRow(NamedTuple):
+    """A score as it is stored."""
+
+    name: str
+    about: str
+    value: float
+    at: int
+    body: bytes
+    kind: str
+    label: str | None
+    target: str
+    target_id: str
+    change: int
+
+
+def put(
+    serializer: Serializer, thread_id: str, score: Score, seen: int, attempt: int | None = None
+) -> Op[bool]:
+    """Store a score with its event, in place of the one whose change was `seen`. `attempt` is that
+    of the effect it is about. False: another process changed that score meanwhile, or the run is
+    gone."""
+    made = change(thread_id, score.run_id, milliseconds(score.at))
+    lock = with_params(made.params, "lock_run")  # before the score: an answer has that order, too
+    return Op(
+        f"score {score.name!r}",
+        [*lock, *_put(serializer, made, score, seen, attempt)],
+        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
+        write=True,
+        key=made.key,
+    )
+
+
+def _put(
+    serializer: Serializer, made: Change, score: Score, seen: int | None, attempt: int | None = None
+) -> list[Statement]:
+    """The statements that store a score and its event."""
+    value = (score.value or 0.0) + 0.0  # SQLite has no -0.0
+    target = next((name for name in TARGETS if getattr(score, name) is not None), "")
+    target_id = getattr(score, target) if target else ""
+    columns = (value, made.now, score.kind.value, score.label, target, target_id)
+    place = places.of_score(made.thread_id, score.run_id, score.name, score.about, *columns)
+    body: list[Any] = [serializer.redacted_text(score.comment), actor_name(score.by)]
+    if score.prompts:
+        body.append({"prompts": [list(one) for one in score.prompts]})
+    params = {
+        **made.params,
+        "name": score.name,
+        "about": score.about,
+        "value": value,
+        "kind": score.kind.value,
+        "label": score.label,
+        "target": target,
+        "target_id": target_id,
+        "seen": seen,
+        "body": serializer.dumps(body, place, "the score", own=True),
+    }
+    return [
+        *with_params(params, "put_score", "count_score"),
+        made.event(serializer, EventKind.SCORED, _event_data(score, attempt)),
+        Statement("trace_changed", params),
+    ]
+
+
+def _event_data(score: Score, attempt: int | None) -> dict[str, Any]:
+    """The data of a score's event: names, numbers and categories, without the comment."""
+    data: dict[str, Any] = {"name": score.name, "value": score.value, "label": score.label}
+    targets = {"step": score.step, "effect": score.effect}
+    if score.about not in targets.values():
+        data["about"] = score.about
+    data |= targets | {"attempt": attempt}
+    data |= {"prompts": [list(one) for one in score.prompts], **actor_data(score.by)}
+    return {name: value for name, value in data.items() if value not in (None, "", [])}
+
+
+def of_run(serializer: Serializer, thread_id: str, run_id: str) -> Op[list[tuple[Score, int]]]:
+    """The scores of a run, oldest first, each with the number of its last change."""
+
+    def result(rows: Sequence[Sequence[Row]]) -> list[tuple[Score, int]]:
+        every = [stored(ScoreRow, row) for row in rows[0]]
+        return [(_to_score(serializer, thread_id, run_id, row), row.change) for row in every]
+
+    return read_op("scores_of_run", {"thread_id": thread_id, "id": run_id}, result)
+
+
+def find(
+    serializer: Serializer, thread_id: str, run_id: str, name: str, about: str
+) -> Op[tuple[Score, int] | None]:
+    """A score of a run, and the number of its last change."""
+
+    def result(rows: Sequence[Sequence[Row]]) -> tuple[Score, int] | None:
+        row = first(ScoreRow, rows)
+        if row is None:
+            return None
+        return _to_score(serializer, thread_id, run_id, row), row.change
+
+    params = {"thread_id": thread_id, "id": run_id, "name": name, "about": about}
+    return read_op("find_score", params, result)
+
+
+def is_step(thread_id: str, run_id: str, checkpoint_id: str) -> Op[bool]:
+    """Whether an existing checkpoint belongs to a run."""
+    params = {"thread_id": thread_id, "id": run_id, "step": checkpoint_id}
+    return read_op("step_of_run", params, lambda rows: bool(rows[0]))
+
+
+def _to_score(serializer: Serializer, thread_id: str, run_id: str, row: ScoreRow) -> Score:
+    """A score as its users see it. One that cannot be read has `damaged`."""
+    kind = ScoreKind(row.kind) if row.kind in KINDS else ScoreKind.NUMBER
+    value = float(row.value)
+    score = Score(
+        run_id,
+        row.name,
+        value if kind is ScoreKind.NUMBER else None,
+        row.about,
+        moment(row.at),
+        kind=kind,
+        label=row.label,
+        step=row.target_id if row.target == "step" else None,
+        effect=row.target_id if row.target == "effect" else None,
+    )
+    columns = (value, row.at, row.kind, row.label, row.target, row.target_id)
+    place = places.of_score(thread_id, run_id, row.name, row.about, *columns)
+    try:
+        return replace(score, **_load(serializer, row, place))
+    except UNREADABLE as error:
+        return replace(score, damaged=str(error))
+
+
+def _load(serializer: Serializer, row: ScoreRow, place: Place) -> dict[str, Any]:
+    match serializer.loads(row.body, place, list):
+        case [comment, by]:
+            return {"comment": comment, "by": by}
+        case [comment, by, dict() as more]:  # older ones have the tool that an answer was about
+            prompts = tuple(PromptVersion(*one) for one in more.get("prompts", ()))
+            return {"comment": comment, "by": by, "prompts": prompts}
+    raise Damaged(place.name, "it has other parts")
+
+
+MAX_NUMBER = 1e300
+
+PAGE = 500
+"""Events read at once."""
+
+
+def check_score(
+    name: str, value: Any, targets: dict[str, Any], comment: str | None, by: str | None
+) -> tuple[float | str | None, str | dict[str, str]]:
+    """The value of a score, and what it is about, as they are stored. `targets` has `about`, `step`
+    and `effect`. Raises `BadArgument`."""
+    check_name("name", name)
+    for label, text in (("comment", comment), ("by", by)):
+        if text is not None:
+            check_text(label, text)
+    given = {target: id for target, id in targets.items() if id not in (None, "")}
+    if len(given) > 1:
+        raise BadArgument(f"A score is about one of {', '.join(given)}: pass one of them.")
+    [(target, id)] = given.items() or [("about", "")]
+    about = check_text(target, id if target == "about" else check_id(target, id))
+    return _check_value(name, value, comment), about if target == "about" else {target: about}
+
+
+def _check_value(name: str, value: Any, comment: str | None) -> float | str | None:
+    if isinstance(value, (int, float)) and abs(value) <= MAX_NUMBER:
+        return float(value)
+    if isinstance(value, str) and value:
+        return check_text("value", value)
+    if value is None and comment:
+        return None
+    if value is None:
+        raise BadArgument(f"Score {name!r} has neither a value nor a comment: pass one.")
+    raise BadArgument(
+        f"A score must be a number or a text that names a category, not {str(value)[:40]!r}."
+    )
+
+
+class ScoreService:
+    """Plans about the scores of a journal."""
+
+    def __init__(self, serializer: Serializer, clock: Clock) -> None:
+        self._serializer, self._clock = serializer, clock
+
+    def score(
+        self,
+        run_id: str,
+        name: str,
+        value: float | str | None,
+        about: str | dict[str, str],
+        comment: str | None,
+        by: str | None,
+    ) -> Plan[None]:
+        """Store a score with its event. One that is there already changes nothing."""
+        row = yield from self._find_run(run_id)
+        targets = about if isinstance(about, dict) else {}
+        attempt = yield from self._check_target(row, **targets)
+        kind = ScoreKind.NUMBER
+        if not isinstance(value, float):
+            kind = ScoreKind.TEXT if value is None else ScoreKind.CATEGORY
+        made = Score(
+            row.id,
+            name,
+            value if isinstance(value, float) else None,
+            about if isinstance(about, str) else next(iter(about.values())),
+            moment(self._clock.now()),
+            self._serializer.redacted_text(comment),
+            by,
+            kind,
+            self._serializer.redacted_text(value) if isinstance(value, str) else None,
+            step=targets.get("step"),
+            effect=targets.get("effect"),
+            prompts=(yield from self._prompts_read(row, **targets)),
+        )
+        plain = replace(made, by=events.actor_name(by))
+        while True:
+            found: tuple[Score, int] | None = yield find(
+                self._serializer, row.thread_id, row.id, name, made.about
+            )
+            before, seen = found or (None, UNSEEN)
+            if before is not None and replace(before, at=made.at, prompts=made.prompts) == plain:
+                yield CONFIRM
+                return
+            if (yield put(self._serializer, row.thread_id, made, seen, attempt)):
+                return
+            yield from self._find_run(run_id)
+
+    def scores(self, run_id: str) -> Plan[list[Score]]:
+        row = yield from self._find_run(run_id)
+        found: list[tuple[Score, int]] = yield of_run(self._serializer, row.thread_id, row.id)
+        return [score for score, _ in found]
+
+    def _find_run(self, run_id: str) -> Plan[RunRow]:
+        row: RunRow | None = yield runs.find(check_id("run", run_id))
+        if row is None:
+            raise NotFound("run", run_id)
+        return row
+
+    def _check_target(
+        self, run: RunRow, step: str | None = None, effect: str | None = None
+    ) -> Plan[int | None]:
+        """Raise unless what a score is about is there, and of this run. Returns the number of the
+        effect's last attempt."""
+        if effect is not None:
+            found: EffectRow | None = yield effects.find(effect)
+            if found is None:
+                raise NotFound("effect", effect)
+            if found.run_id != run.id:
+                whose = f"of run {found.run_id}" if found.run_id else "of no run"
+                raise BadArgument(f"Effect {effect} is {whose}, not of run {run.id}.")
+            return found.attempts
+        if step is not None and not (yield from self._is_step(run, step)):
+            raise NotFound(f"step of run {run.id}", step)
+        return None
+
+    def _is_step(self, run: RunRow, checkpoint_id: str) -> Plan[bool]:
+        """Whether a run made this checkpoint. One that was pruned is still in the history."""
+        if (yield is_step(run.thread_id, run.id, checkpoint_id)):
+            return True
+        steps = yield from self._events(run, EventKind.STEP)
+        return any(event.data.get("checkpoint") == checkpoint_id for event in steps)
+
+    def _prompts_read(
+        self, run: RunRow, step: str | None = None, effect: str | None = None
+    ) -> Plan[tuple[PromptVersion, ...]]:
+        """The prompt versions that a step or effect has read so far, or else all that the run has:
+        their events name them."""
+        history = yield from self._events(run, EventKind.STEP, EventKind.EFFECT)
+        read = {
+            PromptVersion(*version)
+            for event in history
+            if step in (None, event.data.get("checkpoint"))
+            and effect in (None, event.data.get("key"))
+            for version in event.data.get("prompts", ())
+        }
+        return tuple(sorted(read))
+
+    def _events(self, run: RunRow, *kinds: EventKind) -> Plan[list[Event]]:
+        found: list[Event] = []
+        page: list[Event] | None = None
+        while page is None or len(page) == PAGE:
+            after = page[-1].n if page else 0
+            page = yield events.events(self._serializer, run.thread_id, run.id, after, PAGE)
+            found += [event for event in page if event.kind in kinds]
+        return found

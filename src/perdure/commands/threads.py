@@ -1,0 +1,459 @@
+"""Plans about the records of threads: create, change, find and list them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from perdure.commands import stored_rows
+from perdure.commands.assistants import Assistant, default_id
+from perdure.commands.runs import names_in_pieces
+from perdure.errors import UNREADABLE, AlreadyExists, NotFound
+from perdure.journal import NO_PROOF, Op, Plan, Row, Statement, read_op, with_params
+from perdure.journal.clock import Clock
+from perdure.journal.names import check_text, random_number
+from perdure.serde import places
+from perdure.serde.serializer import Serializer
+from perdure.times import LAST_MS, maybe_moment, moment
+
+JUST_ENDED = 60_000
+"""Minimum number of milliseconds that a thread is kept after its last run ends."""
+
+INDEXED = (("created_at", True), ("updated_at", True))
+"""Sort orders that have an index: the column, and whether it is descending."""
+
+EXPIRED = 10
+"""Maximum number of expired threads erased at a time, before a worker looks for due runs again."""
+
+
+@dataclass(frozen=True)
+class ThreadContent:
+    """What callers have set on a thread."""
+
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    ttl: float | None = None
+    """Minutes from its last change until it is erased."""
+
+
+class ThreadRow(NamedTuple):
+    """The record of a thread, with its status and its last run."""
+
+    thread_id: str
+    graph: str | None
+    assistant: str | None
+    created_at: int
+    updated_at: int
+    expires_at: int | None
+    change: int
+    body: bytes | None
+    status: str
+    run_id: str | None
+    run_graph: str | None
+    run_version: str | None
+    run_updated_at: int | None
+
+    def load(self, serializer: Serializer) -> ThreadContent:
+        """What callers have set on it. Its metadata names its graph and, once it has had a run, its
+        assistant."""
+        stored: dict[str, Any] = {}
+        if self.body is not None:
+            place = places.of_thread(self.thread_id, self.created_at)
+            stored = serializer.loads(self.body, place, dict)
+        own: dict[str, Any] = {}
+        if self.graph is not None:
+            own["graph_id"] = self.graph
+            if self.assistant is None and self.run_id is not None:
+                own["assistant_id"] = default_id(self.graph)
+        if self.assistant is not None:
+            own["assistant_id"] = self.assistant
+        metadata = {**(stored.get("metadata") or {}), **own}
+        return ThreadContent(metadata, stored.get("config") or {}, stored.get("ttl"))
+
+
+@dataclass(frozen=True)
+class ThreadFilter:
+    """The conditions and the order of a list of threads, as far as SQL applies them."""
+
+    status: str | None = None
+    graph: str | None = None
+    assistant: str | None = None
+    ids: tuple[str, ...] | None = None
+    sort: str = "created_at"
+    descending: bool = True
+
+
+def _params(
+    serializer: Serializer, thread_id: str, created_at: int, content: ThreadContent, change: int
+) -> dict[str, Any]:
+    """The parameters that store what a caller sets. Graph and assistant have their own columns."""
+    metadata = dict(content.metadata)
+    graph, assistant = (
+        check_text(name, metadata.pop(name)) if isinstance(metadata.get(name), str) else None
+        for name in ("graph_id", "assistant_id")
+    )
+    stored = {
+        "metadata": dict(serializer.redacted_entries(metadata)),
+        "config": dict(serializer.redacted_entries(content.config)),
+        "ttl": content.ttl,
+    }
+    place = places.of_thread(thread_id, created_at)
+    return {
+        "thread_id": thread_id,
+        "graph": graph,
+        "assistant": assistant,
+        "change": change,
+        "body": serializer.dumps(stored, place, own=True),
+    }
+
+
+def _expiry(content: ThreadContent, now: int) -> int | None:
+    return None if content.ttl is None else now + round(content.ttl * 60_000)
+
+
+def create(
+    serializer: Serializer, thread_id: str, content: ThreadContent, change: int, now: int
+) -> Op[ThreadRow]:
+    """Create the record of a thread, or find the existing one: `change` says which."""
+    params = _params(serializer, thread_id, now, content, change)
+    params |= {"now": now, "expires_at": _expiry(content, now)}
+    found = Statement("thread", params)
+    return Op(
+        f"thread {thread_id}",
+        [Statement("insert_thread", params), found],
+        lambda rows: stored_rows.stored(ThreadRow, rows[-1][0]),
+        write=True,
+        key=found,
+        proof=NO_PROOF,
+    )
+
+
+def change(
+    serializer: Serializer,
+    seen: ThreadRow,
+    content: ThreadContent,
+    change: int,
+    now: int,
+    *,
+    renew: bool,
+) -> Op[ThreadRow | None]:
+    """Replace what is set on a thread, if its record has not changed since it was read; `change` of
+    the result says so. With `renew`, its time to live starts again."""
+    params = _params(serializer, seen.thread_id, seen.created_at, content, change)
+    params |= {
+        "now": now,
+        "seen": seen.change,
+        "expires_at": _expiry(content, now) if renew else seen.expires_at,
+    }
+    found = Statement("thread", params)
+    return Op(
+        f"change of thread {seen.thread_id}",
+        [Statement("change_thread", params), found],
+        lambda rows: stored_rows.first(ThreadRow, rows[-1:]),
+        write=True,
+        key=found,
+        proof=NO_PROOF,
+    )
+
+
+def ensure(
+    serializer: Serializer,
+    thread_id: str,
+    content: ThreadContent,
+    now: int,
+    *,
+    graph: str,
+    assistant: str,
+) -> list[Statement]:
+    """The statements that create a thread's record if it has none, and set the graph and assistant
+    of its first run, for the batch that starts the run."""
+    params = _params(serializer, thread_id, now, content, 0)
+    params |= {"now": now, "expires_at": _expiry(content, now)}
+    return [
+        Statement("insert_thread", params),
+        *with_params({**params, "graph": graph, "assistant": assistant}, "assign_thread"),
+    ]
+
+
+def assign(
+    serializer: Serializer,
+    thread_id: str,
+    content: ThreadContent,
+    now: int,
+    *,
+    graph: str,
+    assistant: str,
+) -> Op[None]:
+    """`ensure` in a batch of its own."""
+    statements = ensure(serializer, thread_id, content, now, graph=graph, assistant=assistant)
+    return Op(f"thread {thread_id}", statements, lambda rows: None, write=True)
+
+
+def require(thread_id: str, now: int, *, graph: str, assistant: str) -> list[Statement]:
+    """Like `ensure`, but refuses the batch if the thread has no record."""
+    params = {"thread_id": thread_id, "now": now, "graph": graph, "assistant": assistant}
+    return with_params(params, "require_thread", "assign_thread")
+
+
+def refuse_missing(thread_id: str) -> None:
+    """Raise `NotFound`: the `otherwise` of an operation that requires a thread."""
+    raise NotFound("thread", thread_id)
+
+
+def set_has_next(thread_id: str, *, has_next: bool) -> Op[None]:
+    """Note whether nodes are left to run after a caller changed the state of a thread."""
+    params = {"thread_id": thread_id, "has_next": int(has_next)}
+    return Op("set_has_next", [Statement("set_has_next", params)], lambda rows: None, write=True)
+
+
+def find(thread_id: str, now: int) -> Op[ThreadRow | None]:
+    params = {"thread_id": check_text("thread_id", thread_id), "now": now}
+    return read_op("thread", params, partial(stored_rows.first, ThreadRow))
+
+
+def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[ThreadRow]]:
+    """`count` threads from `offset` on, in order. A filter by ids returns them all, unordered."""
+    params: dict[str, Any] = {
+        "status": chosen.status,
+        "graph": _maybe_text("graph_id", chosen.graph),
+        "assistant": _maybe_text("assistant_id", chosen.assistant),
+        "sort": chosen.sort,
+        "direction": -1 if chosen.descending else 1,
+        "count": count,
+        "offset": offset,
+        "now": now,
+    }
+    if chosen.ids is not None:
+        for id in chosen.ids:
+            check_text("thread_id", id)
+        pieces = [params | names for names in names_in_pieces(chosen.ids)]
+        statements = [Statement("threads_by_ids", piece) for piece in pieces]
+        return Op("threads_by_ids", statements, _all_rows)
+    name = "threads_sorted"
+    if chosen.status not in (None, "idle"):
+        name = "threads_not_idle"
+    elif chosen.graph is not None and (chosen.sort, chosen.descending) == INDEXED[0]:
+        name = "threads_of_graph"
+    elif (chosen.sort, chosen.descending) in INDEXED:
+        name = f"threads_by_{chosen.sort.removesuffix('_at')}"
+    return read_op(name, params, partial(stored_rows.every, ThreadRow))
+
+
+def before(
+    graph: str | None, position: tuple[int, str] | None, count: int, now: int
+) -> Op[list[ThreadRow]]:
+    """Threads by their last activity, newest first, behind a position."""
+    at, id = position or (LAST_MS, "\U0010ffff")
+    params = {"graph": _maybe_text("graph_id", graph), "before": at, "before_id": id}
+    params |= {"count": count, "now": now}
+    return read_op("threads_before", params, partial(stored_rows.every, ThreadRow))
+
+
+def _maybe_text(name: str, text: str | None) -> str | None:
+    return None if text is None else check_text(name, text)
+
+
+def _all_rows(rows: Sequence[Sequence[Row]]) -> list[ThreadRow]:
+    return [stored_rows.stored(ThreadRow, row) for some in rows for row in some]
+
+
+def count(chosen: ThreadFilter, now: int) -> Op[int]:
+    """The number of threads with a status, a graph and an assistant."""
+    params = {
+        "status": chosen.status,
+        "graph": _maybe_text("graph_id", chosen.graph),
+        "assistant": _maybe_text("assistant_id", chosen.assistant),
+        "now": now,
+    }
+    return read_op("count_threads", params, lambda rows: int(rows[0][0][0]))
+
+
+def questions(thread_ids: Iterable[str]) -> Op[set[tuple[str, str]]]:
+    """(thread, interrupt id) of the open questions to people in these threads."""
+    params = {"names": json.dumps(sorted(thread_ids))}
+    return read_op(
+        "questions_of_threads", params, lambda rows: {(one[0], one[1]) for one in rows[0]}
+    )
+
+
+def expired(now: int, count: int) -> Op[list[str]]:
+    """Some expired threads without an unfinished run, oldest expiry first. A thread whose run has
+    just ended is kept a little longer, because its callers may come back."""
+    params = {"now": now, "recent": now - JUST_ENDED, "count": count}
+    return read_op("expired_threads", params, lambda rows: [row[0] for row in rows[0]])
+
+
+PAGE = 500
+"""Threads read at a time when their metadata, which SQL cannot read, has to be compared."""
+
+NEWEST = 200
+"""Number of newest threads that are read first when threads of one status are listed."""
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A thread: what callers have set on it, and the status of its runs."""
+
+    thread_id: str
+    status: str
+    """`idle`, `busy`, `interrupted` or `error`, as in LangGraph's Agent Server."""
+    metadata: Mapping[str, Any]
+    config: Mapping[str, Any]
+    created_at: datetime
+    updated_at: datetime
+    state_updated_at: datetime
+    expires_at: datetime | None
+    ttl: float | None
+    run_id: str | None
+    """Its last run."""
+    graph: str | None
+    """The graph of its last run, or the one it was created for."""
+    version: str | None
+    is_assigned: bool
+    """Whether it has a graph and an assistant, which its first run sets."""
+
+
+Matches = Callable[[Thread], bool]
+
+
+class ThreadService:
+    """Plans about the threads of a journal."""
+
+    def __init__(self, serializer: Serializer, clock: Clock) -> None:
+        self._serializer, self._clock = serializer, clock
+
+    def show(self, row: ThreadRow) -> Thread:
+        """A thread as its users see it. Metadata that cannot be read is left out."""
+        try:
+            content = row.load(self._serializer)
+        except UNREADABLE as error:
+            content = ThreadContent({"damaged": str(error)})
+        return Thread(
+            thread_id=row.thread_id,
+            status=row.status,
+            metadata=content.metadata,
+            config=content.config,
+            created_at=moment(row.created_at),
+            updated_at=moment(row.updated_at),
+            state_updated_at=moment(row.run_updated_at or row.updated_at),
+            expires_at=maybe_moment(row.expires_at),
+            ttl=content.ttl,
+            run_id=row.run_id,
+            graph=row.run_graph or row.graph,
+            version=row.run_version,
+            is_assigned=row.graph is not None and row.assistant is not None,
+        )
+
+    def find(self, thread_id: str) -> Plan[Thread | None]:
+        """A thread, or None."""
+        row: ThreadRow | None = yield find(thread_id, self._clock.now())
+        return None if row is None else self.show(row)
+
+    def get(self, thread_id: str) -> Plan[Thread]:
+        """A thread. Raises `NotFound`."""
+        found = yield from self.find(thread_id)
+        if found is None:
+            raise NotFound("thread", thread_id)
+        return found
+
+    def create(
+        self, thread_id: str, content: ThreadContent, *, accept_existing: bool = False
+    ) -> Plan[Thread]:
+        """Create the record of a thread. If it exists, raises `AlreadyExists` or returns it."""
+        number = random_number()
+        row: ThreadRow = yield create(
+            self._serializer, thread_id, content, number, self._clock.now()
+        )
+        if row.change != number and not accept_existing:
+            raise AlreadyExists("thread", thread_id)
+        return self.show(row)
+
+    def assign(self, thread_id: str, content: ThreadContent, assistant: Assistant) -> Plan[None]:
+        """Create the record of a thread if it has none, and set the graph and assistant of its
+        first run."""
+        yield assign(
+            self._serializer,
+            thread_id,
+            content,
+            self._clock.now(),
+            graph=assistant.graph_id,
+            assistant=assistant.assistant_id,
+        )
+
+    def change(
+        self, thread_id: str, metadata: Mapping[str, Any], *, ttl: float | None = None
+    ) -> Plan[Thread]:
+        """Merge metadata into a thread's, and set how many minutes it is kept from now on."""
+        while True:
+            seen: ThreadRow | None = yield find(thread_id, self._clock.now())
+            if seen is None:
+                raise NotFound("thread", thread_id)
+            content = seen.load(self._serializer)
+            content = replace(content, metadata={**content.metadata, **metadata})
+            if ttl is not None:
+                content = replace(content, ttl=ttl)
+            number = random_number()
+            row: ThreadRow | None = yield change(
+                self._serializer, seen, content, number, self._clock.now(), renew=ttl is not None
+            )
+            if row is not None and row.change == number:
+                return self.show(row)
+
+    def page(
+        self, chosen: ThreadFilter, offset: int, limit: int, matches: Matches | None = None
+    ) -> Plan[tuple[list[Thread], bool]]:
+        """Threads from `offset` on, in order, and whether there are more. `matches` checks what SQL
+        cannot; with it, all threads before the page are read too."""
+        now = self._clock.now()
+        if chosen.ids is not None:
+            rows: list[ThreadRow] = yield page(chosen, 0, 0, now)
+            every = [one for one in map(self.show, rows) if matches is None or matches(one)]
+            every.sort(key=_sort_key(chosen.sort), reverse=chosen.descending)
+            return every[offset : offset + limit], len(every) > offset + limit
+        if chosen.status is not None and (chosen.sort, chosen.descending) in INDEXED:
+            found = yield from self._among_newest(chosen, matches)
+            if len(found) > offset + limit:
+                return found[offset : offset + limit], True
+        if matches is None:
+            rows = yield page(chosen, offset, limit + 1, now)
+            return [self.show(row) for row in rows[:limit]], len(rows) > limit
+        found, read = [], 0
+        while len(found) <= offset + limit:
+            rows = yield page(chosen, read, PAGE, now)
+            found += [one for one in map(self.show, rows) if matches(one)]
+            read += len(rows)
+            if len(rows) < PAGE:
+                break
+        return found[offset : offset + limit], len(found) > offset + limit
+
+    def _among_newest(self, chosen: ThreadFilter, matches: Matches | None) -> Plan[list[Thread]]:
+        """The matching ones of the newest threads. If many threads have the status, these fill the
+        page, and the others need not be sorted."""
+        anything = replace(chosen, status=None)
+        rows: list[ThreadRow] = yield page(anything, 0, NEWEST, self._clock.now())
+        found = [self.show(row) for row in rows if row.status == chosen.status]
+        return [one for one in found if matches is None or matches(one)]
+
+    def count(self, chosen: ThreadFilter, matches: Matches | None = None) -> Plan[int]:
+        """The number of matching threads."""
+        if matches is None and chosen.ids is None:
+            return int((yield count(chosen, self._clock.now())))
+        found, read = 0, 0
+        while True:
+            rows: list[ThreadRow] = yield page(chosen, read, PAGE, self._clock.now())
+            found += sum(1 for row in rows if matches is None or matches(self.show(row)))
+            read += len(rows)
+            if len(rows) < PAGE or chosen.ids is not None:
+                return found
+
+    def questions(self, thread_ids: list[str]) -> Plan[set[tuple[str, str]]]:
+        """(thread, interrupt id) of the open questions to people in these threads."""
+        return (yield questions(thread_ids)) if thread_ids else set()
+
+
+def _sort_key(sort: str) -> Callable[[Thread], Any]:
+    return lambda thread: (getattr(thread, sort), thread.thread_id)

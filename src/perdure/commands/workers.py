@@ -1,0 +1,248 @@
+"""Plans about workers: list them with their runs, ask one to drain.
+
+A worker sends a heartbeat every `beat` seconds. After three missed ones it is silent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from perdure.commands.events import actor_data
+from perdure.commands.local_engine import LocalEngine
+from perdure.commands.stored_rows import every
+from perdure.errors import NotFound
+from perdure.journal import NO_PROOF, Capabilities, Op, Plan, Row, Statement, read_op, with_params
+from perdure.journal.clock import Clock
+from perdure.journal.names import check_id, check_text
+from perdure.times import maybe_moment, moment
+from perdure.types import DrivenRun, WorkerInfo, WorkerState
+
+KEPT = 3_600_000
+"""Milliseconds for which the row of a silent worker stays."""
+
+MOST = 1000
+"""How many workers, and how many driven runs, are listed."""
+
+
+class WorkerRow(NamedTuple):
+    """A worker as it announces itself."""
+
+    id: str
+    host: str
+    pid: int
+    graphs: str
+    concurrency: int
+    started_at: int
+    seen_at: int
+    drain_at: int | None = None
+    drain_by: str | None = None
+
+
+class DrivenRow(NamedTuple):
+    """A run that is driven now."""
+
+    worker: str
+    run_id: str
+    thread_id: str
+    graph: str
+    version: str
+    driven: str | None
+    updated_at: int
+    due_at: int | None
+
+
+class Load(NamedTuple):
+    """How many runs a worker drives, and when the last of its leases ends."""
+
+    worker: str
+    runs: int
+    until: int | None
+
+
+class Crew(NamedTuple):
+    """The workers of a journal, and what they drive."""
+
+    announced: list[WorkerRow]
+    loads: list[Load]
+    driven: list[DrivenRow]
+
+
+class DrainRequest(NamedTuple):
+    """When a worker was asked to drain, and by whom."""
+
+    at: int
+    by: dict[str, str]
+
+
+def announce(row: WorkerRow, *, is_new: bool) -> Op[int | None]:
+    """Store the heartbeat of a worker, and return the time of the one before. The first one also
+    deletes stale rows of others."""
+    params = {**row._asdict(), "before": row.seen_at - KEPT}
+    names = ["last_heartbeat", "announce_worker", *(["forget_workers"] if is_new else [])]
+    return Op(
+        "announce_worker",
+        with_params(params, *names),
+        lambda rows: rows[0][0][0] if rows[0] else None,
+        write=True,
+        key=Statement("last_heartbeat", params),
+        proof=NO_PROOF,
+    )
+
+
+def leave(worker: str) -> Op[None]:
+    """Delete the row of a worker that has stopped, or is dead."""
+    statement = Statement("delete_worker", {"worker": worker})
+    return Op("leave", [statement], lambda rows: None, write=True)
+
+
+def drain(worker: str, by: str | None, now: int) -> Op[bool]:
+    """Ask a worker to drain. False: none with this id has announced itself."""
+    params = {"worker": worker, "now": now, "by": json.dumps(actor_data(by))}
+    return Op(
+        f"drain {worker}",
+        with_params(params, "drain_worker", "drain_request"),
+        lambda rows: bool(rows[-1]),
+        write=True,
+        key=Statement("drain_request", params),
+        proof=NO_PROOF,
+    )
+
+
+def drain_request(worker: str) -> Op[DrainRequest | None]:
+    """The request to drain a worker, if there is one."""
+    return read_op("drain_request", {"worker": worker}, _request)
+
+
+def _request(rows: Sequence[Sequence[Row]]) -> DrainRequest | None:
+    return DrainRequest(rows[0][0][0], load_actor(rows[0][0][1])) if rows[0] else None
+
+
+def load_actor(stored: str | None) -> dict[str, str]:
+    """Who asked, from the row."""
+    try:
+        found = json.loads(stored or "{}")
+    except ValueError:
+        return {}
+    return {name: str(text) for name, text in found.items()} if isinstance(found, dict) else {}
+
+
+def load_graphs(stored: str) -> tuple[str, ...]:
+    """The graphs of a worker, from its row."""
+    try:
+        found = json.loads(stored)
+    except ValueError:
+        return ()
+    return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
+def dump_graphs(graphs: Iterable[str]) -> str:
+    return json.dumps(sorted({*graphs}))
+
+
+def crew() -> Op[Crew]:
+    """Every worker, and what it drives."""
+    names = ("announced_workers", "count_driven", "driven_runs")
+    return Op(
+        "workers_and_runs",
+        with_params({"count": MOST}, *names),
+        lambda rows: Crew(
+            every(WorkerRow, rows[:1]), [Load(*row) for row in rows[1]], every(DrivenRow, rows[2:])
+        ),
+    )
+
+
+BEAT = 10.0
+"""Seconds between two heartbeats of a worker."""
+
+BILLED_BEAT = 30.0
+"""The same on a database that bills each row."""
+
+SILENT_AFTER = 3
+"""Beats after which a worker is silent."""
+
+
+def beat_of(capabilities: Capabilities) -> float:
+    """Seconds between two heartbeats on this database."""
+    return BILLED_BEAT if capabilities.bills_rows else BEAT
+
+
+class WorkerService:
+    """Plans about the workers of a journal."""
+
+    def __init__(self, engine: LocalEngine, clock: Clock) -> None:
+        self._engine, self._clock = engine, clock
+
+    def workers(self) -> Plan[list[WorkerInfo]]:
+        """Every announced worker, oldest first; then unannounced ones that drive a run now."""
+        found: Crew = yield crew()
+        loads = {load.worker: load for load in found.loads}
+        driven: dict[str, list[DrivenRow]] = {}
+        for row in found.driven:
+            driven.setdefault(row.worker, []).append(row)
+        known = [
+            self._announced(row, loads.pop(row.id, None), driven.get(row.id, ()))
+            for row in found.announced
+        ]
+        return known + [
+            self._unannounced(load, driven.get(load.worker, ())) for load in loads.values()
+        ]
+
+    def drain(self, worker_id: str, by: str | None) -> Plan[None]:
+        """Ask a worker to drain. Raises `NotFound`."""
+        if by is not None:
+            check_text("by", by)
+        id = check_id("worker", worker_id)
+        if not (yield drain(id, by, self._clock.now())):
+            raise NotFound("worker", id)
+
+    def _announced(
+        self, row: WorkerRow, load: Load | None, runs: Sequence[DrivenRow]
+    ) -> WorkerInfo:
+        return WorkerInfo(
+            id=row.id,
+            host=row.host,
+            pid=row.pid,
+            state=self._state(row),
+            driven=0 if load is None else load.runs,
+            runs=_runs(runs),
+            graphs=tuple(one.removesuffix("@") for one in load_graphs(row.graphs)),
+            concurrency=row.concurrency,
+            started_at=moment(row.started_at),
+            seen_at=moment(row.seen_at),
+            drain_at=maybe_moment(row.drain_at),
+            drain_by=load_actor(row.drain_by),
+        )
+
+    def _state(self, row: WorkerRow) -> WorkerState:
+        if self._engine.is_dead(row.id):
+            return WorkerState.DEAD
+        beat = beat_of(self._engine.journal.capabilities)
+        if self._clock.now() - row.seen_at > SILENT_AFTER * beat * 1000:
+            return WorkerState.SILENT
+        return WorkerState.ALIVE if row.drain_at is None else WorkerState.DRAINING
+
+    def _unannounced(self, load: Load, runs: Sequence[DrivenRow]) -> WorkerInfo:
+        host, _, rest = load.worker.partition(":")
+        pid = rest.partition(":")[0]
+        state = WorkerState.ALIVE
+        if self._engine.is_dead(load.worker):
+            state = WorkerState.DEAD
+        elif load.until is None or load.until <= self._clock.now():
+            state = WorkerState.SILENT
+        return WorkerInfo(
+            id=load.worker,
+            host=host,
+            pid=int(pid) if pid.isdecimal() else 0,
+            state=state,
+            driven=load.runs,
+            runs=_runs(runs),
+        )
+
+
+def _runs(rows: Sequence[DrivenRow]) -> tuple[DrivenRun, ...]:
+    return tuple(
+        DrivenRun(row.run_id, row.thread_id, row.graph, row.version, moment(row.updated_at))
+        for row in rows
+    )
