@@ -73,7 +73,7 @@ js-clients: $(JS_CLIENTS) ## Install LangGraph's JavaScript clients and a browse
 $(JS_CLIENTS): $(READY) | $(WORKERD)  # npm may come from a wheel, which is installed once
 	@echo 'Installing JavaScript clients in .js-clients/, in about a minute ...'
 	$(call npm_install,.js-clients,$(JS_PACKAGES))
-	@$(BIN)/python -m tests.support.browser
+	@$(BIN)/python -m tests.browser.chromium
 	@touch $@
 
 screenshots: $(JS_CLIENTS) ## Take the pictures of every page again, in docs/images/ui/ (SCREENSHOTS='--only inbox')

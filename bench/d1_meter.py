@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from urllib.parse import urlsplit
 
 from perdure.testing.d1 import Workerd
-from tests.support.faulty_proxy import FaultyProxy, Reply
+from tests.support.proxy import FaultyProxy, Reply
 
 DISTANCE = 0.02
 """Seconds that a request is held back, as by a data centre that is away: what a saver batches

@@ -17,12 +17,9 @@ import perdure
 from perdure.effects import decorator
 from perdure.testing.d1 import Workerd, local_d1
 from perdure.testing.postgres import Server, local_postgres
-from tests.support.d1_databases import Databases
-from tests.support.databases import DATABASES
+from tests.support.databases import DATABASES, Databases, Journals
 from tests.support.fork_server import ForkServer
-from tests.support.on_d1 import NOT_ON_D1, SAMPLE, named
-from tests.support.postgres_journals import Journals
-from tests.support.sampled import is_left_out
+from tests.support.on_d1 import NOT_ON_D1, SAMPLE, is_left_out, named
 from tests.support.trusted_roots import read_once
 
 read_once()

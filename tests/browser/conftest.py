@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from tests.support.browser import People, chromium_started
+from tests.browser.chromium import People, chromium_started
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -13,8 +13,8 @@ from playwright.async_api import Page, expect
 
 import perdure
 from perdure.types import EventKind, Wait
+from tests.browser.chromium import People, axe, fits
 from tests.browser.ui_site import Site, site_of
-from tests.support.browser import People, axe, fits
 from tests.support.reviewed_agents import asking, reviewed_agent
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]

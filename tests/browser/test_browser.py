@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser
 
-from tests.support.browser import People, axe, fits
+from tests.browser.chromium import People, axe, fits
 from tests.support.polling import auntil
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]

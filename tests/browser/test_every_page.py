@@ -13,8 +13,8 @@ import pytest_asyncio
 from playwright.async_api import Page
 
 import perdure
+from tests.browser.chromium import People, axe, fits
 from tests.browser.ui_site import Site, site_of
-from tests.support.browser import People, axe, fits
 from tests.support.hostile_journal import fill
 from tests.support.sweep import EVERY_POINT, examples
 from tests.support.ui_addresses import FRAGMENTS, addresses

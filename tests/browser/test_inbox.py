@@ -11,8 +11,8 @@ from playwright.async_api import Locator, Page, expect
 
 import perdure
 from perdure.types import Retry
+from tests.browser.chromium import People, axe
 from tests.browser.ui_site import Site, site_of
-from tests.support.browser import People, axe
 from tests.support.reviewed_agents import asking, reviewed_agent
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]

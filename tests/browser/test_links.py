@@ -11,8 +11,8 @@ import pytest
 from playwright.async_api import Page, expect
 
 import perdure
+from tests.browser.chromium import People, axe, fits
 from tests.support.agent_server import served
-from tests.support.browser import People, axe, fits
 from tests.support.mail_server import receiving_mail
 from tests.support.polling import auntil, until
 from tests.support.reviewed_agents import reviewed_agent

@@ -11,8 +11,8 @@ from playwright.async_api import BrowserContext, Page, expect
 
 import perdure
 from perdure.server.ui.site import sign_in_path
+from tests.browser.chromium import People
 from tests.support.agent_server import served
-from tests.support.browser import People
 from tests.support.polling import auntil
 from tests.support.reviewed_agents import asking
 

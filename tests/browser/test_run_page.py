@@ -9,8 +9,8 @@ from playwright.async_api import expect
 
 import perdure
 from perdure.types import State
+from tests.browser.chromium import People, axe, fits
 from tests.browser.ui_site import site_of
-from tests.support.browser import People, axe, fits
 from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil
 from tests.support.reviewed_agents import asking

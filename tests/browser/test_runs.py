@@ -14,8 +14,8 @@ from playwright.async_api import expect
 
 from perdure.server.ui import bulk
 from perdure.types import State
+from tests.browser.chromium import People, axe, fits
 from tests.browser.ui_site import Site, site_of
-from tests.support.browser import People, axe, fits
 from tests.support.waiters import asking, chain
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]

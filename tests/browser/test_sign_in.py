@@ -11,8 +11,8 @@ from playwright.async_api import Page, expect
 
 import perdure
 from perdure.server.ui.site import sign_in_path
+from tests.browser.chromium import People, axe, fits
 from tests.support.agent_server import served
-from tests.support.browser import People, axe, fits
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 

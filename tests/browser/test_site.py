@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.support.browser import People, fits
+from tests.browser.chromium import People, fits
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 

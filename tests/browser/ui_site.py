@@ -21,8 +21,8 @@ from perdure.commands.question_links import server_secret
 from perdure.server.ui.page_route import session_cookie
 from perdure.server.ui.signing import Session, Signer
 from perdure.types import ENDED, Retry, Run, State, Wait
+from tests.browser.chromium import People
 from tests.support.agent_server import served
-from tests.support.browser import People
 from tests.support.polling import auntil
 
 ACCOUNTS = {"ana": "answer", "ben": "answer", "ron": "read", "root": "admin"}

@@ -14,8 +14,8 @@ import perdure
 from perdure import Saver
 from perdure.checkpoint.value_chain import RowKind
 from perdure.errors import Damaged, Error, TypeNotAllowed, Unserializable
+from tests.checkpoint.forged import forge_value
 from tests.support import samples as s
-from tests.support.forged import forge_value
 from tests.support.raw import LONG, config, execute, put, rewrite, values_of
 
 TABLES = ("perdure_checkpoints", "perdure_values", "perdure_writes")

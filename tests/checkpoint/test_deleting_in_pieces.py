@@ -24,6 +24,7 @@ from perdure.commands.deleting import DELETING
 from perdure.commands.health import examine
 from perdure.errors import Error, NotFound, WrongState
 from perdure.types import State
+from tests.contract import delete_child
 from tests.support.agents import chain
 from tests.support.entries import Commits
 from tests.support.fork_server import ForkServer
@@ -87,7 +88,7 @@ def kill_everywhere(
     """Do something on a new thread, killed at each point; check what is left of the thread."""
 
     def do(thread: str, nth: int) -> Any:
-        child = fork_server.start("delete_child:live", url=url, what=what, thread=thread, nth=nth)
+        child = fork_server.start(delete_child.live, url=url, what=what, thread=thread, nth=nth)
         assert child.wait() == (-9 if nth else 0)
         return child
 

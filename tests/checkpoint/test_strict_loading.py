@@ -18,8 +18,8 @@ from perdure import Saver
 from perdure.checkpoint.value_chain import RowKind
 from perdure.errors import Damaged, TypeNotAllowed
 from perdure.serde.codec import BUILTIN, KNOWN_TYPE, OBJECT, PAIRS, Codec
+from tests.checkpoint.forged import forge_state, forge_value, forge_writes
 from tests.support import samples as s
-from tests.support.forged import forge_state, forge_value, forge_writes
 from tests.support.raw import (
     LONG,
     config,

@@ -24,7 +24,7 @@ from perdure.cli import main
 from perdure.langmem import ReflectionExecutor
 from perdure.types import Retry
 from tests.support.agents import Gate, gate
-from tests.support.interpreter import loaded_after
+from tests.support.cli_process import loaded_after
 from tests.support.memory import manager, opened_store, talk, who
 from tests.support.polling import until
 

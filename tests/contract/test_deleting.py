@@ -15,6 +15,7 @@ from perdure import Saver
 from perdure.errors import NotFound
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retention, Run, State
+from tests.contract import delete_child
 from tests.support.agents import NOON, chain, checkpoints, opened
 from tests.support.controls import ONCE, approve, echo, fail, said
 from tests.support.fork_server import ForkServer
@@ -136,7 +137,7 @@ def kill_everywhere(
     """Do something on a new thread, killed at each point; check what is left of the thread."""
 
     def do(thread: str, nth: int) -> Any:
-        child = fork_server.start("delete_child:live", url=url, what=what, thread=thread, nth=nth)
+        child = fork_server.start(delete_child.live, url=url, what=what, thread=thread, nth=nth)
         assert child.wait() == (-9 if nth else 0)
         return child
 

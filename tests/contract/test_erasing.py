@@ -11,6 +11,7 @@ import pytest
 import perdure
 from perdure.errors import WrongState
 from perdure.types import State
+from tests.contract import delete_child
 from tests.support.agents import Log, chain
 from tests.support.fork_server import ForkServer
 from tests.support.raw import execute
@@ -130,7 +131,7 @@ def test_an_erasure_that_was_killed_is_finished_by_the_next(
         with registered(sqlite_url) as rt:
             live(rt, "zoe", ADA)
         child = fork_server.start(
-            "delete_child:live", url=sqlite_url, what="erase", thread="zoe", nth=nth
+            delete_child.live, url=sqlite_url, what="erase", thread="zoe", nth=nth
         )
         assert child.wait() == (-9 if nth else 0)
         return 0 if nth else int(child.facts[0][1])

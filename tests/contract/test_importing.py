@@ -23,10 +23,11 @@ import perdure
 from perdure import Saver, import_threads
 from perdure.errors import BadArgument
 from perdure.types import State
+from tests.contract import import_child
+from tests.contract.import_child import Address, Secret, build, fill, on, said
 from tests.support.channel_stories import build_delta
 from tests.support.commands import main
 from tests.support.fork_server import ForkServer
-from tests.support.import_child import Address, Secret, build, fill, on, said
 from tests.support.raw import execute
 from tests.support.scripts import Graph, plain
 
@@ -79,7 +80,7 @@ def test_an_import_that_is_killed_goes_on_where_it_was(
     stock: Any, sqlite_url: str, fork_server: ForkServer, nth: int
 ) -> None:
     where, opened = stock
-    child = fork_server.start("import_child:live", url=sqlite_url, where=where, nth=nth)
+    child = fork_server.start(import_child.live, url=sqlite_url, where=where, nth=nth)
     assert child.wait() == -9
     with Saver(sqlite_url, allow=[Address]) as saver:
         assert import_threads(where, saver).refused == []

@@ -13,9 +13,9 @@ import perdure
 import perdure.testing
 from perdure import Runtime
 from perdure.testing import TemporaryRuntime
+from tests.support.agent_server import create_token
 from tests.support.agent_server import served as serve
 from tests.support.reviewed_agents import begin, reviewed_agent
-from tests.support.tokens import create_token
 from tests.support.ui import Person
 
 ANA = "ana@example.com"

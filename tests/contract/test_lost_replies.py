@@ -12,9 +12,8 @@ import pytest
 from perdure import Client
 from perdure.errors import Unavailable
 from perdure.testing.postgres import Server
-from tests.support.faulty_proxy import PASSING, Fault, FaultyProxy
 from tests.support.polling import until
-from tests.support.proxy import Cut, Proxy
+from tests.support.proxy import PASSING, Cut, Fault, FaultyProxy, Proxy
 from tests.support.raw import execute
 
 PATIENCE = 20.0

@@ -6,12 +6,12 @@ import signal
 
 import pytest
 
-from tests.support.langmem_faults import SIGNALS, Playing, is_hit, later
-from tests.support.langmem_faults import playing as playing
-from tests.support.langmem_faults import store as store
+from tests.langmem.faults import SIGNALS, Playing, is_hit, later
+from tests.langmem.faults import playing as playing
+from tests.langmem.faults import store as store
+from tests.langmem.stock_child import FACTS
 from tests.support.memory import manager, opened_store, remembered
 from tests.support.polling import until
-from tests.support.stock_child import FACTS
 
 
 @pytest.mark.slow

@@ -18,20 +18,23 @@ from perdure.langmem import Pending, Reflection, ReflectionExecutor
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retry, State
 from tests.support.agents import NOON
-from tests.support.memory import manager, remembered, talk, who
-from tests.support.polling import until
-from tests.support.raw import execute
-from tests.support.reflections import (
+from tests.support.memory import (
     ONCE,
     SOON,
     keeper,
+    manager,
     note,
     notes,
     on_thread,
     remember,
+    remembered,
     runs_on_disk,
+    talk,
+    who,
 )
-from tests.support.reflections import store as store
+from tests.support.memory import store as store
+from tests.support.polling import until
+from tests.support.raw import execute
 
 
 def test_it_is_on_disk_when_submit_returns(url: str, store: BaseStore) -> None:

@@ -18,7 +18,7 @@ from langgraph.graph import START, StateGraph
 
 from perdure import Saver
 from perdure.errors import Error
-from tests.support.crowd import SHARED, Telling, atalk, build, crowd, digest, lines, on
+from tests.contract.crowd import SHARED, Telling, atalk, build, crowd, digest, lines, on, play
 from tests.support.fork_server import ForkServer
 
 PROCESSES = THREADS = 8
@@ -55,9 +55,7 @@ def test_eight_processes_of_eight_threads_lose_and_tear_nothing(
     fork_server: ForkServer, url: str
 ) -> None:
     order: dict[str, Any] = {"url": url, "threads": THREADS, "turns": TURNS}
-    crowded = [
-        fork_server.start("crowd:play", number=number, **order) for number in range(PROCESSES)
-    ]
+    crowded = [fork_server.start(play, number=number, **order) for number in range(PROCESSES)]
     told: list[Any] = []
     for child in crowded:
         assert child.wait(120) == 0
@@ -152,7 +150,7 @@ def test_many_coroutines_of_several_loops_share_one_saver(url: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["exit", "_exit"])
 def test_both_go_on_after_a_fork(url: str, how: str) -> None:
-    command = [sys.executable, "-W", "error", "-m", "tests.support.forker", url, how]
+    command = [sys.executable, "-W", "error", "-m", "tests.contract.crowd", url, how]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     with Saver(url) as saver:

@@ -20,10 +20,9 @@ from langgraph_sdk.client import LangGraphClient
 
 from tests.contract.killed_server import Killer, Pair, running
 from tests.contract.wire_listener import MessageListener, WireListener, come_back, read_all
-from tests.support.databases import DATABASES
+from tests.support.databases import DATABASES, Journals
 from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil
-from tests.support.postgres_journals import Journals
 from tests.support.stream_child import expected
 from tests.support.sweep import examples
 

@@ -19,8 +19,7 @@ import pytest
 from langgraph.pregel.remote import RemoteGraph
 from langgraph.types import Command
 
-from tests.support.agent_server import AgentServer, served
-from tests.support.tokens import create_token
+from tests.support.agent_server import AgentServer, create_token, served
 from tests.support.wire_agents import wire_runtime
 
 ID = str(uuid4())

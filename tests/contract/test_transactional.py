@@ -16,7 +16,7 @@ from perdure.types import State
 from tests.support.agents import NOON, Log, chain, opened
 from tests.support.effects import AT_ONCE, Mortals, Times, started, states
 from tests.support.effects import children as children
-from tests.support.faulty_proxy import FaultyProxy, Reply
+from tests.support.proxy import FaultyProxy, Reply
 from tests.support.raw import execute
 from tests.support.runtime_child import Ledger
 

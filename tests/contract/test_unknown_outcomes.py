@@ -19,6 +19,7 @@ from tests.support.agents import NOON, Log, chain, history, opened
 from tests.support.commands import main
 from tests.support.effects import (
     AT_ONCE,
+    HOUR,
     Boom,
     Cut,
     Mortals,
@@ -26,13 +27,14 @@ from tests.support.effects import (
     Times,
     colour,
     drive,
+    every_way,
     held,
+    one,
     settled,
     started,
     states,
 )
 from tests.support.effects import children as children
-from tests.support.policies import HOUR, every_way, one
 from tests.support.runtime_child import Ledger
 
 

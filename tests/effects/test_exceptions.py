@@ -17,18 +17,16 @@ from perdure.types import Kind, Retry, State
 from tests.support.agents import NOON, Log, chain, history, opened
 from tests.support.effects import (
     AT_ONCE,
+    HOUR,
     Boom,
     Pair,
     Times,
     colour,
     drive,
-    held,
-    started,
-)
-from tests.support.policies import (
-    HOUR,
     every_way,
+    held,
     one,
+    started,
 )
 
 

@@ -15,8 +15,7 @@ from perdure.commands.health import INVARIANTS
 from perdure.types import State
 from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
 from tests.support.commands import main
-from tests.support.effects import AT_ONCE, Boom, Cut, Times, held
-from tests.support.policies import one
+from tests.support.effects import AT_ONCE, Boom, Cut, Times, held, one
 from tests.support.polling import auntil
 from tests.support.raw import execute
 

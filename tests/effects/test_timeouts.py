@@ -18,13 +18,11 @@ from perdure.types import Retry, State
 from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
 from tests.support.effects import (
     AT_ONCE,
+    HOUR,
     Boom,
     Times,
-    started,
-)
-from tests.support.policies import (
-    HOUR,
     one,
+    started,
 )
 from tests.support.polling import auntil
 

@@ -24,12 +24,11 @@ from perdure.journal import failpoints, sqlite
 from perdure.journal.operation import Ambiguous
 from perdure.types import Retry, State
 from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
-from tests.support.batches import BatchSQLite, takes_only_batches
-from tests.support.batches import batches_url as batches_url
-from tests.support.batches import only_batches as only_batches
-from tests.support.batches import url as url
 from tests.support.effects import AT_ONCE, Boom, Times, settled, started, states
-from tests.support.entries import faulty
+from tests.support.entries import BatchSQLite, faulty, takes_only_batches
+from tests.support.entries import batches_url as batches_url
+from tests.support.entries import only_batches as only_batches
+from tests.support.entries import url as url
 from tests.support.polling import auntil, until
 from tests.support.proxy import Proxy
 from tests.support.raw import execute

@@ -26,16 +26,14 @@ from tests.support.effects import (
     Times,
     colour,
     drive,
+    every_way,
     held,
+    one,
     settled,
     started,
     states,
 )
 from tests.support.effects import children as children
-from tests.support.policies import (
-    every_way,
-    one,
-)
 from tests.support.runtime_child import Ledger
 
 # -- an intent without an outcome

@@ -25,7 +25,7 @@ from perdure.runtime import Runtime
 from perdure.testing import TemporaryRuntime
 from perdure.types import Retry, State
 from tests.support.agents import Log, chain
-from tests.support.loopback import serving
+from tests.support.http import serving
 
 EXAMPLES = [Example(n, expected=2 * n, id=f"e{n}") for n in range(4)]
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from perdure.errors import AlreadyAnswered, BadAnswer
-from tests.support.campaigns import BO, DAY, HELD, MONDAY, TWO, World, reply
-from tests.support.campaigns import office as office
-from tests.support.campaigns import sqlite_office as sqlite_office
+from tests.examples.campaigns import BO, DAY, HELD, MONDAY, TWO, World, reply
+from tests.examples.campaigns import office as office
+from tests.examples.campaigns import sqlite_office as sqlite_office
 
 WEEK = 7 * DAY
 

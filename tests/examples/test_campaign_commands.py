@@ -12,8 +12,8 @@ import pytest
 
 from examples.campaign.__main__ import main
 from examples.campaign.settings import Settings
-from tests.support import campaigns
-from tests.support.campaigns import BO, CY, World, reply
+from tests.examples import campaigns
+from tests.examples.campaigns import BO, CY, World, reply
 
 office, sqlite_office = campaigns.office, campaigns.sqlite_office
 Command = Callable[..., tuple[int, str, str]]

@@ -11,8 +11,8 @@ import pytest
 
 from examples.campaign.contacts import BadSheet, normalise, person_of, read
 from examples.campaign.database import Database, Statement
-from tests.support import campaigns
-from tests.support.campaigns import BO, CY, PLAN, World, reply
+from tests.examples import campaigns
+from tests.examples.campaigns import BO, CY, PLAN, World, reply
 
 office, sqlite_office = campaigns.office, campaigns.sqlite_office
 SHEET = f"email,name,company,zone\n{BO},Bo,Ltd,Europe/Berlin\n{CY},Cy,,\n"

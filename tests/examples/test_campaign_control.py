@@ -8,8 +8,8 @@ import pytest
 
 from examples.campaign.app import WrongState
 from perdure import errors
-from tests.support import campaigns
-from tests.support.campaigns import BO, CY, DAY, HELD, PLAN, TWO, World
+from tests.examples import campaigns
+from tests.examples.campaigns import BO, CY, DAY, HELD, PLAN, TWO, World
 
 office, sqlite_office = campaigns.office, campaigns.sqlite_office
 THREE = (BO, CY, "do@example.org")

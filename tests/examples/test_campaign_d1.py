@@ -9,8 +9,8 @@ import pytest
 from examples.campaign import database
 from examples.campaign.records import begin_attempt, continue_attempt, permission
 from perdure.errors import Unavailable
-from tests.support.campaigns import BO, HELD, PLAN, World, reply, world
-from tests.support.faulty_proxy import Fault, FaultyProxy
+from tests.examples.campaigns import BO, HELD, PLAN, World, reply, world
+from tests.support.proxy import Fault, FaultyProxy
 
 LOST = [Fault.CUT_BEFORE, Fault.LOST_AFTER]
 SHEET = "email\na@example.com\nb@example.com\n"

@@ -21,8 +21,8 @@ from examples.campaign.cadence import Cadence
 from examples.campaign.demo.postoffice import Fault, Mail, Moment, PostOffice, scripted
 from perdure.testing.postgres import Server
 from perdure.types import State
-from tests.support import campaigns
-from tests.support.campaigns import (
+from tests.examples import campaigns
+from tests.examples.campaigns import (
     BO,
     DAY,
     HELD,

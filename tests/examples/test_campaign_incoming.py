@@ -12,8 +12,8 @@ from examples.campaign.demo.postoffice import Fault, PostOffice, scripted
 from examples.campaign.incoming import Incoming, opts_out, parse
 from examples.campaign.mail import footer
 from perdure.types import State
-from tests.support import campaigns
-from tests.support.campaigns import (
+from tests.examples import campaigns
+from tests.examples.campaigns import (
     BO,
     DAY,
     HELD,

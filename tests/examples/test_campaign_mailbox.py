@@ -13,9 +13,9 @@ from imap_tools import BaseMailBox, MailBoxUnencrypted
 from examples.campaign import inbound
 from examples.campaign.app import App
 from examples.campaign.inbound import Inbound, read_mailbox
-from tests.support import campaigns
-from tests.support.campaigns import BO, CY, PLAN, World, bounce, reply
-from tests.support.imap_server import HOST, PASSWORD, USER, MailServer
+from tests.examples import campaigns
+from tests.examples.campaigns import BO, CY, PLAN, World, bounce, reply
+from tests.examples.imap_server import HOST, PASSWORD, USER, MailServer
 
 office, sqlite_office = campaigns.office, campaigns.sqlite_office
 AL, DI, MUM = "al@example.org", "di@example.org", "mum@home.example"

@@ -31,8 +31,8 @@ from examples.campaign.demo.play import month
 from examples.campaign.demo.postoffice import Fault
 from perdure.testing.d1 import Workerd
 from tests.support import sweep
-from tests.support.faulty_proxy import PASSING, FaultyProxy
-from tests.support.faulty_proxy import Fault as NetworkFault
+from tests.support.proxy import PASSING, FaultyProxy
+from tests.support.proxy import Fault as NetworkFault
 
 CONTACTS = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(60, 30)))
 ON_POSTGRES = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(60, 12)))

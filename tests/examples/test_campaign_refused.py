@@ -15,8 +15,8 @@ from examples.campaign.cadence import Cadence
 from examples.campaign.demo.postoffice import Fault, Faults, PostOffice, Reply, scripted
 from examples.campaign.refusals import Stage
 from perdure.types import State
-from tests.support import campaigns
-from tests.support.campaigns import BO, CY, DAY, MONDAY, PLAN, World, sql, world
+from tests.examples import campaigns
+from tests.examples.campaigns import BO, CY, DAY, MONDAY, PLAN, World, sql, world
 
 office, workers = campaigns.office, campaigns.workers
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)

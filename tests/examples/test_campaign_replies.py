@@ -16,9 +16,9 @@ from examples.campaign.app import Plan
 from examples.campaign.cadence import Cadence
 from examples.campaign.demo.postoffice import Mail, Moment, PostOffice
 from perdure.errors import AnswerRefused
-from tests.support.campaigns import BO, CY, DAY, HELD, PLAN, TWO, YEAR, World, bounce, reply, world
-from tests.support.campaigns import office as office
-from tests.support.campaigns import sqlite_office as sqlite_office
+from tests.examples.campaigns import BO, CY, DAY, HELD, PLAN, TWO, YEAR, World, bounce, reply, world
+from tests.examples.campaigns import office as office
+from tests.examples.campaigns import sqlite_office as sqlite_office
 
 # -- whatever ends it
 

@@ -15,9 +15,9 @@ import pytest
 from examples.campaign import writer
 from examples.campaign.agent import Agent
 from examples.campaign.cadence import Cadence
-from tests.support.campaigns import BO, CY, DAY, MONDAY, PLAN, TWO, World, world
-from tests.support.campaigns import office as office
-from tests.support.campaigns import sqlite_office as sqlite_office
+from tests.examples.campaigns import BO, CY, DAY, MONDAY, PLAN, TWO, World, world
+from tests.examples.campaigns import office as office
+from tests.examples.campaigns import sqlite_office as sqlite_office
 
 HOUR = timedelta(hours=1)
 

@@ -19,12 +19,12 @@ import pytest
 from examples.campaign.demo.months import Campaign
 from perdure.types import Event, Run
 from tests.examples.test_campaign_month import SEED, live
+from tests.observe.langsmith_server import Store, langsmith_server
+from tests.observe.otlp_receiver import Receiver
+from tests.observe.trace_judge import TraceJudge, langsmith_findings
 from tests.support import sweep
 from tests.support.fork_server import ForkServer
-from tests.support.langsmith_server import Store, langsmith_server
-from tests.support.otlp_receiver import Receiver
 from tests.support.polling import until
-from tests.support.trace_judge import TraceJudge, langsmith_findings
 
 CONTACTS = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(30, 5)))
 DOWN = 0.5

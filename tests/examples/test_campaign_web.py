@@ -17,9 +17,9 @@ from starlette.testclient import TestClient
 from examples.campaign.app import App
 from examples.campaign.inbound import Inbound
 from examples.campaign.web import routes
-from tests.support.campaigns import BO, HOST, PLAN, World, reply
-from tests.support.campaigns import office as office
-from tests.support.campaigns import sqlite_office as sqlite_office
+from tests.examples.campaigns import BO, HOST, PLAN, World, reply
+from tests.examples.campaigns import office as office
+from tests.examples.campaigns import sqlite_office as sqlite_office
 
 INFO, NOBODY = "bo+news@example.org", "/unsubscribe/0123456789abcdef0123"
 ONE_CLICK = {"List-Unsubscribe": "One-Click"}

@@ -20,8 +20,7 @@ from perdure.errors import TooLarge, Unsupported
 from perdure.journal import Capabilities, Journal, Row, Statement, connect, postgres, sqlite
 from perdure.journal.sql import positional, render
 from perdure.saver import Saver
-from tests.support.batches import BatchSQLite
-from tests.support.entries import add, entries
+from tests.support.entries import BatchSQLite, add, entries
 
 LIMIT = 8
 D1 = Capabilities(

@@ -12,9 +12,9 @@ from perdure.errors import BadArgument, StatementFailed, Unavailable, WriteLost
 from perdure.journal import Capabilities, Journal, Refused, Statement, connect
 from perdure.journal.collected_transaction import CollectedTransaction, check_writes
 from perdure.journal.operation import Ambiguous, Transaction, UserStatement
-from tests.support.batches import batches_url as batches_url
-from tests.support.batches import only_batches as only_batches
 from tests.support.entries import Faulty, add, entries, faulty
+from tests.support.entries import batches_url as batches_url
+from tests.support.entries import only_batches as only_batches
 from tests.support.raw import execute
 
 WRITES = [

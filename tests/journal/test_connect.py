@@ -22,7 +22,7 @@ import pytest
 from perdure.errors import BadURL, Error, Unavailable
 from perdure.journal import connect, sqlite_file
 from perdure.testing.postgres import Server, local_postgres
-from tests.support.d1_databases import EMPTY, Databases
+from tests.support.databases import EMPTY, Databases
 from tests.support.entries import add, entries, stored
 
 # -- the URL

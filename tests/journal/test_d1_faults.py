@@ -20,8 +20,8 @@ from perdure.testing.d1 import Workerd
 from perdure.types import State
 from tests.support.agents import Log, chain
 from tests.support.entries import add, entries, stored
-from tests.support.faulty_proxy import PASSING, Fault, FaultyProxy
 from tests.support.polling import auntil
+from tests.support.proxy import PASSING, Fault, FaultyProxy
 
 WRONG = "w" * 32
 

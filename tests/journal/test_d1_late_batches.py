@@ -10,7 +10,7 @@ import pytest
 from perdure.errors import Unavailable
 from perdure.journal import Journal, connect
 from tests.support.entries import add, entries
-from tests.support.faulty_proxy import FaultyProxy, Reply
+from tests.support.proxy import FaultyProxy, Reply
 from tests.support.raw import execute
 
 

@@ -21,6 +21,7 @@ from perdure.journal.operation import Ambiguous
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope
 from perdure.serde.serializer import Serializer
+from tests.support.cli_process import run_python
 from tests.support.entries import (
     HUGE,
     PATIENCE,
@@ -32,7 +33,6 @@ from tests.support.entries import (
     in_threads,
     stored,
 )
-from tests.support.interpreter import run_python
 from tests.support.raw import execute
 
 pytestmark = pytest.mark.timeout(30)

@@ -10,8 +10,8 @@ import pytest
 
 from perdure.errors import Closed, Error, WriteLost
 from perdure.journal import Journal, Refused, connect
+from tests.support.cli_process import run_python
 from tests.support.entries import HUGE, PATIENCE, Commits, add, entries, in_threads, stored
-from tests.support.interpreter import run_python
 
 
 @pytest.fixture

@@ -15,12 +15,16 @@ from langgraph.store.postgres import AsyncPostgresStore
 from langgraph.store.sqlite import AsyncSqliteStore
 
 from perdure.langmem import ReflectionExecutor
-from tests.support.memory import manager, remembered, store_url, talk, who
-from tests.support.reflections import (
+from tests.support.memory import (
     ONCE,
     SOON,
     VECTORS,
     embed,
+    manager,
+    remembered,
+    store_url,
+    talk,
+    who,
 )
 
 

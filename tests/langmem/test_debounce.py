@@ -16,21 +16,23 @@ from perdure.langmem import ReflectionExecutor
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retry, State
 from tests.support.agents import NOON, gate
-from tests.support.memory import manager, talk, who
-from tests.support.polling import until
-from tests.support.reflections import (
+from tests.support.memory import (
     HOUR,
     ON_A_FILE,
     ONCE,
     SOON,
     keeper,
+    manager,
     note,
     notes,
     on_thread,
     runs_on_disk,
     stopping_at,
+    talk,
+    who,
 )
-from tests.support.reflections import store as store
+from tests.support.memory import store as store
+from tests.support.polling import until
 
 # -- a later one takes the place
 

@@ -21,8 +21,7 @@ from perdure.errors import (
 from perdure.langmem import ReflectionExecutor
 from perdure.types import State
 from tests.support.agents import chain, gate
-from tests.support.polling import until
-from tests.support.reflections import (
+from tests.support.memory import (
     AT_ONCE,
     ON_A_FILE,
     ONCE,
@@ -35,7 +34,8 @@ from tests.support.reflections import (
     runs_on_disk,
     stopping_at,
 )
-from tests.support.reflections import store as store
+from tests.support.memory import store as store
+from tests.support.polling import until
 
 # -- errors
 

@@ -26,10 +26,21 @@ from perdure.langmem import (
 from perdure.testing import TemporaryRuntime
 from perdure.types import State
 from tests.support.agents import Log, chain
-from tests.support.memory import NAMESPACE, Scripted, manager, talk, who
+from tests.support.memory import (
+    HOUR,
+    NAMESPACE,
+    ON_A_FILE,
+    Scripted,
+    graph_that,
+    keeper,
+    manager,
+    note,
+    notes,
+    talk,
+    who,
+)
+from tests.support.memory import store as store
 from tests.support.polling import until
-from tests.support.reflections import HOUR, ON_A_FILE, graph_that, keeper, note, notes
-from tests.support.reflections import store as store
 
 # -- on a runtime
 

@@ -24,16 +24,20 @@ from perdure.langmem import ReflectionExecutor
 from perdure.langmem.store_commit import missing_writes
 from perdure.types import Retry, State
 from tests.support.agents import Log
-from tests.support.memory import NAMESPACE, manager, remembered, talk, who
-from tests.support.reflections import (
+from tests.support.memory import (
+    NAMESPACE,
     ON_A_FILE,
     ONCE,
     SOON,
+    manager,
     notes,
     on_thread,
     remember,
+    remembered,
+    talk,
+    who,
 )
-from tests.support.reflections import store as store
+from tests.support.memory import store as store
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ import pytest
 from langgraph.store.base import BaseStore
 
 from perdure.langmem import ReflectionExecutor
-from tests.support.memory import manager, remembered
+from tests.support.memory import SOON, keeper, manager, notes, remembered, runs_on_disk
+from tests.support.memory import store as store
 from tests.support.polling import until
-from tests.support.reflections import SOON, keeper, notes, runs_on_disk
-from tests.support.reflections import store as store
 
 ROOT = Path(__file__).parents[2]
 

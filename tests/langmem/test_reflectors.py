@@ -27,21 +27,25 @@ from perdure.errors import (
 from perdure.langmem import ReflectionExecutor
 from perdure.types import Retry, State
 from tests.support.agents import Log
-from tests.support.memory import manager, opened_store, remembered, talk, who
-from tests.support.polling import until
-from tests.support.reflections import (
+from tests.support.memory import (
     AT_ONCE,
     HOUR,
     ON_A_FILE,
     ONCE,
     SOON,
     keeper,
+    manager,
     note,
     notes,
     on_thread,
+    opened_store,
     remember,
+    remembered,
+    talk,
+    who,
 )
-from tests.support.reflections import store as store
+from tests.support.memory import store as store
+from tests.support.polling import until
 
 
 @pytest.fixture

@@ -18,9 +18,7 @@ from perdure.langmem import ReflectionExecutor
 from perdure.langmem.reflection_request import ReflectionRequest
 from perdure.types import State
 from tests.support.agents import gate
-from tests.support.memory import opened_store
-from tests.support.polling import until
-from tests.support.reflections import (
+from tests.support.memory import (
     ON_A_FILE,
     ONCE,
     SOON,
@@ -28,10 +26,12 @@ from tests.support.reflections import (
     note,
     notes,
     on_thread,
+    opened_store,
     runs_on_disk,
     stopping_at,
 )
-from tests.support.reflections import store as store
+from tests.support.memory import store as store
+from tests.support.polling import until
 
 REQUEST = ReflectionRequest(note("a", "stop"), (), "t")
 

@@ -19,11 +19,23 @@ from langgraph.store.sqlite import SqliteStore
 
 from perdure.langmem import ReflectionExecutor
 from perdure.types import Retry
-from tests.support.batches import batches_url as batches_url
-from tests.support.memory import manager, opened_store, remembered, store_url, talk, who
+from tests.support.entries import batches_url as batches_url
+from tests.support.memory import (
+    ON_A_FILE,
+    SOON,
+    VECTORS,
+    embed,
+    manager,
+    notes,
+    opened_store,
+    remember,
+    remembered,
+    store_url,
+    talk,
+    who,
+)
+from tests.support.memory import store as store
 from tests.support.raw import execute
-from tests.support.reflections import ON_A_FILE, SOON, VECTORS, embed, notes, remember
-from tests.support.reflections import store as store
 
 # -- staging
 

@@ -14,8 +14,7 @@ from perdure import Runtime
 from perdure.errors import Closed, ReflectionFailed, ReflectionLeft
 from perdure.testing import Clock
 from perdure.types import State
-from tests.support.agents import Gate
-from tests.support.langmem_faults import (
+from tests.langmem.faults import (
     ONCE,
     SOON,
     USERS,
@@ -35,14 +34,15 @@ from tests.support.langmem_faults import (
     submit_thrice,
     unaware,
 )
-from tests.support.langmem_faults import busy as busy
-from tests.support.langmem_faults import playing as playing
-from tests.support.langmem_faults import sqlite_store as sqlite_store
-from tests.support.langmem_faults import stopped_ours as stopped_ours
-from tests.support.langmem_faults import store as store
+from tests.langmem.faults import busy as busy
+from tests.langmem.faults import playing as playing
+from tests.langmem.faults import sqlite_store as sqlite_store
+from tests.langmem.faults import stopped_ours as stopped_ours
+from tests.langmem.faults import store as store
+from tests.langmem.stock_child import FACTS, HOUR, Model
+from tests.support.agents import Gate
 from tests.support.memory import manager, opened_store, remembered, talk, who
 from tests.support.polling import until
-from tests.support.stock_child import FACTS, HOUR, Model
 
 
 def test_a_third_submit_replaces_the_second(

@@ -32,20 +32,24 @@ from perdure.langmem import Reflection, ReflectionExecutor
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retry, State
 from tests.support.agents import NOON, Log, chain
-from tests.support.memory import manager, opened_store, remembered, talk, who
-from tests.support.polling import until
-from tests.support.reflections import (
+from tests.support.memory import (
     ON_A_FILE,
     ONCE,
     SOON,
     graph_that,
     keeper,
+    manager,
     note,
     notes,
     on_thread,
+    opened_store,
+    remembered,
     runs_on_disk,
+    talk,
+    who,
 )
-from tests.support.reflections import store as store
+from tests.support.memory import store as store
+from tests.support.polling import until
 
 
 def test_submit_gives_a_future_with_what_the_reflector_returned(url: str, store: BaseStore) -> None:

@@ -20,8 +20,7 @@ import pytest
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from tests.support.agents import Gate
-from tests.support.langmem_faults import (
+from tests.langmem.faults import (
     SIGNALS,
     USERS,
     Breaks,
@@ -41,13 +40,14 @@ from tests.support.langmem_faults import (
     submit_thrice,
     unaware,
 )
-from tests.support.langmem_faults import busy as busy
-from tests.support.langmem_faults import playing as playing
-from tests.support.langmem_faults import stopped as stopped
-from tests.support.langmem_faults import store as store
+from tests.langmem.faults import busy as busy
+from tests.langmem.faults import playing as playing
+from tests.langmem.faults import stopped as stopped
+from tests.langmem.faults import store as store
+from tests.langmem.stock_child import FACTS, HOUR, Model, made
+from tests.support.agents import Gate
 from tests.support.memory import manager, opened_store, remembered, talk, who
 from tests.support.polling import until
-from tests.support.stock_child import FACTS, HOUR, Model, made
 
 
 @pytest.mark.slow

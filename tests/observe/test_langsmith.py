@@ -24,10 +24,11 @@ from perdure.observe.trace_exporter import RunSpans
 from perdure.observe.trace_fold import TraceFold
 from perdure.testing import Clock
 from perdure.types import Event, EventKind
+from tests.observe import langsmith_child
+from tests.observe.langsmith_child import ask, both, exported, sink, write
+from tests.observe.langsmith_server import PROJECT, Store, langsmith_server
 from tests.support.agents import NOON, Log, chain, opened
 from tests.support.fork_server import ForkServer
-from tests.support.langsmith_child import ask, both, exported, sink, write
-from tests.support.langsmith_server import PROJECT, Store, langsmith_server
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +92,7 @@ async def test_nothing_is_lost_and_nothing_is_there_twice_when_workers_die_and_l
 
             def drive(dies: str) -> int:
                 return fork_server.run(
-                    "langsmith_child:drive",
+                    langsmith_child.drive,
                     url=sqlite_url,
                     langsmith=store.url,
                     dies=dies,

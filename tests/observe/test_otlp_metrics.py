@@ -16,7 +16,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 import perdure
 from perdure.observe import Metrics
-from tests.support.loopback import serving
+from tests.support.http import serving
 from tests.support.polling import until
 
 Requests = list[tuple[str, str | None, ResourceMetrics]]

@@ -19,10 +19,10 @@ from perdure.observe.trace_exporter import TraceSink
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import State
 from tests.observe import traced
+from tests.observe.otlp_receiver import Collector
+from tests.observe.trace_judge import TraceJudge
 from tests.observe.traced import MARK
 from tests.support.agents import NOON
-from tests.support.otlp_receiver import Collector
-from tests.support.trace_judge import TraceJudge
 
 
 def opened(url: str, collector: Collector) -> tuple[TemporaryRuntime, OpenTelemetry]:

@@ -23,14 +23,14 @@ from perdure.observe.trace_fold import CRASHED
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import State
 from tests.observe import traced
+from tests.observe.otlp_receiver import Collector, Receiver, Span
+from tests.observe.trace_judge import TraceJudge
 from tests.observe.traced import MARK
 from tests.support.agents import NOON
 from tests.support.fork_server import ForkServer
 from tests.support.langchain_child import Script, calls, says
-from tests.support.otlp_receiver import Collector, Receiver, Span
 from tests.support.polling import until
 from tests.support.raw import execute
-from tests.support.trace_judge import TraceJudge
 
 
 def traced_runtime(
@@ -186,7 +186,7 @@ def test_the_spans_of_other_instrumentations_are_in_ours(
     fork_server: ForkServer, sqlite_url: str, which: str
 ) -> None:
     """Of models called in plain nodes and coroutines, side by side, and inside an effect."""
-    ended = fork_server.run("instrumented:trace", url=sqlite_url, which=which)
+    ended = fork_server.run("tests.observe.instrumented:trace", url=sqlite_url, which=which)
     assert ended.status == 0
     assert ended.one("chats") >= 3
     assert ended.all("orphan") == []

@@ -19,10 +19,10 @@ from PIL import Image
 from playwright.async_api import BrowserContext
 
 import perdure
+from tests.browser.chromium import People, chromium_started
 from tests.browser.ui_site import Site
 from tests.screenshots import agents, campaign, fonts
 from tests.screenshots.pages import SHOTS, Shot
-from tests.support.browser import People, chromium_started
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images" / "ui"
 LOOKS = {"light": False, "dark": True}

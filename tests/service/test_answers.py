@@ -21,7 +21,7 @@ import perdure
 from perdure import Runtime, errors
 from perdure.times import utc_time
 from perdure.types import Kind, Run, State
-from tests.support.loopback import serving
+from tests.support.http import serving
 from tests.support.waiters import (
     DAY,
     HOUR,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from langgraph_sdk.client import LangGraphClient, SyncLangGraphClient
 from langgraph_sdk.errors import APIStatusError
 
 from perdure import Runtime
+from tests.support.commands import main
 from tests.support.described_routes import describe_once
 
 describe_once()
@@ -124,3 +126,17 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.is_ready.set()
+
+
+# -- Tokens, as an operator makes them: with `perdure tokens create`.
+
+
+def create_token(url: str, name: str, *scopes: str) -> str:
+    """A new token of a journal. A server that is running may notice it seconds later."""
+    arguments = ["tokens", "create", name]
+    for scope in scopes:
+        arguments += ["--scope", scope]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
+        patch.setenv("PERDURE_URL", url)
+        main(arguments)
+    return next(word for word in said.getvalue().split() if word.startswith("perdure_"))

@@ -21,7 +21,7 @@ import perdure
 from perdure.errors import OrderChanged
 from perdure.testing import Clock, TemporaryRuntime, crash_at, set_commit_interval
 from perdure.types import Event, Retry, Run, State
-from tests.support.agents import NOON, Log, opened
+from tests.support.agents import NOON, Log, chain, opened
 from tests.support.fork_server import ForkServer, Tell
 from tests.support.polling import auntil
 from tests.support.raw import execute
@@ -306,3 +306,19 @@ class Mortals:
 @pytest.fixture
 def children(fork_server: ForkServer) -> Mortals:
     return Mortals(fork_server)
+
+
+# -- What the tests of effect policies share.
+
+HOUR = timedelta(hours=1)
+WAYS = ["runtime", "runtime-async", "saver", "saver-async"]
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+def one(function: Any, *args: Any) -> StateGraph[Any]:
+    """A graph of one node that makes one call."""
+
+    async def node(state: Log) -> Log:
+        return {"log": [await function(*args)]}
+
+    return chain(node)

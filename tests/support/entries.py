@@ -5,14 +5,33 @@ They let tests speak to a journal without a saver above it.
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import pytest
 
-from perdure.journal import Journal, Op, Row, Statement, connect, failpoints
-from perdure.journal.operation import Ambiguous, Backend, InteractiveBackend, Transaction
+from perdure.journal import (
+    Capabilities,
+    Journal,
+    Op,
+    Row,
+    Statement,
+    connect,
+    connect_later,
+    failpoints,
+    sqlite,
+)
+from perdure.journal.operation import (
+    Ambiguous,
+    Backend,
+    InteractiveBackend,
+    Transaction,
+    UserStatement,
+)
+from perdure.journal.sqlite import SQLite
+from tests.support.databases import DATABASES
 
 T = TypeVar("T")
 
@@ -174,3 +193,59 @@ def in_threads(count: int, work: Callable[[int], Any]) -> list[threading.Thread]
     for thread in threads:
         thread.start()
     return threads
+
+
+# -- A real SQLite without open transactions, as Cloudflare D1 is: it only takes batches, and
+# the statements of a transactional effect are among them.
+
+
+class BatchSQLite(SQLite):
+    """A `Backend` that takes only batches."""
+
+    capabilities = Capabilities(interactive=False)
+
+    def transact(self, work: Callable[[Transaction], T]) -> T:
+        raise AssertionError("this database has no open transactions")
+
+    def _run(
+        self, connection: sqlite3.Connection, statements: Sequence[Statement]
+    ) -> list[list[Row]]:
+        rows: list[list[Row]] = []
+        for statement in statements:
+            if isinstance(statement, UserStatement):
+                values: Any = statement.values
+                assert connection.execute(statement.sql, values).fetchall() == []
+                rows.append([])
+            else:
+                rows += super()._run(connection, [statement])
+        return rows
+
+
+def use_batches() -> None:
+    """Open every SQLite journal of this process as one that takes only batches."""
+    sqlite.SQLite = BatchSQLite  # type: ignore[misc]
+
+
+def takes_only_batches(url: str) -> bool:
+    return not connect_later(url).capabilities.interactive
+
+
+@pytest.fixture
+def batches_url(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A SQLite journal that takes only batches."""
+    monkeypatch.setattr(sqlite, "SQLite", BatchSQLite)
+    return sqlite_url
+
+
+@pytest.fixture(params=["batches", pytest.param("d1", marks=pytest.mark.d1)])
+def only_batches(request: pytest.FixtureRequest) -> str:
+    """A journal that takes only batches."""
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+@pytest.fixture(params=[*DATABASES, "batches"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A journal. A test that takes it runs once per database, and once with batches only."""
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found

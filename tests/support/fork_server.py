@@ -146,7 +146,7 @@ class ForkServer:
 
 def _name(function: Function) -> str:
     if isinstance(function, str):
-        return f"tests.support.{function}"
+        return function if function.startswith("tests.") else f"tests.support.{function}"
     return f"{function.__module__}:{function.__name__}"
 
 

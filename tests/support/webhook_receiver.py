@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
 
-from tests.support.loopback import serving
+from tests.support.http import serving
 
 
 class Received(NamedTuple):

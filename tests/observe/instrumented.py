@@ -16,9 +16,9 @@ import perdure
 from perdure.observe import OpenTelemetry
 from perdure.testing import TemporaryRuntime
 from perdure.types import State
+from tests.observe.otlp_receiver import Collector
 from tests.support.fork_server import Tell
 from tests.support.langchain_child import Script, says
-from tests.support.otlp_receiver import Collector
 
 INSTRUMENTORS: dict[str, Any] = {
     "openinference": LangChainInstrumentor,

@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import operator
 import os
+import sys
 import threading
 from typing import Annotated, Any, Self, TypedDict
 
@@ -158,3 +159,34 @@ def play(order: dict[str, Any], tell: Tell) -> None:
         tell(*line)
     if errors:
         raise errors[0]
+
+
+# -- A process that forks after its saver was used: `python -m tests.contract.crowd <url>
+# <how>`.
+
+
+def main(url: str, how: str) -> None:
+    saver = Saver(url, "async")
+    graph = build(saver)
+    for n in range(3):
+        graph.invoke(say(f"before {n}"), on("known"))
+    child = os.fork()  # some of it may still be queued: that is the parent's to commit
+    name = "parent" if child else "child"
+    for n in range(3):
+        graph.invoke(say(f"{name} {n}"), on(name))
+        assert len(graph.get_state(on(name)).values["messages"]) == 2 * (n + 1)
+    if child == 0:
+        assert len(graph.get_state(on("known")).values["messages"]) <= 6
+        saver.flush()
+        if how == "_exit":
+            os._exit(0)
+        sys.exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, f"the child ended with {status}"
+    for n in range(3):
+        graph.invoke(say(f"after {n}"), on("known"))
+    saver.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -22,8 +22,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from tests.support.loopback import serving
-from tests.support.otlp_receiver import Span, decoded
+from tests.observe.otlp_receiver import Span, decoded
+from tests.support.http import serving
 
 PROJECT = "11111111-1111-4111-8111-111111111111"
 BAD = ("503", "closed", "lost")

@@ -95,7 +95,7 @@ class Receiver:
         self._starts += 1
         order = {"port": self.port, "folder": str(self._folder), "limit": 7200}
         seed = f"{self._seed}/{self._starts}"
-        self._child = self._server.start("otlp_receiver:receive", seed=seed, **order)
+        self._child = self._server.start("tests.observe.otlp_receiver:receive", seed=seed, **order)
         until(self._is_up, "a collector")
 
     def kill(self) -> None:

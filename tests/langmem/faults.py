@@ -27,11 +27,12 @@ from perdure import Runtime
 from perdure.langmem import ReflectionExecutor
 from perdure.testing import Clock
 from perdure.types import Retry
+from tests.langmem import stock_child
+from tests.langmem.stock_child import HOUR, Model, made, stop_while_busy
 from tests.support.agents import Gate, gate
 from tests.support.fork_server import Child, ForkServer
 from tests.support.memory import NAMESPACE, Scripted, manager, opened_store, remembered, talk, who
 from tests.support.polling import until
-from tests.support.stock_child import HOUR, Model, made, stop_while_busy
 
 SOON = Retry(attempts=3, first=timedelta(milliseconds=1))
 ONCE = Retry(attempts=1)
@@ -124,7 +125,7 @@ def playing(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -
     def play(story: str, whose: str, url: str) -> Iterator[tuple[Child, Any]]:
         told = folder / str(next(stories))
         order = {"story": story, "whose": whose, "url": url, "told": str(told)}
-        with fork_server.child("stock_child:play", exits=True, **order) as child:
+        with fork_server.child(stock_child.play, exits=True, **order) as child:
             until(lambda: told.exists() or child.is_over(), f"{story} of {whose}")
             yield child, json.loads(told.read_text())
 

@@ -323,7 +323,7 @@ class Workers:
 
     def _ask(self, world: World, **more: Any) -> int | None:
         asked = {"settings": asdict(world.app.settings), "at": world.clock.time.isoformat(), **more}
-        self._child = self._server.start("campaigns:drive", **asked)
+        self._child = self._server.start("tests.examples.campaigns:drive", **asked)
         self._born.set()
         status = self._child.wait(120)
         self._born.clear()

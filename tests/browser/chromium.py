@@ -8,7 +8,7 @@ page complains about, even when the test did not look: an error on the console, 
 refusal by the content-security policy, a dialog, a request to another origin, an answer of 500. A
 test that provokes a refusal says so with `people.expects("403")`.
 
-`python -m tests.support.browser` starts the Chromium that is installed, or says that none is.
+`python -m tests.browser.chromium` starts the Chromium that is installed, or says that none is.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from typing import Any
 from perdure.commands.events import is_end
 from perdure.times import milliseconds
 from perdure.types import Event, EventKind
-from tests.support.langsmith_server import Store
-from tests.support.otlp_receiver import Span
+from tests.observe.langsmith_server import Store
+from tests.observe.otlp_receiver import Span
 
 Runs = Mapping[str, tuple[str, list[Event]]]
 """The thread and all events of each run, by its id."""
