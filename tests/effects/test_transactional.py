@@ -18,9 +18,10 @@ import pytest
 from langgraph.graph import START, StateGraph
 
 import perdure
+from perdure import failpoints
 from perdure.errors import BadArgument, NotInRun, StatementFailed
 from perdure.execution.recorded_reads import RecordedReads
-from perdure.journal import failpoints, sqlite
+from perdure.journal import sqlite
 from perdure.journal.operation import Ambiguous
 from perdure.types import Retry, State
 from tests.support.agents import Log, chain, driving, gate, history, opened, reaches

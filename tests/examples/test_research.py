@@ -26,7 +26,7 @@ from examples.research import chaos
 from examples.research.agent import PlanChanged, Step, approve, approved_plan, ticks
 from examples.research.chaos import Setting, Story, play, report_of
 from examples.research.site import PAGES, Site, serve
-from perdure.journal import failpoints
+from perdure import failpoints
 from perdure.runtime import Runtime
 from perdure.testing import runtime
 from perdure.types import Run, State

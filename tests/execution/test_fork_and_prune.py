@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
+from perdure import failpoints
 from perdure.errors import BadArgument, NotFound
-from perdure.journal import failpoints
 from perdure.testing import Clock
 from perdure.types import State
 from tests.support.agents import (

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from perdure import failpoints
 from perdure.checkpoint.operations import delete_thread
 from perdure.commands import messages, question_links, threads, workers
 from perdure.commands.threads import ThreadContent
 from perdure.commands.workers import WorkerRow
 from perdure.errors import Closed, Unavailable
-from perdure.journal import Journal, Op, connect, failpoints
+from perdure.journal import Journal, Op, connect
 from perdure.journal.names import random_number
 from perdure.journal.operation import Ambiguous
 from perdure.serde.codec import Codec

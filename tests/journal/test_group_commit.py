@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from perdure.journal import Journal, connect, failpoints
+from perdure import failpoints
+from perdure.journal import Journal, connect
 from tests.support.entries import PATIENCE, add, entries, in_threads
 from tests.support.polling import until
 

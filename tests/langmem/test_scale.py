@@ -19,7 +19,8 @@ import psycopg
 import pytest
 from langgraph.store.memory import InMemoryStore
 
-from perdure.journal import failpoints, postgres, sqlite
+from perdure import failpoints
+from perdure.journal import postgres, sqlite
 from perdure.journal.sql import positional, render
 from perdure.langmem import Reflection, ReflectionExecutor
 from perdure.langmem.background_worker import BATCH

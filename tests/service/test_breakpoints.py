@@ -8,7 +8,7 @@ import threading
 import pytest
 from langgraph.graph import END, START, StateGraph
 
-from perdure.journal import failpoints
+from perdure import failpoints
 from perdure.types import Kind, State
 from tests.support.polling import auntil
 from tests.support.waiters import (

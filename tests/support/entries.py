@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from perdure import failpoints
 from perdure.journal import (
     Capabilities,
     Journal,
@@ -20,7 +21,6 @@ from perdure.journal import (
     Statement,
     connect,
     connect_later,
-    failpoints,
     sqlite,
 )
 from perdure.journal.operation import (

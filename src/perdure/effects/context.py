@@ -8,9 +8,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from perdure import failpoints
 from perdure.commands.effects import Owner
 from perdure.errors import NotInRun
-from perdure.journal import failpoints
 from perdure.journal.operation import Transaction
 from perdure.types import PromptVersion
 
@@ -60,6 +60,14 @@ def entered(context: EffectContext) -> Iterator[None]:
 
 def current() -> EffectContext | None:
     return _CURRENT.get()
+
+
+def _current_key() -> str | None:
+    around = current()
+    return None if around is None else around.key
+
+
+failpoints.current_effect = _current_key
 
 
 def key() -> str:

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+from perdure import failpoints
 from perdure.commands import effect_payload, effects
 from perdure.commands.effects import EffectRow
 from perdure.effects import context
 from perdure.effects.call_record import CallRecord
 from perdure.effects.context import EffectContext
 from perdure.errors import EffectTimeout, StatementFailed, Unavailable, Unsupported
-from perdure.journal import Refused, Statement, failpoints
+from perdure.journal import Refused, Statement
 from perdure.journal.operation import Transaction
 from perdure.types import EffectState
 

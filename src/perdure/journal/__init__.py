@@ -29,7 +29,6 @@ queued before it.
     sql, queries.sql    every statement, by name, rendered for a dialect
     migrate             schema.sql for a new journal, numbered migrations for an older one
     clock, names        the time; ids, and texts that the database can hold
-    failpoints          where tests stop a process
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
+from perdure import failpoints
 from perdure.errors import BadURL, needs_extra
-from perdure.journal import failpoints
 from perdure.journal.acknowledged import Acknowledged
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.journal import Journal

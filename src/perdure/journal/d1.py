@@ -19,8 +19,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from perdure import failpoints
 from perdure.errors import BadURL, Unavailable
-from perdure.journal import d1_large_values, failpoints
+from perdure.journal import d1_large_values
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.d1_binding import Call, quoted, unquoted
 from perdure.journal.d1_client import D1Client, D1Error, Denied

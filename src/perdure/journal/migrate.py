@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 
+from perdure import failpoints
 from perdure.errors import BadURL, SchemaTooNew
-from perdure.journal import failpoints
 from perdure.journal.sql import fill, split
 
 VERSION_TABLE = "CREATE TABLE IF NOT EXISTS perdure_schema (version INTEGER PRIMARY KEY)"

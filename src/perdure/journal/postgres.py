@@ -21,8 +21,9 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from perdure import failpoints
 from perdure.errors import BadArgument, BadURL, Unavailable
-from perdure.journal import failpoints, postgres_pipeline
+from perdure.journal import postgres_pipeline
 from perdure.journal.acknowledged import Acknowledged, unreplicated
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.changes import changed_names, streamed_names

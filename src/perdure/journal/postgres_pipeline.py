@@ -16,7 +16,7 @@ from psycopg import abc, errors, pq
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.generators import fetch_many, send
 
-from perdure.journal import failpoints
+from perdure import failpoints
 from perdure.journal.operation import Row
 from perdure.journal.postgres_pool import Connection
 

@@ -15,8 +15,8 @@ from operator import itemgetter
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from perdure import failpoints
 from perdure.errors import BadArgument, BadURL, Error, Unavailable
-from perdure.journal import failpoints
 from perdure.journal.acknowledged import Acknowledged
 from perdure.journal.capabilities import Capabilities
 from perdure.journal.migrate import version

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from perdure.failpoints import points
 from perdure.testing.clock import Clock, HostClock
-from perdure.testing.crashes import crash_at, outside, points, set_commit_interval, watch_points
+from perdure.testing.crashes import crash_at, outside, set_commit_interval, watch_points
 from perdure.testing.crashtest import crashtest
 
 if TYPE_CHECKING:

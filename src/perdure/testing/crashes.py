@@ -9,15 +9,16 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from perdure import failpoints
 from perdure.errors import BadArgument
-from perdure.journal import failpoints
-from perdure.journal.sql import templates
+from perdure.failpoints import points
 
 if TYPE_CHECKING:
     from perdure.client import Client
     from perdure.saver import Saver
+
+# Called by `outside`; set in the processes of a crash test.
 report: Callable[[str], None] | None = None
-"""Called by `outside`; set in the processes of a crash test."""
 
 
 def outside(what: str) -> None:
@@ -35,22 +36,6 @@ def outside(what: str) -> None:
     """
     if report is not None:
         report(str(what))
-
-
-def points(*, writes_only: bool = False) -> list[str]:
-    """List all points at which `crash_at` can kill a process.
-
-    These are `<statement>.before` and `<statement>.after` for each statement of the journal,
-    `migrate.before` and `migrate.after` for each statement of a migration, and `commit.before` and
-    `commit.after`.
-
-    Args:
-        writes_only: Leave out the statements that only read.
-    """
-    texts = templates()
-    kept = [name for name in texts if not (writes_only and texts[name].startswith("SELECT"))]
-    names = [*kept, "migrate", "commit"]
-    return [f"{name}.{side}" for name in names for side in ("before", "after")]
 
 
 def watch_points(hook: Callable[[str], None] | None) -> Callable[[str], None] | None:

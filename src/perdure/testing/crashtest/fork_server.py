@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
+from perdure import failpoints
 from perdure.errors import BadArgument, Error
-from perdure.journal import failpoints
 from perdure.testing.crashtest import drive
 from perdure.testing.crashtest.findings import Point
 from perdure.testing.crashtest.observer import JudgeConnection, ProcessObserver

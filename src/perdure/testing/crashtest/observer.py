@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-from perdure.journal import failpoints
+from perdure import failpoints
 from perdure.langgraph_port import configs
 from perdure.testing import crashes
 from perdure.testing.crashtest.findings import KEEPER, Point
