@@ -17,8 +17,7 @@ from starlette.routing import Mount
 
 import perdure
 from perdure.server.app import add_to_app
-from perdure.server.context import ApiDep
-from perdure.server.route import add_routes
+from perdure.server.routes import ApiDep, add_routes
 from perdure.types import State
 from tests.support.agents import Calls, chain, opened, reaches
 from tests.support.http import client_of

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
-import time
 from typing import Any
 
 import httpx
@@ -18,7 +16,7 @@ import perdure
 from perdure.server import http_server
 from perdure.server.agent_api import sse
 from perdure.server.agent_api.sse import StreamSlot, WaitingResponse
-from perdure.server.context import ApiDep
+from perdure.server.routes import ApiDep
 from tests.support.agents import opened
 from tests.support.http import app_with, client_of, listening
 
@@ -95,20 +93,14 @@ async def test_a_body_over_the_limit_is_not_read(
     assert fits.status_code == 200
 
 
-MANY = b", ".join(b'"%d": 1' % n for n in [*range(99_999), 99_998])
-"""The last key is there twice: to find that out must not take long."""
-
-
 @pytest.mark.parametrize(
     ("content", "named"),
     [
         (b'{"inner": ' + b"[" * 101 + b"]" * 101 + b"}", "deeper"),
         (b"[" * 1_000_000, "deeper"),
-        (b'{"limit": NaN}', "NaN"),
-        (b'{"limit": 1, "limit": 2}', "twice"),
-        (b'{"inner": {' + MANY + b"}}", "99998"),
-        (b'{"inner": 1e400}', "too large"),
-        (b'{"inner": [-1e999]}', "too large"),
+        (b'{"limit": NaN}', "JSON"),
+        (b'{"inner": 1e400}', "infinity"),
+        (b'{"inner": [-1e999]}', "infinity"),
         (b'{"inner": "\\ud800"}', "surrogate"),
         (b"{", "JSON"),
         (b"\xff", "JSON"),
@@ -116,7 +108,7 @@ MANY = b", ".join(b'"%d": 1' % n for n in [*range(99_999), 99_998])
         (b"[]", "body"),
         (b"", "body"),
     ],
-    ids=range(13),
+    ids=range(11),
 )
 async def test_a_body_that_is_not_strict_json_is_refused_with_a_clear_message(
     sqlite_url: str, content: bytes, named: str
@@ -214,85 +206,7 @@ async def test_streams_end_when_the_server_is_signalled_to_stop_also_those_opene
         signal.signal(signal.SIGINT, before[1])
 
 
-# -- slow connections, with the server of `perdure serve`
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "HEAD_TIMEOUT", 0.3)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_connection_without_request_headers_is_closed_and_others_are_served(
-    sqlite_url: str,
-) -> None:
-    rt = perdure.Runtime(sqlite_url)
-    with listening(rt.asgi(worker=False), http=http_server.guarded_protocol(2000)) as address:
-        silent = socket.create_connection(address)
-        slow = socket.create_connection(address)
-        again = socket.create_connection(address)
-        again.sendall(b"GET /ok HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert b"200 OK" in again.recv(1000)
-        begun = time.monotonic()
-        closed = {silent: False, slow: False, again: False}
-        while not all(closed.values()):
-            assert time.monotonic() - begun < 30
-            for one in (slow, again):
-                try:
-                    one.sendall(b"G")
-                except OSError:
-                    closed[one] = True
-            for one in closed:
-                one.settimeout(0.05)
-                try:
-                    closed[one] = closed[one] or one.recv(1000) == b""
-                except TimeoutError:
-                    pass
-                except OSError:
-                    closed[one] = True
-        assert httpx.get(f"http://{address[0]}:{address[1]}/ok").status_code == 200
-        for one in closed:
-            one.close()
-
-
-async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
-    for at in range(0, len(data), 100_000):
-        writer.write(data[at : at + 100_000])
-        await writer.drain()
-
-
-@pytest.mark.parametrize("behind", ["", "GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"])
-async def test_a_head_that_is_huge_is_not_read(sqlite_url: str, behind: str) -> None:
-    async with opened(sqlite_url) as rt:
-        app = app_with(rt, declared, worker=False)
-        with listening(app, http=http_server.guarded_protocol(2000)) as address:
-            reader, writer = await asyncio.open_connection(*address)
-            if behind:
-                writer.write(behind.encode())
-                assert b"200 OK" in await reader.readline()
-            writer.write(b"GET /ok HTTP/1.1\r\nHost: localhost\r\nX: ")
-            with pytest.raises(ConnectionError):
-                await _send(writer, b"x" * 100_000_000)
-            writer.close()
-            base = f"http://{address[0]}:{address[1]}"
-            async with httpx.AsyncClient(base_url=base, timeout=60) as http:
-                for size in (10, 60_000, 1_000_000, 60_000):
-                    answer = await http.post("/body", json={"limit": 3, "inner": "x" * size})
-                    assert answer.status_code == 200
-                assert (await http.get("/ok", headers={"x": "x" * 60_000})).status_code == 200
-
-
-@pytest.mark.usefixtures("impatient")
-async def test_a_long_response_is_not_cut_off(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as rt:
-        app = app_with(rt, declared, worker=False)
-        with listening(app, http=http_server.guarded_protocol(2000)) as (host, port):
-            place = f"http://{host}:{port}/stream"
-            async with httpx.AsyncClient(timeout=60) as http, http.stream("GET", place) as answer:
-                lines = answer.aiter_lines()
-                assert await anext(lines) == "first"
-                with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(anext(lines), 1)
+# -- ports
 
 
 def test_a_taken_port_is_reported_and_the_next_one_can_be_used() -> None:

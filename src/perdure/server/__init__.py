@@ -1,16 +1,16 @@
 """The runtime over HTTP: `Runtime.asgi()` and `Runtime.router()`.
 
-app             puts the routes together
+app             puts the routes together; GET /ok, /info, /metrics, /openapi.json
 options         every setting
-route           the class of every route: limits, errors
-gate            whether a request is admitted; caller, context: what its endpoint gets
-lifespan        opens the runtime, runs a worker, drains, closes it
-open_streams    the limit of open streams; ends them when the server stops
-json_values     any value as JSON
-json_body       a body as JSON, read strictly
-json_errors     every error as {"detail": "..."}
-health          GET /ok, /info, /openapi.json
-tick_endpoint   POST /cron/tick, and its secret
+routes          the class of every route, and what its endpoint gets
+authentication  who calls, and from where
+authorization   what they may do: scopes, and the handlers of `langgraph_sdk.Auth`
+origins         which host names, addresses and web pages may call
+bodies          a body, read within limits and strictly
+errors          every error as {"detail": "..."}
+lifespan        opens the runtime, runs a worker, drains, closes it; ends open streams
+ticks           POST /cron/tick, and its secret
+http_server     uvicorn, for `perdure serve` and `perdure dev`
 agent_api       LangGraph's Agent Server
 own_api         /perdure/...
 ui              /ui/...: the inbox and the dashboard in the browser

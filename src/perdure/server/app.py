@@ -9,7 +9,11 @@
     own_api/            /perdure/...: what only perdure has
     ui/                 /ui/...: the inbox and the dashboard in the browser, if `ui` is set
 
-The routes are flat and bound to their runtime (`route.py`), so the router works in FastAPI by
+`/ok` says whether the journal answers, and the worker in this process does its work. Anyone may
+ask, so the response says nothing else. The reason for a failure names hosts, databases and roles:
+it is logged, and sent only to a request with the secret of `/cron/tick`.
+
+The routes are flat and bound to their runtime (`routes.py`), so the router works in FastAPI by
 `include_router` and in Starlette by `Starlette(routes=router.routes,
 lifespan=router.lifespan_context)`. The lifespan of a mounted application does not run: then the
 runtime opens on first use, and a request that needs a worker gets a 503 that explains this.
@@ -18,26 +22,30 @@ runtime opens on first use, and a request that needs a worker gets a 503 that ex
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import cache
 from importlib import import_module
+from importlib.metadata import version
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
+from perdure.errors import Error
 from perdure.execution.shutdown import has_signal_handlers
 from perdure.server import agent_api, own_api, ui
-from perdure.server.gate import Gate
-from perdure.server.health import Description, Health
-from perdure.server.json_errors import WireResponse, json_error, on_failure, on_http_error
+from perdure.server.authentication import AccessControl
+from perdure.server.errors import WireResponse, json_error, on_failure, on_http_error
 from perdure.server.lifespan import SharedLifespan
 from perdure.server.options import ServerOptions
-from perdure.server.route import ApiRoute, add_routes, plain
-from perdure.server.tick_endpoint import CronSecret, TickEndpoint
+from perdure.server.routes import ApiRoute, add_routes, plain
+from perdure.server.ticks import CronSecret, TickEndpoint
 from perdure.server.ui import missing
 from perdure.server.ui.page_route import add_pages
 from perdure.server.ui.site import Site
@@ -45,7 +53,30 @@ from perdure.server.ui.site import Site
 if TYPE_CHECKING:
     from perdure.runtime import Runtime
 
+log = logging.getLogger("perdure")
+
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+
+PING_TIMEOUT = 5.0
+"""Seconds the journal has to answer."""
+SECURITY = {
+    "token": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    "bearer": {"type": "http", "scheme": "bearer"},
+}
+ERROR = {
+    "description": "An error: one sentence that says what happened and what to do.",
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["detail"],
+                "properties": {"detail": {"type": "string"}},
+            }
+        }
+    },
+}
+NO_ANSWER = "The journal does not answer."
+NO_WORK = "The worker in this process keeps failing; its log says why."
 
 A = TypeVar("A", bound=Starlette)
 
@@ -70,28 +101,41 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
             )
 
     lifespan = SharedLifespan(runtime, tick.drain, work if options.worker else None)
-    gate = Gate(runtime, options, lifespan)
+    access = AccessControl(runtime, options, lifespan)
     router = APIRouter(
-        route_class=ApiRoute.bound_to(gate),
+        route_class=ApiRoute.bound_to(access),
         default_response_class=WireResponse,
         lifespan=lifespan.run,
         redirect_slashes=False,
     )
-    for path, get in {
-        "/ok": Health(runtime, secret).get,
-        "/metrics": MetricsEndpoint(runtime).get,
-    }.items():
+
+    async def metrics(request: Request) -> Response:
+        """Metrics for Prometheus."""
+        found = runtime.engine.observers.metrics
+        if found is None:
+            return json_error(404, "Metrics are off. Pass Runtime(observe=Metrics()).")
+        return Response(await asyncio.to_thread(found.scrape), media_type=PROMETHEUS)
+
+    for path, get in {"/ok": Health(runtime, secret).get, "/metrics": metrics}.items():
         router.get(path, tags=["server"], openapi_extra=PUBLIC)(get)
         router.head(path, include_in_schema=False, openapi_extra=PUBLIC)(get)
-    about = Description(router)
-    router.get("/info", tags=["server"], openapi_extra=PUBLIC)(plain(about.info))
-    router.get("/openapi.json", include_in_schema=False, openapi_extra=PUBLIC)(about.openapi)
+
+    @cache
+    def document() -> Response:
+        return WireResponse(_openapi(router))
+
+    async def openapi() -> Response:
+        """Every operation, as an OpenAPI document."""
+        return document()
+
+    router.get("/info", tags=["server"], openapi_extra=PUBLIC)(plain(info))
+    router.get("/openapi.json", include_in_schema=False, openapi_extra=PUBLIC)(openapi)
     router.post("/cron/tick", tags=["server"], openapi_extra=PUBLIC)(tick.post)
     for package in (agent_api, own_api):
         for declared in _declared(package):
             add_routes(router, declared)
     if options.ui:
-        site = Site(gate)
+        site = Site(access)
         for declared in _declared(ui):
             add_pages(router, declared, site)
         add_pages(router, missing.last_router, site)
@@ -133,16 +177,79 @@ def add_to_app(app: A, router: APIRouter) -> A:
     return app
 
 
-class MetricsEndpoint:
-    """`GET /metrics`, in Prometheus's text format. The journal is read in a thread."""
+class Health:
+    """Whether the process is healthy. Concurrent requests share one ping."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, client: Runtime, secret: CronSecret) -> None:
+        self._client, self._secret = client, secret
+        self._ping: asyncio.Task[None] | None = None
+        self._logged: str | None = None
 
     async def get(self, request: Request) -> Response:
-        """Metrics for Prometheus."""
-        metrics = self._runtime.engine.observers.metrics
-        if metrics is None:
-            return json_error(404, "Metrics are off. Pass Runtime(observe=Metrics()).")
-        text = await asyncio.to_thread(metrics.scrape)
-        return Response(text, media_type=PROMETHEUS)
+        """Whether the journal answers, and the worker works."""
+        why, message = await self._find_fault(), NO_ANSWER
+        if why is None and (why := self._client.engine.failures.alarm) is not None:
+            message = NO_WORK
+        if why != self._logged:  # log each change once
+            log.warning("GET /ok: %s", why or "all is well again.")
+            self._logged = why
+        if why is None:
+            return WireResponse({"ok": True})
+        known = self._secret.is_sent_by(request)
+        return WireResponse({"ok": False, "detail": why if known else message}, 503)
+
+    async def _find_fault(self) -> str | None:
+        """Why the journal does not answer, without its password. None if it does."""
+        try:
+            async with asyncio.timeout(PING_TIMEOUT):
+                await asyncio.shield(self._shared_ping())
+        except TimeoutError:
+            why = self._client.journal.opening_problem or "it gave no answer"
+            return self._client.redact(f"The journal is not there after {PING_TIMEOUT:g} s: {why}")
+        except Exception as error:
+            return self._client.redact(str(error) if isinstance(error, Error) else repr(error))
+        return None
+
+    def _shared_ping(self) -> asyncio.Task[None]:
+        ping, loop = self._ping, asyncio.get_running_loop()
+        if ping is None or ping.done() or ping.get_loop() is not loop:
+            ping = self._ping = loop.create_task(self._client.ping())
+            ping.add_done_callback(_retrieve_exception)
+        return ping
+
+
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
+    """Keep asyncio quiet about the failed ping of a request that is gone."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def info() -> dict[str, Any]:
+    """Versions, and what this server can do."""
+    return {
+        "version": version("perdure"),
+        "langgraph_py_version": version("langgraph"),
+        "flags": {"assistants": True, "crons": True, "langsmith": False},
+        "host": {"kind": "self-hosted", "project_id": None, "revision_id": None},
+        "server": "perdure",
+    }
+
+
+def _openapi(router: APIRouter) -> dict[str, Any]:
+    """Every operation, with our errors instead of FastAPI's, and the credentials."""
+    document = get_openapi(
+        title="perdure",
+        version=version("perdure"),
+        routes=router.routes,
+        description="LangGraph's Agent Server API on durable runs, and perdure's own.",
+    )
+    document["security"] = [{}, *({name: []} for name in SECURITY)]
+    document.setdefault("components", {})["securitySchemes"] = SECURITY
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"].get("schemas", {}).pop(name, None)
+    for operations in document.get("paths", {}).values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+            operation["responses"]["4XX"] = ERROR
+            operation["responses"]["5XX"] = ERROR
+    return document

@@ -1,9 +1,8 @@
-"""uvicorn with the limits of an exposed server, for `perdure serve` and `perdure dev`.
+"""uvicorn for `perdure serve` and `perdure dev`.
 
-A connection whose request headers are late or huge is closed; uvicorn alone would keep it. So is
-one connection too many, so that the journal has files left. The access log has no query strings.
-The signals that stop the server are handled here, so that the runtime around it is closed before
-the process ends.
+A connection too many gets 503, so that the journal has files left. The access log has no query
+strings. The signals that stop the server are handled here, so that the runtime around it is closed
+before the process ends.
 """
 
 from __future__ import annotations
@@ -19,17 +18,12 @@ from typing import Any, TypeVar
 
 import uvicorn
 from uvicorn.loops.auto import auto_loop_factory
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from perdure.errors import BadArgument
 from perdure.execution.shutdown import SIGNALS
 
 T = TypeVar("T")
 
-HEAD_TIMEOUT = 10.0
-"""Seconds that a connection has to send the request line and headers."""
-LARGEST_HEAD = 64 * 1024
-"""Bytes of incomplete request headers that are read at most."""
 SEARCHED = 100
 """Number of ports tried, one after the other, if the first is taken."""
 BACKLOG = 2048
@@ -37,67 +31,6 @@ MOST_CONNECTIONS = 2000
 """Connections open at once, by default: twice as many as streams."""
 OTHER_FILES = 200
 """Open files that are left for the journal and everything else."""
-FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
-    b"Content-Length: 0\r\n\r\n"
-)
-
-
-class HeadLimits(asyncio.Protocol):
-    """A uvicorn connection that is closed if the request headers take too long or are too large.
-
-    Headers that arrive while the previous request is still being answered are limited in size only.
-    """
-
-    loop: asyncio.AbstractEventLoop
-    transport: asyncio.Transport
-    cycle: Any
-    connections: set[Any]
-    most_connections: int
-    _head: asyncio.TimerHandle | None = None
-    _head_bytes = 0
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        if len(self.connections) > self.most_connections:
-            transport.write(FULL)
-            transport.close()
-        else:
-            self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        before = self.cycle
-        is_head = before is None or before.response_complete or not before.more_body
-        super().data_received(data)
-        cycle = self.cycle
-        self._head_bytes = self._head_bytes + len(data) if is_head and cycle is before else 0
-        if self._head_bytes > LARGEST_HEAD:
-            self.transport.close()
-        elif cycle is None or cycle.response_complete:
-            self._watch()
-        elif self._head is not None:
-            self._head.cancel()
-            self._head = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._head is not None:
-            self._head.cancel()
-        super().connection_lost(exc)
-
-    def _watch(self) -> None:
-        if self._head is None:
-            self._head = self.loop.call_later(HEAD_TIMEOUT, self._on_slow_head)
-
-    def _on_slow_head(self) -> None:
-        self._head = None
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()
-
-
-def guarded_protocol(most_connections: int) -> Any:
-    """uvicorn's protocol, on httptools if it is installed, else on h11."""
-    bases, limits = (HeadLimits, AutoHTTPProtocol), {"most_connections": most_connections}
-    return type("GuardedProtocol", bases, limits)
 
 
 class HttpServer(uvicorn.Server):
@@ -117,7 +50,7 @@ class HttpServer(uvicorn.Server):
             most_connections = min(most_connections, max(files - OTHER_FILES, files // 2))
         config = uvicorn.Config(
             app,
-            http=guarded_protocol(most_connections),
+            limit_concurrency=most_connections + 1,  # uvicorn refuses the one that reaches it
             ws="none",
             lifespan="on",
             log_config=None,

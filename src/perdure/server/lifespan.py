@@ -1,7 +1,13 @@
-"""The lifespan of the application: it opens the runtime, runs a worker, drains, and closes it.
+"""From start to stop: the lifespan opens the runtime, runs a worker, drains, and closes it; open
+streams end when the server stops.
 
-A process may run it more than once, as tests and reloading servers do, and several at once. The
-first opens the runtime and the last closes it, unless it was open before. Each runs its own worker.
+A process may run a lifespan more than once, as tests and reloading servers do, and several at once.
+The first opens the runtime and the last closes it, unless it was open before. Each runs its own
+worker.
+
+A server waits for its open responses before it ends its lifespan. A stream that lasts as long as a
+run would keep it from stopping, so streams end on the signal that stops the server. So do streams
+opened just after it: the server may take a moment to stop listening.
 """
 
 from __future__ import annotations
@@ -10,18 +16,27 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.client import Client
 from perdure.errors import Unavailable
+from perdure.execution.shutdown import drain_on_signals, has_signal_handlers
 from perdure.failures import WORKER
+from perdure.server.authorization import ANYONE, Caller
+from perdure.server.errors import ApiError
 
 log = logging.getLogger("perdure")
 
 RESTART_AFTER = 1.0
 """Seconds until a worker that failed is started again."""
+
+
+STOPS_WITHIN = 2.0
+"""Seconds after the signal in which a server may still accept connections."""
 
 
 class SharedLifespan:
@@ -86,3 +101,78 @@ class SharedLifespan:
             if not self._running and self._opened_here:
                 self._opened_here = False
                 self._client.close()
+
+
+def is_not_of_a_cut(record: logging.LogRecord) -> bool:
+    """Whether a record of uvicorn is not the error that it logs for each stream that is cut."""
+    return record.msg != "ASGI callable returned without completing response."
+
+
+@dataclass(frozen=True, eq=False)
+class OpenStream:
+    """One open stream, or a request that waits for a run."""
+
+    loop: asyncio.AbstractEventLoop
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server stops, or the caller's token is no longer valid. The stream must then
+    end."""
+
+
+class OpenStreams:
+    """The open streams of one application."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: set[OpenStream] = set()
+        self._counted = 0
+        self._signals = contextlib.ExitStack()
+        self._stopped_at = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @contextlib.contextmanager
+    def open(self, caller: Caller = ANYONE, *, counts: bool = True) -> Iterator[OpenStream]:
+        """Register a stream while it is open. Raises 503 if the maximum is open already, unless it
+        does not count, as a request that waits for a run."""
+        if counts and self._counted >= self._most:
+            raise ApiError(
+                503,
+                f"{self._most} streams are open, the maximum of this server. Try again later.",
+                {"Retry-After": "5"},
+            )
+        loop = asyncio.get_running_loop()
+        stream = OpenStream(loop)
+        if time.monotonic() < self._stopped_at + STOPS_WITHIN:
+            stream.stopping.set()
+        if not self._open and has_signal_handlers():
+            self._signals.enter_context(drain_on_signals(loop, self.stop))
+        self._open.add(stream)
+        self._counted += counts
+        watching = None
+        if caller.until_invalid is not None:
+            watching = loop.create_task(_stop_after(caller.until_invalid, stream.stopping))
+        try:
+            yield stream
+        finally:
+            self._open.discard(stream)
+            self._counted -= counts
+            if watching is not None:
+                watching.cancel()
+            if not self._open:
+                self._signals.close()
+
+    def stop(self) -> None:
+        """Tell every stream to end."""
+        self._stopped_at = time.monotonic()
+        logging.getLogger("uvicorn.error").addFilter(is_not_of_a_cut)
+        for stream in list(self._open):
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                stream.loop.call_soon_threadsafe(stream.stopping.set)
+
+
+async def _stop_after(
+    ending: Callable[[], Coroutine[Any, Any, None]], stopping: asyncio.Event
+) -> None:
+    await ending()
+    stopping.set()

@@ -13,9 +13,9 @@ import pytest
 from fastapi import Request
 from langgraph_sdk import Auth
 
-from perdure.server import tokens as server_tokens
-from perdure.server.hosts import client_address
+from perdure.server import authentication
 from perdure.server.http_server import HttpServer, address, listen
+from perdure.server.origins import client_address
 from perdure.server.ui import signing
 from perdure.server.ui.identity import TrustedProxy, UiUser
 from perdure.server.ui.page_route import browser_cookie, session_cookie
@@ -73,7 +73,7 @@ async def test_the_printed_address_works_only_here_and_while_nothing_else_signs_
 async def test_once_there_are_accounts_the_printed_address_and_its_sessions_end(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_tokens, "READ_EVERY", 0.0)
+    monkeypatch.setattr(authentication, "READ_EVERY", 0.0)
     async with opened(sqlite_url) as rt, visiting(rt) as visitor:
         path = await sign_in_path(rt)
         await visitor.http.get(path)
@@ -96,7 +96,7 @@ async def test_a_wrong_token_does_not_sign_in(sqlite_url: str) -> None:
 async def test_a_session_ends_with_its_token_and_after_a_week(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_tokens, "READ_EVERY", 0.0)
+    monkeypatch.setattr(authentication, "READ_EVERY", 0.0)
     async with opened(sqlite_url) as rt:
         short = await account(rt, "read", name="short", expires=timedelta(hours=1))
         revoked = await account(rt, "read", name="revoked")

@@ -28,10 +28,9 @@ from perdure.server.agent_api.search_pages import (
 )
 from perdure.server.agent_api.thread_access import find_thread
 from perdure.server.agent_api.threads import erase_thread
-from perdure.server.auth_handlers import Filters
-from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Filters, Scope
+from perdure.server.errors import ApiError
+from perdure.server.routes import Api, ApiDep
 
 router = APIRouter(tags=["assistants"])
 

@@ -39,9 +39,9 @@ from perdure.server.agent_api.run_bodies import RunBody
 from perdure.server.agent_api.run_reader import Begun, RunAtRest, follow_thread
 from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.thread_access import find_thread
-from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep
-from perdure.server.json_errors import ApiError, error_response, invalid
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError, error_response, invalid
+from perdure.server.routes import Api, ApiDep
 from perdure.times import moment
 from perdure.types import Chunk
 from perdure.views.wire_run import WIRE

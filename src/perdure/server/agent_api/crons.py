@@ -34,11 +34,10 @@ from perdure.server.agent_api.search_pages import (
     passes,
 )
 from perdure.server.agent_api.thread_access import as_uuid, check_filters, find_thread
-from perdure.server.auth_handlers import Filters
-from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep
-from perdure.server.json_errors import ApiError, invalid
+from perdure.server.authorization import Filters, Scope
+from perdure.server.errors import ApiError, invalid
 from perdure.server.own_api.access import ThreadFilter, allow_thread
+from perdure.server.routes import Api, ApiDep
 from perdure.times import milliseconds, moment
 from perdure.views.wire_run import wire_time
 

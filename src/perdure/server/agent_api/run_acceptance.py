@@ -35,9 +35,9 @@ from perdure.server.agent_api.run_request import (
     find_assistant,
 )
 from perdure.server.agent_api.thread_access import known_thread
-from perdure.server.caller import Scope
-from perdure.server.context import Api
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
+from perdure.server.routes import Api
 from perdure.views.wire_run import WIRE
 
 GRACE = timedelta(seconds=0.5)

@@ -22,7 +22,7 @@ from pydantic import (
 from perdure.commands.streams import MODES, kept_modes
 from perdure.journal.names import check_text
 from perdure.server.agent_api.run_events import ACCUMULATED, PIECES, StreamMode, modes_of
-from perdure.server.json_errors import ApiError, invalid
+from perdure.server.errors import ApiError, invalid
 
 Nodes = list[str] | Literal["*"]
 Json = dict[str, Any]

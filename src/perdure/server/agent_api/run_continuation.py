@@ -27,9 +27,9 @@ from perdure.langgraph_port import configs
 from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_bodies import END
 from perdure.server.agent_api.run_request import Accepted, RunRequest
-from perdure.server.caller import Scope
-from perdure.server.context import Api
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
+from perdure.server.routes import Api
 from perdure.types import Kind, WaitState
 from perdure.views.wire_run import asks_person
 

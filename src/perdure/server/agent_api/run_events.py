@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 from perdure.server.agent_api.message_events import MessageEvents
-from perdure.server.json_errors import ApiError
+from perdure.server.errors import ApiError
 from perdure.types import Chunk
 
 ACCUMULATED, PIECES = "messages", "messages-tuple"

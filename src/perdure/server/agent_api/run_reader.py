@@ -22,7 +22,7 @@ from perdure.errors import NotFound
 from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_events import interrupts_in, without_interrupts
 from perdure.server.agent_api.run_results import look, result_of
-from perdure.server.context import Api
+from perdure.server.routes import Api
 from perdure.times import moment
 from perdure.types import ENDED, Chunk, Kind, Run, RunError, State
 from perdure.views.wire_run import is_gone, is_update

@@ -25,7 +25,7 @@ from perdure.server.agent_api.run_bodies import (
 )
 from perdure.server.agent_api.search_pages import passes
 from perdure.server.agent_api.thread_access import as_uuid, check_filters
-from perdure.server.context import Api
+from perdure.server.routes import Api
 from perdure.views.wire_run import WIRE
 
 Endpoint = Callable[..., Awaitable[Any]]

@@ -19,7 +19,7 @@ from perdure.server.agent_api.run_acceptance import GRACE
 from perdure.server.agent_api.run_continuation import BREAKPOINT
 from perdure.server.agent_api.thread_access import check_filters, known_thread
 from perdure.server.agent_api.thread_views import place, read_state
-from perdure.server.context import Api
+from perdure.server.routes import Api
 from perdure.types import ENDED, Control, Kind, State, WaitState
 from perdure.views.wire_run import (
     RunStatus,

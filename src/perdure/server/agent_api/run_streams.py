@@ -51,9 +51,9 @@ from perdure.server.agent_api.run_request import Accepted, also_stateless
 from perdure.server.agent_api.run_results import cancel_left, find_run
 from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.thread_access import find_thread
-from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
+from perdure.server.routes import Api, ApiDep
 from perdure.types import Chunk
 from perdure.views.wire_run import wire_error
 

@@ -39,9 +39,9 @@ from perdure.server.agent_api.run_results import (
 from perdure.server.agent_api.search_pages import page_response, selected
 from perdure.server.agent_api.sse import StreamSlot, WaitingResponse
 from perdure.server.agent_api.thread_access import check_filters, find_thread
-from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep
-from perdure.server.json_errors import ApiError, WireResponse
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError, WireResponse
+from perdure.server.routes import Api, ApiDep
 from perdure.types import ENDED
 from perdure.views.wire_run import (
     STATES_OF,

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
-from perdure.server.auth_handlers import Filters
-from perdure.server.json_errors import WireResponse
+from perdure.server.authorization import Filters
+from perdure.server.errors import WireResponse
 
 T = TypeVar("T")
 Limit = Annotated[int, Field(ge=1, le=1000)]

@@ -30,8 +30,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from perdure.errors import NotFound, Unavailable
-from perdure.server.context import Api
-from perdure.server.json_errors import error_response, log_failure
+from perdure.server.errors import error_response, log_failure
+from perdure.server.routes import Api
 from perdure.views.json_values import dump
 
 HEARTBEAT = 5.0

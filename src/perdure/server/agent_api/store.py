@@ -17,9 +17,9 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from perdure.langgraph_port.neighbours import store_loop
 from perdure.server.agent_api.search_pages import Limit, Offset
-from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
+from perdure.server.routes import Api, ApiDep
 from perdure.views.json_values import dump
 
 router = APIRouter(tags=["store"])

@@ -15,9 +15,9 @@ from perdure.commands import threads
 from perdure.commands.threads import Thread
 from perdure.journal import Op, Row
 from perdure.server.agent_api.search_pages import passes
-from perdure.server.auth_handlers import Filters
-from perdure.server.context import Api
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Filters
+from perdure.server.errors import ApiError
+from perdure.server.routes import Api
 
 T = TypeVar("T")
 

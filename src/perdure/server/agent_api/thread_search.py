@@ -25,9 +25,9 @@ from perdure.server.agent_api.search_pages import (
     selected,
 )
 from perdure.server.agent_api.thread_views import OF_STATE, wire_thread
-from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
+from perdure.server.routes import Api, ApiDep
 
 router = APIRouter(tags=["threads"])
 

@@ -31,9 +31,9 @@ from perdure.server.agent_api.thread_views import (
     thread_state,
 )
 from perdure.server.agent_api.thread_views import checkpoint as wire_checkpoint
-from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
+from perdure.server.routes import Api, ApiDep
 
 router = APIRouter(tags=["threads"])
 

@@ -18,8 +18,8 @@ from perdure.errors import UNREADABLE, Error, NotFound
 from perdure.execution.bound_graph import BoundGraph
 from perdure.execution.graphs import Graph
 from perdure.langgraph_port.configs import OWN_KEYS
-from perdure.server.context import Api
-from perdure.server.json_errors import ApiError
+from perdure.server.errors import ApiError
+from perdure.server.routes import Api
 from perdure.types import State
 from perdure.views.wire_run import wire_error
 

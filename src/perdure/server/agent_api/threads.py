@@ -20,9 +20,9 @@ from perdure.server.agent_api import thread_views
 from perdure.server.agent_api.search_pages import passes
 from perdure.server.agent_api.thread_access import find_thread, read_thread
 from perdure.server.agent_api.thread_views import wire_thread
-from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
+from perdure.server.routes import Api, ApiDep
 from perdure.types import State
 
 router = APIRouter(tags=["threads"])

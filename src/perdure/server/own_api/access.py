@@ -15,8 +15,8 @@ from perdure.commands import threads as operations_threads
 from perdure.commands.runs import RunRow
 from perdure.errors import NotFound
 from perdure.journal import Plan
-from perdure.server.auth_handlers import Filters
-from perdure.server.context import Api
+from perdure.server.authorization import Filters
+from perdure.server.routes import Api
 
 SCANNED = 200
 """Rows that are read at once, if handlers may hide some of them."""

@@ -9,8 +9,7 @@ from fastapi import APIRouter
 from perdure.commands import effects
 from perdure.commands.effects import EffectRow
 from perdure.errors import NotFound
-from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep
+from perdure.server.authorization import Scope
 from perdure.server.own_api.access import Position, ThreadFilter, allow_thread
 from perdure.server.own_api.requests import (
     After,
@@ -24,6 +23,7 @@ from perdure.server.own_api.requests import (
     errors,
     position,
 )
+from perdure.server.routes import Api, ApiDep
 from perdure.types import EffectRecord, EffectState
 
 router = APIRouter(prefix="/perdure/effects", tags=["effects"])

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, Response
 
-from perdure.server.caller import Scope
-from perdure.server.context import ApiDep
+from perdure.server.authorization import Scope
 from perdure.server.own_api.requests import Limit, Name, errors
+from perdure.server.routes import ApiDep
 from perdure.types import Message
 
 router = APIRouter(prefix="/perdure", tags=["operators"])

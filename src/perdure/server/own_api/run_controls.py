@@ -10,10 +10,10 @@ from pydantic import Field
 
 from perdure.errors import Error
 from perdure.server.agent_api.thread_views import update_error
-from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep
+from perdure.server.authorization import Scope
 from perdure.server.own_api.access import allow_thread, find_run
 from perdure.server.own_api.requests import Body, Id, Person, Text, errors
+from perdure.server.routes import Api, ApiDep
 from perdure.types import Run
 
 router = APIRouter(prefix="/perdure/runs/{run_id}", tags=["runs, perdure's own"])

@@ -19,11 +19,11 @@ from perdure.commands.event_feed import EventFeed
 from perdure.commands.runs import RunRow
 from perdure.journal import Poll
 from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot, encode
-from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
 from perdure.server.own_api.access import ThreadFilter, find_run
 from perdure.server.own_api.requests import Id, Limit, errors
+from perdure.server.routes import Api, ApiDep
 from perdure.times import LAST_MS, milliseconds, moment
 from perdure.types import Event
 

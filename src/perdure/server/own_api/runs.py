@@ -11,8 +11,7 @@ from fastapi import APIRouter, Query
 
 from perdure.commands.run_service import select_runs
 from perdure.commands.runs import RunRow
-from perdure.server.caller import Scope
-from perdure.server.context import ApiDep
+from perdure.server.authorization import Scope
 from perdure.server.own_api.access import Position, ThreadFilter, find_run
 from perdure.server.own_api.requests import (
     After,
@@ -23,6 +22,7 @@ from perdure.server.own_api.requests import (
     errors,
     position,
 )
+from perdure.server.routes import ApiDep
 from perdure.types import Run, State, WaitRecord
 
 router = APIRouter(prefix="/perdure/runs", tags=["runs, perdure's own"])

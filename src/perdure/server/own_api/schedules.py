@@ -9,9 +9,9 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from perdure.server.agent_api.run_bodies import CheckedConfig
-from perdure.server.caller import Scope
-from perdure.server.context import ApiDep
+from perdure.server.authorization import Scope
 from perdure.server.own_api.requests import Body, Name, Text, errors
+from perdure.server.routes import ApiDep
 from perdure.types import Schedule
 
 router = APIRouter(prefix="/perdure/schedules", tags=["schedules"])

@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import Field
 
-from perdure.server.caller import Scope
-from perdure.server.context import ApiDep
+from perdure.server.authorization import Scope
 from perdure.server.own_api.access import find_run
 from perdure.server.own_api.requests import Body, Id, Person, Text, errors
+from perdure.server.routes import ApiDep
 from perdure.types import Score
 
 router = APIRouter(prefix="/perdure/runs/{run_id}/scores", tags=["scores"])

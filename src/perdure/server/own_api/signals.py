@@ -21,12 +21,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request
 
 from perdure.commands.webhooks import BadSignature, check_headers, secrets_of, verify
-from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep
-from perdure.server.json_body import parse_json
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.bodies import parse_json
+from perdure.server.errors import ApiError
 from perdure.server.own_api.access import allow_thread
 from perdure.server.own_api.requests import Body, Id, Name, Text, errors
+from perdure.server.routes import Api, ApiDep
 
 router = APIRouter(prefix="/perdure", tags=["signals"])
 

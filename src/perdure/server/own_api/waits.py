@@ -9,9 +9,8 @@ from fastapi import APIRouter
 from perdure.commands import waits
 from perdure.commands.waits import WaitRow
 from perdure.errors import AlreadyAnswered, NotFound
-from perdure.server.caller import Scope
-from perdure.server.context import Api, ApiDep
-from perdure.server.json_errors import WireResponse
+from perdure.server.authorization import Scope
+from perdure.server.errors import WireResponse
 from perdure.server.own_api.access import Position, ThreadFilter, allow_thread
 from perdure.server.own_api.requests import (
     After,
@@ -26,6 +25,7 @@ from perdure.server.own_api.requests import (
     errors,
     position,
 )
+from perdure.server.routes import Api, ApiDep
 from perdure.types import Kind, Wait, WaitRecord, WaitState
 
 router = APIRouter(prefix="/perdure/waits", tags=["waits"])

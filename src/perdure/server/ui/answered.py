@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import Response
 
 from perdure.errors import Error
-from perdure.server.caller import Scope
+from perdure.server.authorization import Scope
 from perdure.server.ui.inbox_filter import InboxFilter
 from perdure.server.ui.inbox_pages import next_question
 from perdure.server.ui.page import Ui

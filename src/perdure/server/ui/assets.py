@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 
-from perdure.server.json_errors import ApiError
+from perdure.server.errors import ApiError
 from perdure.views import picture_style
 
 PUBLIC: dict[str, Any] = {"security": []}

@@ -22,8 +22,8 @@ from perdure.commands.run_service import GRACE
 from perdure.commands.runs import RunRow
 from perdure.errors import Error, NotFound
 from perdure.journal import Plan
-from perdure.server.caller import Scope
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
 from perdure.server.own_api.access import find_run
 from perdure.server.ui.page import Form, Ui, UiDep, ui_router
 from perdure.server.ui.run_filters import Filters

@@ -11,8 +11,8 @@ from fastapi import Response
 from perdure.commands import effects
 from perdure.commands.effects import EffectHead, EffectPosition, EffectRow
 from perdure.errors import NotFound
-from perdure.server.caller import Scope
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
 from perdure.server.own_api.access import ThreadFilter, allow_thread
 from perdure.server.ui.lists import (
     EVALUATED,

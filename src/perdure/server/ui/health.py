@@ -9,7 +9,7 @@ from fastapi import Response
 
 from perdure.commands.counts import MOST, first_signs
 from perdure.commands.live import count_questions
-from perdure.server.caller import Scope
+from perdure.server.authorization import Scope
 from perdure.server.ui.lists import require_every_thread
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.times import milliseconds

@@ -24,15 +24,15 @@ from fastapi import Request
 
 from perdure.commands.tokens import IMPLIED
 from perdure.errors import BadArgument
-from perdure.server.caller import Caller, Scope
-from perdure.server.gate import Gate
-from perdure.server.hosts import (
+from perdure.server.authentication import AccessControl
+from perdure.server.authorization import Caller, Scope
+from perdure.server.errors import ApiError
+from perdure.server.origins import (
     client_address,
     forwarded_for,
     is_allowed,
     is_local_client,
 )
-from perdure.server.json_errors import ApiError
 from perdure.server.ui.signing import Session
 
 
@@ -103,10 +103,10 @@ FindUser = Callable[[Request], Any]
 class Identities:
     """Identifies the viewer."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self._find_user: FindUser | None = gate.options.ui_user
-        self._proxy: TrustedProxy | None = gate.options.ui_proxy
+    def __init__(self, access: AccessControl) -> None:
+        self._access = access
+        self._find_user: FindUser | None = access.options.ui_user
+        self._proxy: TrustedProxy | None = access.options.ui_proxy
 
     async def find(self, request: Request, session: Session | None) -> Caller | None:
         """The caller, or None if they have to sign in first."""
@@ -116,7 +116,7 @@ class Identities:
             return user.caller
         if session is not None and (caller := await self._from_session(request, session)):
             return caller
-        handlers = self._gate.handlers
+        handlers = self._access.handlers
         if handlers is not None and handlers.authenticates:
             try:
                 return await handlers.authenticate(request)
@@ -124,7 +124,7 @@ class Identities:
                 if error.status_code in (401, 403):
                     return None
                 raise
-        return Caller() if self._gate.options.insecure else None
+        return Caller() if self._access.options.insecure else None
 
     def address_of(self, request: Request) -> str | None:
         """The network address of the browser."""
@@ -134,11 +134,11 @@ class Identities:
 
     async def is_local(self, request: Request) -> bool:
         """Whether the printed URL may be used."""
-        options, handlers = self._gate.options, self._gate.handlers
+        options, handlers = self._access.options, self._access.handlers
         others = options.ui_user, options.ui_proxy
         if any(others) or (handlers is not None and handlers.authenticates):
             return False
-        if not is_local_client(request) or await self._gate.tokens.exist():
+        if not is_local_client(request) or await self._access.tokens.exist():
             return False
         return is_allowed(request.headers.get("host", ""), options.hosts)  # not after DNS rebinding
 
@@ -154,16 +154,16 @@ class Identities:
 
     async def token_session(self, token: str) -> Session | None:
         """A session for a token. None if it is not valid."""
-        row = await self._gate.tokens.find(token.strip())
+        row = await self._access.tokens.find(token.strip())
         return None if row is None else Session(row.hash)
 
     async def _from_session(self, request: Request, session: Session) -> Caller | None:
         if session.token_hash is None:
             return Caller(_this_user()) if await self.is_local(request) else None
-        row = await self._gate.tokens.find_hash(session.token_hash)
+        row = await self._access.tokens.find_hash(session.token_hash)
         if row is None:
             return None
-        until_invalid = partial(self._gate.tokens.until_invalid, row.hash)
+        until_invalid = partial(self._access.tokens.until_invalid, row.hash)
         return Caller(row.name, row.allowed, is_token=True, until_invalid=until_invalid)
 
     async def _from_application(self, request: Request, find: FindUser) -> Caller | None:

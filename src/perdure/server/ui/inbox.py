@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import Response
 
-from perdure.server.caller import Scope
+from perdure.server.authorization import Scope
 from perdure.server.ui.answered import just_done
 from perdure.server.ui.inbox_filter import AGES, KINDS, InboxFilter
 from perdure.server.ui.inbox_items import make_item

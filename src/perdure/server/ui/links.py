@@ -26,7 +26,7 @@ from perdure.errors import (
     LinkSpent,
     NotFound,
 )
-from perdure.server.json_errors import status_of
+from perdure.server.errors import status_of
 from perdure.server.ui.answered import said
 from perdure.server.ui.page import PUBLIC, Ui, UiDep, ui_router
 from perdure.server.ui.question_access import posted, run_of

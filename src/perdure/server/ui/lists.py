@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from perdure.server.caller import Scope
-from perdure.server.json_body import parse_json
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.bodies import parse_json
+from perdure.server.errors import ApiError
 from perdure.server.ui.page import Ui
 
 PAGE = 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import Response
 
-from perdure.server.json_errors import ApiError
+from perdure.server.errors import ApiError
 from perdure.server.ui.page import UiDep, ui_router
 
 last_router = ui_router()

@@ -6,8 +6,8 @@ from fastapi import Response
 
 from perdure.commands import messages
 from perdure.commands.counts import MOST, first_signs
-from perdure.server.caller import Scope
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
 from perdure.server.ui.change_log import note_change
 from perdure.server.ui.lists import PAGE, as_cursor, bounded, from_cursor
 from perdure.server.ui.page import UiDep, ui_router

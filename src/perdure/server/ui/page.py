@@ -25,10 +25,10 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot
-from perdure.server.caller import Caller, Scope
-from perdure.server.context import Api
-from perdure.server.hosts import is_encrypted
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Caller, Scope
+from perdure.server.errors import ApiError
+from perdure.server.origins import is_encrypted
+from perdure.server.routes import Api
 from perdure.server.ui import display
 from perdure.server.ui.assets import asset_url
 from perdure.server.ui.live import LiveFeed
@@ -228,7 +228,7 @@ class Ui:
     @property
     def _counts(self) -> bool:
         """Whether the navigation counts questions: not if handlers may hide some of them."""
-        sees_all = self.api.handlers is None or self.caller.is_token
+        sees_all = self.api.access.handlers is None or self.caller.is_token
         return sees_all and not self.is_public
 
     async def frame(self) -> dict[str, Any]:

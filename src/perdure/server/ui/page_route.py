@@ -26,11 +26,11 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from starlette.routing import compile_path
 
 from perdure.errors import Error, LinkRefused, NotFound, Unavailable
-from perdure.server.caller import ANYONE, Caller
-from perdure.server.context import Api
-from perdure.server.hosts import is_same_origin
-from perdure.server.json_errors import AWAY, FAILED, ApiError, log_failure, status_of
-from perdure.server.route import FILES, PUBLIC_BODY, ApiRequest
+from perdure.server.authorization import ANYONE, Caller
+from perdure.server.bodies import PUBLIC_BODY, ApiRequest
+from perdure.server.errors import AWAY, FAILED, ApiError, log_failure, status_of
+from perdure.server.origins import is_same_origin
+from perdure.server.routes import FILES, Api
 from perdure.server.ui.page import KEY, PREFIX, Form, Ui, finished
 from perdure.server.ui.signing import Session, Signer
 from perdure.server.ui.site import Site
@@ -99,7 +99,7 @@ class PageRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_page(request: Request) -> Response:
-            asked = PageRequest(request.scope, request.receive, self.site.gate)
+            asked = PageRequest(request.scope, request.receive, self.site.access.limits)
             try:
                 await self._admit(asked)
                 async with AsyncExitStack() as files:
@@ -135,12 +135,12 @@ class PageRoute(APIRoute):
     async def _admit(self, request: PageRequest) -> None:
         """Make the `Ui` of a request, and check a posted form. Raises `SignInFirst`."""
         site, signer = self.site, await self.site.signer()
-        gate = site.gate
+        access = site.access
         is_public = (self.openapi_extra or {}).get("security") == []
-        if gate.options.hosts or gate.options.insecure:
-            gate.check_host(request)
+        if access.options.hosts or access.options.insecure:
+            access.check_host(request)
         if request.method in SAFE:
-            gate.refuse_cross_site(request, links=True)
+            access.refuse_cross_site(request, links=True)
         session = signer.read_session(request.cookies.get(session_cookie(signer), ""))
         caller = ANYONE if is_public else await self._viewer(request, session)
         if not is_public or (request.method not in SAFE and await self._has_link(request)):
@@ -148,15 +148,7 @@ class PageRoute(APIRoute):
         else:
             request.largest = PUBLIC_BODY
             request.seconds = min(request.seconds, PUBLIC_SECONDS)
-        api = Api(
-            site.runtime,
-            gate.options,
-            caller,
-            gate.lifespan,
-            gate.streams,
-            gate.handlers,
-            site.identities.address_of(request),
-        )
+        api = Api(access, caller, site.identities.address_of(request))
         known = request.cookies.get(browser_cookie(signer), "")
         browser = known or secrets.token_urlsafe(24)
         identity = "" if is_public else caller.identity or ""

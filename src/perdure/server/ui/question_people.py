@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import Response
 
 from perdure.errors import AlreadyAssigned, AnswerRefused
-from perdure.server.caller import Scope
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
 from perdure.server.ui.answered import filters_of
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.question_access import find_question

@@ -10,7 +10,7 @@ from fastapi import Response
 
 from perdure.commands.answer_schema import as_json
 from perdure.errors import AnswerRefused, BadAnswer, WaitClosed
-from perdure.server.caller import Scope
+from perdure.server.authorization import Scope
 from perdure.server.ui.answered import filters_of, go_on, just_done
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.question_access import (

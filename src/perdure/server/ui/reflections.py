@@ -8,8 +8,8 @@ from fastapi import Response
 
 from perdure.commands.reflections import PREFIX
 from perdure.commands.runs import UnfinishedRun
-from perdure.server.caller import Scope
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
 from perdure.server.ui.lists import LOOKED_AT, PAGE, as_cursor, from_cursor, require_every_thread
 from perdure.server.ui.page import UiDep, ui_router
 from perdure.types import State

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from perdure.commands.run_search import RunQuery, labels_in
-from perdure.server.json_errors import ApiError
+from perdure.server.errors import ApiError
 from perdure.server.ui.page import Ui
 from perdure.types import State
 

@@ -18,7 +18,7 @@ from perdure.commands.run_service import RunService, UnknownGraphName
 from perdure.commands.runs import RunRow
 from perdure.commands.services import Services
 from perdure.journal import Plan
-from perdure.server.caller import Scope
+from perdure.server.authorization import Scope
 from perdure.server.own_api.access import ThreadFilter
 from perdure.server.ui.page import Ui
 from perdure.server.ui.site import Site

@@ -15,7 +15,7 @@ from fastapi import Query, Response
 from perdure.commands import runs
 from perdure.commands.run_search import Direct, Position, RunPage
 from perdure.commands.runs import RunRow
-from perdure.server.caller import Scope
+from perdure.server.authorization import Scope
 from perdure.server.ui.lists import as_cursor, bounded, from_cursor
 from perdure.server.ui.page import Ui, UiDep, sse, ui_router
 from perdure.server.ui.run_filters import AGES, Filters

@@ -12,8 +12,8 @@ from perdure.commands.runs import RunRow
 from perdure.commands.schedules import CRON, ScheduleRow
 from perdure.errors import UNREADABLE, NotFound
 from perdure.execution.schedules import fire_now
-from perdure.server.caller import Scope
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
 from perdure.server.ui.change_log import note_change
 from perdure.server.ui.lists import PAGE, require_every_thread
 from perdure.server.ui.page import Ui, UiDep, ui_router

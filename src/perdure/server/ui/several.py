@@ -8,8 +8,8 @@ from fastapi import Response
 
 from perdure.commands.answer_schema import as_json
 from perdure.errors import Error
-from perdure.server.caller import Scope
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
 from perdure.server.ui.answered import filters_of
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.question_access import Found, find_question

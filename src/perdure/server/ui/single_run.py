@@ -14,7 +14,7 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from perdure.server.caller import Scope
+from perdure.server.authorization import Scope
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.single_run_detail import render_detail
 from perdure.server.ui.single_run_live import follow

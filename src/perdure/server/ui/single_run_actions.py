@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import Response
 
-from perdure.server.caller import Scope
+from perdure.server.authorization import Scope
 from perdure.server.own_api.access import find_run
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.types import Run, State

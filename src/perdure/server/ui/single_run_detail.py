@@ -5,7 +5,7 @@ from __future__ import annotations
 from perdure.commands import effects
 from perdure.commands.effects import EffectRow
 from perdure.errors import UNREADABLE
-from perdure.server.caller import Scope
+from perdure.server.authorization import Scope
 from perdure.server.ui.run_states import StoredState, state_at
 from perdure.server.ui.single_run_view import RunView
 from perdure.types import EffectRecord, Event

@@ -22,8 +22,8 @@ from perdure.errors import Error
 from perdure.execution.graphs import Graph
 from perdure.langgraph_port import checkpoint_names
 from perdure.server.agent_api.thread_views import update_error
-from perdure.server.caller import Scope
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
 from perdure.server.own_api.access import find_run
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.run_states import StoredState, graph_of, state_at

@@ -12,8 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from perdure.commands.live import count_questions
 from perdure.commands.question_links import server_secret
-from perdure.server.caller import Scope
-from perdure.server.gate import Gate
+from perdure.server.authentication import AccessControl
+from perdure.server.authorization import Scope
 from perdure.server.ui.identity import Identities
 from perdure.server.ui.live import LiveFeed
 from perdure.server.ui.signing import Signer
@@ -82,9 +82,9 @@ async def sign_in_path(runtime: Runtime) -> str:
 class Site:
     """The pages of one router."""
 
-    def __init__(self, gate: Gate) -> None:
-        self.gate, self.runtime = gate, gate.runtime
-        self.identities = Identities(gate)
+    def __init__(self, access: AccessControl) -> None:
+        self.access, self.runtime = access, access.runtime
+        self.identities = Identities(access)
         self._signer: Signer | None = None
         self._reading = asyncio.Lock()
         self._parts: dict[Callable[[Site], Any], Any] = {}

@@ -11,8 +11,8 @@ from perdure.commands.run_search import as_text
 from perdure.commands.runs import RunRow
 from perdure.commands.thread_search import OWN, ThreadPage, ThreadQuery, search_threads
 from perdure.commands.threads import Thread
-from perdure.server.caller import Scope
-from perdure.server.json_errors import ApiError
+from perdure.server.authorization import Scope
+from perdure.server.errors import ApiError
 from perdure.server.own_api.access import ThreadFilter
 from perdure.server.ui.lists import as_cursor, from_cursor
 from perdure.server.ui.page import Ui, UiDep, ui_router

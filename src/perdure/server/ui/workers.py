@@ -10,7 +10,7 @@ from fastapi import Response
 
 from perdure.commands import runs
 from perdure.errors import NotFound
-from perdure.server.caller import Scope
+from perdure.server.authorization import Scope
 from perdure.server.ui.lists import require_every_thread
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.times import maybe_moment

@@ -1,4 +1,4 @@
-"""Decides whether a request is admitted, and makes the `Api` for its endpoint.
+"""Who calls, and from where: the access control in front of every endpoint.
 
 Credentials are required once a token was ever created in the journal, if an `Auth` has an
 `authenticate` handler, or if the caller is on another machine. Otherwise the server is open, to
@@ -8,69 +8,76 @@ the name is checked for every route and caller.
 
 A browser says when a page of another site made it send a request. Such a request is refused unless
 it has a token, or `cors` allows the page, or it is a link to a page of ours that a person follows.
+
+Tokens are cached in memory and read again every few seconds, so a request costs no query. A token
+created or revoked elsewhere takes effect within `READ_EVERY`, for open streams too.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
+import hmac
+import time
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import Request
 
-from perdure.commands.tokens import PREFIX
-from perdure.server.auth_handlers import AuthHandlers
-from perdure.server.caller import ANYONE, Caller, Scope
-from perdure.server.context import Api
-from perdure.server.hosts import (
+from perdure.commands.tokens import PREFIX, TokenRow, hash_of
+from perdure.errors import Error
+from perdure.server.authorization import ANYONE, AuthHandlers, Caller, Scope
+from perdure.server.bodies import BodyLimits
+from perdure.server.errors import ApiError
+from perdure.server.lifespan import OpenStreams, SharedLifespan
+from perdure.server.options import ServerOptions
+from perdure.server.origins import (
     Origins,
-    client_address,
     host_name,
     is_allowed,
     is_local_client,
     is_same_origin,
 )
-from perdure.server.json_body import SharedMemory
-from perdure.server.json_errors import ApiError
-from perdure.server.lifespan import SharedLifespan
-from perdure.server.open_streams import OpenStreams
-from perdure.server.options import ServerOptions
-from perdure.server.tokens import Tokens, sent_token
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime
 
-SHARED_BODIES = 2
-"""Bodies of the largest size that may arrive at once from callers who are not yet known."""
+READ_EVERY = 3.0
+"""Seconds between two reads of the tokens."""
+NOTE_EVERY = 600.0
+"""Seconds between two notes that a token was used."""
+LONGEST = 200
+"""Maximum length of a token. Anything longer is not looked up."""
+HEADERS = frozenset({b"x-api-key", b"authorization"})
+"""Where a request may have its token."""
 CREDENTIALS = frozenset({"authorization", "cookie", "x-api-key", "proxy-authorization"})
 CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
-class Gate:
+class AccessControl:
     """Access control for the routes of one runtime."""
 
     def __init__(self, runtime: Runtime, options: ServerOptions, lifespan: SharedLifespan) -> None:
         self.runtime, self.options, self.lifespan = runtime, options, lifespan
         self.streams = OpenStreams(options.max_streams)
         self._headers = PassedHeaders(options.configurable_headers)
-        self.shared_memory = SharedMemory(SHARED_BODIES * options.max_body)
+        self.limits = BodyLimits(options)
         self.origins = Origins(options.cors)
         self.tokens = Tokens(runtime)
         self.handlers = None if options.auth is None else AuthHandlers(options.auth)
 
-    async def admit(self, request: Request, *, public: bool) -> Api:
-        """The `Api` for this request. Raises `ApiError`. `public`: it needs no credentials."""
+    async def check(self, request: Request, *, public: bool) -> Caller:
+        """The caller of a request that is allowed. Raises `ApiError`. `public`: it needs no
+        credentials."""
         if public:
             self._check_public(request)
         caller = ANYONE if public else await self._identify(request)
         if self._headers and (passed := self._headers.of(request)):
             configurable = {**passed, **caller.configurable}
             caller = dataclasses.replace(caller, configurable=configurable)
-        return Api(
-            *(self.runtime, self.options, caller, self.lifespan, self.streams, self.handlers),
-            client_address(request),
-        )
+        return caller
 
     def _check_public(self, request: Request) -> None:
         """Raise 403 for a foreign name or site, on a route that needs no credentials."""
@@ -137,7 +144,7 @@ class Gate:
             raise _foreign_origin(origin or "another site")
 
     def _open(self, request: Request) -> Caller:
-        """Admit without credentials. Refuses web pages of other origins or under other names, which
+        """Allow without credentials. Refuses web pages of other origins or under other names, which
         could otherwise use a server that is open to this machine."""
         self.check_host(request)
         origin = request.headers.get("origin")
@@ -178,3 +185,85 @@ class PassedHeaders:
         if name in CREDENTIALS:
             return name in self._includes
         return any(fnmatchcase(name, one) for one in self._includes)
+
+
+class Tokens:
+    """The tokens of one runtime's journal."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._by_hash: dict[str, TokenRow] = {}
+        self._read_at: float | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._noted: dict[str, float] = {}
+        self._notes: set[asyncio.Task[None]] = set()
+
+    async def exist(self) -> bool:
+        """Whether a token was ever created. Expired and revoked ones count: revoking the last one
+        must not open the server."""
+        await self._refresh()
+        return bool(self._by_hash)
+
+    async def find(self, token: str) -> TokenRow | None:
+        """The row of a token, or None if it is not valid."""
+        return None if len(token) > LONGEST else await self.find_hash(hash_of(token))
+
+    async def find_hash(self, hash: str) -> TokenRow | None:
+        """The row of the token with this hash, or None if it is not valid."""
+        await self._refresh()
+        row = self._by_hash.get(hash)
+        if row is None or not hmac.compare_digest(row.hash, hash):
+            return None
+        if not self._is_valid(row):
+            return None
+        self._note(hash)
+        return row
+
+    async def until_invalid(self, hash: str) -> None:
+        """Wait until a token has expired or is revoked."""
+        while (row := self._by_hash.get(hash)) is not None and self._is_valid(row):
+            await asyncio.sleep(READ_EVERY)
+            with contextlib.suppress(Error):  # a journal that is away ends no stream
+                await self._refresh()
+
+    def _is_valid(self, row: TokenRow) -> bool:
+        return row.is_valid(self._runtime.services.clock.now())
+
+    async def _refresh(self) -> None:
+        if self._read_at is not None and time.monotonic() - self._read_at < READ_EVERY:
+            return
+        reading, loop = self._reading, asyncio.get_running_loop()
+        if reading is None or reading.done() or reading.get_loop() is not loop:
+            reading = self._reading = loop.create_task(self._read())
+        await asyncio.shield(reading)
+
+    async def _read(self) -> None:
+        started = time.monotonic()
+        plan = self._runtime.services.tokens.rows
+        rows = await self._runtime.journal.arun(plan(), flush=False)
+        self._by_hash = {row.hash: row for row in rows}
+        self._read_at = started
+
+    def _note(self, hash: str) -> None:
+        """Store in the background that a token was used."""
+        now = time.monotonic()
+        if now - self._noted.get(hash, -NOTE_EVERY) >= NOTE_EVERY:
+            self._noted[hash] = now
+            task = asyncio.get_running_loop().create_task(self._store_note(hash))
+            self._notes.add(task)
+            task.add_done_callback(self._notes.discard)
+
+    async def _store_note(self, hash: str) -> None:
+        with contextlib.suppress(Error):  # only informational
+            await self._runtime.journal.arun(self._runtime.services.tokens.note_use(hash))
+
+
+def sent_token(request: Request) -> str | None:
+    """The token of a request: `x-api-key`, or `Authorization: Bearer`."""
+    if HEADERS.isdisjoint(name for name, _ in request.scope["headers"]):
+        return None
+    key = request.headers.get("x-api-key", "").strip()
+    if key:
+        return key
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None

@@ -16,11 +16,11 @@ from starlette.applications import Starlette
 import perdure
 from perdure.commands.tokens import IMPLIED
 from perdure.journal import opened_later
-from perdure.server import tokens as server_tokens
-from perdure.server.caller import Scope
-from perdure.server.context import ApiDep
-from perdure.server.hosts import is_allowed, is_loopback
+from perdure.server import authentication
+from perdure.server.authorization import Scope
 from perdure.server.options import ServerOptions, ServerSettings
+from perdure.server.origins import is_allowed, is_loopback
+from perdure.server.routes import ApiDep
 from tests.support.agents import opened
 from tests.support.http import app_with, client_of
 
@@ -265,7 +265,7 @@ async def test_a_scope_allows_what_it_implies_and_nothing_else(sqlite_url: str, 
 async def test_an_expired_or_revoked_token_is_refused_and_the_server_stays_closed(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_tokens, "READ_EVERY", 0.0)
+    monkeypatch.setattr(authentication, "READ_EVERY", 0.0)
     async with opened(url) as rt:
         short = await create(rt, "read", name="short", expires=timedelta(days=90))
         revoked = await create(rt, "read", name="revoked")
@@ -285,7 +285,7 @@ async def test_an_expired_or_revoked_token_is_refused_and_the_server_stays_close
 async def test_a_request_costs_no_query_and_the_use_of_its_token_is_noted_once(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_tokens, "READ_EVERY", 3600.0)
+    monkeypatch.setattr(authentication, "READ_EVERY", 3600.0)
     async with opened(url) as rt:
         token = await create(rt, "read")
         reads = 0

@@ -1,4 +1,4 @@
-"""The handlers of a `langgraph_sdk.Auth`: who a caller is, and which resources they may use.
+"""Who calls, and what they may do: a token with its scopes, or a user of `langgraph_sdk.Auth`.
 
 The `authenticate` handler is called with the parameters it names. Only the most specific `@auth.on`
 handler is called: for the resource and action, the resource, the action, or the global one. None
@@ -9,16 +9,42 @@ adds to the metadata of a new thread is stored.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request
 
+from perdure.commands.tokens import Scope as Scope
 from perdure.errors import BadArgument, Error
 from perdure.langgraph_port import neighbours
-from perdure.server.caller import Caller, Scope
-from perdure.server.json_errors import ApiError
+from perdure.server.errors import ApiError
+
+EVERY_SCOPE = frozenset(Scope)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The caller of a request."""
+
+    identity: str | None = None
+    """The name of the token, or the identity from the `authenticate` handler. None: unknown."""
+    scopes: frozenset[Scope] = EVERY_SCOPE
+    user: Any = None
+    """The user object of `langgraph_sdk.Auth` handlers."""
+    permissions: tuple[str, ...] = ()
+    """Permissions from the `authenticate` handler."""
+    is_token: bool = False
+    """Whether it sent a perdure token: then its scopes decide, and no `@auth.on` handler."""
+    until_invalid: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """For a token: waits until it has expired or been revoked."""
+    configurable: dict[str, Any] = field(default_factory=dict)
+    """What a run that this caller starts has in `config["configurable"]`."""
+
+
+ANYONE = Caller()
+"""The caller of a server that requires no credentials."""
+
 
 USER_SCOPES = frozenset({Scope.READ, Scope.START, Scope.ANSWER})
 """What an authenticated user may do, if the `@auth.on` handlers allow it."""

@@ -11,9 +11,8 @@ from langgraph_sdk import Auth
 
 from perdure.errors import BadArgument, Error
 from perdure.runtime import Runtime
-from perdure.server.auth_handlers import AuthHandlers, Filters
-from perdure.server.caller import Scope
-from perdure.server.context import ApiDep
+from perdure.server.authorization import AuthHandlers, Filters, Scope
+from perdure.server.routes import ApiDep
 from tests.support.agents import Calls, chain, opened
 from tests.support.http import app_with, client_of
 
