@@ -521,7 +521,9 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         """
         thread = self._cache.get(thread_id, ns)
         with thread.changed:
-            thread.check_caught()
+            for step in thread.steps.values():
+                for error in step.caught.values():
+                    raise error
             if thread.latest is not None and thread.latest.id == checkpoint_id:
                 return True
         found, _ = yield checkpoint_at(thread_id, ns, checkpoint_id)

@@ -10,7 +10,7 @@ from perdure.checkpoint.row_format import (
     value_location,
     writes_location,
 )
-from perdure.checkpoint.value_chain import RowKind, ValueRef
+from perdure.checkpoint.values import RowKind, ValueRef
 from perdure.serde.encryption import ChecksumEnvelope
 from tests.support.raw import execute
 

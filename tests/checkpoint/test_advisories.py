@@ -12,7 +12,7 @@ import pytest
 
 import perdure
 from perdure import Saver
-from perdure.checkpoint.value_chain import RowKind
+from perdure.checkpoint.values import RowKind
 from perdure.errors import Damaged, Error, TypeNotAllowed, Unserializable
 from tests.checkpoint.forged import forge_value
 from tests.support import samples as s

@@ -14,7 +14,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 
 from perdure import Saver
-from perdure.checkpoint.value_chain import INLINE
+from perdure.checkpoint.values import INLINE
 from perdure.errors import Error, TooLarge, Unserializable
 from tests.support.raw import LONG, config, put, values_of
 

@@ -23,7 +23,7 @@ from langgraph.graph.message import add_messages
 
 from perdure import Saver
 from perdure.checkpoint.row_format import value_location
-from perdure.checkpoint.value_chain import RowKind, ValueRef
+from perdure.checkpoint.values import RowKind, ValueRef
 from perdure.errors import Error
 from perdure.serde.encryption import ChecksumEnvelope
 from tests.support.scripts import Graph, plain

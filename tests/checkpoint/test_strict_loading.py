@@ -15,7 +15,7 @@ import pytest
 from langgraph.graph import START, StateGraph
 
 from perdure import Saver
-from perdure.checkpoint.value_chain import RowKind
+from perdure.checkpoint.values import RowKind
 from perdure.errors import Damaged, TypeNotAllowed
 from perdure.serde.codec import BUILTIN, KNOWN_TYPE, OBJECT, PAIRS, Codec
 from tests.checkpoint.forged import forge_state, forge_value, forge_writes

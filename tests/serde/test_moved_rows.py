@@ -14,7 +14,7 @@ import pytest
 
 from perdure.checkpoint.operations import CheckpointRow, WritesRow
 from perdure.checkpoint.row_format import RowFormat
-from perdure.checkpoint.value_chain import ValueRef
+from perdure.checkpoint.values import ValueRef
 from perdure.commands import run_payload, waits
 from perdure.commands.effects import EffectRow
 from perdure.commands.events import EventRow, load_event

@@ -2,8 +2,7 @@
 
     operations  operations on the three tables, pure
     row_format  what each row holds, as bytes in an envelope
-    value_chain a channel's value as rows: inline, one row, or a chain of changes
-    value_diff  a list or dict is stored as its difference
+    values      a channel's value as rows: inline, one row, or a chain of differences
     cache       what this process remembers of a thread, to find that difference
     writer      from LangGraph's put to operations, and what is waited for
     task_writes the same for put_writes

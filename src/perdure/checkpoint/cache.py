@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perdure.checkpoint.value_chain import StoredValue
+from perdure.checkpoint.values import StoredValue
 from perdure.errors import WaitCaught
 
 NULL_TASK = "00000000-0000-0000-0000-000000000000"
@@ -83,6 +83,37 @@ class TaskWrites:
 
 
 @dataclass(slots=True)
+class Step:
+    """What the tasks that began at one checkpoint have handed over so far."""
+
+    writes: list[TaskWrites] = field(default_factory=list)
+    """What came in for it and may still be shared with its child."""
+    tasks: set[str] = field(default_factory=set)
+    """The tasks whose writes are stored or queued."""
+    stopped: bool = False
+    """Whether a task asked a question or failed: the run will hand back here."""
+    caught: dict[str, WaitCaught] = field(default_factory=dict)
+    """By task: those that caught their interrupt. Nothing may follow."""
+    refused: dict[str, Exception] = field(default_factory=dict)
+    """By task: why its writes are not stored. Nothing may follow either."""
+
+    def add(self, writes: TaskWrites) -> None:
+        self.writes.append(writes)
+        if writes.finished:
+            self.tasks.add(writes.task_id)
+
+    def refuse(self, task_id: str, error: Exception) -> None:
+        """Note that the writes of a task are not stored: its checkpoint must not wait for them."""
+        self.refused[task_id] = error
+        self.add(TaskWrites(task_id, [], refused=True))
+
+    def check(self) -> None:
+        """Raise why the next checkpoint must not be stored: a step is stored whole, or not."""
+        for error in (*self.caught.values(), *self.refused.values()):
+            raise error
+
+
+@dataclass(slots=True)
 class ThreadCache:
     """One thread and namespace. Guarded by `changed`; `latest` is None when nothing is known.
 
@@ -92,61 +123,25 @@ class ThreadCache:
     put_lock: threading.Lock = field(default_factory=threading.Lock)
     changed: threading.Condition = field(default_factory=threading.Condition)
     latest: CachedCheckpoint | None = None
-    writes: dict[str, list[TaskWrites]] = field(default_factory=dict)
-    """By checkpoint id: what came in for it and may still be shared with its child."""
-    tasks: dict[str, set[str]] = field(default_factory=dict)
-    """By checkpoint id: the tasks whose writes are stored or queued."""
-    stopped: set[str] = field(default_factory=set)
-    """Checkpoints at which a task asked a question or failed: the run will hand back there."""
-    caught: dict[str, dict[str, WaitCaught]] = field(default_factory=dict)
-    """By checkpoint id and task: those that caught their interrupt. Nothing may follow there."""
-    refused: dict[str, dict[str, Exception]] = field(default_factory=dict)
-    """By checkpoint id and task: why its writes are not stored. Nothing may follow there either."""
+    steps: dict[str, Step] = field(default_factory=dict)
+    """By checkpoint id."""
     size: int = 0
     """Bytes of the latest checkpoint, as the cache last counted them."""
     cached: bool = True
     """Still in the cache."""
 
-    def add_writes(self, checkpoint_id: str, writes: TaskWrites, *, stops: bool = False) -> None:
-        if stops:
-            self.stopped.add(checkpoint_id)
-        self.writes.setdefault(checkpoint_id, []).append(writes)
-        if writes.finished:
-            self.tasks.setdefault(checkpoint_id, set()).add(writes.task_id)
-        self.changed.notify_all()
-
-    def note_refused(self, checkpoint_id: str, task_id: str, error: Exception) -> None:
-        """Note that the writes of a task are not stored: its checkpoint must not wait for them."""
-        self.refused.setdefault(checkpoint_id, {})[task_id] = error
-        self.add_writes(checkpoint_id, TaskWrites(task_id, [], refused=True))
-
-    def check_refused(self, checkpoint_id: str) -> None:
-        """Raise why the writes of a task of this checkpoint are not stored."""
-        for error in self.refused.get(checkpoint_id, {}).values():
-            raise error
-
-    def note_caught(self, checkpoint_id: str, task_id: str, error: WaitCaught | None) -> None:
-        """Note whether a task that ended caught its interrupt."""
-        if error is not None:
-            self.caught.setdefault(checkpoint_id, {})[task_id] = error
-        elif checkpoint_id in self.caught:
-            self.caught[checkpoint_id].pop(task_id, None)
-
-    def check_caught(self, checkpoint_id: str | None = None) -> None:
-        """Raise the error of a task of this checkpoint, or of any, that caught its interrupt."""
-        for id, tasks in self.caught.items():
-            if checkpoint_id in (None, id):
-                for error in tasks.values():
-                    raise error
+    def step(self, checkpoint_id: str) -> Step:
+        step = self.steps.get(checkpoint_id)
+        if step is None:
+            step = self.steps[checkpoint_id] = Step()
+        return step
 
     def advance(self, latest: CachedCheckpoint) -> None:
         """Continue from `latest`; what belongs to older checkpoints is forgotten."""
         self.latest = latest
-        self.writes = {id: writes for id, writes in self.writes.items() if id >= latest.id}
-        self.tasks = {id: tasks for id, tasks in self.tasks.items() if id >= latest.id}
-        self.stopped = {id for id in self.stopped if id >= latest.id}
-        self.refused = {id: tasks for id, tasks in self.refused.items() if id >= latest.id}
-        self.caught = {id: tasks for id, tasks in self.caught.items() if id >= latest.id}
+        for id in [*self.steps]:
+            if id < latest.id:
+                del self.steps[id]
 
 
 class CheckpointCache:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from perdure.checkpoint.value_chain import ValueRef
+from perdure.checkpoint.values import ValueRef
 from perdure.errors import Damaged
 from perdure.journal import Op, Row, Statement, is_left, with_params
 

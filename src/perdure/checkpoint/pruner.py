@@ -22,7 +22,7 @@ from perdure.checkpoint.row_format import (
     value_location,
     writes_location,
 )
-from perdure.checkpoint.value_chain import ValueRef
+from perdure.checkpoint.values import ValueRef
 from perdure.errors import Error
 from perdure.journal import Capabilities, Op, Plan, Row, Statement, in_pieces
 from perdure.journal.names import check_text

@@ -23,7 +23,7 @@ from perdure.checkpoint.cache import NULL_TASK, CachedCheckpoint, CheckpointCach
 from perdure.checkpoint.config import PAGE, Found, Search, configurable
 from perdure.checkpoint.operations import CheckpointKey, CheckpointRow, WritesRow, parse_refs
 from perdure.checkpoint.row_format import RowFormat, checkpoint_location
-from perdure.checkpoint.value_chain import StoredValue, ValueRef, elements_in_row, load_value
+from perdure.checkpoint.values import StoredValue, ValueRef, elements_in_row, load_value
 from perdure.errors import Damaged
 from perdure.journal import Plan
 from perdure.langgraph_port import checkpoint_names
@@ -113,7 +113,7 @@ class Reader:
             if thread.latest is before:  # else a run went on meanwhile, with those values
                 thread.advance(latest)
                 done = {task for task, channel, _ in pending if channel not in WRITES_IDX_MAP}
-                thread.tasks.setdefault(latest.id, set()).update(done)
+                thread.step(latest.id).tasks.update(done)
         self._cache.resize(thread, latest.size)
 
     def _values(

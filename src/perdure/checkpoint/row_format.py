@@ -10,7 +10,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
 
 from perdure.checkpoint.cache import TaskWrites
 from perdure.checkpoint.operations import CheckpointRow, WritesRow
-from perdure.checkpoint.value_chain import StoredValue, ValueRef
+from perdure.checkpoint.values import StoredValue, ValueRef
 from perdure.errors import Damaged, TypeNotAllowed, Unserializable
 from perdure.serde.serializer import Serializer
 

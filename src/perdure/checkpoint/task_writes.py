@@ -16,7 +16,7 @@ from perdure.checkpoint.cache import CheckpointCache, TaskWrites, WriteElement
 from perdure.checkpoint.config import key_of
 from perdure.checkpoint.raised_interrupts import RaisedInterrupts
 from perdure.checkpoint.row_format import RowFormat, checkpoint_location, writes_location
-from perdure.checkpoint.value_chain import check_channel, refs_to_json
+from perdure.checkpoint.values import check_channel, refs_to_json
 from perdure.checkpoint.writer import no_result
 from perdure.errors import Error
 from perdure.execution.segment import KEY, Segment, find
@@ -70,7 +70,8 @@ class TaskWriter:
             mode = segment.durability
         lease = config["configurable"].get(KEY)
         writes, caught = self._raised.settle(task_id, lease, writes)
-        stops = any(channel in (INTERRUPT, ERROR) for channel, _ in writes)
+        channels = dict(writes)
+        stops = INTERRUPT in channels or ERROR in channels
         task = TaskKey(thread_id, ns, checkpoint_id, task_id, path)
         thread = self._cache.get(thread_id, ns)
         writes = _storable(writes, segment)
@@ -80,12 +81,18 @@ class TaskWriter:
             with thread.changed:
                 defer = journal.defer if segment is None else segment.defer
                 queued = defer(op, hold=mode == "exit")
-                thread.refused.get(checkpoint_id, {}).pop(task_id, None)
-                thread.note_caught(checkpoint_id, task_id, caught)
-                thread.add_writes(checkpoint_id, written, stops=stops)
+                step = thread.step(checkpoint_id)
+                step.refused.pop(task_id, None)
+                step.caught.pop(task_id, None)
+                if caught is not None:
+                    step.caught[task_id] = caught
+                step.stopped = step.stopped or stops
+                step.add(written)
+                thread.changed.notify_all()
         except Exception as error:
             with thread.changed:
-                thread.note_refused(checkpoint_id, task_id, error)
+                thread.step(checkpoint_id).refuse(task_id, error)
+                thread.changed.notify_all()
             raise
         wait = (stops and mode != "async" and segment is None) or journal.full
         return queued if wait else None
@@ -156,7 +163,7 @@ class TaskWriter:
 
 def _storable(writes: Writes, segment: Segment | None) -> Writes:
     """The writes that are stored of a task, exceptions without secrets."""
-    if any(channel == ERROR and isinstance(value, BaseException) for channel, value in writes):
+    if isinstance(dict(writes).get(ERROR), BaseException):
         # LangGraph adds what a task wrote before it failed or was cancelled, and would take
         # that for all it had to write: where to go next could be missing.
         marks = (*WRITES_IDX_MAP, checkpoint_names.ERROR_SOURCE)

@@ -44,15 +44,15 @@ from perdure.checkpoint.row_format import (
     checkpoint_location,
     value_location,
 )
-from perdure.checkpoint.value_chain import (
+from perdure.checkpoint.values import (
     INLINE,
     StoredValue,
     ValueRef,
     check_channel,
+    difference,
     is_trusted,
     refs_to_json,
 )
-from perdure.checkpoint.value_diff import difference
 from perdure.execution.segment import Segment
 from perdure.journal import Journal, Op, Statement
 from perdure.journal.committer import QueuedOperation
@@ -120,27 +120,27 @@ class Writer:
                 written: Sequence[TaskWrites] = ()
                 if parent is not None:
                     if arriving and put.metadata.get("source") == "loop":
-                        tasks = thread.tasks.setdefault(parent.id, set())
                         moved = _moved(parent, put.checkpoint)
                         nodes = [*filter(checkpoint_names.is_node, moved)]
                         starts = checkpoint_names.START in moved
                         expected = len(parent.sends) + len(nodes) + starts
-                        if len(tasks) < expected:
+                        step = thread.step(parent.id)
+                        if len(step.tasks) < expected:
                             thread.changed.wait_for(
-                                lambda: len(tasks) >= expected or parent.id in thread.caught,
-                                ARRIVAL,
+                                lambda: len(step.tasks) >= expected or bool(step.caught), ARRIVAL
                             )
-                    written = thread.writes.get(parent.id, ())
-                if put.metadata.get("source") == "loop" and put.key.id is not None:
-                    thread.check_caught(put.key.id)
-                    thread.check_refused(put.key.id)  # a step is stored whole, or not at all
+                    if parent.id in thread.steps:
+                        written = thread.steps[parent.id].writes
+                if put.metadata.get("source") == "loop" and put.key.id in thread.steps:
+                    thread.steps[put.key.id].check()
                 thread.latest = None  # until this one is queued: its values move into the next
             latest, op = self._put_op(put, parent, written)
             with thread.changed:
                 defer = journal.defer if put.segment is None else put.segment.defer
                 queued = defer(op, hold=hold)  # first: the database may refuse it
                 thread.advance(latest)
-                stopped = latest.id in thread.stopped
+                step_here = thread.steps.get(latest.id)
+                stopped = step_here is not None and step_here.stopped
         self._cache.resize(thread, latest.size)
         return queued, stopped
 

@@ -150,8 +150,7 @@ _LOCK = threading.Lock()
 def current_task() -> tuple[TaskContext, int] | None:
     """The task this is called in, and the attempt at it. None outside of a run."""
     config = configurable()
-    info = configs.task_info(config)
-    if info.scratchpad is None:
+    if not config or (info := configs.task_info(config)).scratchpad is None:
         return None
     segment = find(config)
     saver = configs.checkpointer_of(config)

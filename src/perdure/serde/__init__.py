@@ -2,9 +2,7 @@
 
 codec          values to MessagePack and back; what is not allowed is refused
 builtin_types  the standard library's and numpy's types
-class_types    dataclasses, enums, namedtuples and the like; the adapter of a class
-pydantic_types Pydantic models
-class_adapter  what the adapters share
+class_types    Pydantic models, dataclasses, enums and the like: state out of an object, and back
 depth          how deep a document is nested: deeper ones are refused
 places         which columns of its row a blob is bound to
 encryption     the envelope around each blob: a checksum, or authenticated encryption
