@@ -350,7 +350,7 @@ class Runtime(Client):
         check_text("topic", topic)
         if not callable(handler):
             raise BadArgument(f"The handler of topic {topic!r} must be callable, not {handler!r}.")
-        self.engine.receivers[topic] = Receiver(handler)
+        self.engine.outbox.receivers[topic] = Receiver(handler)
 
     @recorded("fork", returns_run=True)
     async def fork(

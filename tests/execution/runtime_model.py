@@ -16,6 +16,8 @@ from perdure import errors
 from perdure.commands.claims import SegmentEnd
 from perdure.commands.runs import RunRow
 from perdure.execution.drive import Drive, Raised, Returned
+from perdure.execution.finish import end_segment, finish_segment
+from perdure.execution.start import begin_segment
 from perdure.journal import Journal, Refused
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.types import ENDED
@@ -505,7 +507,7 @@ class Side:
 
     def drive(self, row: RunRow) -> tuple[Drive | SegmentEnd | None, Returned | Raised | None]:
         try:
-            begun = self.journal.run(self.driver.begin(row, self.graph))
+            begun = self.journal.run(begin_segment(self.driver, row, self.graph))
         except (Refused, errors.LeaseLost):
             return None, None
         if isinstance(begun, SegmentEnd):
@@ -521,8 +523,8 @@ class Side:
             return "lost"
         try:
             if isinstance(drive, SegmentEnd):
-                return str(self.journal.run(self.driver.end(row, drive)))
-            return str(self.journal.run(self.driver.finish(drive, outcome)))
+                return str(self.journal.run(end_segment(self.driver, row, drive)))
+            return str(self.journal.run(finish_segment(self.driver, drive, outcome)))
         except Refused:
             return "lost"
 

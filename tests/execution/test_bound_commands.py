@@ -26,6 +26,7 @@ from langgraph.types import Command, Send, interrupt
 import perdure
 from perdure.errors import BadAnswer, ThreadBusy, WaitClosed
 from perdure.execution.bound_runs import BoundRuns
+from perdure.execution.start import begin_segment
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.types import State
 from tests.support.bound import Log, T
@@ -38,6 +39,7 @@ COMMAND: Command[Any] = Command(resume="yes", update={"log": ["given"]}, goto="a
 SEND: Command[Any] = Command(resume="yes", goto=Send("aside", {"log": []}))
 COMMANDS = {"a node": COMMAND, "a send": SEND}
 HOME = Path(__file__).parents[2]
+BEGIN = "perdure.execution.bound_runs.begin_segment"
 POINTS = ("answered", "claimed", "in the node", "in the next node")
 
 
@@ -77,7 +79,7 @@ def _call(url: str, which: str, point: str) -> None:
     rt = perdure.Runtime(url)
     graph = rt.register(builder(), name="g")
     if point == "claimed":
-        rt.engine.driver.begin = lambda *_, **__: _die_if(point)  # type: ignore[assignment]
+        pytest.MonkeyPatch().setattr(BEGIN, lambda *_, **__: _die_if(point))
     graph.invoke(COMMANDS[which], T, durability="sync")
 
 
@@ -254,17 +256,18 @@ def _answer_and_die(url: str) -> None:
     clock = Clock()
     rt = perdure.Runtime(url, clock=clock)
     graph = rt.register(three_questions(), name="g")
-    begin = rt.engine.driver.begin
 
     def set_back(*args: Any, **options: Any) -> Any:
         clock.advance(-timedelta(hours=1))
-        return begin(*args, **options)
+        return begin_segment(*args, **options)
 
     def die(*_: Any) -> Any:
         until(lambda: len(rt.blocking.waits()) == 1, "the question to be stored")
         os.kill(os.getpid(), signal.SIGKILL)
 
-    rt.engine.driver.begin, rt.engine.driver.finish = set_back, die  # type: ignore[assignment]
+    patch = pytest.MonkeyPatch()
+    patch.setattr(BEGIN, set_back)
+    patch.setattr("perdure.execution.bound_runs.finish_segment", die)
     graph.invoke(SEND, T)
 
 

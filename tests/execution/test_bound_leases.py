@@ -16,6 +16,7 @@ import pytest
 import perdure
 from perdure.commands.runs import RunRow
 from perdure.errors import Error, ThreadBusy
+from perdure.execution.start import begin_segment
 from perdure.testing import TemporaryRuntime, runtime
 from perdure.types import State
 from tests.support.bound import Log, T, says, sequence
@@ -85,7 +86,7 @@ def test_the_lease_of_a_call_is_renewed_while_it_undoes_effects(url: str) -> Non
 
 @pytest.mark.parametrize("call", ["invoke", "update_state"])
 def test_a_call_that_loses_its_lease_while_it_begins_says_that_its_thread_is_busy(
-    url: str, call: str
+    url: str, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def asks(state: Log) -> Log:
         return {"log": [perdure.ask("one"), perdure.ask("two")]}
@@ -95,14 +96,12 @@ def test_a_call_that_loses_its_lease_while_it_begins_says_that_its_thread_is_bus
         graph.invoke({"log": []}, T)
         [wait] = rt.blocking.waits()
         rt.blocking.answer(wait.id, "1")
-        driver = rt.engine.driver
-        begin = driver.begin
 
-        def lose_and_begin(row: RunRow, *args: Any, **options: Any) -> Any:
+        def lose_and_begin(driver: Any, row: RunRow, *args: Any, **options: Any) -> Any:
             execute(url, "UPDATE perdure_runs SET token = token + 1")
-            return begin(row, *args, **options)
+            return begin_segment(driver, row, *args, **options)
 
-        driver.begin = lose_and_begin
+        monkeypatch.setattr("perdure.execution.bound_runs.begin_segment", lose_and_begin)
         if call == "update_state":
             execute(url, "UPDATE perdure_runs SET due_at = NULL")
         with pytest.raises(ThreadBusy):

@@ -16,6 +16,8 @@ import perdure.testing
 from perdure.commands import claims
 from perdure.commands.claims import LeaseTimes
 from perdure.commands.runs import RunRow
+from perdure.execution.finish import end_segment
+from perdure.execution.start import begin_segment
 from perdure.journal import Refused
 from perdure.testing import TemporaryRuntime
 from perdure.types import EventKind, State
@@ -65,14 +67,16 @@ async def test_an_answer_that_a_fenced_driver_saw_is_handed_over_by_its_successo
     # finds none.
     old = claim("elsewhere:1:old", now)
     new = claim("elsewhere:2:new", now + 60_000)
-    begun = rt.journal.run(driver.begin(new, graph))
+    begun = rt.journal.run(begin_segment(driver, new, graph))
     await rt.answer(wait.id, "yes")
     # The first one wakes, finds the answer, and would hand it over.
     with pytest.raises(Refused):
-        rt.journal.run(driver.begin(old, graph))
+        rt.journal.run(begin_segment(driver, old, graph))
     # The second one has asked again meanwhile, and rests.
     assert not isinstance(begun, claims.SegmentEnd)
-    rt.journal.run(driver.end(new, claims.SegmentEnd(State.WAITING, EventKind.WAITING, {})))
+    rt.journal.run(
+        end_segment(driver, new, claims.SegmentEnd(State.WAITING, EventKind.WAITING, {}))
+    )
     assert not (await rt.doctor()).findings
     rt.clock.advance(timedelta(minutes=5))
     await rt.tick()

@@ -20,6 +20,7 @@ import perdure
 from perdure.commands import claims
 from perdure.commands.claims import LeaseTimes, SegmentEnd
 from perdure.errors import LeaseLost, ThreadBusy
+from perdure.execution.finish import end_segment
 from perdure.execution.segment import KEY, Segment
 from perdure.journal.clock import JournalClock, journal_time
 from perdure.journal.operation import Ambiguous, Op
@@ -98,7 +99,9 @@ async def test_a_driver_whose_run_was_pruned_writes_nothing(url: str) -> None:
         )
         [row] = rt.journal.do(claim)
         segment = Segment(row, rt.journal, driver.serializer, driver.clock, durability="sync")
-        rt.journal.run(driver.end(row, SegmentEnd(State.CANCELLED, EventKind.CANCELLED, {})))
+        rt.journal.run(
+            end_segment(driver, row, SegmentEnd(State.CANCELLED, EventKind.CANCELLED, {}))
+        )
         rt.clock.advance(timedelta(days=1))
         assert await rt.prune(older_than=timedelta(hours=1)) == 1
         later = await rt.start("g", said("b"), thread_id="t")

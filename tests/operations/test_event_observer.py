@@ -14,6 +14,8 @@ import perdure
 from perdure.commands import claims
 from perdure.commands.claims import LeaseTimes
 from perdure.errors import Unavailable
+from perdure.execution.finish import end_segment
+from perdure.execution.start import begin_segment
 from perdure.journal import Refused, Row, Statement
 from perdure.journal.operation import Ambiguous
 from perdure.types import EventKind, Run, State
@@ -114,12 +116,12 @@ async def test_what_a_fenced_driver_would_have_stored_is_not_told(url: str) -> N
         told = len(seen)
         assert rows[0] is not None
         with pytest.raises(Refused):
-            rt.journal.run(driver.begin(rows[0], graph))
+            rt.journal.run(begin_segment(driver, rows[0], graph))
         ended = claims.SegmentEnd(State.DONE, EventKind.DONE, {})
-        assert rt.journal.run(driver.end(rows[0], ended)) == "lost"
+        assert rt.journal.run(end_segment(driver, rows[0], ended)) == "lost"
         assert len(seen) == told
         assert rows[1] is not None
-        rt.journal.run(driver.end(rows[1], ended))
+        rt.journal.run(end_segment(driver, rows[1], ended))
     assert seen.kinds(run)[told:] == [EventKind.DONE]
 
 

@@ -5,9 +5,9 @@ progress        its steps as events of the run; questions: its interrupts as wai
 recorded_reads  what `now()`, `random()` and `uuid()` returned
 stream_recorder its output, as chunks; stream_capture: where LangGraph produces it
 
-driver          what a crash leaves behind at each point: the plans around LangGraph
-start           before LangGraph: commands, answers
-drive           what LangGraph is called with; finish: what its outcome means for the run
+drive           what a crash leaves behind at each point; what LangGraph is called with
+start           what happens before; commands, answers: what continues the run
+finish          what the outcome means for the run
 worker          the loop that claims due runs; lease: the thread that renews leases
 liveness        how other processes see that this one lives
 sweeps          what workers delete; schedules, outbox: what else they do

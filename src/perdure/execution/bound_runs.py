@@ -37,6 +37,7 @@ from perdure.execution.command_answers import answer_with_command
 from perdure.execution.commands import check_unanswered, note_command
 from perdure.execution.drive import (
     Drive,
+    Driver,
     Ended,
     Outcome,
     Returned,
@@ -44,9 +45,10 @@ from perdure.execution.drive import (
     latest_checkpoint,
     stop_at_breakpoint,
 )
-from perdure.execution.driver import Driver
 from perdure.execution.engine import Engine
+from perdure.execution.finish import end_segment, finish_segment
 from perdure.execution.graphs import Graph
+from perdure.execution.start import begin_segment
 from perdure.journal import Plan, Poll
 from perdure.journal.names import new_id
 from perdure.langgraph_port import configs, task_interrupts
@@ -86,9 +88,9 @@ class BoundRuns:
     def _begin(self, row: RunRow) -> Plan[Drive | SegmentEnd]:
         """Begin the segment of a run that was claimed, or end it if it cannot be driven."""
         with self._engine.keeper.renewing(row):
-            begun = yield from self._driver.begin(row, self._graph, inline=True)
+            begun = yield from begin_segment(self._driver, row, self._graph, inline=True)
             if isinstance(begun, SegmentEnd):
-                yield from self._driver.end(row, begun)
+                yield from end_segment(self._driver, row, begun)
         return begun
 
     def _find(self, call: BoundCall) -> Plan[RunRow]:
@@ -220,7 +222,7 @@ class BoundRuns:
         if claimed is not None:
             reason = f"{why}, and run {by.id} takes its place"
             end = SegmentEnd(State.CANCELLED, EventKind.CANCELLED, {"by": by.id}, reason=reason)
-            yield from self._driver.end(claimed, end)
+            yield from end_segment(self._driver, claimed, end)
 
     def _find_place(self, call: BoundCall) -> Plan[None]:
         """An answer at the thread's last checkpoint is an answer to what its run asks."""
@@ -257,7 +259,7 @@ class BoundRuns:
 
     def close(self, drive: Drive, outcome: Outcome) -> Plan[None]:
         """End the segment of a call. Raises `ThreadBusy` if its output is no longer the run's."""
-        ended = yield from self._driver.finish(drive, outcome)
+        ended = yield from finish_segment(self._driver, drive, outcome)
         if ended is Ended.LOST and isinstance(outcome, Returned):
             raise taken_over(drive)
 
@@ -304,7 +306,7 @@ class BoundRuns:
             end = (yield from stop) if at_breakpoint else None
         now = self._driver.clock.now()
         again = SegmentEnd(State.PENDING, EventKind.UPDATED, {}, due_at=now, reason=UPDATED)
-        yield from self._driver.end(drive.row, end or again)
+        yield from end_segment(self._driver, drive.row, end or again)
 
 
 def taken_over(drive: Drive) -> ThreadBusy:

@@ -1,6 +1,17 @@
-"""A segment that is ready to be driven, how LangGraph left it, and breakpoints.
+"""One segment of a run: `begin_segment` makes it a `Drive`, LangGraph is called with that, and
+`finish_segment` stores what the outcome means. A run that stops at a breakpoint waits for a person
+to let it go on.
 
-A run that stops at a breakpoint waits for a person to let it go on.
+Crash points and what each leaves behind for the next claim:
+
+    answered with a command     the command is in the setup, in one batch with the answers; the
+                                next driver applies it (`commands`)
+    claimed, nothing driven     the lease runs out; attempts counts it
+    answers handed over         the waits are `applied`, and are handed over again
+    a step on disk              progress: attempts is 1 again, and the run goes on after that step
+    interrupt on disk           its wait too, in the same batch; the run is still leased
+    segment ended               waiting, done, failed ...: in one batch with its event, and with the
+                                next run of the thread being due
 """
 
 from __future__ import annotations
@@ -21,11 +32,13 @@ from perdure.commands.claims import SegmentEnd
 from perdure.commands.runs import RunRow
 from perdure.commands.waits import Question, WaitRow
 from perdure.execution.graphs import Graph
+from perdure.execution.outbox import Outbox
 from perdure.execution.segment import Segment
 from perdure.execution.topology import is_newer, pending_nodes
 from perdure.journal import Plan
 from perdure.journal.clock import Clock
 from perdure.langgraph_port import checkpoint_names, configs
+from perdure.observe.observers import Observers
 from perdure.saver import Saver
 from perdure.types import EventKind, Kind, State, WaitState
 
@@ -120,12 +133,14 @@ class Drive:
         self.control.request_drain(why.value)
 
 
-class SegmentPlans:
-    """What the plans before and after LangGraph share."""
+class Driver:
+    """What the plans before and after LangGraph work with: one for each runtime."""
 
-    def __init__(self, saver: Saver, clock: Clock) -> None:
-        self._saver, self.clock = saver, clock
+    def __init__(self, saver: Saver, clock: Clock, observers: Observers, outbox: Outbox) -> None:
+        self.saver, self.clock, self.observers, self.outbox = saver, clock, observers, outbox
         self.journal, self.serializer = saver.journal, saver.serializer
+        self.stored_topologies: set[str] = set()
+        """Fingerprints of graphs whose topology is in the journal."""
 
 
 def is_resume(input: Any) -> bool:

@@ -10,20 +10,19 @@ from datetime import timedelta
 from typing import Any
 
 from perdure.commands.local_engine import LocalEngine
-from perdure.commands.messages import QUESTION, Endpoint
 from perdure.commands.run_payload import load_output
 from perdure.commands.runs import RunRow
 from perdure.commands.schedules import ScheduleRow
 from perdure.commands.services import Services
 from perdure.commands.starting import Parent
-from perdure.commands.webhooks import RunWebhooks, topic_of_url
+from perdure.commands.webhooks import topic_of_url
 from perdure.errors import BadArgument, Closed
-from perdure.execution.driver import Driver
+from perdure.execution.drive import Driver
 from perdure.execution.graphs import Graph, GraphRegistry
 from perdure.execution.journal_store import JournalStore
 from perdure.execution.lease import LeaseKeeper
 from perdure.execution.liveness import Presence
-from perdure.execution.outbox import Receiver
+from perdure.execution.outbox import Outbox
 from perdure.execution.schedules import fire_schedules
 from perdure.execution.sweeps import RetentionSweep, StreamSweep, Sweep, ThreadExpiry
 from perdure.execution.worker import Worker
@@ -50,12 +49,7 @@ class Engine(LocalEngine):
         super().__init__(None, saver.serializer, observers, lambda: services().clock)
         self.saver, self._lease, self._get_services = saver, lease, services
         self.graphs = GraphRegistry()
-        self.receivers: dict[str, Receiver] = {}
-        """What takes the messages of the outbox, by topic."""
-        self.own_receivers: dict[str, Receiver] = {}
-        """The same of perdure's own."""
-        self.endpoints: tuple[Endpoint, ...] = ()
-        self.run_webhooks = RunWebhooks()
+        self.outbox = Outbox()
         self.retention = retention
         self._sweeps: list[Sweep] = [
             ThreadExpiry(lambda thread_id: services().runs.erase(thread_id), self.failures),
@@ -84,14 +78,8 @@ class Engine(LocalEngine):
         with self._opening:
             if self._driver is None:
                 clock = self._get_services().clock
-                self._driver = Driver(self.saver, clock, self.observers, self._endpoints)
+                self._driver = Driver(self.saver, clock, self.observers, self.outbox)
             return self._driver
-
-    def _endpoints(self) -> Sequence[Endpoint]:
-        """Who is told of new questions, and of the states of runs."""
-        if QUESTION in self.receivers:
-            return (Endpoint(QUESTION, "", (), questions=True), *self.endpoints)
-        return self.endpoints
 
     @property
     def keeper(self) -> LeaseKeeper:
@@ -130,7 +118,7 @@ class Engine(LocalEngine):
         return self.graphs.resolve(name, version)
 
     def webhook_topic(self, url: str) -> str:
-        return topic_of_url(url, allow_private=self.run_webhooks.allow_private)
+        return topic_of_url(url, allow_private=self.outbox.run_webhooks.allow_private)
 
     @property
     def graph_names(self) -> list[str]:
@@ -184,7 +172,7 @@ class Engine(LocalEngine):
                 f"{', '.join(sorted(self._expected))}: made by a coroutine. Open this runtime "
                 "with `async with` before it drives."
             )
-        if not (self.graphs or self.receivers or self.endpoints):
+        if not (self.graphs or self.outbox.is_used):
             raise BadArgument("This runtime has no graph to drive: call register() first.")
         if limits["concurrency"] < 1:
             raise BadArgument("concurrency must be at least 1.")
@@ -195,7 +183,7 @@ class Engine(LocalEngine):
         if graphs is None:
             chosen = self.graphs.chosen()
             limits["schedules"] = self._fire_schedules
-            limits["receivers"] = ChainMap(self.receivers, self.own_receivers)
+            limits["receivers"] = ChainMap(self.outbox.receivers, self.outbox.own_receivers)
             limits["sweeps"] = self._sweeps
         else:
             chosen = self.graphs.chosen({self.resolve_graph(name, None)[0] for name in graphs})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from langgraph.errors import EmptyInputError, GraphDrained, GraphRecursionError, InvalidUpdateError
@@ -42,11 +41,11 @@ from perdure.errors import (
 from perdure.execution.drive import (
     FROM_CHECKPOINT,
     Drive,
+    Driver,
     Ended,
     Outcome,
     Raised,
     Returned,
-    SegmentPlans,
     StopReason,
     latest_checkpoint,
     stop_at_breakpoint,
@@ -55,9 +54,6 @@ from perdure.execution.evaluation_policy import evaluation_of
 from perdure.execution.segment import Segment
 from perdure.execution.start import held_by_error
 from perdure.journal import Plan
-from perdure.journal.clock import Clock
-from perdure.observe.observers import Observers
-from perdure.saver import Saver
 from perdure.times import moment
 from perdure.types import EffectState, EventKind, Kind, State
 
@@ -82,239 +78,242 @@ FINAL = (
 """Errors that a retry would only raise again."""
 
 
-class SegmentFinish(SegmentPlans):
-    """Plans for the end of a segment."""
-
-    def __init__(
-        self,
-        saver: Saver,
-        clock: Clock,
-        observers: Observers,
-        endpoints: Callable[[], Sequence[Endpoint]],
-    ) -> None:
-        """`endpoints` are those that are told of the states of runs, among others."""
-        super().__init__(saver, clock)
-        self._observers, self._endpoints = observers, endpoints
-
-    def finish(self, drive: Drive, outcome: Outcome) -> Plan[Ended]:
-        """End a segment after LangGraph returned or raised."""
-        segment = drive.segment
-        segment.ending = True
-        while segment.is_busy and not segment.is_lost:
-            yield 0.01  # an effect of a node that was cancelled: its outcome is worth waiting for
-        segment.closing = True
-        if segment.stream is not None and not segment.is_lost:
-            segment.stream.close()  # before the end, which is what readers wait for
-        if segment.signal is not None and not segment.is_lost:
-            outcome = Raised(segment.signal)  # also if the agent's code swallowed it
-        error = outcome.error if isinstance(outcome, Raised) else None
-        if segment.is_lost or isinstance(error, LeaseLost):
-            return Ended.LOST
-        if isinstance(outcome, Raised):
-            end = yield from self._after_error(drive, outcome.error)
-        else:
-            try:
-                end = yield from self._after_return(drive, outcome)
-            except (Unserializable, TypeNotAllowed, TooLarge, WriteLost) as refused:
-                end = yield from self._after_error(drive, refused)
-        if end.state is State.FAILED and not drive.segment.inline:
-            end = (yield from self._held_by_unknown(drive)) or end
-        if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
-            end = end._replace(data=report((yield effects.of_run(drive.row.id))))
-        end = end._replace(saved=segment.progress.take_saved())
-        ended, lost = None, None
-        while ended is None:
-            try:
-                ended = yield from self.end(drive.row, end, after=None if lost else segment)
-            except WriteLost:  # raised once: for a write of this segment, or of another run
-                if lost is None and (lost := segment.lost_write()) is not None:
-                    end = yield from self._after_error(drive, lost)
-        if lost is not None and segment.inline:
-            raise lost
-        return ended
-
-    def end(self, row: RunRow, end: SegmentEnd, *, after: Segment | None = None) -> Plan[Ended]:
-        """End a segment as decided: `after` it, only if all that it wrote is stored."""
-        made = change(row.thread_id, row.id, self.clock.now())
-        if self.serializer.redacts:
-            data, reason = redacted_data(self.serializer, end.data), end.reason
-            end = end._replace(data=data, reason=self.serializer.redacted_text(reason))
-        sinks = self._observers.sinks
-        op = claims.end_segment(
-            self.serializer,
-            made,
-            row.token,
-            end,
-            sinks,
-            has_webhook=row.webhook is not None,
-            endpoints=self._told(row, end.state),
-        )
-        if not (yield op._replace(prepare=None if after is None else after.check_stored)):
-            return Ended.LOST
-        self._observers.nudge()
-        _log_end(row, end)
-        return Ended.RELEASED if end.state is State.PENDING else Ended(end.state.value)
-
-    def _told(self, row: RunRow, state: State) -> list[Endpoint]:
-        """The endpoints that are told of this state of a run. A run of an evaluation tells none."""
-        told = [one for one in self._endpoints() if state in one.states]
-        if told:
-            with contextlib.suppress(*UNREADABLE):
-                if evaluation_of(load_setup(self.serializer, row)) is not None:
-                    return []
-        return told
-
-    # -- LangGraph returned
-
-    def _after_return(self, drive: Drive, outcome: Returned) -> Plan[SegmentEnd]:
-        if drive.segment.questions.reached_top:
-            return SegmentEnd(State.WAITING, EventKind.WAITING, {})
-        if drive.has_breakpoints:
-            stopped = yield from stop_at_breakpoint(self._saver, drive)
-            if stopped is not None:
-                return stopped
-        held = yield from self._held_by_abandoned(drive)
-        return held or (yield from self._done(drive, outcome))
-
-    def _done(self, drive: Drive, outcome: Returned) -> Plan[SegmentEnd]:
-        output = outcome.output
-        if output is FROM_CHECKPOINT:
-            at = yield from latest_checkpoint(self._saver, drive.row.thread_id)
-            output = None if at is None else drive.graph.output(at)
-        too_large: TooLarge | None = None
+def finish_segment(driver: Driver, drive: Drive, outcome: Outcome) -> Plan[Ended]:
+    """End a segment after LangGraph returned or raised."""
+    segment = drive.segment
+    segment.ending = True
+    while segment.is_busy and not segment.is_lost:
+        yield 0.01  # an effect of a node that was cancelled: its outcome is worth waiting for
+    segment.closing = True
+    if segment.stream is not None and not segment.is_lost:
+        segment.stream.close()  # before the end, which is what readers wait for
+    if segment.signal is not None and not segment.is_lost:
+        outcome = Raised(segment.signal)  # also if the agent's code swallowed it
+    error = outcome.error if isinstance(outcome, Raised) else None
+    if segment.is_lost or isinstance(error, LeaseLost):
+        return Ended.LOST
+    if isinstance(outcome, Raised):
+        end = yield from _after_error(driver, drive, outcome.error)
+    else:
         try:
-            blob = dump_output(self.serializer, drive.row, [output])
-        except TooLarge as error:
-            blob, too_large = b"", error
-        if too_large or len(blob) > MAX_STORED_OUTPUT:
-            at = yield from latest_checkpoint(self._saver, drive.row.thread_id)
-            if at is not None:
-                channels = drive.graph.pregel.output_channels
-                names = channels if isinstance(channels, str) else list(channels)
-                stored = at.checkpoint["channel_values"]
-                rest = {}  # an empty channel may have a value that is not in the checkpoint
-                if isinstance(output, dict) and not isinstance(channels, str):
-                    rest = {name: output[name] for name in output if name not in stored}
-                place = [at.checkpoint["id"], names, rest]
-                blob = dump_output(self.serializer, drive.row, place)
-            elif too_large:
-                raise too_large
-        return SegmentEnd(State.DONE, EventKind.DONE, {}, output=blob)
+            end = yield from _after_return(driver, drive, outcome)
+        except (Unserializable, TypeNotAllowed, TooLarge, WriteLost) as refused:
+            end = yield from _after_error(driver, drive, refused)
+    if end.state is State.FAILED and not drive.segment.inline:
+        end = (yield from _held_by_unknown(drive)) or end
+    if drive.stop is StopReason.CANCEL and end.kind is EventKind.RELEASED:
+        end = end._replace(data=report((yield effects.of_run(drive.row.id))))
+    end = end._replace(saved=segment.progress.take_saved())
+    ended, lost = None, None
+    while ended is None:
+        try:
+            ended = yield from end_segment(driver, drive.row, end, after=None if lost else segment)
+        except WriteLost:  # raised once: for a write of this segment, or of another run
+            if lost is None and (lost := segment.lost_write()) is not None:
+                end = yield from _after_error(driver, drive, lost)
+    if lost is not None and segment.inline:
+        raise lost
+    return ended
 
-    # -- LangGraph raised
 
-    def _after_error(self, drive: Drive, error: BaseException) -> Plan[SegmentEnd]:
-        if isinstance(error, Postponed):
-            return (yield from self._postponed(drive, error))
-        if isinstance(error, EffectHeld):
-            return (yield from self._held_by_effect(drive, error))
-        if isinstance(error, WaitCaught):
-            log.warning("run %s waits anyway: %s", drive.row.id, error)
-            data = {"caught_in": error.node}
-            return SegmentEnd(State.WAITING, EventKind.WAITING, data, in_step=True)
-        now, attempts = self.clock.now(), drive.segment.progress.attempts
-        if isinstance(error, OrderChanged):
-            about = {"effect": error.effect, "key": error.key}
-            return released(now, max(0, attempts - 1), **about)
-        left = not isinstance(error, Exception) and (drive.stop is not None or drive.segment.inline)
-        away = isinstance(error, Unavailable) and not drive.segment.inline
-        asked = drive.stop in (StopReason.CANCEL, StopReason.PAUSE)
-        if isinstance(error, GraphDrained) or left or away or asked:
-            # Drained, cancelled with its task, its reader left, or the journal was away: another
-            # worker goes on, unless the row says that the run was cancelled or paused.
-            return released(now, max(0, attempts - 1))
-        if isinstance(error, UNREADABLE):
-            return held_by_error(error)
-        attempts = yield from self._attempts(drive)
-        elsewhere = isinstance(error, asyncio.CancelledError)  # its event loop ended
-        if isinstance(error, WriteLost) and not drive.segment.inline:
-            elsewhere = drive.segment.lost_write() is None
-        if elsewhere and attempts < drive.graph.deaths:
-            return released(now, attempts)  # perhaps because of another run
-        return self.failed(drive, error, attempts)
+def end_segment(
+    driver: Driver, row: RunRow, end: SegmentEnd, *, after: Segment | None = None
+) -> Plan[Ended]:
+    """End a segment as decided: `after` it, only if all that it wrote is stored."""
+    made = change(row.thread_id, row.id, driver.clock.now())
+    if driver.serializer.redacts:
+        data, reason = redacted_data(driver.serializer, end.data), end.reason
+        end = end._replace(data=data, reason=driver.serializer.redacted_text(reason))
+    sinks = driver.observers.sinks
+    op = claims.end_segment(
+        driver.serializer,
+        made,
+        row.token,
+        end,
+        sinks,
+        has_webhook=row.webhook is not None,
+        endpoints=_told(driver, row, end.state),
+    )
+    if not (yield op._replace(prepare=None if after is None else after.check_stored)):
+        return Ended.LOST
+    driver.observers.nudge()
+    _log_end(row, end)
+    return Ended.RELEASED if end.state is State.PENDING else Ended(end.state.value)
 
-    def _attempts(self, drive: Drive) -> Plan[int]:
-        """Attempt number at the current step, by what is on disk. A step that was made but could
-        not be stored is no progress, and its failure counts."""
-        if not drive.segment.progress.has_moved:
-            return drive.row.attempts
-        while True:
-            with contextlib.suppress(WriteLost):  # raised once
-                row: RunRow | None = yield runs.find(drive.row.id)
-                break
-        mine = row is not None and row.token == drive.row.token
-        return row.attempts if row is not None and mine else drive.row.attempts
 
-    def failed(self, drive: Drive, error: BaseException, attempts: int) -> SegmentEnd:
-        """The end of a segment that raised in this attempt: for good, or to be retried."""
-        retry = drive.graph.retry
-        described = describe(self.serializer, error, drive.segment.secrets)
-        blob = dump_error(self.serializer, drive.row, described)
-        data: dict[str, Any] = described | {"attempts": attempts}
-        over = isinstance(error, FINAL) or is_recorded(error) or retry.is_over(attempts, error)
-        if not drive.segment.inline and not over:
-            at = self.clock.now() + round(retry.pause(attempts).total_seconds() * 1000)
-            data["retry_at"] = moment(at)
-            end = SegmentEnd(State.PENDING, EventKind.FAILED, data, due_at=at)
-        elif drive.graph.hold and not drive.segment.inline:
-            reason = f"{described['kind']}: {described['message']}"
-            data |= {"final": True, "reason": reason}
-            end = SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
-        else:
-            end = SegmentEnd(State.FAILED, EventKind.FAILED, data | {"final": True})
-        return end._replace(attempts=attempts, error=blob)
+def _told(driver: Driver, row: RunRow, state: State) -> list[Endpoint]:
+    """The endpoints that are told of this state of a run. A run of an evaluation tells none."""
+    told = [one for one in driver.outbox.endpoints if state in one.states]
+    if told:
+        with contextlib.suppress(*UNREADABLE):
+            if evaluation_of(load_setup(driver.serializer, row)) is not None:
+                return []
+    return told
 
-    # -- effects
 
-    def _postponed(self, drive: Drive, error: Postponed) -> Plan[SegmentEnd]:
-        """An effect is retried later. Until then the run waits for the clock, unless the outcome
-        of another effect is unknown: that holds it."""
-        unknown = yield from self._unknown(drive)
-        if unknown:
-            why = f"and {error.effect!r} is retried later"
-            held = EffectHeld(unknown[0].key, unknown[0].name, why)
-            return (yield from self._held_by_effect(drive, held))
-        data = {"effect": error.effect, "key": error.key, "attempt": error.attempt}
-        yield drive.segment.questions.ask_for_run(
-            Question(Kind.CLOCK, wake_at=error.until),
-            {**data, "wake_at": moment(error.until).isoformat()},
-            f"effect:{error.key}",
-        )
-        return SegmentEnd(State.WAITING, EventKind.POSTPONED, data, in_step=True)
+# -- LangGraph returned
 
-    def _held_by_abandoned(self, drive: Drive) -> Plan[SegmentEnd | None]:
-        """Hold a run that reached its end without returning to an effect that was cut off."""
-        if not drive.row.begun:
-            return None
-        found: list[EffectRow] = yield effects.of_run(drive.row.id)
-        if any(row.state == EffectState.OPEN and row.mark != Mark.MAY_STAY_OPEN for row in found):
-            owner = Owner(drive.row.thread_id, drive.row.id, drive.row.token)
-            yield effects.abandon(owner, self.clock.now())
-        elif not any(row.state == EffectState.UNKNOWN for row in found):
-            return None
-        return (yield from self._held_by_unknown(drive))
 
-    def _held_by_unknown(self, drive: Drive) -> Plan[SegmentEnd | None]:
-        """Hold a run that has effects with an unknown outcome, whatever else happened."""
-        unknown = yield from self._unknown(drive)
-        if not unknown:
-            return None
-        error = EffectHeld(unknown[0].key, unknown[0].name, "the run went on without it")
-        return (yield from self._held_by_effect(drive, error))
+def _after_return(driver: Driver, drive: Drive, outcome: Returned) -> Plan[SegmentEnd]:
+    if drive.segment.questions.reached_top:
+        return SegmentEnd(State.WAITING, EventKind.WAITING, {})
+    if drive.has_breakpoints:
+        stopped = yield from stop_at_breakpoint(driver.saver, drive)
+        if stopped is not None:
+            return stopped
+    held = yield from _held_by_abandoned(driver, drive)
+    return held or (yield from _done(driver, drive, outcome))
 
-    def _held_by_effect(self, drive: Drive, error: EffectHeld) -> Plan[SegmentEnd]:
-        """Hold a run until a person settles each of its unknown effects."""
-        keys = [row.key for row in (yield from self._unknown(drive))]
-        if error.key not in keys:
-            keys.append(error.key)
-        others = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
-        reason = f"{error}{others}"
-        data = {"reason": reason, "effects": keys}
-        return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
 
-    def _unknown(self, drive: Drive) -> Plan[list[EffectRow]]:
-        found: list[EffectRow] = yield effects.of_run(drive.row.id)
-        return [row for row in found if row.state == EffectState.UNKNOWN]
+def _done(driver: Driver, drive: Drive, outcome: Returned) -> Plan[SegmentEnd]:
+    output = outcome.output
+    if output is FROM_CHECKPOINT:
+        at = yield from latest_checkpoint(driver.saver, drive.row.thread_id)
+        output = None if at is None else drive.graph.output(at)
+    too_large: TooLarge | None = None
+    try:
+        blob = dump_output(driver.serializer, drive.row, [output])
+    except TooLarge as error:
+        blob, too_large = b"", error
+    if too_large or len(blob) > MAX_STORED_OUTPUT:
+        at = yield from latest_checkpoint(driver.saver, drive.row.thread_id)
+        if at is not None:
+            channels = drive.graph.pregel.output_channels
+            names = channels if isinstance(channels, str) else list(channels)
+            stored = at.checkpoint["channel_values"]
+            rest = {}  # an empty channel may have a value that is not in the checkpoint
+            if isinstance(output, dict) and not isinstance(channels, str):
+                rest = {name: output[name] for name in output if name not in stored}
+            place = [at.checkpoint["id"], names, rest]
+            blob = dump_output(driver.serializer, drive.row, place)
+        elif too_large:
+            raise too_large
+    return SegmentEnd(State.DONE, EventKind.DONE, {}, output=blob)
+
+
+# -- LangGraph raised
+
+
+def _after_error(driver: Driver, drive: Drive, error: BaseException) -> Plan[SegmentEnd]:
+    if isinstance(error, Postponed):
+        return (yield from _postponed(drive, error))
+    if isinstance(error, EffectHeld):
+        return (yield from _held_by_effect(drive, error))
+    if isinstance(error, WaitCaught):
+        log.warning("run %s waits anyway: %s", drive.row.id, error)
+        data = {"caught_in": error.node}
+        return SegmentEnd(State.WAITING, EventKind.WAITING, data, in_step=True)
+    now, attempts = driver.clock.now(), drive.segment.progress.attempts
+    if isinstance(error, OrderChanged):
+        about = {"effect": error.effect, "key": error.key}
+        return released(now, max(0, attempts - 1), **about)
+    left = not isinstance(error, Exception) and (drive.stop is not None or drive.segment.inline)
+    away = isinstance(error, Unavailable) and not drive.segment.inline
+    asked = drive.stop in (StopReason.CANCEL, StopReason.PAUSE)
+    if isinstance(error, GraphDrained) or left or away or asked:
+        # Drained, cancelled with its task, its reader left, or the journal was away: another
+        # worker goes on, unless the row says that the run was cancelled or paused.
+        return released(now, max(0, attempts - 1))
+    if isinstance(error, UNREADABLE):
+        return held_by_error(error)
+    attempts = yield from _attempts(drive)
+    elsewhere = isinstance(error, asyncio.CancelledError)  # its event loop ended
+    if isinstance(error, WriteLost) and not drive.segment.inline:
+        elsewhere = drive.segment.lost_write() is None
+    if elsewhere and attempts < drive.graph.deaths:
+        return released(now, attempts)  # perhaps because of another run
+    return failed(driver, drive, error, attempts)
+
+
+def _attempts(drive: Drive) -> Plan[int]:
+    """Attempt number at the current step, by what is on disk. A step that was made but could
+    not be stored is no progress, and its failure counts."""
+    if not drive.segment.progress.has_moved:
+        return drive.row.attempts
+    while True:
+        with contextlib.suppress(WriteLost):  # raised once
+            row: RunRow | None = yield runs.find(drive.row.id)
+            break
+    mine = row is not None and row.token == drive.row.token
+    return row.attempts if row is not None and mine else drive.row.attempts
+
+
+def failed(driver: Driver, drive: Drive, error: BaseException, attempts: int) -> SegmentEnd:
+    """The end of a segment that raised in this attempt: for good, or to be retried."""
+    retry = drive.graph.retry
+    described = describe(driver.serializer, error, drive.segment.secrets)
+    blob = dump_error(driver.serializer, drive.row, described)
+    data: dict[str, Any] = described | {"attempts": attempts}
+    over = isinstance(error, FINAL) or is_recorded(error) or retry.is_over(attempts, error)
+    if not drive.segment.inline and not over:
+        at = driver.clock.now() + round(retry.pause(attempts).total_seconds() * 1000)
+        data["retry_at"] = moment(at)
+        end = SegmentEnd(State.PENDING, EventKind.FAILED, data, due_at=at)
+    elif drive.graph.hold and not drive.segment.inline:
+        reason = f"{described['kind']}: {described['message']}"
+        data |= {"final": True, "reason": reason}
+        end = SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
+    else:
+        end = SegmentEnd(State.FAILED, EventKind.FAILED, data | {"final": True})
+    return end._replace(attempts=attempts, error=blob)
+
+
+# -- effects
+
+
+def _postponed(drive: Drive, error: Postponed) -> Plan[SegmentEnd]:
+    """An effect is retried later. Until then the run waits for the clock, unless the outcome
+    of another effect is unknown: that holds it."""
+    unknown = yield from _unknown(drive)
+    if unknown:
+        why = f"and {error.effect!r} is retried later"
+        held = EffectHeld(unknown[0].key, unknown[0].name, why)
+        return (yield from _held_by_effect(drive, held))
+    data = {"effect": error.effect, "key": error.key, "attempt": error.attempt}
+    yield drive.segment.questions.ask_for_run(
+        Question(Kind.CLOCK, wake_at=error.until),
+        {**data, "wake_at": moment(error.until).isoformat()},
+        f"effect:{error.key}",
+    )
+    return SegmentEnd(State.WAITING, EventKind.POSTPONED, data, in_step=True)
+
+
+def _held_by_abandoned(driver: Driver, drive: Drive) -> Plan[SegmentEnd | None]:
+    """Hold a run that reached its end without returning to an effect that was cut off."""
+    if not drive.row.begun:
+        return None
+    found: list[EffectRow] = yield effects.of_run(drive.row.id)
+    if any(row.state == EffectState.OPEN and row.mark != Mark.MAY_STAY_OPEN for row in found):
+        owner = Owner(drive.row.thread_id, drive.row.id, drive.row.token)
+        yield effects.abandon(owner, driver.clock.now())
+    elif not any(row.state == EffectState.UNKNOWN for row in found):
+        return None
+    return (yield from _held_by_unknown(drive))
+
+
+def _held_by_unknown(drive: Drive) -> Plan[SegmentEnd | None]:
+    """Hold a run that has effects with an unknown outcome, whatever else happened."""
+    unknown = yield from _unknown(drive)
+    if not unknown:
+        return None
+    error = EffectHeld(unknown[0].key, unknown[0].name, "the run went on without it")
+    return (yield from _held_by_effect(drive, error))
+
+
+def _held_by_effect(drive: Drive, error: EffectHeld) -> Plan[SegmentEnd]:
+    """Hold a run until a person settles each of its unknown effects."""
+    keys = [row.key for row in (yield from _unknown(drive))]
+    if error.key not in keys:
+        keys.append(error.key)
+    others = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
+    reason = f"{error}{others}"
+    data = {"reason": reason, "effects": keys}
+    return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
+
+
+def _unknown(drive: Drive) -> Plan[list[EffectRow]]:
+    found: list[EffectRow] = yield effects.of_run(drive.row.id)
+    return [row for row in found if row.state == EffectState.UNKNOWN]
 
 
 def released(now: int, attempts: int, **data: Any) -> SegmentEnd:

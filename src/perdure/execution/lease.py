@@ -27,9 +27,8 @@ from perdure.commands.claims import LeaseRow, LeaseTimes, SegmentEnd, WorkerLeas
 from perdure.commands.effects import report
 from perdure.commands.runs import RunRow
 from perdure.errors import Closed, StepTimeout, WentBack
-from perdure.execution.drive import Drive, Ended, StopReason
-from perdure.execution.driver import Driver
-from perdure.execution.finish import released
+from perdure.execution.drive import Drive, Driver, Ended, StopReason
+from perdure.execution.finish import end_segment, failed, released
 from perdure.execution.liveness import ProcessLock
 from perdure.execution.segment import LoopPulse
 from perdure.execution.start import stopped
@@ -98,10 +97,9 @@ class LeaseKeeper:
             if self._thread is None and not self._closed:
                 self._lock.acquire()
                 self._driver.journal.on_going_back(self._drop_all)
-                self._thread = threading.Thread(
-                    target=self._loop, name="perdure-keeper", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._loop, name="perdure-keeper", daemon=True)
+                thread.start()
+                self._thread = thread  # not before: an interrupt must leave nothing to join
 
     @contextlib.contextmanager
     def renewing(self, row: RunRow, pulse: LoopPulse | None = None) -> Iterator[None]:
@@ -277,7 +275,7 @@ class LeaseKeeper:
             f"{graph.name!r}; register it with a longer one if a step may take that long."
         )
         attempts = drive.segment.progress.attempts
-        self._end(drive, self._driver.failed(drive, error, attempts))
+        self._end(drive, failed(self._driver, drive, error, attempts))
 
     def _is_late(self, pulse: LoopPulse | None) -> bool:
         return pulse is not None and time.monotonic() - pulse.at >= self._lease / 2
@@ -304,7 +302,7 @@ class LeaseKeeper:
 
     def _end(self, drive: Drive, end: SegmentEnd) -> None:
         """End a segment in place of its driver, whose writes are refused from here on."""
-        ended = self._driver.journal.run(self._driver.end(drive.row, end))
+        ended = self._driver.journal.run(end_segment(self._driver, drive.row, end))
         self._lose(drive, ended)
 
     def _lose(self, drive: Drive, ended: Ended) -> None:

@@ -18,11 +18,14 @@ from datetime import timedelta
 from typing import Any
 
 from perdure.commands import messages
-from perdure.commands.messages import MessageRow
+from perdure.commands.messages import QUESTION, Endpoint, MessageRow
+from perdure.commands.webhooks import RunWebhooks
 from perdure.errors import Closed, Unavailable, WriteLost
-from perdure.execution.driver import Driver
 from perdure.failures import Failures
+from perdure.journal import Journal
+from perdure.journal.clock import Clock
 from perdure.serde.redaction import redact
+from perdure.serde.serializer import Serializer
 from perdure.types import Message
 
 log = logging.getLogger("perdure")
@@ -56,18 +59,49 @@ class Receiver:
     """How long to wait after this many failed deliveries. None: the message is given up."""
 
 
+class Outbox:
+    """Who takes the messages of this process, and who is told of what."""
+
+    def __init__(self) -> None:
+        self.receivers: dict[str, Receiver] = {}
+        """By topic, those of the application."""
+        self.own_receivers: dict[str, Receiver] = {}
+        """By topic, those of perdure itself: webhooks and mail."""
+        self.run_webhooks = RunWebhooks()
+        """How webhooks of individual runs are signed, and which addresses they may have."""
+        self._endpoints: list[Endpoint] = []
+
+    def tell(self, *endpoints: Endpoint) -> None:
+        """Tell these endpoints of new questions or of the states of runs, as they say."""
+        self._endpoints += endpoints
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """Who is told of new questions, and of the states of runs."""
+        if QUESTION in self.receivers:
+            return [Endpoint(QUESTION, "", (), questions=True), *self._endpoints]
+        return self._endpoints
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.receivers or self._endpoints)
+
+
 class Deliveries:
     """The deliveries of one worker. Created in its event loop."""
 
     def __init__(
         self,
-        driver: Driver,
+        journal: Journal,
+        serializer: Serializer,
+        clock: Clock,
         receivers: Mapping[str, Receiver],
         failures: Failures,
         on_end: Callable[[bool], None],
     ) -> None:
         """`on_end` is called after each delivery, with whether the message arrived."""
-        self._driver, self._receivers, self._on_end = driver, receivers, on_end
+        self._journal, self._serializer, self._clock = journal, serializer, clock
+        self._receivers, self._on_end = receivers, on_end
         self._failures = failures
         self._busy: Counter[str] = Counter()
         self._rests_until = float("-inf")
@@ -107,7 +141,7 @@ class Deliveries:
     async def _take(self) -> None:
         while free := self.free:
             # At most as many as the fewest free slots, so that no topic can get too many.
-            count, now = min(free.values()), self._driver.clock.now()
+            count, now = min(free.values()), self._clock.now()
             try:
                 taken = await self._take_and_start(free, now, count)
             except (Unavailable, WriteLost, Closed):
@@ -121,7 +155,7 @@ class Deliveries:
         self, topics: Iterable[str], now: int, count: int, only: str | None = None
     ) -> int:
         change, op = messages.take(topics, now, now + HANDLER_TIME, count, only)
-        taken = await self._driver.journal.ado(op)
+        taken = await self._journal.ado(op)
         for row in taken:
             self._busy[row.topic] += 1
             self._start(self._one(change, row))
@@ -129,7 +163,7 @@ class Deliveries:
 
     async def _take_each(self, topics: Iterable[str], now: int, count: int) -> int:
         """Take messages one by one: what one of them raises, it raises alone."""
-        journal, taken = self._driver.journal, 0
+        journal, taken = self._journal, 0
         for thread_id, id in await journal.ado(messages.due(topics, now, count)):
             if not self._failures.is_resting(DUTY, id):
                 try:
@@ -155,13 +189,12 @@ class Deliveries:
             self._busy[row.topic] -= 1
 
     async def _deliver(self, change: int, row: MessageRow, to: Receiver) -> bool:
-        driver = self._driver
         try:
-            await _hand_over(to.handler, messages.to_message(driver.serializer, row))
+            await _hand_over(to.handler, messages.to_message(self._serializer, row))
         except Exception as error:
             kind = type(error).__name__  # its message may contain the payload
             known = isinstance(error, Undelivered)
-            text = redact(driver.serializer.redacted_text(f"{kind}: {error}"))
+            text = redact(self._serializer.redacted_text(f"{kind}: {error}"))
             told = {"without_content": f"message {row.id} was not delivered: {kind}"}
             said = "message %s of topic %r was not delivered: %s"
             log.warning(said, row.id, row.topic, str(error) if known else text, extra=told)
@@ -170,12 +203,12 @@ class Deliveries:
             pause = None if final else to.pause(row.attempts)
             if pause is None:
                 log.error("message %s of topic %r is given up", row.id, row.topic)
-                await driver.journal.ado(messages.give_up(row, change, stored))
+                await self._journal.ado(messages.give_up(row, change, stored))
             else:
-                until = driver.clock.now() + round(pause.total_seconds() * 1000)
-                await driver.journal.ado(messages.delay(row, change, until, stored))
+                until = self._clock.now() + round(pause.total_seconds() * 1000)
+                await self._journal.ado(messages.delay(row, change, until, stored))
             return False
-        await driver.journal.ado(messages.delete(row))
+        await self._journal.ado(messages.delete(row))
         return True
 
 

@@ -2,12 +2,12 @@
 
 A run that was cancelled or paused, that killed its workers, that cannot be read, or whose graph
 changed under it ends its segment here. Any other gets the command that continues it
-(`pending_command`) and its answers (`answer_handover`), and becomes a `Drive`.
+(`commands`) and its answers (`answers`), and becomes a `Drive`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 from uuid import UUID
 
@@ -19,18 +19,17 @@ from perdure.commands import deleting, effects, events, run_control, runs
 from perdure.commands.claims import SegmentEnd
 from perdure.commands.effect_payload import describe
 from perdure.commands.effects import EffectRow
-from perdure.commands.messages import Endpoint
 from perdure.commands.run_payload import check_state, dump_error, load_setup, tags_of
 from perdure.commands.runs import RunRow
 from perdure.effects.compensation import Compensations
 from perdure.errors import UNREADABLE, AlreadyAnswered, Damaged, Error, Unanswered
-from perdure.execution.answers import AnswerHandover
+from perdure.execution.answers import hand_over, readable_waits
 from perdure.execution.code_changes import find_change
 from perdure.execution.commands import begin_with_command, take_command
 from perdure.execution.drive import (
     BREAKPOINTS,
     Drive,
-    SegmentPlans,
+    Driver,
     is_at_breakpoint,
     start_place,
     stop_at_breakpoint,
@@ -41,161 +40,150 @@ from perdure.execution.graphs import Graph
 from perdure.execution.segment import KEY, Segment
 from perdure.execution.stream_capture import begin_stream
 from perdure.journal import Plan
-from perdure.journal.clock import Clock
 from perdure.langgraph_port import task_interrupts
-from perdure.saver import Saver
 from perdure.types import Control, DrivenBy, EffectState, EventKind, State
 
 
-class SegmentStart(SegmentPlans):
-    """Plans for the start of a segment."""
+def begin_segment(
+    driver: Driver, row: RunRow, graph: Graph, *, inline: bool = False
+) -> Plan[Drive | SegmentEnd]:
+    """What to drive, or how the segment ends if the run cannot be driven."""
+    try:
+        check_state(row)
+    except UNREADABLE as error:
+        return held_by_error(error)
+    if row.control == Control.CANCEL:
+        return (yield from Compensations(driver.saver, driver.clock).run_all(row))
+    if row.control is not None:
+        attempts = max(0, row.attempts - 1)
+        return stopped(Control(row.control), driver.clock.now(), attempts)
+    if row.attempts > graph.deaths and row.was == State.RUNNING and not inline:
+        return (yield from _held_after_deaths(row))
+    try:
+        yield from _check_decision(driver, row)
+        return (yield from _prepare(driver, row, graph, inline))
+    except UNREADABLE as error:
+        return held_by_error(error)
+    except (AlreadyAnswered, Unanswered) as error:
+        if inline and isinstance(error, AlreadyAnswered):
+            raise  # to its caller, with whom the run ends
+        described = describe(driver.serializer, error, ())
+        data = {**described, "attempts": row.attempts, "final": True}
+        blob = dump_error(driver.serializer, row, described)
+        return SegmentEnd(State.FAILED, EventKind.FAILED, data, error=blob, attempts=row.attempts)
 
-    def __init__(
-        self, saver: Saver, clock: Clock, endpoints: Callable[[], Sequence[Endpoint]]
-    ) -> None:
-        """`endpoints` are those that are told of new questions, among others."""
-        super().__init__(saver, clock)
-        self._endpoints = endpoints
-        self._handover = AnswerHandover(saver, clock)
-        self._compensations = Compensations(saver, clock)
-        self._stored_topologies: set[str] = set()
 
-    def begin(self, row: RunRow, graph: Graph, *, inline: bool = False) -> Plan[Drive | SegmentEnd]:
-        """What to drive, or how the segment ends if the run cannot be driven."""
-        try:
-            check_state(row)
-        except UNREADABLE as error:
-            return held_by_error(error)
-        if row.control == Control.CANCEL:
-            return (yield from self._compensations.run_all(row))
-        if row.control is not None:
-            attempts = max(0, row.attempts - 1)
-            return stopped(Control(row.control), self.clock.now(), attempts)
-        if row.attempts > graph.deaths and row.was == State.RUNNING and not inline:
-            return (yield from self._held_after_deaths(row))
-        try:
-            yield from self._check_decision(row)
-            return (yield from self._prepare(row, graph, inline))
-        except UNREADABLE as error:
-            return held_by_error(error)
-        except (AlreadyAnswered, Unanswered) as error:
-            if inline and isinstance(error, AlreadyAnswered):
-                raise  # to its caller, with whom the run ends
-            described = describe(self.serializer, error, ())
-            data = {**described, "attempts": row.attempts, "final": True}
-            blob = dump_error(self.serializer, row, described)
-            return SegmentEnd(
-                State.FAILED, EventKind.FAILED, data, error=blob, attempts=row.attempts
-            )
+def _check_decision(driver: Driver, row: RunRow) -> Plan[None]:
+    """With keys: refuse a run that was cancelled, paused, held or done, and that no holder
+    of a key made due again. The columns of its row are not authenticated, its events are."""
+    if not driver.serializer.envelope.authenticates:
+        return
+    last = yield events.last_decision(driver.serializer, row.thread_id, row.id, row.events)
+    if last is None or last.damaged or events.is_end(last):
+        why = "has no readable event" if last is None or last.damaged else f"says {last.kind!r}"
+        raise Damaged(f"run {row.id}", f"it is due, but its history {why}")
 
-    def _check_decision(self, row: RunRow) -> Plan[None]:
-        """With keys: refuse a run that was cancelled, paused, held or done, and that no holder
-        of a key made due again. The columns of its row are not authenticated, its events are."""
-        if not self.serializer.envelope.authenticates:
-            return
-        last = yield events.last_decision(self.serializer, row.thread_id, row.id, row.events)
-        if last is None or last.damaged or events.is_end(last):
-            why = "has no readable event" if last is None or last.damaged else f"says {last.kind!r}"
-            raise Damaged(f"run {row.id}", f"it is due, but its history {why}")
 
-    def _held_after_deaths(self, row: RunRow) -> Plan[SegmentEnd]:
-        reason = (
-            f"{row.attempts - 1} workers in a row died or went silent while they drove it, "
-            "without a step on disk in between: it may kill them, or block their event loop"
-        )
-        found: list[EffectRow] = yield effects.of_run(row.id)
-        unsure = [one for one in found if one.state in (EffectState.OPEN, EffectState.UNKNOWN)]
-        data: dict[str, Any] = {"reason": reason}
-        if unsure:
-            names = sorted({one.name for one in unsure})
-            reason += f"; the outcome of {', '.join(map(repr, names))} is not known"
-            data = {"reason": reason, "effects": [one.key for one in unsure]}
-        return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
+def _held_after_deaths(row: RunRow) -> Plan[SegmentEnd]:
+    reason = (
+        f"{row.attempts - 1} workers in a row died or went silent while they drove it, "
+        "without a step on disk in between: it may kill them, or block their event loop"
+    )
+    found: list[EffectRow] = yield effects.of_run(row.id)
+    unsure = [one for one in found if one.state in (EffectState.OPEN, EffectState.UNKNOWN)]
+    data: dict[str, Any] = {"reason": reason}
+    if unsure:
+        names = sorted({one.name for one in unsure})
+        reason += f"; the outcome of {', '.join(map(repr, names))} is not known"
+        data = {"reason": reason, "effects": [one.key for one in unsure]}
+    return SegmentEnd(State.HELD, EventKind.HELD, data, reason=reason)
 
-    def _prepare(self, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
-        setup = load_setup(self.serializer, row)
-        if setup.get("inline") and not inline and (yield from self._is_given_up(row, setup)):
-            data = {"reason": run_control.GAVE_UP}
-            return SegmentEnd(
-                State.CANCELLED, EventKind.CANCELLED, data, reason=run_control.GAVE_UP
-            )
-        if not row.begun and row.token > 1 and (yield runs.has_begun(row)):
-            raise Damaged(f"run {row.id}", "it says that it has not begun, but it has steps")
-        if row.n > 1 and not row.begun:
-            yield from self._roll_back(row.thread_id)
-        if row.begun:
-            graph, change = yield from find_change(self._saver, row, graph)
-            if change is not None:
-                return SegmentEnd(State.HELD, EventKind.HELD, change, reason=change["reason"])
-        drive = yield from self._make_drive(row, graph, setup, inline)
-        if isinstance(drive.input, Command) and not row.begun:
-            yield from begin_with_command(self._saver, drive, setup)
-        if row.begun:
-            found, signals, discarded = yield from self._handover.readable_waits(drive.row)
-            in_command = yield from take_command(self._saver, drive, setup, found)
-            drive.segment.questions.in_command = in_command
-            found = yield from self._handover.hand_over(drive, found, signals, in_command)
-            stops = is_at_breakpoint(self._saver, drive, found, discarded)
-            if (discarded or not inline) and (yield from stops):
-                # To drive it would let it go on, which no person has done.
-                stopped_there = yield from stop_at_breakpoint(self._saver, drive)
-                if stopped_there is not None:
-                    return stopped_there
-        yield from begin_stream(self._saver, drive, setup)
-        return drive
 
-    def _is_given_up(self, row: RunRow, setup: Mapping[str, Any]) -> Plan[bool]:
-        """Whether a worker has the run of a call that died before it claimed it, or that was only
-        to change the state. The call of a node is different: its parent is driven again."""
-        if row.begun or row.parent_id is not None:
-            return bool(setup.get("updates"))
-        kinds = (EventKind.CLAIMED, EventKind.RECOVERED)
-        claims = yield events.of_kinds(self.serializer, row.thread_id, row.id, kinds, 0, row.events)
-        return all(one.data.get("driven") != DrivenBy.CALL for one in claims)
+def _prepare(driver: Driver, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
+    setup = load_setup(driver.serializer, row)
+    if setup.get("inline") and not inline and (yield from _is_given_up(driver, row, setup)):
+        data = {"reason": run_control.GAVE_UP}
+        return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, data, reason=run_control.GAVE_UP)
+    if not row.begun and row.token > 1 and (yield runs.has_begun(row)):
+        raise Damaged(f"run {row.id}", "it says that it has not begun, but it has steps")
+    if row.n > 1 and not row.begun:
+        yield from _roll_back(driver, row.thread_id)
+    if row.begun:
+        graph, change = yield from find_change(driver.saver, row, graph)
+        if change is not None:
+            return SegmentEnd(State.HELD, EventKind.HELD, change, reason=change["reason"])
+    drive = yield from _make_drive(driver, row, graph, setup, inline)
+    if isinstance(drive.input, Command) and not row.begun:
+        yield from begin_with_command(driver.saver, drive, setup)
+    if row.begun:
+        found, signals, discarded = yield from readable_waits(driver, drive.row)
+        in_command = yield from take_command(driver.saver, drive, setup, found)
+        drive.segment.questions.in_command = in_command
+        found = yield from hand_over(driver, drive, found, signals, in_command)
+        stops = is_at_breakpoint(driver.saver, drive, found, discarded)
+        if (discarded or not inline) and (yield from stops):
+            # To drive it would let it go on, which no person has done.
+            stopped_there = yield from stop_at_breakpoint(driver.saver, drive)
+            if stopped_there is not None:
+                return stopped_there
+    yield from begin_stream(driver.saver, drive, setup)
+    return drive
 
-    def _make_drive(
-        self, row: RunRow, graph: Graph, setup: Mapping[str, Any], inline: bool
-    ) -> Plan[Drive]:
-        fingerprint = None if row.fingerprint == graph.fingerprint else graph.fingerprint
-        if fingerprint is not None and fingerprint not in self._stored_topologies:
-            yield runs.store_topology(fingerprint, graph.topology)
-            self._stored_topologies.add(fingerprint)
-        segment = Segment(
-            row,
-            self._saver.journal,
-            self.serializer,
-            self.clock,
-            saver=self._saver,
-            durability=setup.get("durability") or self._saver.durability,
-            inline=inline,
-            at_exit=bool(setup.get("inline")) and setup.get("durability") == "exit",
-            unstored=graph.unstored,
-            fingerprint=fingerprint,
-            origin=setup.get("fork"),
-            announced=[one for one in self._endpoints() if one.questions],
-            evaluation=evaluation_of(setup),
-        )
-        if segment.evaluation is not None:
-            graph = graph.for_evaluation(lambda store: GuardedStore.of(store, segment))
-        place = yield from start_place(self._saver, row, setup)
-        again = task_interrupts.resume_nothing() if place else None
-        return Drive(
-            segment,
-            graph,
-            again if row.begun else setup.get("input"),
-            _config(segment, setup, place),
-            setup.get("context"),
-            RunControl(),
-            {name: graph.current_names(setup[name]) for name in BREAKPOINTS if name in setup},
-        )
 
-    def _roll_back(self, thread_id: str) -> Plan[None]:
-        """Delete the checkpoints of runs that were stopped by `rollback`."""
-        ids = yield deleting.rolled_back(thread_id)
-        if ids:
-            yield from self._saver.pruner.delete_for_runs(ids, thread_id)
-        for id in ids:
-            yield deleting.note_rolled_back(thread_id, id)
+def _is_given_up(driver: Driver, row: RunRow, setup: Mapping[str, Any]) -> Plan[bool]:
+    """Whether a worker has the run of a call that died before it claimed it, or that was only
+    to change the state. The call of a node is different: its parent is driven again."""
+    if row.begun or row.parent_id is not None:
+        return bool(setup.get("updates"))
+    kinds = (EventKind.CLAIMED, EventKind.RECOVERED)
+    claims = yield events.of_kinds(driver.serializer, row.thread_id, row.id, kinds, 0, row.events)
+    return all(one.data.get("driven") != DrivenBy.CALL for one in claims)
+
+
+def _make_drive(
+    driver: Driver, row: RunRow, graph: Graph, setup: Mapping[str, Any], inline: bool
+) -> Plan[Drive]:
+    fingerprint = None if row.fingerprint == graph.fingerprint else graph.fingerprint
+    if fingerprint is not None and fingerprint not in driver.stored_topologies:
+        yield runs.store_topology(fingerprint, graph.topology)
+        driver.stored_topologies.add(fingerprint)
+    segment = Segment(
+        row,
+        driver.saver.journal,
+        driver.serializer,
+        driver.clock,
+        saver=driver.saver,
+        durability=setup.get("durability") or driver.saver.durability,
+        inline=inline,
+        at_exit=bool(setup.get("inline")) and setup.get("durability") == "exit",
+        unstored=graph.unstored,
+        fingerprint=fingerprint,
+        origin=setup.get("fork"),
+        announced=[one for one in driver.outbox.endpoints if one.questions],
+        evaluation=evaluation_of(setup),
+    )
+    if segment.evaluation is not None:
+        graph = graph.for_evaluation(lambda store: GuardedStore.of(store, segment))
+    place = yield from start_place(driver.saver, row, setup)
+    again = task_interrupts.resume_nothing() if place else None
+    return Drive(
+        segment,
+        graph,
+        again if row.begun else setup.get("input"),
+        _config(segment, setup, place),
+        setup.get("context"),
+        RunControl(),
+        {name: graph.current_names(setup[name]) for name in BREAKPOINTS if name in setup},
+    )
+
+
+def _roll_back(driver: Driver, thread_id: str) -> Plan[None]:
+    """Delete the checkpoints of runs that were stopped by `rollback`."""
+    ids = yield deleting.rolled_back(thread_id)
+    if ids:
+        yield from driver.saver.pruner.delete_for_runs(ids, thread_id)
+    for id in ids:
+        yield deleting.note_rolled_back(thread_id, id)
 
 
 def held_by_error(error: Exception) -> SegmentEnd:

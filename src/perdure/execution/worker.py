@@ -22,15 +22,15 @@ from perdure.commands.polling import Found, look
 from perdure.commands.runs import RunRow
 from perdure.commands.schedules import ScheduleRow
 from perdure.errors import Closed, Error, LeaseLost, Unavailable, WriteLost
-from perdure.execution.drive import Drive, Ended, Outcome, Raised, Returned, StopReason
-from perdure.execution.driver import Driver
+from perdure.execution.drive import Drive, Driver, Ended, Outcome, Raised, Returned, StopReason
+from perdure.execution.finish import end_segment, finish_segment
 from perdure.execution.graphs import Graph
 from perdure.execution.lease import LeaseKeeper
 from perdure.execution.liveness import Member, Presence
 from perdure.execution.outbox import Deliveries, Receiver
 from perdure.execution.segment import LoopPulse, driving
 from perdure.execution.shutdown import drain_on_signals
-from perdure.execution.start import held_by_error
+from perdure.execution.start import begin_segment, held_by_error
 from perdure.execution.stream_capture import stream_through
 from perdure.execution.sweeps import Housekeeping, Sweep
 from perdure.execution.thread_pool import NodeThreadPool
@@ -102,7 +102,14 @@ class Worker:
         self._presence, self._failures = presence, failures
         self._member = Member(tuple(graphs), concurrency, until_idle)
         self._schedules = schedules
-        self._deliveries = Deliveries(driver, receivers or {}, failures, self._delivered)
+        self._deliveries = Deliveries(
+            driver.journal,
+            driver.serializer,
+            driver.clock,
+            receivers or {},
+            failures,
+            self._delivered,
+        )
         self._sweeps: list[Sweep] = []
         """Of which a piece is done if the last look found something to delete."""
         self._housekeeping = Housekeeping(
@@ -455,13 +462,13 @@ class Worker:
         graph = self._graphs[f"{row.graph}@{row.version}"]
         try:
             with self._keeper.renewing(row, self._pulse):
-                begun = await journal.arun(self._driver.begin(row, graph))
+                begun = await journal.arun(begin_segment(self._driver, row, graph))
         except (Unavailable, Refused):
             raise
         except Exception as error:
             begun = held_by_error(error)
         if isinstance(begun, SegmentEnd):
-            return await journal.arun(self._driver.end(row, begun))
+            return await journal.arun(end_segment(self._driver, row, begun))
         ended: asyncio.Future[Ended] = self._loop.create_future()
         task = asyncio.create_task(self._through_langgraph(begun))
 
@@ -510,6 +517,6 @@ class Worker:
         except BaseException as error:
             outcome = Raised(error)
         try:
-            return await self._driver.journal.arun(self._driver.finish(drive, outcome))
+            return await self._driver.journal.arun(finish_segment(self._driver, drive, outcome))
         except Closed:  # it was given back, and its loop ends
             return Ended.LOST

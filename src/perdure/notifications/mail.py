@@ -47,9 +47,9 @@ class MailSender:
         if find_spec("itsdangerous") is None:
             raise Error(needs_extra("Runtime(mail=...)", "server"))
         endpoints = self._mail.endpoints.values()
-        self._engine.endpoints = (*self._engine.endpoints, *endpoints)
+        self._engine.outbox.tell(*endpoints)
         for topic in {one.topic for one in endpoints}:
-            self._engine.own_receivers[topic] = Receiver(self._deliver, SLOTS, pause)
+            self._engine.outbox.own_receivers[topic] = Receiver(self._deliver, SLOTS, pause)
 
     async def _deliver(self, message: Message) -> None:
         begun, to = time.monotonic(), self._mail.recipient_of(message.id)

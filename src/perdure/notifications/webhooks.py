@@ -181,11 +181,11 @@ class WebhookSender:
         lanes = {lane_topic(n): self._to_run for n in range(LANES)}
         topics = {one.endpoint.topic: partial(self._to_endpoint, one) for one in self._webhooks}
         handlers: dict[str, Any] = lanes | topics
-        self._engine.own_receivers |= {
+        self._engine.outbox.own_receivers |= {
             topic: Receiver(handler, SLOTS, pause) for topic, handler in handlers.items()
         }
-        self._engine.endpoints = tuple(one.endpoint for one in self._webhooks)
-        self._engine.run_webhooks = self._own
+        self._engine.outbox.tell(*(one.endpoint for one in self._webhooks))
+        self._engine.outbox.run_webhooks = self._own
 
     async def _to_run(self, message: Message) -> None:
         reported = await ReportedRun.read(self._engine, message)

@@ -92,7 +92,7 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
     tick = TickEndpoint(runtime, runtime.tick, secret)
 
     async def work(stop: asyncio.Event) -> None:
-        if runtime.graphs or runtime.engine.receivers or runtime.engine.endpoints:
+        if runtime.graphs or runtime.engine.outbox.is_used:
             await runtime.engine.drive(
                 concurrency=options.concurrency,
                 grace=options.grace,
