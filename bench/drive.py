@@ -18,8 +18,7 @@ def drive(bench: Bench) -> list[Table]:
                 Dbos("sqlite", processes),
                 Perdure("postgres", processes),
                 Dbos("postgres", processes),
-                LangGraph("ainvoke", processes),
-                LangGraph("invoke", processes),
+                LangGraph(processes),
             )
         )
     )
@@ -50,7 +49,7 @@ def _table(title: str, field: list[Engine], found: Series, cpu: Series, what: st
             times(found.ratio(who.name, Dbos(who.database, who.processes).name))
             if who.database
             else "–",
-            times(found.ratio(who.name, LangGraph("ainvoke", who.processes).name)),
+            times(found.ratio(who.name, LangGraph(who.processes).name)),
             f"{found.median(who.name):,.0f}",
             found.spread(who.name),
             millis(cpu.median(who.name)),

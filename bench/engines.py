@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import psycopg
 
@@ -154,13 +154,12 @@ def client(url: str) -> Iterator[Any]:
 class LangGraph:
     """The same graphs without any checkpointer: what LangGraph's own work leaves to be had."""
 
-    how: Literal["invoke", "ainvoke"]
     processes: int = 1
     database: None = None
 
     @property
     def name(self) -> str:
-        return f"LangGraph alone, {self.how}{_processes(self.processes)}"
+        return f"LangGraph alone{_processes(self.processes)}"
 
     def prepare(self, url: str) -> None:
         pass
@@ -170,7 +169,7 @@ class LangGraph:
 
     def drive(self, hands: Fleet, url: str, graph: str, count: int, steps: int) -> Drove:
         start = perf_counter()
-        answers = hands.ask(f"{self.how} {graph} {count // self.processes} {steps}")
+        answers = hands.ask(f"{graph} {count // self.processes} {steps}")
         return Drove(perf_counter() - start, sum(answer["cpu"] for answer in answers))
 
 
