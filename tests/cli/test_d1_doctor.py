@@ -17,8 +17,8 @@ from httpcore._sync.http11 import HTTP11Connection
 import perdure
 from perdure.cli import d1_checks, main
 from perdure.journal import connect
-from perdure.journal.d1_binding import Call
-from perdure.journal.d1_client import D1Client, WorkerTransport
+from perdure.journal.d1_client import D1Client
+from perdure.journal.d1_values import Call
 from perdure.testing.d1 import Workerd
 from tests.support.commands import Command, Told
 from tests.support.fork_server import ForkServer, Tell
@@ -29,20 +29,20 @@ def doctor(order: dict[str, Any], tell: Tell) -> None:
     before the reply is read, or after the reply."""
     d1_checks.ROUND_TRIPS = 1
     is_here, made = False, 0
-    send, receive = WorkerTransport.send, HTTP11Connection._receive_response_headers
+    send, receive = D1Client.send, HTTP11Connection._receive_response_headers
 
     def die_if(when: str) -> None:
         if is_here and order["when"] == when:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def sending(self: Any, calls: Sequence[Call]) -> Any:
+    def sending(self: Any, calls: Sequence[Call], **named: Any) -> Any:
         nonlocal is_here, made
-        is_making = calls[0].sql.startswith("CREATE TABLE")
+        is_making = calls[0][0].startswith("CREATE TABLE")
         made += is_making
         is_here = is_making and made == order["nth"]
         die_if("before")
         try:
-            return send(self, calls)
+            return send(self, calls, **named)
         finally:
             die_if("after")
 
@@ -50,7 +50,7 @@ def doctor(order: dict[str, Any], tell: Tell) -> None:
         die_if("sent")
         return receive(self, **kwargs)
 
-    WorkerTransport.send = sending  # type: ignore[method-assign]
+    D1Client.send = sending  # type: ignore[assignment, method-assign]
     HTTP11Connection._receive_response_headers = receiving  # type: ignore[assignment, method-assign]
     tell("ended", main(["d1", "doctor", order["url"]]), made)
 
@@ -233,7 +233,7 @@ def test_batches_that_are_not_transactions_are_found_and_cleaned_up(
     read = D1Client.read
 
     def one_by_one(self: D1Client, calls: Sequence[Call]) -> Any:
-        if calls[0].sql.startswith("CREATE TABLE"):
+        if calls[0][0].startswith("CREATE TABLE"):
             return [read(self, [call])[0] for call in calls]
         return read(self, calls)
 

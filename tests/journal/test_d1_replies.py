@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from perdure.errors import Unavailable
-from perdure.journal.d1_binding import Call
 from perdure.journal.d1_client import D1Client
+from perdure.journal.d1_values import Call
 from perdure.journal.operation import Ambiguous
 
 SECRET = "a-secret-of-more-than-32-characters"

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import BadArgument
-from perdure.journal import d1_large_values, sqlite
-from perdure.journal.d1_binding import bind, quoted, unquoted
-from perdure.journal.d1_large_values import BLOBS, CHUNK, INLINE
+from perdure.journal import d1_values, sqlite
+from perdure.journal.d1_values import BLOBS, CHUNK, INLINE, bind, quoted, unquoted
 from perdure.journal.migrate import migrate
 from perdure.journal.sql import has_rows, positional, render
 
@@ -26,7 +25,7 @@ from perdure.journal.sql import has_rows, positional, render
 def empty() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:")) as database:
         migrate(lambda sql: database.execute(sql).fetchall(), sqlite.FRAGMENTS)
-        for statement in d1_large_values.schema():
+        for statement in d1_values.schema():
             database.execute(statement)
         yield database
 
@@ -140,13 +139,13 @@ class Small:
         self.sql = render(sqlite.FRAGMENTS)
 
     def run(self, name: str, params: dict[str, Any]) -> list[Any]:
-        stored = d1_large_values.store(params)
+        stored = d1_values.store(params)
         for call in stored.before:
             self.database.execute(*call)
         rows = self.database.execute(self.sql[name], stored.params).fetchall()
         for call in stored.after:
             self.database.execute(*call)
-        [found] = d1_large_values.load([rows], self.read, last=True)
+        [found] = d1_values.load([rows], self.read, last=True)
         return found
 
     def read(self, calls: Any) -> list[Any]:
@@ -154,7 +153,7 @@ class Small:
 
     def bodies(self) -> list[bytes]:
         rows = self.database.execute("SELECT body FROM perdure_signals ORDER BY id").fetchall()
-        [found] = d1_large_values.load([rows], self.read, last=True)
+        [found] = d1_values.load([rows], self.read, last=True)
         return [row[0] for row in found]
 
     def chunks(self) -> list[tuple[int, int]]:

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 from perdure.errors import Error
 from perdure.journal import version
 from perdure.journal.d1 import D1, FRAGMENTS
-from perdure.journal.d1_binding import Call, quoted, unquoted
 from perdure.journal.d1_client import PROTOCOL, D1Client, D1Error
-from perdure.journal.d1_large_values import CHUNK
+from perdure.journal.d1_values import CHUNK, Call, quoted, unquoted
 from perdure.journal.migrate import migrations
 from perdure.journal.operation import Ambiguous, Refused
 from perdure.views.formatting import age

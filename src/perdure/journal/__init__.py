@@ -25,7 +25,7 @@ queued before it.
     sqlite, postgres    the databases; under them sqlite_file, sqlite_wal, postgres_pool,
                         postgres_pipeline; postgres_errors: what an error means;
                         postgres_history: which server has the newest history
-    d1                  Cloudflare D1; d1_client, d1_binding and d1_large_values
+    d1                  Cloudflare D1; d1_client and d1_values
     sql, queries.sql    every statement, by name, rendered for a dialect
     migrate             schema.sql for a new journal, numbered migrations for an older one
     clock, names        the time; ids, and texts that the database can hold

@@ -1,7 +1,7 @@
 """The journal on Cloudflare D1: SQLite behind HTTP, batches instead of open transactions.
 
-The schema and the statements are SQLite's. What differs is how values travel (`d1_binding`), that
-large ones are split (`d1_large_values`), and what an answer, or none, means (`d1_client`).
+The schema and the statements are SQLite's. What differs is how values travel, the large ones
+split (`d1_values`), and what an answer, or none, means (`d1_client`).
 
 A batch whose answer is lost may be committed, or still be on its way: cut off from us, a Worker
 runs on. The journal reads the batch's own key, and sends it again if that is missing. So that the
@@ -21,11 +21,10 @@ from collections.abc import Sequence
 
 from perdure import failpoints
 from perdure.errors import BadURL, Unavailable
-from perdure.journal import d1_large_values
+from perdure.journal import d1_values
 from perdure.journal.capabilities import Capabilities
-from perdure.journal.d1_binding import Call, quoted, unquoted
 from perdure.journal.d1_client import D1Client, D1Error, Denied
-from perdure.journal.d1_large_values import ChunksGone
+from perdure.journal.d1_values import Call, ChunksGone, quoted, unquoted
 from perdure.journal.migrate import VERSION_TABLE, migrations, script, version
 from perdure.journal.operation import Ambiguous, Refused, Row, Statement, UserStatement
 from perdure.journal.sql import fill, parameters, render
@@ -92,8 +91,8 @@ class D1:
         bytes_per_batch=10_000_000,
         parameters_per_statement=100,
         largest_text=1_000_000,
-        largest_blob=d1_large_values.LARGEST,
-        blob_piece=d1_large_values.CHUNK,
+        largest_blob=d1_values.LARGEST,
+        blob_piece=d1_values.CHUNK,
         rows_per_delete=1_000,
         bills_rows=True,
         poll=1.5,
@@ -124,7 +123,7 @@ class D1:
                     VERSION_TABLE,
                     *script(found, FRAGMENTS),
                     REVOKED,
-                    *d1_large_values.schema(),
+                    *d1_values.schema(),
                 ]
                 self._client.write([Call(sql) for sql in tables])
             except (D1Error, Ambiguous) as error:
@@ -185,7 +184,7 @@ class D1:
                 calls.append(Call(statement.sql, statement.values))
             else:
                 used = {parameter: params[parameter] for parameter in parameters()[name]}
-                stored = d1_large_values.store(used)
+                stored = d1_values.store(used)
                 calls.extend(stored.before)
                 places.append(len(calls))
                 calls.append(Call(self._sql[name], stored.params))
@@ -195,7 +194,7 @@ class D1:
 
     def _loaded(self, results: list[list[Row]], *, last: bool) -> list[list[Row]]:
         found = [[tuple(map(unquoted, row)) for row in rows] for rows in results]
-        return d1_large_values.load(found, self._client.read, last=last)
+        return d1_values.load(found, self._client.read, last=last)
 
     def hints(self) -> None:
         """D1 gives none: watched runs are looked at every poll."""

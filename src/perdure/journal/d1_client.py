@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from perdure.errors import BadURL, Unavailable, needs_extra
-from perdure.journal.d1_binding import Call, Params, bind
+from perdure.journal.d1_values import Call, Params, bind
 from perdure.journal.operation import Ambiguous, Refused, Row
 
 try:
@@ -106,8 +106,12 @@ class D1Client:
     """
 
     def __init__(self, url: str, *, deadline: float = 30.0) -> None:
-        self._url, self._deadline = url, deadline
-        self._http, self._pid = WorkerTransport(*_address(url), deadline), os.getpid()
+        self._address, self._secret = _address(url)
+        self.place = self._address.replace("http", "d1", 1).replace("d1s:", "d1:")
+        """The address, without the secret."""
+        self._deadline = deadline
+        self.usage = Usage()
+        self._http, self._pid = self._new_http(), os.getpid()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.place!r})"
@@ -117,15 +121,6 @@ class D1Client:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    @property
-    def place(self) -> str:
-        """The address, without the secret."""
-        return self._http.place
-
-    @property
-    def usage(self) -> Usage:
-        return self._http.usage
 
     def batch(
         self, calls: Sequence[tuple[str, Params]], *, idempotent: bool = False
@@ -153,24 +148,28 @@ class D1Client:
     def _ask(
         self, calls: Sequence[tuple[str, Params]], idempotent: bool, *, names: bool = False
     ) -> Answer:
-        sent = [Call(*call) for call in calls]
         again = (NotWritten, Ambiguous) if idempotent else (NotWritten,)
         try:
-            return self._until_deadline(lambda: self._http.ask(sent, names), *again)
+            return self._until_deadline(lambda: self.send(calls, names=names), *again)
         except Ambiguous as error:
             raise Unavailable(f"{error}. Whether the batch is committed is not known.") from error
 
     def write(self, calls: Sequence[Call]) -> list[list[Row]]:
         """Commit a batch. One that is not taken in is sent again until the deadline."""
-        return self._until_deadline(lambda: self._http.send(calls), NotWritten)
+        return self._until_deadline(lambda: self.send(calls), NotWritten).rows
 
     def read(self, calls: Sequence[Call]) -> list[list[Row]]:
         """Run a batch that may be run twice."""
-        return self._until_deadline(lambda: self._http.send(calls), NotWritten, Ambiguous)
+        return self._until_deadline(lambda: self.send(calls), NotWritten, Ambiguous).rows
 
     def status(self) -> Mapping[str, Any]:
         """What the Worker says of itself."""
-        return self._until_deadline(lambda: self._http.status(), NotWritten, Ambiguous)
+        reply = self._until_deadline(
+            lambda: self._request("GET", "/v1/status", None), NotWritten, Ambiguous
+        )
+        with self._reading():
+            status: Mapping[str, Any] = reply.json()
+            return status
 
     def _until_deadline(self, send: Callable[[], T], *again: type[Exception]) -> T:
         if self._pid != os.getpid():
@@ -192,11 +191,101 @@ class D1Client:
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (spreads the attempts)
             pause = min(pause * 2, LONGEST_PAUSE)
 
+    def send(self, calls: Sequence[tuple[str, Params]], *, names: bool = False) -> Answer:
+        """Send a batch once."""
+        texts: dict[str, int] = {}
+        head: list[Any] = []
+        blobs: list[bytes] = []
+        for sql, params in calls:
+            text, values = bind(sql, params)
+            head.append([texts.setdefault(text, len(texts)), _without_blobs(values, blobs)])
+        asked = {"names": True} if names else {}
+        body = _frame({"sql": list(texts), "calls": head, **asked}, blobs)
+        reply = self._request("POST", "/v1/batch", body)
+        with self._reading():
+            answer, rows = _opened(reply.content)
+            columns = answer.get("names", [])
+            if len(rows) != len(calls) or (names and len(columns) != len(calls)):
+                raise ValueError(f"it answers {len(rows)} of {len(calls)} statements")
+            read, written, size = answer["read"], answer["written"], answer["size"]
+            with _COUNTING:
+                for usage in (self.usage, TOTAL):
+                    usage.rows_read += read
+                    usage.rows_written += written
+                    usage.database_bytes = size or usage.database_bytes
+            return Answer(columns, rows)
+
+    def _request(self, method: str, path: str, body: bytes | None) -> httpx.Response:
+        """A reply of the Worker to which all went well. Raises for any other."""
+        try:
+            headers = {"Content-Type": "application/octet-stream"}
+            reply = self._http.request(method, self._address + path, content=body, headers=headers)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            reason = f"no connection ({error}). Check the address and the network"
+            raise NotWritten(reason) from error
+        except httpx.RequestError as error:  # also a reply that cannot be decompressed
+            raise Ambiguous(f"{self.place}: {str(error) or type(error).__name__}") from error
+        with _COUNTING:
+            for usage in (self.usage, TOTAL):
+                usage.requests += 1
+                usage.bytes_sent += len(body or b"")
+                usage.bytes_received += len(reply.content)
+        if "X-Perdure" not in reply.headers:
+            # A page may show what it was sent: the secret is hidden.
+            page = re.sub(r"<[^>]*>|\s+", " ", reply.text.replace(self._secret, "***")).strip()
+            kind = {429: "busy", 401: "unauthorized", 403: "unauthorized", 404: "elsewhere"}
+            message = f"HTTP status {reply.status_code}: {page[:200] or 'no text'}"
+            self._raise(kind.get(reply.status_code, "unknown"), message)
+        if reply.status_code != 200:
+            with self._reading():
+                answer, _ = _opened(reply.content)
+                what, message = answer["kind"], str(answer["message"])
+            self._raise(what, message)
+        return reply
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """A reply that is not what the Worker sends says nothing about the batch."""
+        try:
+            yield
+        except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise Ambiguous(f"{self.place}: the reply cannot be read: {error}") from error
+
+    def _raise(self, kind: str, message: str) -> NoReturn:
+        """Raise for an error of the Worker, of D1, or of what is at the address."""
+        message = message.rstrip(".")
+        by_kind: dict[str, Exception] = {
+            "refused": Refused(message),
+            "statement": D1Error(message),
+            "busy": NotWritten(message),
+            "full": Unavailable(f"{self.place} is full: {message}. Nothing was written."),
+            "unauthorized": Denied(f"{self.place} refused the secret: {message}. {ADVICE}"),
+            "elsewhere": Denied(
+                f"{self.place} is not the address of a D1 journal: {message}. {ADVICE}"
+            ),
+            "bad_request": D1Error(f"the Worker did not understand the request: {message}"),
+        }
+        raise by_kind.get(kind, Ambiguous(f"{self.place}: {message}"))
+
+    def _new_http(self) -> httpx.Client:
+        is_remote = self._address.startswith("https")
+        return httpx.Client(
+            headers={"Authorization": f"Bearer {self._secret}"},
+            timeout=httpx.Timeout(self._deadline, connect=min(CONNECT, self._deadline)),
+            limits=httpx.Limits(
+                max_connections=CONNECTIONS,
+                max_keepalive_connections=CONNECTIONS,
+                keepalive_expiry=KEEP_ALIVE,
+            ),
+            trust_env=is_remote,
+            verify=is_remote,  # loads no certificates for a loopback address
+        )
+
     def reopen(self) -> None:
         """Leave the connections to the process that this one was forked from. On one that both
         use, each may read the answer to the other."""
         _ABANDONED.append(self._http)
-        self._http, self._pid = WorkerTransport(*_address(self._url), self._deadline), os.getpid()
+        self._http, self._pid, self.usage = self._new_http(), os.getpid(), Usage()
 
     def close(self) -> None:
         self._http.close()
@@ -232,135 +321,6 @@ def _address(url: str) -> tuple[str, str]:
     scheme = "http" if host in _LOOPBACK else "https"  # a secret never leaves this host unencrypted
     name = f"[{host}]" if ":" in host else host
     return f"{scheme}://{name}{'' if port is None else f':{port}'}{path}", secret
-
-
-class WorkerTransport:
-    """perdure's own Worker (`cloudflare/worker.js`), over kept connections."""
-
-    def __init__(self, address: str, secret: str, deadline: float) -> None:
-        self.address, self.place = address, address.replace("http", "d1", 1).replace("d1s:", "d1:")
-        self.usage = Usage()
-        self._secret = secret
-        self._client = httpx.Client(
-            headers={"Authorization": f"Bearer {secret}"},
-            timeout=httpx.Timeout(deadline, connect=min(CONNECT, deadline)),
-            limits=httpx.Limits(
-                max_connections=CONNECTIONS,
-                max_keepalive_connections=CONNECTIONS,
-                keepalive_expiry=KEEP_ALIVE,
-            ),
-            trust_env=address.startswith("https"),
-            verify=address.startswith("https"),  # loads no certificates for a loopback address
-        )
-
-    def send(self, calls: Sequence[Call]) -> list[list[Row]]:
-        return self.ask(calls).rows
-
-    def ask(self, calls: Sequence[Call], names: bool = False) -> Answer:
-        texts: dict[str, int] = {}
-        head: list[Any] = []
-        blobs: list[bytes] = []
-        for sql, params in calls:
-            text, values = bind(sql, params)
-            head.append([texts.setdefault(text, len(texts)), _without_blobs(values, blobs)])
-        asked = {"names": True} if names else {}
-        body = _frame({"sql": list(texts), "calls": head, **asked}, blobs)
-        reply = self._request("POST", "/v1/batch", body, "application/octet-stream")
-        self._check(reply)
-        with self._reading():
-            answer, found = _opened(reply.content)
-            columns = answer.get("names", [])
-            if len(found) != len(calls) or (names and len(columns) != len(calls)):
-                raise ValueError(f"it answers {len(found)} of {len(calls)} statements")
-            self._count(answer["read"], answer["written"], answer["size"])
-            return Answer(columns, found)
-
-    def status(self) -> Mapping[str, Any]:
-        reply = self._request("GET", "/v1/status", None, "application/json")
-        self._check(reply)
-        with self._reading():
-            found: Mapping[str, Any] = reply.json()
-            return found
-
-    def _check(self, reply: httpx.Response) -> None:
-        """Raise unless the Worker answered, and all went well."""
-        if "X-Perdure" not in reply.headers:
-            self._raise_for_status(reply.status_code, self._text(reply))
-        if reply.status_code != 200:
-            with self._reading():
-                answer, _ = _opened(reply.content)
-                kind, message = answer["kind"], str(answer["message"])
-            self._raise(kind, message)
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """A reply that is not what the Worker sends says nothing about the batch."""
-        try:
-            yield
-        except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise Ambiguous(f"{self.place}: the reply cannot be read: {error}") from error
-
-    def close(self) -> None:
-        self._client.close()
-
-    def _request(self, method: str, path: str, body: bytes | None, kind: str) -> httpx.Response:
-        try:
-            reply = self._client.request(
-                method, self.address + path, content=body, headers={"Content-Type": kind}
-            )
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            reason = f"no connection ({error}). Check the address and the network"
-            raise NotWritten(reason) from error
-        except httpx.RequestError as error:  # also a reply that cannot be decompressed
-            raise Ambiguous(f"{self.place}: {str(error) or type(error).__name__}") from error
-        with _COUNTING:
-            for usage in (self.usage, TOTAL):
-                usage.requests += 1
-                usage.bytes_sent += len(body or b"")
-                usage.bytes_received += len(reply.content)
-        return reply
-
-    def _count(self, read: int, written: int, size: int) -> None:
-        with _COUNTING:
-            for usage in (self.usage, TOTAL):
-                usage.rows_read += read
-                usage.rows_written += written
-                usage.database_bytes = size or usage.database_bytes
-
-    def _text(self, reply: httpx.Response) -> str:
-        """The beginning of a page. A page may show what it was sent: the secret is hidden."""
-        text = reply.text.replace(self._secret, "***")
-        return re.sub(r"<[^>]*>|\s+", " ", text).strip()[:200] or "no text"
-
-    def _raise_for_status(self, status: int, message: str) -> NoReturn:
-        """Raise for a reply that is not about the statements."""
-        if status == 429:
-            raise NotWritten(f"too many requests: {message}")
-        if status in (401, 403):
-            raise self._denied("refused the secret", message)
-        if status == 404:
-            raise self._denied("is not the address of a D1 journal", message)
-        raise Ambiguous(f"{self.place} answered with HTTP status {status}: {message}")
-
-    def _raise(self, kind: str, message: str) -> NoReturn:
-        """Raise for an error of the Worker or of D1."""
-        message = message.rstrip(".")
-        if kind == "refused":
-            raise Refused(message)
-        if kind == "statement":
-            raise D1Error(message)
-        if kind == "busy":
-            raise NotWritten(message)
-        if kind == "full":
-            raise Unavailable(f"{self.place} is full: {message}. Nothing was written.")
-        if kind == "unauthorized":
-            raise self._denied("refused the secret", message)
-        if kind == "bad_request":
-            raise D1Error(f"the Worker did not understand the request: {message}")
-        raise Ambiguous(f"{self.place}: {message}")
-
-    def _denied(self, what: str, message: str) -> Denied:
-        return Denied(f"{self.place} {what}: {message.rstrip('.')}. {ADVICE}")
 
 
 def _opened(content: bytes) -> tuple[Any, list[list[Row]]]:

@@ -221,9 +221,9 @@ class Connections:
                 if writer.execute(
                     "SELECT 1 FROM sqlite_master WHERE name = 'perdure_chunks'"
                 ).fetchall():
-                    from perdure.journal import d1_large_values
+                    from perdure.journal import d1_values
 
-                    d1_large_values.put_back(writer)
+                    d1_values.put_back(writer)
         except (sqlite3.DatabaseError, MemoryError) as error:
             raise not_opened(self.path, error) from error
 
