@@ -148,29 +148,13 @@ class WrittenLater:
 
     description = None
 
-    def fetchone(self) -> Any:
-        raise _no_rows("fetchone")
-
-    def fetchmany(self, size: int = 1) -> Any:
-        raise _no_rows("fetchmany")
-
-    def fetchall(self) -> Any:
-        raise _no_rows("fetchall")
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise BadArgument(ONLY_WRITES.format(f"{name} has no result yet."))
 
     def __iter__(self) -> Iterator[Any]:
-        raise _no_rows("Iterating")
-
-    @property
-    def rowcount(self) -> int:
-        raise _no_rows("rowcount")
-
-    @property
-    def lastrowid(self) -> int:
-        raise _no_rows("lastrowid")
-
-
-def _no_rows(what: str) -> BadArgument:
-    return BadArgument(ONLY_WRITES.format(f"{what} has no result yet."))
+        return iter(self.fetchall())
 
 
 def _statement(sql: str, values: Sequence[Any] | Mapping[str, Any]) -> UserStatement:

@@ -11,14 +11,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from functools import partial
+from typing import Any
 
 from perdure.errors import Closed, Unavailable
 from perdure.journal.capabilities import Capabilities
-from perdure.journal.changes import Hints
-from perdure.journal.operation import Backend, InteractiveBackend, Row, Statement, Transaction
-
-T = TypeVar("T")
+from perdure.journal.operation import Backend, Row, Statement
 
 PAUSE = 0.2
 """Seconds between two attempts to open."""
@@ -27,7 +25,13 @@ log = logging.getLogger("perdure")
 
 
 class OpenedLater:
-    """A `Backend` that is opened by a function. What that raises is raised by each use."""
+    """A `Backend` that is opened by a function. What that raises is raised by each use. Once it is
+    open, its methods are the database's own."""
+
+    commit: Callable[[Sequence[Statement]], list[list[Row]]]
+    read: Callable[[Sequence[Statement]], list[list[Row]]]
+    settle: Callable[[Sequence[Statement]], list[list[Row]]]
+    hints: Callable[[], Any]
 
     def __init__(
         self, capabilities: Capabilities, open: Callable[[], Backend], *, deadline: float
@@ -40,10 +44,7 @@ class OpenedLater:
         self.problem: Unavailable | None = None
         """Why the last attempt to open it failed, if so."""
         self._failed = float("-inf")
-
-    @property
-    def is_open(self) -> bool:
-        return self._opened is not None
+        self._delegate()
 
     def open(self) -> Backend:
         if (opened := self._opened) is not None:
@@ -55,6 +56,7 @@ class OpenedLater:
                     # Another caller tried until its deadline while this one waited.
                     raise Unavailable(str(self.problem)) from self.problem
                 self._opened = self._try_to_open(asked + self._deadline)
+                self._delegate()
             if self._closed.is_set():
                 raise Closed("This journal is closed.")
             return self._opened
@@ -76,27 +78,20 @@ class OpenedLater:
                 return opened
         raise Closed("This journal is closed.")
 
-    def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        return self.open().commit(statements)
+    def _open_and(self, name: str, *arguments: Any) -> Any:
+        return getattr(self.open(), name)(*arguments)
 
-    def transact(self, work: Callable[[Transaction], T]) -> T:
-        return cast(InteractiveBackend, self.open()).transact(work)
-
-    def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        return self.open().read(statements)
-
-    def settle(self, statements: Sequence[Statement]) -> list[list[Row]]:
-        return self.open().settle(statements)
-
-    def hints(self) -> Hints | None:
-        found: Hints | None = self.open().hints()
-        return found
+    def _delegate(self) -> None:
+        for name in ("commit", "read", "settle", "transact", "hints"):
+            call = partial(self._open_and, name)
+            setattr(self, name, call if self._opened is None else getattr(self._opened, name, call))
 
     def reopen(self) -> None:
         self._opening = threading.Lock()  # a thread of the parent may have held it
         was_closed, self._closed = self._closed.is_set(), threading.Event()
         if was_closed:
             self._opened = None
+            self._delegate()
         elif self._opened is not None:
             self._opened.reopen()
 
