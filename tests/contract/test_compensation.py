@@ -137,7 +137,7 @@ async def test_each_is_undone_once_although_processes_are_killed(
     assert sorted(set(order), key=order.index) == ["car", "hotel", "flight"]
     # What was called when the process died is called again with the key it had.
     assert len(set(lines)) == 3
-    if point != "effect undo reserve.after" and not point.startswith("undone"):
+    if point != "effect undo reserve.after" and not point.startswith("note_compensated"):
         assert len(lines) == 3
     async with opened(url) as rt:
         [run] = await rt.runs()

@@ -129,6 +129,10 @@ def test_a_journal_whose_close_is_interrupted_anywhere_is_closed_by_the_next(
         close(at)
 
 
+# Hypothesis times the garbage collector with a function in which a signal may arrive too.
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in.*gc_:pytest.PytestUnraisableExceptionWarning"
+)
 def test_signals_at_random_moments_leave_the_journal_usable(sqlite_url: str) -> None:
     def interrupt(*_: Any) -> None:
         raise Interrupted

@@ -15,8 +15,6 @@ import pytest
 import uvicorn
 from langgraph_sdk import get_client
 
-from perdure.server.app import make_app
-from perdure.server.options import ServerOptions
 from tests.support.fork_server import ForkServer, Tell
 from tests.support.polling import until
 from tests.support.streaming_agents import Gate, streaming_runtime
@@ -24,7 +22,7 @@ from tests.support.streaming_agents import Gate, streaming_runtime
 
 def serve(order: dict[str, Any], tell: Tell) -> None:
     """Serve the journal `url` at `port` of loopback until a signal comes."""
-    app = make_app(streaming_runtime(order["url"], Gate()), ServerOptions())
+    app = streaming_runtime(order["url"], Gate()).asgi()
     uvicorn.run(app, host="127.0.0.1", port=order["port"], log_level="warning")
 
 

@@ -77,7 +77,9 @@ def driven() -> Segment | None:
 
 def is_evaluating() -> bool:
     """Whether this process drives a run of an evaluation."""
-    return any(one.evaluation is not None and not one.closing for one in [*_SEGMENTS.values()])
+    # Other threads add segments meanwhile: `values` would find that its dictionary changed.
+    segments = [ref() for ref in _SEGMENTS.valuerefs()]
+    return any(one and one.evaluation is not None and not one.closing for one in segments)
 
 
 @dataclass(eq=False)
