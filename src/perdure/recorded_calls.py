@@ -136,6 +136,10 @@ def refuse_in_evaluation(name: str) -> None:
 def _is_in_run() -> bool:
     if "perdure.saver" not in sys.modules:  # then no graph of ours runs, and nothing has to load
         return False
+    from perdure.langgraph_port.configs import current_configurable
+
+    if not current_configurable():
+        return False
     from perdure.effects.client_calls import is_in_run
 
     return is_in_run()

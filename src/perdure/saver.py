@@ -150,14 +150,11 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
 
     # -- opening and closing
 
-    @property
+    @functools.cached_property
     def journal(self) -> Journal:
         """The journal of this saver. The first use opens it; `setup` opens it now."""
-        if self._journal is None:
-            with self._opening:
-                if self._journal is None:
-                    return self._use(self._connect())
-        return self._journal
+        with self._opening:
+            return self._use(self._connect()) if self._journal is None else self._journal
 
     def _use(self, journal: Journal) -> Journal:
         limits = journal.capabilities

@@ -104,8 +104,10 @@ class TaskWriter:
         ]
         written = TaskWrites(task.task_id, entries)
         size = sum([len(element.data) for _, element in written.elements])
-        what = f"The writes of task {task.task_id} at {checkpoint_location(*task[:3])}"
-        self._format.serializer.check_state(size, what, written.largest)
+        serializer = self._format.serializer
+        if size > serializer.limit or size > serializer.largest_batch:
+            what = f"The writes of task {task.task_id} at {checkpoint_location(*task[:3])}"
+            serializer.check_state(size, what, written.largest)
         return written
 
     def _elements(self, channel: str, value: Any) -> tuple[bool, list[WriteElement]]:

@@ -53,15 +53,8 @@ class Change(NamedTuple):
     run_id: str
     now: int
     number: int
-
-    @property
-    def params(self) -> dict[str, Any]:
-        return {
-            "thread_id": self.thread_id,
-            "id": self.run_id,
-            "now": self.now,
-            "change": self.number,
-        }
+    params: dict[str, Any]
+    """The same, by the names that statements have for them."""
 
     def event(
         self,
@@ -70,7 +63,9 @@ class Change(NamedTuple):
         data: Mapping[str, Any] | None = None,
     ) -> Statement:
         """The statement that stores the event of this change."""
-        data = redacted_data(serializer, data or {})
+        data = data or {}
+        if serializer.redacts:
+            data = redacted_data(serializer, data)
         params = {**self.params, "kind": kind.value, "body": self.body(serializer, [kind], data)}
         return EventStatement("insert_event", params, data)
 
@@ -93,7 +88,9 @@ class Change(NamedTuple):
 
 def change(thread_id: str, run_id: str, now: int, number: int | None = None) -> Change:
     """A new change of a run."""
-    return Change(thread_id, run_id, now, random_number() if number is None else number)
+    number = random_number() if number is None else number
+    params = {"thread_id": thread_id, "id": run_id, "now": now, "change": number}
+    return Change(thread_id, run_id, now, number, params)
 
 
 def actor_name(by: str | None) -> str | None:
@@ -185,8 +182,10 @@ def dump_event(
 ) -> bytes:
     """The body of an event: its data, and what its row may be, as far as that is known before SQL
     decides. A claim's event goes to the runs that are due, a takeover's to the runs of a thread."""
-    may_be = [thread_id, run_id, [kind.value for kind in kinds]]
-    stored = [dict(redacted_data(serializer, data or {})), *may_be]
+    data = dict(data or {})
+    if serializer.redacts:
+        data = dict(redacted_data(serializer, data))
+    stored = [data, thread_id, run_id, [*map(str, kinds)]]
     return serializer.dumps(stored, places.of_event(number, at), own=True)
 
 

@@ -30,7 +30,7 @@ from perdure.execution.evaluation_policy import (
     VALUE,
     EvaluationPolicy,
 )
-from perdure.execution.segment import Segment, driven, is_evaluating
+from perdure.execution.segment import EVALUATED, Segment, driven, is_evaluating
 from perdure.types import EffectState
 
 _FUNCTIONS: dict[str, list[Mapping[str, Callable[..., Any]]]] = {}
@@ -194,6 +194,8 @@ def is_evaluated() -> bool:
 
 def _evaluated_segment() -> Segment | None:
     """The segment of an evaluation that this is called in."""
+    if not EVALUATED:
+        return None
     found = current_task()
     segment = None if found is None else found[0].segment
     segment = segment or driven()

@@ -107,9 +107,8 @@ class Drive:
     give_up: Callable[[Ended], None] = lambda ended: None
     """Called when its driver is no longer waited for, with how the segment ended."""
 
-    @property
-    def row(self) -> RunRow:
-        return self.segment.row
+    def __post_init__(self) -> None:
+        self.row: RunRow = self.segment.row
 
     @property
     def has_breakpoints(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,7 +66,7 @@ class Engine(LocalEngine):
         self._presence: Presence | None = None
         self._keeper: LeaseKeeper | None = None
 
-    @property
+    @functools.cached_property
     def journal(self) -> Journal:
         return self.saver.journal
 
@@ -111,10 +112,9 @@ class Engine(LocalEngine):
         self._expected = set(names)
 
     def resolve_graph(self, name: str, version: str | None) -> tuple[str, str]:
-        given = check_text("graph", name), check_text("version", version or "")
         # Without graphs it is a process that only starts runs, for workers elsewhere.
         if (name in self._expected and not version) or not self.graphs:
-            return given
+            return super().resolve_graph(name, version)
         return self.graphs.resolve(name, version)
 
     def webhook_topic(self, url: str) -> str:

@@ -144,8 +144,8 @@ class Progress:
     ) -> list[Statement]:
         """The statements that count a checkpoint as a step, under the fence, for its batch. The
         step began with the checkpoint `before`."""
-        self.move()
-        self.has_written = True
+        self.has_moved = self.has_written = True
+        self._moved_at = time.monotonic()
         self._made.add(checkpoint_id)
         made = change(self._row.thread_id, self._row.id, self._clock.now())
         fingerprint, self.fingerprint = self.fingerprint, None
@@ -170,13 +170,17 @@ class Progress:
             "labels": labels,
             "streamed": None if self.stream is None else self.stream.mark(ns),
             "steps": int(bool(nodes)),
-            "model_calls": self.model_calls.take(ns),
+            "model_calls": self.model_calls.take(ns) if self.model_calls.made else 0,
         }
-        if read := self._take_prompts(ns, before):
+        if self._prompts and (read := self._take_prompts(ns, before)):
             data["prompts"] = [list(one) for one in read]
-        saved = self.take_saved()
-        event = made.event(self.serializer, EventKind.STEP, data | saved.data)
-        return [Statement("progress", params), *count_saved(self._owner, saved), event]
+        counted: list[Statement] = []
+        if self._saved is not NOTHING_SAVED:
+            saved = self.take_saved()
+            data |= saved.data
+            counted = count_saved(self._owner, saved)
+        event = made.event(self.serializer, EventKind.STEP, data)
+        return [Statement("progress", params), *counted, event]
 
 
 class ModelCalls(BaseCallbackHandler):
@@ -188,7 +192,7 @@ class ModelCalls(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self._begun: dict[UUID, str] = {}
-        self._made: Counter[str] = Counter()
+        self.made: Counter[str] = Counter()
         """By the namespace of the task that made them."""
         self._lock = threading.Lock()
 
@@ -214,15 +218,13 @@ class ModelCalls(BaseCallbackHandler):
         """Count calls of the task of this namespace, or calls that it found recorded."""
         if calls:
             with self._lock:
-                self._made[task] += calls
+                self.made[task] += calls
 
     def take(self, ns: str) -> int:
         """The calls in a step of the graph of this namespace, which is stored now."""
-        if not self._made:
-            return 0
         with self._lock:
-            tasks = [one for one in self._made if not ns or one.startswith(f"{ns}|")]
-            return sum(self._made.pop(one) for one in tasks)
+            tasks = [one for one in self.made if not ns or one.startswith(f"{ns}|")]
+            return sum(self.made.pop(one) for one in tasks)
 
     def _start(self, run_id: UUID, more: dict[str, Any]) -> None:
         self._begun[run_id] = (more.get("metadata") or {}).get("langgraph_checkpoint_ns", "")

@@ -42,6 +42,8 @@ KEY = configs.HIDDEN + "perdure"
 """Where a segment is named in `config["configurable"]`."""
 _numbers = count()
 _SEGMENTS: WeakValueDictionary[str, Segment] = WeakValueDictionary()
+EVALUATED: WeakValueDictionary[str, Segment] = WeakValueDictionary()
+"""Those of evaluations. While there are none, nothing asks what they refuse."""
 
 
 def find(configurable: Mapping[str, Any]) -> Segment | None:
@@ -78,8 +80,8 @@ def driven() -> Segment | None:
 def is_evaluating() -> bool:
     """Whether this process drives a run of an evaluation."""
     # Other threads add segments meanwhile: `values` would find that its dictionary changed.
-    segments = [ref() for ref in _SEGMENTS.valuerefs()]
-    return any(one and one.evaluation is not None and not one.closing for one in segments)
+    segments = [ref() for ref in EVALUATED.valuerefs()]
+    return any(one is not None and not one.closing for one in segments)
 
 
 @dataclass(eq=False)
@@ -203,6 +205,8 @@ class Segment:
         """What an effect raised to end the segment: it is postponed, or its outcome unknown."""
         self._leased_until = float("inf")
         _SEGMENTS[self.name] = self
+        if evaluation is not None:
+            EVALUATED[self.name] = self
 
     def keep(self, seconds: float) -> None:
         """Note that the lease was renewed: it runs out in so many seconds."""
@@ -216,7 +220,7 @@ class Segment:
     @property
     def is_overdue(self) -> bool:
         """Whether the lease may have run out. Then nothing is done before that is known."""
-        return self.left < 0
+        return time.monotonic() > self._leased_until
 
     def refuse(self) -> NoReturn:
         """The journal refused a write of this segment."""
@@ -230,7 +234,8 @@ class Segment:
             raise LeaseLost(self.row.id)
         if self.signal is not None:
             raise self.signal
-        self.check_stored()
+        if self._deferred:
+            self.check_stored()
 
     def defer(self, op: Op[T], *, hold: bool = False) -> QueuedOperation[T]:
         """Queue a write that the segment goes on without. Its end is refused if this one was."""
