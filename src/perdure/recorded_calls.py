@@ -58,11 +58,10 @@ def recorded(
             if not _is_in_run():
                 refuse_in_evaluation(f"perdure.{name}")
                 return await method(self, *args, **kwargs)
-            from perdure.effects.client_calls import call_method
+            from perdure.effects.decorator import aperform
 
-            result: T = await call_method(
-                effect(), ((self, *args), dict(kwargs)), _IS_PARALLEL.get()
-            )
+            own = replace(effect(), is_parallel=_IS_PARALLEL.get())
+            result: T = await aperform(own, (self, *args), kwargs)
             if not returns_run:
                 return result
             # Older journals have no result of a call that changed an existing run.
@@ -84,7 +83,7 @@ def calling_from_node() -> Iterator[None]:
     if not _is_in_run():
         yield
         return
-    from perdure.effects.client_calls import is_parallel
+    from perdure.effects.task import is_parallel
 
     token = _IS_PARALLEL.set(is_parallel())
     try:
@@ -106,11 +105,9 @@ async def parent_of_call(journal: Journal, *, ignores_parent_cancel: bool) -> Pa
     """The run that starts another one by the recorded call, if both are in this journal."""
     if not _is_in_run():
         return None
-    from perdure.effects import client_calls
+    from perdure.effects.task import parent_of_call
 
-    return await journal.arun(
-        client_calls.parent_of_call(journal, ignores_parent_cancel=ignores_parent_cancel)
-    )
+    return await journal.arun(parent_of_call(journal, ignores_parent_cancel=ignores_parent_cancel))
 
 
 def call_number() -> int | None:
@@ -140,6 +137,6 @@ def _is_in_run() -> bool:
 
     if not current_configurable():
         return False
-    from perdure.effects.client_calls import is_in_run
+    from perdure.effects.task import is_in_run
 
     return is_in_run()

@@ -188,8 +188,8 @@ BUGS = [
     ),
     Bug(
         "a call with an outcome on record is made again",
-        "return record.replay_result()",
-        "return (yield from self._attempts(record.arguments))",
+        "return call.replay_result()",
+        "return (yield from _attempts(call, call.arguments))",
         "test_effects.py::test_a_process_that_fails_after_an_effect_does_not_call_it_again",
     ),
     Bug(
@@ -207,14 +207,14 @@ BUGS = [
     ),
     Bug(
         "the far side is not asked about a call that was cut off",
-        'answer = yield from self._verify(arguments, "it was interrupted")',
+        'answer = yield from _verify(call, arguments, "it was interrupted")',
         "answer = None",
         "test_unknown_outcomes.py::test_the_far_side_is_asked_what_became_of_it",
     ),
     Bug(
         "a call is made again with other arguments than the recorded ones",
-        "arguments = record.recorded_arguments() if spec.verify is not None:",
-        "arguments = record.arguments\n        if spec.verify is not None:",
+        "arguments = call.recorded_arguments() if spec.verify is not None:",
+        "arguments = call.arguments\n    if spec.verify is not None:",
         "test_unknown_outcomes.py::test_it_is_called_again_with_the_same_key_and_the_recorded_"
         "arguments",
     ),

@@ -17,7 +17,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Send
 
 import perdure
-from perdure.effects import call_record
+from perdure.effects import call
 from perdure.effects.decorator import ATTRIBUTE, effect_named
 from perdure.errors import BadArgument
 from perdure.testing import Clock
@@ -140,7 +140,7 @@ async def test_the_second_waits_for_the_first_that_is_on_its_way(url: str, proce
 async def test_one_that_the_first_waits_to_try_again_is_waited_for_by_the_clock(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_record, "MAX_PAUSE", 0.5)
+    monkeypatch.setattr(call, "MAX_PAUSE", 0.5)
     calls: list[str] = []
 
     @perdure.effect(

@@ -24,7 +24,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import RetryPolicy, Send, interrupt
 
 import perdure
-from perdure.effects import identity
+from perdure.effects import task as effect_task
 from perdure.errors import BadArgument, NotInRun
 from perdure.types import State
 from tests.support.agents import Log, chain, history, opened
@@ -259,12 +259,12 @@ async def test_a_node_of_a_subgraph_finds_them(
     ).compile(checkpointer=checkpointer)
     if way.startswith("saver") and checkpointer is False:
         # Which of its nodes would run again nobody can know; that is said, and nothing is called.
-        identity.CHECKPOINT_TIMEOUT, before = 0.1, identity.CHECKPOINT_TIMEOUT
+        effect_task.CHECKPOINT_TIMEOUT, before = 0.1, effect_task.CHECKPOINT_TIMEOUT
         try:
             with pytest.raises(BadArgument, match="checkpointer=False"):
                 await drive(sqlite_url, way, chain(("nested", nested)))
         finally:
-            identity.CHECKPOINT_TIMEOUT = before
+            effect_task.CHECKPOINT_TIMEOUT = before
         assert calls == []
         return
     output = await drive(sqlite_url, way, chain(("nested", nested)))

@@ -5,17 +5,15 @@ checkpoint before it; then comes the call, then its outcome. Only the holder of 
 outcome (write_effect), under the lease of the run. What each crash leaves behind, and which
 statement decides: "The life of an effect" in ARCHITECTURE.md.
 
-    decorator         @perdure.effect: a call is recorded in a run, plain outside; effects by name
-    spec              the options of an effect
-    identity          which run, task and attempt a call belongs to
-    record_matching   which record is a call's own, and whether its turn in its task identifies it
-    keys              the keys of effects, and business keys
-    call_record       the record of one call: found, stored, brought to its outcome
-    settlement        what to do with a call, from any state it is found in
-    invocation        the calls of functions, in either colour
-    context           key() and transaction(), for the function of an effect
-    recording         what is stored of arguments, results and exceptions
-    client_calls      what a node asks of a client: effects, and the parents of the runs they start
-    compensation      undoes the effects of a cancelled run
-    outbox            messages that are sent once their transaction is committed
+    decorator     @perdure.effect: a call is recorded in a run, plain outside; effects by name
+    spec          the options of an effect, and its business keys
+    task          which run, task and attempt a call belongs to; the keys of effects
+    matching      which record is a call's own, and whether its turn in its task identifies it
+    call          one call and its record: found, stored, brought to its outcome
+    settlement    what to do with a call, from any state it is found in
+    invocation    functions are called, in either colour, and in a transaction
+    context       key() and transaction(), for the function of an effect
+    compensation  undoes the effects of a cancelled run
+    outbox        messages that are sent once their transaction is committed
+    simulation    effects in a run of an evaluation
 """

@@ -9,19 +9,19 @@ holds it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from perdure.commands import effects
 from perdure.commands.claims import SegmentEnd
 from perdure.commands.effects import EffectRow, Owner, UndoState
 from perdure.commands.runs import RunRow
-from perdure.effects.call_record import CallRecord
+from perdure.effects.call import Bound, Call
 from perdure.effects.decorator import Effect, effect_named
-from perdure.effects.identity import TaskContext
-from perdure.effects.invocation import Bound, Caller
-from perdure.effects.record_matching import CallPosition
-from perdure.effects.settlement import Settlement
+from perdure.effects.matching import CallPosition
+from perdure.effects.settlement import settle
 from perdure.effects.spec import EffectSpec
+from perdure.effects.task import TaskContext
 from perdure.errors import Closed, EffectHeld, Postponed, Unavailable, WriteLost
 from perdure.journal import Plan, Refused
 from perdure.journal.clock import Clock
@@ -30,50 +30,44 @@ from perdure.serde.redaction import redact
 from perdure.types import EffectState, EventKind, State
 
 
-class Compensations:
-    """Undoes the effects of a run that is cancelled."""
+def undo_effects(saver: Saver, clock: Clock, run: RunRow) -> Plan[SegmentEnd]:
+    """Make every compensation of a cancelled run that is still to be made. Gives how it ends."""
+    found: list[EffectRow] = yield effects.of_run(run.id)
+    for row in sorted(found, key=lambda row: row.settled, reverse=True):
+        if row.state != EffectState.DONE or row.undo != UndoState.POSSIBLE:
+            continue
+        try:
+            yield from _undo(saver, clock, run, row)
+        except EffectHeld as held:
+            return _held(str(held), row)
+        except Postponed as later:
+            return SegmentEnd(State.PENDING, EventKind.RELEASED, {}, due_at=later.until)
+        except (Unavailable, WriteLost, Closed, Refused):  # the journal's, not the effect's
+            raise
+        except Exception as error:
+            why = redact(f"{type(error).__name__}: {error}")
+            return _held(f"effect {row.name!r} could not be undone: {why}", row)
+    found = yield effects.of_run(run.id)
+    return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, effects.report(found))
 
-    def __init__(self, saver: Saver, clock: Clock) -> None:
-        self._saver, self._clock = saver, clock
 
-    def run_all(self, run: RunRow) -> Plan[SegmentEnd]:
-        """Make every compensation that is still to be made. Gives how the run ends."""
-        found: list[EffectRow] = yield effects.of_run(run.id)
-        for row in sorted(found, key=lambda row: row.settled, reverse=True):
-            if row.state != EffectState.DONE or row.undo != UndoState.POSSIBLE:
-                continue
-            try:
-                yield from self._run(run, row)
-            except EffectHeld as held:
-                return _held(str(held), row)
-            except Postponed as later:
-                return SegmentEnd(State.PENDING, EventKind.RELEASED, {}, due_at=later.until)
-            except (Unavailable, WriteLost, Closed, Refused):  # the journal's, not the effect's
-                raise
-            except Exception as error:
-                why = redact(f"{type(error).__name__}: {error}")
-                return _held(f"effect {row.name!r} could not be undone: {why}", row)
-        found = yield effects.of_run(run.id)
-        return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, effects.report(found))
-
-    def _run(self, run: RunRow, row: EffectRow) -> Plan[None]:
-        effect = effect_named(row.name)
-        if effect is None or effect.spec.compensate is None:
-            raise LookupError(
-                f"this worker has no effect {row.name!r} with compensate=: import the module that "
-                "defines it, then retry the run"
-            )
-        serializer, owner = self._saver.serializer, Owner(run.thread_id, run.id, run.token)
-        [result, *_] = row.load_outcome(serializer)
-        id, journal = effects.compensation_task(run.id, row.key), self._saver.journal
-        task = TaskContext(owner, id, journal, serializer, self._clock, can_postpone=True)
-        name, retry, unknown = f"undo {row.name}", effect.spec.retry, effect.spec.unknown
-        call = {"result": result, "arguments": row.load_arguments(serializer)}
-        position = CallPosition(1, is_parallel=False)  # it is the only call of its task
-        record = CallRecord(task, EffectSpec(name, retry=retry, unknown=unknown), call, position)
-        caller = Caller(name, effect.spec.compensate, lambda call: _bind(effect, call))
-        yield from Settlement(record, caller).run()
-        yield effects.mark_undone(owner, row, self._clock.now())
+def _undo(saver: Saver, clock: Clock, run: RunRow, row: EffectRow) -> Plan[None]:
+    effect = effect_named(row.name)
+    if effect is None or effect.spec.compensate is None:
+        raise LookupError(
+            f"this worker has no effect {row.name!r} with compensate=: import the module that "
+            "defines it, then retry the run"
+        )
+    serializer, owner = saver.serializer, Owner(run.thread_id, run.id, run.token)
+    [result, *_] = row.load_outcome(serializer)
+    id, journal = effects.compensation_task(run.id, row.key), saver.journal
+    task = TaskContext(owner, id, journal, serializer, clock, can_postpone=True)
+    spec = EffectSpec(f"undo {row.name}", retry=effect.spec.retry, unknown=effect.spec.unknown)
+    arguments = {"result": result, "arguments": row.load_arguments(serializer)}
+    position = CallPosition(1, is_parallel=False)  # it is the only call of its task
+    bind, function = partial(_bind, effect), effect.spec.compensate
+    yield from settle(Call(task, spec, function, bind, arguments, position))
+    yield effects.mark_undone(owner, row, clock.now())
 
 
 def _bind(effect: Effect, call: Mapping[str, Any]) -> Bound:

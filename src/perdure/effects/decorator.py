@@ -16,16 +16,15 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
-from perdure.effects import keys
-from perdure.effects.call_record import CallRecord
-from perdure.effects.identity import TaskContext, current_task
-from perdure.effects.invocation import Bound, Caller, CallRaised, CallReturned
-from perdure.effects.record_matching import CallPosition
-from perdure.effects.settlement import Settlement
+from perdure.effects.call import Bound, Call
+from perdure.effects.invocation import CallRaised, CallReturned, plain_call
+from perdure.effects.matching import CallPosition
+from perdure.effects.settlement import settle
 from perdure.effects.simulation import check_unseen
-from perdure.effects.spec import OPTIONS, THRICE, EffectSpec, make_spec
+from perdure.effects.spec import OPTIONS, THRICE, EffectSpec, business_key, make_spec
+from perdure.effects.task import TaskContext, current_task
 from perdure.errors import BadArgument
 from perdure.types import Record, Retry
 
@@ -129,12 +128,12 @@ def _decorate(function: Callable[..., Any], options: dict[str, Any]) -> Callable
 
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return await aperform(effect.caller, (args, kwargs), effect.make_record)
+            return await aperform(effect, args, kwargs)
     else:
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return effect.call(args, kwargs)
+            return perform(effect, args, kwargs)
 
     setattr(wrapper, ATTRIBUTE, effect)
     return wrapper
@@ -147,6 +146,8 @@ class Effect:
     spec: EffectSpec
     function: Callable[..., Any]
     signature: inspect.Signature
+    is_parallel: bool | None = None
+    """Whether other calls may come before one, if its caller in another thread knows."""
 
     @classmethod
     def of(cls, function: Callable[..., Any], **options: Any) -> Effect:
@@ -156,27 +157,21 @@ class Effect:
         _register(effect)
         return effect
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return perform(self.caller, (args, kwargs), self.make_record)
-
-    @functools.cached_property
-    def caller(self) -> Caller:
-        return Caller(self.spec.name, self.function, self.bind)
-
-    def make_record(
+    def make_call(
         self, task: TaskContext, attempt: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> CallRecord:
+    ) -> Call:
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        spec, arguments, business_key = self.spec, dict(bound.arguments), None
-        if spec.key is not None:
-            key = spec.key(*bound.args, **bound.kwargs)
-            business_key = keys.business_key(spec.name, key)
+        spec, arguments = self.spec, dict(bound.arguments)
         first, value = next(iter(arguments.items()), ("", None))
         is_method = first in ("self", "cls") and first in spec.record.without
-        position = CallPosition(attempt, instance=value if is_method else None)
-        module = _module_of(self.function)
-        return CallRecord(task, spec, arguments, position, business_key, module=module)
+        instance = value if is_method else None
+        position = CallPosition(attempt, is_parallel=self.is_parallel, instance=instance)
+        call = Call(task, spec, self.function, self.bind, arguments, position)
+        call.module = _module_of(self.function)
+        if spec.key is not None:
+            call.business_key = business_key(spec.name, spec.key(*bound.args, **bound.kwargs))
+        return call
 
     def bind(self, arguments: Mapping[str, Any]) -> Bound:
         """Recorded arguments, as the function takes them."""
@@ -236,31 +231,49 @@ def _are_same(one: Effect, other: Effect) -> bool:
     return same and (len(modules) == 1 or "__main__" in modules)
 
 
-MakeRecord = Callable[[TaskContext, int, tuple[Any, ...], Mapping[str, Any]], CallRecord]
-"""Makes the record of a call, from its task, the attempt at that task, and the arguments."""
 _WARNED: set[str] = set()
 _BACKGROUND: set[asyncio.Task[Any]] = set()
 
 
-def perform(caller: Caller, bound: Bound, make_record: MakeRecord) -> Any:
-    found = current_task()
-    if found is None or found[0].segment is None:
-        check_unseen(caller.name, reads=caller.reads)
-    if found is None:
-        return _unwrap(caller.plain(bound).run())
-    task, settlement = found[0], Settlement(make_record(*found, *bound), caller)
-    with _blocking(task, caller.name):
-        return task.journal.run(settlement.run())
+class Callee(Protocol):
+    """What `perform` calls: an effect, or one model call or tool call of an agent."""
+
+    @property
+    def spec(self) -> EffectSpec: ...
+
+    @property
+    def function(self) -> Callable[..., Any]: ...
+
+    def make_call(
+        self, task: TaskContext, attempt: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Call: ...
 
 
-async def aperform(caller: Caller, bound: Bound, make_record: MakeRecord) -> Any:
-    found = current_task()
-    if found is None or found[0].segment is None:
-        check_unseen(caller.name, reads=caller.reads)
-    if found is None:
-        return _unwrap(await caller.plain(bound).arun())
-    settlement = Settlement(make_record(*found, *bound), caller)
-    return await _shielded(found[0].journal.arun(settlement.run()))
+def perform(callee: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a plain function; as an effect, in a run."""
+    spec, place = callee.spec, _place(callee.spec)
+    if place is None:
+        return _unwrap(plain_call(spec.name, callee.function, (args, kwargs)).run())
+    call = callee.make_call(*place, args, kwargs)
+    with _blocking(call.task, spec.name):
+        return call.task.journal.run(settle(call))
+
+
+async def aperform(callee: Callee, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a coroutine function; as an effect, in a run."""
+    spec, place = callee.spec, _place(callee.spec)
+    if place is None:
+        return _unwrap(await plain_call(spec.name, callee.function, (args, kwargs)).arun())
+    call = callee.make_call(*place, args, kwargs)
+    return await _shielded(call.task.journal.arun(settle(call)))
+
+
+def _place(spec: EffectSpec) -> tuple[TaskContext, int] | None:
+    """The task of a call, and the attempt at it. None: it is not recorded."""
+    place = current_task()
+    if place is None or place[0].segment is None:
+        check_unseen(spec.name, reads=spec.reads)
+    return place
 
 
 def _unwrap(outcome: CallReturned | CallRaised) -> Any:

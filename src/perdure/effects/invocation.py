@@ -16,15 +16,12 @@ from perdure import failpoints
 from perdure.commands import effect_payload, effects
 from perdure.commands.effects import EffectRow
 from perdure.effects import context
-from perdure.effects.call_record import CallRecord
+from perdure.effects.call import Bound, Call
 from perdure.effects.context import EffectContext
 from perdure.errors import EffectTimeout, StatementFailed, Unavailable, Unsupported
 from perdure.journal import Refused, Statement
 from perdure.journal.operation import Transaction
 from perdure.types import EffectState
-
-Bound = tuple[tuple[Any, ...], Mapping[str, Any]]
-"""Positional arguments, and those by name."""
 
 
 class CallReturned(NamedTuple):
@@ -104,44 +101,11 @@ class FunctionCall:
             failpoints.called(self.name, self.context.key if self.context.owner is not None else "")
 
 
-@dataclass
-class Caller:
-    """Makes the calls of one effect: of its function, and of its `verify`."""
-
-    name: str
-    function: Callable[..., Any]
-    bind: Callable[[Mapping[str, Any]], Bound]
-    """Splits recorded arguments into those by position and those by name."""
-    reads: bool = False
-    """Whether the effect changes nothing."""
-
-    def plain(self, bound: Bound) -> FunctionCall:
-        """A call that is not recorded. Inside a recorded call it has that one's key."""
-        outer = context.current()
-        key = uuid.uuid4().hex if outer is None or outer.owner is None else outer.key
-        return FunctionCall(self.name, self.function, bound, EffectContext(key))
-
-    def call(self, record: CallRecord, arguments: Mapping[str, Any]) -> FunctionCall:
-        task, spec = record.task, record.spec
-        context = EffectContext(
-            record.row.key,
-            task.owner,
-            execution=task.execution,
-            prompts=record.prompts,
-            attempt=record.row.attempts,
-            is_model=record.usage_of is not None,
-        )
-        return FunctionCall(self.name, self.function, self.bind(arguments), context, spec.timeout)
-
-    def verify(self, record: CallRecord, arguments: Mapping[str, Any]) -> FunctionCall:
-        key, function = record.row.key, cast(Callable[..., Any], record.spec.verify)
-        if failpoints.asked is not None:
-            failpoints.asked(key)  # the far side is asked about it, so it has the key
-        context = EffectContext(key, record.task.owner, is_verifying=True)
-        return FunctionCall(None, function, self.bind(arguments), context)
-
-    def transact(self, record: CallRecord, arguments: Mapping[str, Any]) -> TransactionalCall:
-        return TransactionalCall(record, self.function, self.bind(arguments))
+def plain_call(name: str, function: Callable[..., Any], bound: Bound) -> FunctionCall:
+    """A call that is not recorded. Inside a recorded call it has that one's key."""
+    outer = context.current()
+    key = uuid.uuid4().hex if outer is None or outer.owner is None else outer.key
+    return FunctionCall(name, function, bound, EffectContext(key))
 
 
 class _FunctionRaised(Exception):
@@ -152,14 +116,13 @@ class _FunctionRaised(Exception):
 class TransactionalCall:
     """One call of a transactional effect: its writes and its outcome are one commit."""
 
-    record: CallRecord
-    function: Callable[..., Any]
-    bound: Bound
+    call: Call
+    arguments: Mapping[str, Any]
 
     def run(self) -> CallReturned | CallRaised | EffectRow:
         """How it ended, or the row of another process that has the same business key."""
-        task, now = self.record.task, self.record.task.now
-        row = self.record.row._replace(state=EffectState.DONE.value)
+        task, now = self.call.task, self.call.task.now
+        row = self.call.row._replace(state=EffectState.DONE.value)
         name = f"the transactional effect {row.name!r}"
         proof = Statement("find_outcome", {**row.place, "intent": row.intent, "state": row.state})
         try:
@@ -190,21 +153,23 @@ class TransactionalCall:
     def _work(self, transaction: Transaction, now: int) -> tuple[EffectRow, Any]:
         """Write in a transaction: the intent, what the function writes, the outcome. Nothing is
         read, since the statements may be collected first."""
-        task, row, spec = self.record.task, self.record.row, self.record.spec
+        call, task, row, spec = self.call, self.call.task, self.call.row, self.call.spec
         if task.segment is not None:
             task.segment.check()  # the connection may lead to a database that went back
         transaction.run(effects.claim_intent(task.owner, row))
         try:
             context = EffectContext(row.key, task.owner, transaction, now, attempt=row.attempts)
-            context.prompts = self.record.prompts
-            result = FunctionCall(spec.name, self.function, self.bound, context).call()
+            context.prompts = self.call.prompts
+            result = FunctionCall(
+                spec.name, call.function, call.bind(self.arguments), context
+            ).call()
             keep = spec.record.result
             result = keep(result) if keep is not None else result
             blob = effect_payload.dump_result(task.serializer, row, result)
         except BaseException as error:
             raise _FunctionRaised from error
         settled = row._replace(state=EffectState.DONE.value, outcome=blob)
-        said = {"attempt": row.attempts, "transactional": True, **self.record.prompts_in_event()}
+        said = {"attempt": row.attempts, "transactional": True, **self.call.prompts_in_event()}
         op = effects.write_state(task.owner, settled, now, event=(task.serializer, said))
         transaction.run(op.render())
         return settled, task.serializer.codec.redacted(result)

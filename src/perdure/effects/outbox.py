@@ -11,9 +11,9 @@ from typing import Any
 
 from perdure.effects import simulation
 from perdure.effects.context import current
-from perdure.effects.decorator import Effect
-from perdure.effects.identity import current_task
+from perdure.effects.decorator import Effect, perform
 from perdure.effects.spec import ONCE
+from perdure.effects.task import current_task
 from perdure.errors import NotInRun
 from perdure.journal import Statement
 from perdure.journal.names import check_text
@@ -41,7 +41,7 @@ def outbox(topic: str, payload: Any = None) -> str:
     if context is not None and context.transaction is not None:
         simulated = simulation.give("outbox", topic, payload)
         return _store(topic, payload) if simulated is None else str(simulated[0])
-    id: str = _OUTBOX.call((topic, payload), {})
+    id: str = perform(_OUTBOX, (topic, payload), {})
     return id
 
 

@@ -17,11 +17,10 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from perdure.commands import effect_payload, effects
-from perdure.effects.call_record import CallRecord
+from perdure.effects.call import Call
 from perdure.effects.context import current
-from perdure.effects.identity import current_task
-from perdure.effects.invocation import Caller
 from perdure.effects.spec import ONCE
+from perdure.effects.task import current_task
 from perdure.errors import UNREADABLE, BadArgument, EffectRefused, NotInRun
 from perdure.execution.evaluation_policy import (
     FUNCTION,
@@ -95,24 +94,24 @@ def judging() -> Iterator[None]:
         _JUDGING.reset(token)
 
 
-def substitute(record: CallRecord, caller: Caller, policy: EvaluationPolicy) -> Caller | None:
-    """The call that replaces this one, and its record. None: the effect is really called. Raises
+def simulate(call: Call, policy: EvaluationPolicy) -> None:
+    """Put what simulates a call in its place, unless the effect is really called. Raises
     `EffectRefused`."""
-    name = record.spec.name
-    mode, *value = policy.rule(name, reads=record.spec.reads)
+    name = call.spec.name
+    mode, *value = policy.rule(name, reads=call.spec.reads)
     if mode == REAL:
-        return None
+        return
     if mode == VALUE:
-        function: Callable[..., Any] = _constant(value[0])
+        call.function = lambda *_, **__: value[0]
     elif mode == FUNCTION:
-        function = _in_colour_of(caller.function, _function(policy, name), name)
+        call.function = _in_colour_of(call.function, _function(policy, name), name)
     elif mode == RECORDED:
-        function = _recorded(record, policy)
+        call.function = _recorded(call, policy)
     else:
         raise EffectRefused(name, "its run is part of an evaluation")
-    record.business_key = None
-    record.spec = replace(
-        record.spec,
+    call.is_simulated, call.business_key = True, None
+    call.spec = replace(
+        call.spec,
         key=None,
         verify=None,
         unknown="retry",
@@ -120,9 +119,8 @@ def substitute(record: CallRecord, caller: Caller, policy: EvaluationPolicy) -> 
         retry=ONCE,
         timeout=None,
         compensate=None,
-        record=replace(record.spec.record, result=None),
+        record=replace(call.spec.record, result=None),
     )
-    return replace(caller, function=function)
 
 
 def _function(policy: EvaluationPolicy, name: str) -> Callable[..., Any]:
@@ -202,10 +200,6 @@ def _evaluated_segment() -> Segment | None:
     return None if segment is None or segment.evaluation is None else segment
 
 
-def _constant(value: Any) -> Callable[..., Any]:
-    return lambda *_, **__: value
-
-
 def _in_colour_of(
     original: Callable[..., Any], given: Callable[..., Any], name: str
 ) -> Callable[..., Any]:
@@ -226,19 +220,19 @@ def _in_colour_of(
     return call
 
 
-def _recorded(record: CallRecord, policy: EvaluationPolicy) -> Callable[..., Any]:
+def _recorded(call: Call, policy: EvaluationPolicy) -> Callable[..., Any]:
     """Returns or raises what the call with the same arguments did in the run that the example was
     made from."""
-    name, task = record.spec.name, record.task
+    name, task = call.spec.name, call.task
     if policy.origin is None:
         raise EffectRefused(
             name, "its example was not made from a run, so it has no recorded outcome"
         )
 
-    def call(*_: Any, **__: Any) -> Any:
+    def outcome(*_: Any, **__: Any) -> Any:
         for row in task.journal.do(effects.of_run(policy.origin or "")):
             with contextlib.suppress(*UNREADABLE):
-                if row.name == name and record.has_arguments(row):
+                if row.name == name and call.has_arguments(row):
                     if row.state == EffectState.DONE:
                         return row.load_outcome(task.serializer)[0]
                     if row.state == EffectState.FAILED:
@@ -246,4 +240,4 @@ def _recorded(record: CallRecord, policy: EvaluationPolicy) -> Callable[..., Any
                         raise effect_payload.restore_error(row.key, stored)
         raise EffectRefused(name, f"run {policy.origin} did not call it with these arguments")
 
-    return call
+    return outcome

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Literal
 
 from perdure.errors import BadArgument
+from perdure.journal.names import check_text
 from perdure.types import Record, Retry
 
 ONCE, THRICE = Retry(attempts=1), Retry()
@@ -135,3 +138,24 @@ def _check_function(function: Callable[..., Any], spec: EffectSpec) -> None:
         raise BadArgument(f"{name} is transactional: it takes neither verify= nor timeout=.")
     if not is_async and inspect.iscoroutinefunction(spec.verify):
         raise BadArgument(f"{name} is a plain function, so its verify= must be one too.")
+
+
+MAX_BUSINESS_KEY = 200
+"""Longest business key, in bytes, that is stored as it is; the end of a longer one is hashed."""
+
+
+def business_key(name: str, key: Any) -> str:
+    """What `key=` returned for effect `name`, as text that is the same in every process."""
+    if key is None:
+        raise BadArgument(f"The key of effect {name!r} is None: all its calls would share it.")
+    try:
+        compact = (",", ":")
+        text = key if isinstance(key, str) else json.dumps(key, sort_keys=True, separators=compact)
+    except (TypeError, ValueError) as error:
+        raise BadArgument(
+            f"The key of effect {name!r} is {key!r}. Return text, or a value JSON can hold: {error}"
+        ) from None
+    data = text.encode(errors="surrogatepass")
+    if len(data) > MAX_BUSINESS_KEY:
+        text = f"{text[:40]}… {hashlib.blake2b(data, digest_size=16).hexdigest()}"
+    return check_text("key", text)

@@ -20,9 +20,9 @@ from langchain_core.runnables.config import merge_configs
 from perdure.commands.runs import RunRow
 from perdure.commands.streams import MODES, kept_modes
 from perdure.commands.validation import check_command
-from perdure.effects.client_calls import is_in_run
 from perdure.effects.context import key
-from perdure.effects.decorator import Effect, aperform
+from perdure.effects.decorator import Effect, aperform, perform
+from perdure.effects.task import is_in_run
 from perdure.errors import BadArgument
 from perdure.execution.drive import BREAKPOINTS, Drive, is_resume
 from perdure.execution.graphs import redacted_output
@@ -165,12 +165,13 @@ def starts_own_run(graph: Any, input: Any, config: Any, kwargs: Mapping[str, Any
 
 
 def invoke(graph: Any, input: Any, config: Any, kwargs: dict[str, Any]) -> Any:
-    return _INVOKE.call((graph, graph.name, _thread_of(config), input, config, kwargs), {})
+    return perform(_INVOKE, (graph, graph.name, _thread_of(config), input, config, kwargs), {})
 
 
 async def ainvoke(graph: Any, input: Any, config: Any, kwargs: dict[str, Any]) -> Any:
-    bound = (graph, graph.name, _thread_of(config), input, config, kwargs)
-    return await aperform(_AINVOKE.caller, (bound, {}), _AINVOKE.make_record)
+    return await aperform(
+        _AINVOKE, (graph, graph.name, _thread_of(config), input, config, kwargs), {}
+    )
 
 
 def take_key() -> str | None:

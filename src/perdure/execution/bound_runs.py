@@ -29,7 +29,7 @@ from perdure.commands.events import Change, change
 from perdure.commands.run_payload import load_setup
 from perdure.commands.runs import RunRow
 from perdure.commands.waits import WaitRow
-from perdure.effects.client_calls import parent_of_call
+from perdure.effects.task import parent_of_call
 from perdure.errors import Error, ThreadBusy
 from perdure.execution import bound_call
 from perdure.execution.bound_call import BoundCall

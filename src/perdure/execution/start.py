@@ -21,7 +21,7 @@ from perdure.commands.effect_payload import describe
 from perdure.commands.effects import EffectRow
 from perdure.commands.run_payload import check_state, dump_error, load_setup, tags_of
 from perdure.commands.runs import RunRow
-from perdure.effects.compensation import Compensations
+from perdure.effects.compensation import undo_effects
 from perdure.errors import UNREADABLE, AlreadyAnswered, Damaged, Error, Unanswered
 from perdure.execution.answers import hand_over, readable_waits
 from perdure.execution.code_changes import find_change
@@ -53,7 +53,7 @@ def begin_segment(
     except UNREADABLE as error:
         return held_by_error(error)
     if row.control == Control.CANCEL:
-        return (yield from Compensations(driver.saver, driver.clock).run_all(row))
+        return (yield from undo_effects(driver.saver, driver.clock, row))
     if row.control is not None:
         attempts = max(0, row.attempts - 1)
         return stopped(Control(row.control), driver.clock.now(), attempts)

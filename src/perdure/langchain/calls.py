@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -15,13 +15,11 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 from pydantic import BaseModel
 
-from perdure.effects import keys
-from perdure.effects.call_record import CallRecord, ModelUsage
-from perdure.effects.decorator import MakeRecord
-from perdure.effects.identity import TaskContext
-from perdure.effects.invocation import Bound, Caller
-from perdure.effects.record_matching import CallPosition
-from perdure.effects.spec import ONCE, EffectSpec
+from perdure.effects.call import Bound, Call, ModelUsage
+from perdure.effects.decorator import aperform, perform
+from perdure.effects.matching import CallPosition
+from perdure.effects.spec import ONCE, EffectSpec, business_key
+from perdure.effects.task import TaskContext, digest
 from perdure.langchain.policy import Policy
 from perdure.langgraph_port import neighbours
 
@@ -43,19 +41,30 @@ class _Call:
     task: TaskContext | None = None
     """Where it is recorded, in a run."""
 
-    def calling(self, function: Callable[..., Any]) -> tuple[Caller, Bound, MakeRecord]:
-        """What `perform` takes, for a function with this call's arguments by name."""
-        spec = self.spec
-        caller = Caller(spec.name, function, lambda given: ((), dict(given)), reads=spec.reads)
-        return caller, ((), self.arguments), self._make_record
+    function: Callable[..., Any] = field(init=False)
+    """Called with the arguments by name."""
 
-    def _make_record(
-        self, task: TaskContext, attempt: int, _: tuple[Any, ...], arguments: Mapping[str, Any]
-    ) -> CallRecord:
+    def perform(self, function: Callable[..., Any]) -> Any:
+        self.function = function
+        return perform(self, (), self.arguments)
+
+    async def aperform(self, function: Callable[..., Any]) -> Any:
+        self.function = function
+        return await aperform(self, (), self.arguments)
+
+    def make_call(
+        self, task: TaskContext, attempt: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Call:
         self.task = task
         position = CallPosition(attempt, is_parallel=self.is_parallel)
-        identity = (self.business_key, self.call_id)
-        return CallRecord(task, self.spec, arguments, position, *identity, usage_of=self.usage_of)
+        call = Call(task, self.spec, self.function, _by_name, kwargs, position)
+        call.business_key, call.call_id = self.business_key, self.call_id
+        call.usage_of = self.usage_of
+        return call
+
+
+def _by_name(arguments: Mapping[str, Any]) -> Bound:
+    return (), arguments
 
 
 class ModelCall(_Call):
@@ -100,7 +109,7 @@ class ToolCall(_Call):
         if policy.key is None:
             self.call_id = call["id"]
         else:
-            self.business_key = keys.business_key(call["name"], policy.key(**call["args"]))
+            self.business_key = business_key(call["name"], policy.key(**call["args"]))
 
     def request(self, arguments: Mapping[str, Any]) -> ToolCallRequest:
         """The request, with the recorded arguments."""
@@ -171,7 +180,7 @@ def prompt_digest(request: ModelRequest[Any]) -> str:
         request.response_format,
     ]
     text = json.dumps(prompt, default=_as_json, skipkeys=True)
-    return keys.digest(text.encode(errors="replace"))
+    return digest(text.encode(errors="replace"))
 
 
 _NOT_SENT = {"id", "response_metadata", "usage_metadata", "artifact"}

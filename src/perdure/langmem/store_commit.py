@@ -27,7 +27,7 @@ from typing import Any
 from langgraph.store.base import BaseStore, GetOp, Item, PutOp
 
 from perdure import transaction
-from perdure.effects.decorator import Effect
+from perdure.effects.decorator import Effect, perform
 from perdure.journal import Journal, Op, Statement
 from perdure.langgraph_port import neighbours
 from perdure.langmem.staged_writes import StagedWrite, check_loop, run_batch
@@ -50,8 +50,8 @@ class StoreCommitter:
         check_loop(self._store)
         if self.shares_database:
             statements = put_statements(self._store, missing_writes(self._store, writes))
-            return bool(_IN_TRANSACTION.call((statements, is_current), {}))
-        return bool(_OUTSIDE_TRANSACTION.call((writes, self._store, is_current), {}))
+            return bool(perform(_IN_TRANSACTION, (statements, is_current), {}))
+        return bool(perform(_OUTSIDE_TRANSACTION, (writes, self._store, is_current), {}))
 
     @functools.cached_property
     def shares_database(self) -> bool:

@@ -1,6 +1,7 @@
-"""The record of one effect call: found, or stored as an intent, then brought to its outcome.
+"""One call of an effect, and its record: found, or stored as an intent, then its outcome.
 
-Everything that a call writes about itself is here. `settlement.py` decides what to write.
+Everything that a call writes about itself is here. `settlement.py` decides what to write, and when
+the function is called.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ from typing import Any, NamedTuple
 from perdure.commands import effect_payload, effects
 from perdure.commands.effect_payload import INJECTED
 from perdure.commands.effects import NOTHING_SAVED, EffectRow, How, Mark, Unconfirmed, UndoState
-from perdure.effects import keys
-from perdure.effects.identity import TaskContext
-from perdure.effects.record_matching import ALL, CallPosition, Match
+from perdure.effects.matching import ALL, CallPosition, Match
 from perdure.effects.spec import EffectSpec
+from perdure.effects.task import TaskContext, digest, effect_key
 from perdure.errors import EffectHeld, OrderChanged, Postponed
 from perdure.journal import Plan
 from perdure.journal.names import random_number
@@ -45,12 +45,20 @@ class ModelUsage(NamedTuple):
         return {name: getattr(self, name) for name in parts if getattr(self, name)}
 
 
+Bound = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Positional arguments, and those by name."""
+
+
 @dataclass
-class CallRecord:
-    """One call, as it is recorded."""
+class Call:
+    """One call of an effect in a task."""
 
     task: TaskContext
     spec: EffectSpec
+    function: Callable[..., Any]
+    """What is called; something else in a run of an evaluation."""
+    bind: Callable[[Mapping[str, Any]], Bound]
+    """Splits recorded arguments into those by position and those by name."""
     arguments: Mapping[str, Any]
     position: CallPosition
     business_key: str | None = None
@@ -69,6 +77,8 @@ class CallRecord:
     equals a recorded one, and not all are recorded."""
     prompts: dict[PromptVersion, None] = field(default_factory=dict, init=False)
     """Prompt versions that its task had read before it, and it has read itself."""
+    is_simulated: bool = field(default=False, init=False)
+    """Whether `function` stands in for the effect."""
     _stored: dict[str, Any] = field(default_factory=dict, init=False)
     """The arguments that are stored."""
     _encoded: bytes = field(default=b"", init=False)
@@ -93,15 +103,15 @@ class CallRecord:
         self._stored = task.serializer.codec.redacted(self._stored)
         by_arguments = self._encoded + self.module.encode()
         identified_by = by_arguments if self.call_id is None else self.call_id.encode()
-        self._digest = keys.digest(identified_by)
+        self._digest = digest(identified_by)
         self.prompts.update(dict.fromkeys(task.prompts_read()))
         if self.business_key is not None:
-            key = keys.guard_key(spec.name, self.business_key)
+            key = f"{spec.name}:{self.business_key}"
             scope, task_id, match = f"key {key}", "", Match(0, None)
         else:
             match = yield from self._match()
             scope, task_id = owner.thread_id, task.id
-            key = keys.effect_key(scope, task_id, spec.name, match.n)
+            key = effect_key(scope, task_id, spec.name, match.n)
         self.other = match.other
         self.may_be_another = match.equal <= 0 and self._has_unrecorded
         self.row = EffectRow(

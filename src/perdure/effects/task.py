@@ -1,18 +1,24 @@
-"""Which run, task and attempt a call of an effect belongs to."""
+"""Which run, task and attempt a call of an effect belongs to, and the keys of effects.
+
+An effect's key is a hash of its thread, task, name and number in the task: the same for every
+attempt, process and deploy.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from perdure.commands import effects
+from perdure.commands import effects, runs
 from perdure.commands.effects import EffectRow, Owner
+from perdure.commands.runs import RunRow
+from perdure.commands.starting import Parent
 from perdure.effects.context import current
-from perdure.effects.keys import effect_key, hash_of
-from perdure.effects.record_matching import TaskRecords, configurable
+from perdure.effects.matching import CallPosition, TaskRecords, configurable
 from perdure.errors import BadArgument, Damaged, OrderChanged
 from perdure.execution.segment import Segment, find
 from perdure.journal import Journal, Op, Plan
@@ -25,6 +31,20 @@ from perdure.types import PromptVersion
 
 CHECKPOINT_TIMEOUT = 5.0
 """Seconds a checkpoint may take to reach the saver after its step began."""
+
+
+def digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def hash_of(*parts: str) -> str:
+    """The id of a task, or the key of an effect, from what it consists of."""
+    return digest("\n".join(parts).encode())
+
+
+def effect_key(thread_id: str, task: str, name: str, n: int) -> str:
+    """The key of the n-th call of an effect in a task."""
+    return hash_of(thread_id, task, name, str(n))
 
 
 @dataclass
@@ -221,3 +241,32 @@ def _stored(ns: str, unstored: frozenset[tuple[str, ...]]) -> str:
         if names in unstored:
             return so_far
     return ns
+
+
+# -- calls of a client inside a run
+
+
+def is_in_run() -> bool:
+    """Whether effects that are called here are recorded."""
+    return current_task() is not None
+
+
+def is_parallel() -> bool:
+    """Whether the calls of this node may come in another order when it runs again."""
+    return not CallPosition(1).is_in_turn()
+
+
+def parent_of_call(journal: Journal, *, ignores_parent_cancel: bool) -> Plan[Parent | None]:
+    """The run that starts another one here, if that is in the same journal."""
+    found = current_task()
+    if found is None or found[0].segment is None:
+        return None
+    segment = found[0].segment
+    row = segment.row
+    if segment.journal is not journal:
+        there: RunRow | None = yield runs.find(row.id)
+        if there is None or there.token != row.token:
+            return None
+    return Parent(
+        row.thread_id, row.id, row.token, row.depth, ignores_parent_cancel, segment.refuse
+    )
