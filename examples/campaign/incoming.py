@@ -110,7 +110,7 @@ def parse(
     """Read a mail. `unsubscribe` is the unsubscribe address; `envelope` has the recipients of the
     SMTP envelope, which need not be in a header; `ours` has the subjects and texts that it may
     quote."""
-    mail = email.message_from_bytes(content, policy=default)
+    mail = _read(content)
     subject, text = _header(mail, "Subject"), _own_words(_plain(mail), ours)
     bare = _PREFIXES.sub("", subject).strip()
     author = next(iter(_addresses(mail, "From")), "")
@@ -144,6 +144,14 @@ def parse(
 
 
 # -- headers
+
+
+def _read(content: bytes) -> EmailMessage:
+    try:
+        return email.message_from_bytes(content, policy=default)
+    except Exception:  # the email package gives up on some types of content: then it is plain text
+        plain = re.sub(rb"(?im)^content-type:", b"X-Content-Type:", content)
+        return email.message_from_bytes(plain, policy=default)
 
 
 def _header(mail: Message, name: str) -> str:

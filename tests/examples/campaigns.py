@@ -20,7 +20,6 @@ from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from email.parser import HeaderParser
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,6 @@ from perdure.testing import Clock, watch_points
 from perdure.types import Run, State, Wait
 from tests.support.fork_server import Child, ForkServer, Tell
 
-ROOT = Path(__file__).parents[2]
 MONDAY = datetime(2030, 1, 7, 9, tzinfo=UTC)
 DAY = timedelta(days=1)
 HOST = "127.0.0.1"

@@ -116,11 +116,3 @@ class MailServer:
         """Each mail with its UID and its flags, as a person sees them."""
         with self.person(folder) as client:
             return client.fetch("1:*", "(UID FLAGS)")[1]
-
-    def rebuild(self, folder: str) -> None:
-        """Make the folder anew, with the mails it has, under another UIDVALIDITY."""
-        with self.person() as client:
-            assert client.rename(folder, "Old")[0] == "OK"
-            client.create(folder)
-            client.select("Old")
-            assert client.copy("1:*", folder)[0] == "OK"

@@ -83,20 +83,6 @@ def test_a_skipped_touch_is_left_out_and_the_next_goes_out_on_time(office: World
     assert office.scores() == {"touch 2": 0.0}
 
 
-def test_a_second_answer_is_refused(office: World) -> None:
-    office.campaign(HELD)
-    office.drive()
-    [question] = office.questions()
-    answer = office.app.runtime.blocking.answer
-    answer(question.id, {"action": "skip"})
-    with pytest.raises(AlreadyAnswered):
-        answer(question.id, {"action": "approve"})
-    office.drive()
-    with pytest.raises(AlreadyAnswered):
-        answer(question.id, {"action": "approve"})
-    assert office.sent() == []
-
-
 @pytest.mark.parametrize(
     "decision",
     [

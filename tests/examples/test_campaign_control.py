@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from examples.campaign.app import WrongState
-from perdure import errors
 from tests.examples import campaigns
 from tests.examples.campaigns import BO, CY, DAY, HELD, PLAN, TWO, World
 
@@ -110,21 +109,6 @@ def test_drafts_of_a_paused_campaign_stay_open_and_their_answers_wait(sqlite_off
     assert still.value == cy.value
 
 
-def test_a_paused_campaign_takes_contacts_and_launches_and_sends_nothing(
-    sqlite_office: World,
-) -> None:
-    office = sqlite_office
-    office.campaign(PLAN, BO)
-    office.app.pause(1)
-    office.enrol(1, CY)
-    assert office.app.launch(1) == 1
-    office.drive()
-    assert office.office.log == []
-    office.app.resume(1)
-    office.drive()
-    assert {mail.recipient for mail in office.office.log} == {BO, CY}
-
-
 def test_a_paused_campaign_sends_nothing_even_in_the_middle_of_a_conversation(
     office: World,
 ) -> None:
@@ -139,15 +123,3 @@ def test_a_paused_campaign_sends_nothing_even_in_the_middle_of_a_conversation(
     office.app.resume(1)
     office.drive()
     assert len(office.sent()) == 1
-
-
-def test_an_approval_of_a_withdrawn_draft_is_refused(sqlite_office: World) -> None:
-    office = sqlite_office
-    office.campaign(HELD)
-    office.drive()
-    [question] = office.questions()
-    office.app.stop(1)
-    office.drive()
-    with pytest.raises(errors.AnswerRefused):
-        office.app.runtime.blocking.answer(question.id, {"action": "approve"})
-    office.nothing_more(sent=0)

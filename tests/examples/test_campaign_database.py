@@ -13,7 +13,6 @@ import pytest
 
 from examples.campaign.database import Conflict, Database, sql
 from perdure.testing.postgres import Server
-from tests.support.raw import execute, held_open
 
 ROOT = Path(__file__).parents[2]
 ADD = "INSERT INTO members (campaign_id, contact_id, status) VALUES (1, :id, 'active')"
@@ -59,37 +58,6 @@ def test_a_batch_gives_the_rows_of_each_of_its_statements(database: Database) ->
     assert found == [[{"contact_id": 1}], [{"n": 2}], [], []]
 
 
-def test_a_kept_connection_sees_what_others_committed(database: Database) -> None:
-    assert count(database) == 0
-    add(Database(database.url), 1)
-    assert count(database) == 1
-
-
-def test_readers_do_not_wait_for_writers(database: Database) -> None:
-    with held_open(database.url, ADD.replace(":id", "1")):
-        assert count(database) == 0
-    assert count(database) == 1
-
-
-def test_a_write_by_a_reader_on_sqlite_is_not_kept(sqlite_url: str) -> None:
-    database = Database(sqlite_url)
-    database.create()
-    database.read(sql(ADD, id=1))
-    assert count(database) == 0
-
-
-def test_connections_close_with_the_application(postgres_url: str) -> None:
-    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-    database = Database(postgres_url, keep=True)
-    database.create()
-    assert execute(postgres_url, others) == [(2,)]
-    database.close()
-    for _ in range(1000):  # the server notices soon
-        if execute(postgres_url, others) == [(1,)]:
-            return
-    raise AssertionError(execute(postgres_url, others))
-
-
 def test_after_a_restart_of_the_server_one_transaction_fails_and_the_next_does_not(
     postgres_url: str, postgres_server: Server
 ) -> None:
@@ -122,11 +90,3 @@ database.close()
 
 def test_a_child_process_has_connections_of_its_own(url: str) -> None:
     subprocess.run([sys.executable, "-c", FORKS, url], cwd=ROOT, check=True)
-
-
-# -- the clock
-
-TELLS = """
-import sys
-print(SharedClock(sys.argv[1]).now())
-"""

@@ -37,7 +37,6 @@ from tests.examples.campaigns import (
     world,
 )
 from tests.support.polling import until
-from tests.support.raw import held_open
 from tests.support.sweep import examples, sample
 
 office, workers = campaigns.office, campaigns.workers
@@ -126,45 +125,6 @@ def test_a_reply_to_a_touch_that_is_held_is_honoured(url: str, how: str, sent: s
         assert office.sent() == []
 
 
-def test_without_a_look_up_a_deferred_mail_is_retried_later(sqlite_url: str) -> None:
-    with world(sqlite_url, first(Fault.GREYLIST), lookup_url="") as office:
-        office.campaign()
-        office.drive()
-        assert office.run().state is State.WAITING
-        office.advance(timedelta(minutes=5))
-        assert office.touch_states() == ["sent"]
-        assert len(office.office.conversations) == 2
-
-
-def test_no_process_waits_for_a_server_that_is_down_for_hours(sqlite_url: str) -> None:
-    with world(sqlite_url, at=MONDAY) as office:
-        office.office.down = True
-        office.campaign(cadence=TWO)
-        office.drive()
-        assert office.run().state is State.WAITING
-        for _ in range(4):
-            office.clock.move_to(office.due() or MONDAY)
-            office.drive()
-        assert office.clock.time - MONDAY > timedelta(minutes=5)
-        assert office.sent() == []
-        office.office.down = False
-        office.clock.move_to(office.due() or MONDAY)
-        office.drive()
-        assert office.touch_states() == ["sent"]
-
-
-def test_a_reply_while_the_server_is_away_is_honoured(sqlite_url: str) -> None:
-    with world(sqlite_url) as office:
-        office.office.down = True
-        office.campaign()
-        office.drive()
-        office.receive(reply())
-        office.office.down = False
-        office.advance(timedelta(hours=2))
-        assert office.run().output["ended"] == "replied"
-        assert office.sent() == []
-
-
 def test_a_person_is_asked_for_another_text_if_the_server_refuses_it(url: str) -> None:
     with world(url, first(Fault.REJECT_DATA)) as office:
         office.campaign(cadence=TWO)
@@ -179,16 +139,6 @@ def test_a_person_is_asked_for_another_text_if_the_server_refuses_it(url: str) -
 
 
 # -- mail that comes in
-
-
-def test_the_same_mail_handed_over_twice_is_one(office: World) -> None:
-    office.campaign()
-    office.drive()
-    mail = reply()
-    first, second = office.receive(mail), office.receive(mail)
-    assert first["id"] == second["id"]
-    assert len(office.rows("SELECT * FROM messages")) == 1
-    assert office.scores() == {"touch 1": 1.0}
 
 
 def test_the_same_mail_handed_over_by_many_at_once_is_one(office: World) -> None:
@@ -273,16 +223,6 @@ def test_a_reply_arrives_over_the_wire(office: World) -> None:
     assert len(office.rows("SELECT * FROM messages")) == 2
 
 
-def test_a_machine_that_wants_no_answer_is_not_taken_for_a_person(office: World) -> None:
-    office.campaign()
-    office.drive()
-    with listening(office) as port, smtplib.SMTP(HOST, port, "localhost") as client:
-        client.sendmail("", ["ana@example.com"], reply(text="I am away.").as_bytes())
-    office.drive()
-    assert office.run().state == "waiting"
-    assert [row["kind"] for row in office.rows("SELECT kind FROM messages")] == ["automatic"]
-
-
 def test_mail_is_deferred_while_the_database_is_down(
     postgres_url: str, postgres_server: Server
 ) -> None:
@@ -344,39 +284,6 @@ def test_a_worker_killed_in_a_conversation_sends_once(
         ]
 
 
-@pytest.mark.parametrize("moment", [Moment.DATA, Moment.ACCEPTED], ids=str)
-def test_a_reply_to_a_mail_whose_sender_was_killed_is_credited_to_it(
-    sqlite_url: str, workers: Workers, moment: Moment
-) -> None:
-    """It was sent, nobody noted that, and the reply is there before anybody does."""
-
-    def on(reached: Moment, mail: Mail) -> None:
-        if reached is moment:
-            workers.kill()
-            here.inbound.receive(reply(mail.message_id).as_bytes())
-
-    with world(sqlite_url, PostOffice(on=on), lookup_after=0.5) as here:
-        here.campaign(cadence=TWO)
-        assert workers.drive(here) is None
-        here.sleep_through()
-        assert len(here.sent()) == 1
-        assert here.run().output["ended"] == "replied"
-        assert here.touch_states() == ["sent"]
-        assert here.scores() == {"touch 1": 1.0}
-
-
-def test_a_reader_does_not_wait_for_an_open_transaction(
-    office: World,
-) -> None:
-    campaign_id = office.campaign()
-    with held_open(office.app.settings.url, "UPDATE members SET status = 'removed'"):
-        [status] = office.app.status()
-        assert (status["id"], status["members"]) == (campaign_id, {"active": 1})
-        assert office.app.campaign(PLAN.name)["id"] == campaign_id
-        assert office.inbound.sweep() == 0
-    assert office.member() == "removed"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", [Moment.BEGAN, Moment.DATA, Moment.ACCEPTED], ids=str)
 def test_a_worker_suspended_in_a_conversation_does_not_send_after_its_successor(
@@ -407,29 +314,6 @@ def test_a_worker_suspended_in_a_conversation_does_not_send_after_its_successor(
         here.sleep_through()
         assert here.touch_states() == ["sent", "sent"]
         assert len(here.sent()) == 2
-
-
-@pytest.mark.slow
-def test_an_edited_draft_goes_out_as_it_was_edited_wherever_its_worker_dies(
-    url: str, workers: Workers
-) -> None:
-    decision = {"action": "edit", "subject": "Tables", "body": "Only this."}
-    trials = 8
-    with world(url, lookup_after=0.5) as office:
-        points = 0
-        for n in range(trials + 1):
-            address = f"p{n}@example.org"
-            office.campaign(HELD, address, name=f"c{n}", cadence=Cadence((0,)))
-            office.drive()
-            [question] = office.questions()
-            office.app.runtime.blocking.answer(question.id, decision)
-            ended = workers.drive(office, die_at=n * points // (trials + 1))
-            assert (ended is None) == (n > 0)
-            points = ended or points
-            office.sleep_through()
-            [mail] = office.sent(address)
-            assert mail.subject == "Tables"
-            assert "Only this." in mail.content
 
 
 @pytest.mark.parametrize("moment", [Moment.DATA, Moment.ACCEPTED], ids=str)

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import smtplib
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from examples.campaign.demo.postoffice import Fault, PostOffice, scripted
 from examples.campaign.incoming import Incoming, opts_out, parse
 from examples.campaign.mail import footer
-from perdure.types import State
 from tests.examples import campaigns
 from tests.examples.campaigns import (
     BO,
     DAY,
     HELD,
-    HOST,
     PLAN,
     TWO,
     World,
     bounce,
-    listening,
     reply,
     world,
 )
@@ -297,15 +291,6 @@ def test_a_bounce_does_not_undo_an_opt_out(sqlite_office: World) -> None:
     assert office.rows("SELECT status FROM contacts") == [{"status": "unsubscribed"}]
 
 
-def test_a_quotation_of_our_mail_is_not_an_opt_out(office: World) -> None:
-    office.campaign(HELD)
-    office.drive()
-    office.answer("edit", subject="Stop", body=OURS)
-    quoted = f"Yes!\n\nAna kirjoitti:\n{OURS}"
-    office.receive(reply(office.sent()[0].message_id, quoted, subject="Re: Stop"))
-    assert office.member() == "replied"
-
-
 def test_everyone_is_signalled_although_the_receiver_died(
     url: str, workers: campaigns.Workers
 ) -> None:
@@ -318,26 +303,3 @@ def test_everyone_is_signalled_although_the_receiver_died(
         office.drive()
         for address in (BO, INFO):
             office.ends("unsubscribed", address=address)
-
-
-def test_a_paragraph_on_one_line_is_accepted(sqlite_office: World) -> None:
-    office = sqlite_office
-    office.campaign()
-    office.drive()
-    mail = f"From: {BO}\r\nMessage-ID: <l@z>\r\n\r\n{'yes ' * 100_000}\r\n"
-    with listening(office) as port, smtplib.SMTP(HOST, port, "localhost") as client:
-        assert client.sendmail(BO, ["ana@example.com"], mail) == {}
-    assert office.member() == "replied"
-
-
-def test_a_thread_that_is_held_for_an_unknown_mail_waits_for_a_person(url: str) -> None:
-    with world(url, PostOffice(scripted({(BO, 1): Fault.DROP_AFTER})), lookup_url="") as office:
-        office.campaign()
-        office.drive()
-        office.receive(reply())
-        assert (office.run().state, office.member()) == (State.HELD, "replied")
-        [unknown] = office.app.runtime.blocking.effects(state="unknown")
-        office.app.runtime.blocking.settle(unknown.key, "done", by="Eva")
-        office.drive()
-        office.ends("replied")
-        assert (office.touch_states(), len(office.sent())) == (["sent"], 1)

@@ -29,9 +29,7 @@ from examples.campaign.refusals import (
     SenderRefused,
     TemporaryTrouble,
 )
-from perdure.types import State
 from tests.support.polling import until
-from tests.support.waiters import chain, drive, healthy
 
 ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
@@ -86,10 +84,6 @@ def test_a_letter_arrives_with_its_headers() -> None:
         "Content-Transfer-Encoding": "quoted-printable",
         "MIME-Version": "1.0",
     }
-
-
-def test_the_same_letter_is_the_same_mail_to_the_last_octet() -> None:
-    assert compose(LETTER, DATE) == compose(LETTER, DATE)
 
 
 @pytest.mark.parametrize(
@@ -160,15 +154,6 @@ def test_each_fault_says_whether_the_mail_may_have_gone_out(
         assert len(office.log) == accepted
         assert outgoing(office).accepted(ID) is bool(accepted)
         assert out.send(LETTER, DATE, yes) == "sent"
-
-
-def test_a_server_that_is_busy_or_gone_has_not_taken_the_mail() -> None:
-    with PostOffice() as office:
-        office.down = True
-        with pytest.raises(TemporaryTrouble, match="connecting"):
-            outgoing(office).send(LETTER, DATE, yes)
-    with pytest.raises(TemporaryTrouble, match="ConnectionRefusedError"):
-        outgoing(office).send(LETTER, DATE, yes)
 
 
 @contextmanager
@@ -295,13 +280,6 @@ def test_a_letter_stopped_after_the_servers_go_ahead_leaves_no_mail() -> None:
         assert outgoing(office).send(LETTER, DATE, yes) == "sent"
 
 
-def test_there_is_no_last_check_when_the_server_refuses_the_mail() -> None:
-    with PostOffice(scripted({(BO, 1): Fault.GREYLIST})) as office:
-        with pytest.raises(TemporaryTrouble):
-            outgoing(office).send(LETTER, DATE, lambda: pytest.fail("asked"))
-        assert office.log == []
-
-
 @pytest.mark.parametrize("field", ["sender", "subject", "message_id", "in_reply_to"])
 def test_no_field_can_bring_in_a_header(field: str) -> None:
     value = getattr(LETTER, field) or ID
@@ -343,48 +321,6 @@ def test_a_sender_can_be_killed_at_each_moment(moment: Moment, accepted: int) ->
 
 
 # -- as an effect
-
-
-async def test_an_effect_retries_trouble_ends_when_rejected_and_is_held_without_an_answer() -> None:
-    plan = {
-        ("trouble@example.org", 1): Fault.GREYLIST,
-        ("trouble@example.org", 2): Fault.HANG_UP,
-        ("rejected@example.org", 1): Fault.REJECT_DATA,
-        ("nobody-knows@example.org", 1): Fault.DROP_AFTER,
-    }
-    with PostOffice(scripted(plan)) as office:
-
-        @perdure.effect(unknown="hold", retry=perdure.Retry(first=timedelta(0), final=(Rejected,)))
-        def send(recipient: str) -> str:
-            return outgoing(office).send(replace(LETTER, recipient=recipient), DATE, yes)
-
-        def sends(state: Any) -> Any:
-            try:
-                return {"log": [send(state["log"][0])]}
-            except Rejected as error:
-                rejections.append([type(error).__name__, *error.args])
-            if len(rejections) == 1:
-                raise RuntimeError("the node runs again, and the record speaks")
-            return {"log": rejections[-1]}
-
-        rejections: list[list[str]] = []
-        async with healthy() as rt:
-            rt.register(chain(sends), name="g", retry=perdure.Retry(first=timedelta(0)))
-            ends = {}
-            for name in ("trouble", "rejected", "nobody-knows"):
-                run = await rt.start("g", {"log": [f"{name}@example.org"]}, thread_id=name)
-                await drive(rt)
-                ends[name] = await rt.get(run.id)
-            assert ends["trouble"].output["log"][1:] == ["sent"]
-            assert ends["rejected"].output["log"][1:] == [
-                "LetterRefused",
-                "the content: 554 5.7.1 Not wanted here",
-            ]
-            assert ends["nobody-knows"].state is State.HELD
-            [unknown] = await rt.effects(ends["nobody-knows"].id, state="unknown")
-            assert "NoAnswer: no answer to the content" in str(unknown.error)
-        tries = [mail.recipient.partition("@")[0] for mail in office.conversations]
-        assert tries == ["trouble"] * 3 + ["rejected", "nobody-knows"]
 
 
 # -- asking what became of it

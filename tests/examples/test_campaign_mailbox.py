@@ -114,21 +114,6 @@ def test_a_reader_that_dies_reads_the_mail_again(
     assert len(office.rows("SELECT * FROM messages")) == 1
 
 
-def test_reading_resumes_after_the_server_was_down(
-    sqlite_office: World, server: MailServer
-) -> None:
-    office = sqlite_office
-    office.campaign()
-    office.drive()
-    assert read(office, server) == 0
-    server.down()
-    with pytest.raises(OSError, match="refused"):
-        read(office, server)
-    server.up()
-    server.deliver(reply(), office.clock.time)
-    assert read(office, server) == 1
-
-
 def test_a_password_goes_out_only_to_a_server_that_proves_who_it_is(
     sqlite_office: World, server: MailServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

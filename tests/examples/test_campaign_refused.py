@@ -20,7 +20,7 @@ from tests.examples.campaigns import BO, CY, DAY, MONDAY, PLAN, World, sql, worl
 
 office, workers = campaigns.office, campaigns.workers
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
-PEOPLE = [f"p{n}@example.org" for n in range(12)]
+PEOPLE = [f"p{n}@example.org" for n in range(24)]
 UNKNOWN = Reply("550 5.1.1 No such mailbox")
 
 

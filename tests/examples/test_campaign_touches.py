@@ -5,15 +5,12 @@ The post office's own log decides what was sent.
 
 from __future__ import annotations
 
-import inspect
-import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from examples.campaign import writer
-from examples.campaign.agent import Agent
 from examples.campaign.cadence import Cadence
 from tests.examples.campaigns import BO, CY, DAY, MONDAY, PLAN, TWO, World, world
 from tests.examples.campaigns import office as office
@@ -98,15 +95,6 @@ def test_a_run_says_whose_it_is_which_touch_is_next_and_who_drives_it(office: Wo
     assert found.id == run.id
 
 
-def test_launching_twice_starts_nothing_twice(office: World) -> None:
-    campaign_id = office.campaign(PLAN, BO, CY)
-    office.drive()
-    assert office.app.launch(campaign_id) == 0
-    office.drive()
-    assert len(office.app.runtime.blocking.runs()) == 2
-    assert len(office.office.log) == 2
-
-
 def test_concurrent_launches_start_nothing_twice(office: World) -> None:
     campaign_id = office.app.create(PLAN)
     office.enrol(campaign_id, BO, CY)
@@ -140,14 +128,3 @@ def test_a_contact_without_a_name_is_greeted_without_one(sqlite_office: World) -
 
 
 # -- rules
-
-
-@pytest.mark.parametrize(
-    "node",
-    ["check_reply", "compose_touch", "approval", "_release", "send_touch", "schedule_next", "_end"],
-)
-def test_nodes_use_only_the_recorded_clock_and_randomness(node: str) -> None:
-    source = inspect.getsource(getattr(Agent, node))
-    assert not re.search(
-        r"(?<!perdure\.)\b(time|uuid|random|monotonic|now|today)\(|\btime\.", source
-    )

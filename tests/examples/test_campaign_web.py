@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import httpx
 import pytest
@@ -96,22 +96,6 @@ def test_a_form_of_either_encoding_is_taken_and_nothing_else(
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "You are unsubscribed" in page.text
     assert office.member() == "unsubscribed"
-
-
-def test_a_click_gets_a_503_while_the_database_is_down(
-    sqlite_office: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sqlite_office.campaign()
-    away = replace(sqlite_office.app.settings, url="sqlite:////nowhere/at/all.db")
-    path, url = link(sqlite_office), sqlite_office.app.database.url
-    sqlite_office.app.database.close()
-    monkeypatch.setattr(sqlite_office.app.database, "url", away.url)
-    answer = browser.post(path, data=ONE_CLICK)
-    assert answer.status_code == 503
-    assert "nowhere" not in answer.text
-    monkeypatch.setattr(sqlite_office.app.database, "url", url)
-    assert browser.post(path, data=ONE_CLICK).status_code == 200
-    assert sqlite_office.member() == "unsubscribed"
 
 
 def test_a_real_server_serves_the_link(

@@ -24,7 +24,6 @@ from examples.memory_chat.agent import open_chat, say
 from examples.memory_chat.model import ScriptedModel, facts_in
 from examples.memory_chat.play import USER, Process, Setting
 from perdure.types import State
-from tests.support.polling import until
 
 ROOT = Path(__file__).parents[2]
 REST = 3.0
@@ -157,27 +156,6 @@ def test_the_example_ends_right_and_tells_what_happened(tmp_path: Path) -> None:
     assert "Memories made of them 0 3" in lines
     assert "On Tuesday the agent has forgotten remembers" in lines
     assert remembered(tmp_path / "perdure.db", USER) == FACTS
-
-
-@pytest.mark.slow
-def test_a_chat_in_the_terminal_is_killed_and_remembers(tmp_path: Path) -> None:
-    options = ("--interactive", "--user", "bo", "--rest", "1")
-    path = tmp_path / "memory_chat.db"
-    with played(*options, folder=tmp_path) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write("I love chess.\n")
-        process.stdin.flush()
-        while "Good to know." not in process.stdout.readline():
-            assert process.poll() is None
-        process.kill()
-    assert remembered(path, "bo") == []
-
-    with played(*options, folder=tmp_path) as process:
-        until(lambda: remembered(path, "bo"), "a memory")
-        output, errors = process.communicate("Who am I?\n", timeout=30)
-    assert (process.returncode, errors) == (0, "")
-    assert "You like chess." in output
 
 
 def test_what_the_readme_shows_of_the_agent_is_its_code() -> None:
