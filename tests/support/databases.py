@@ -22,7 +22,7 @@ from perdure.testing.postgres import Server
 
 EMPTY = 2
 """How many of a server's databases are for tests that want nothing in them."""
-_SCHEMA = """SELECT type, name, sql FROM sqlite_schema
+_D1_SCHEMA = """SELECT type, name, sql FROM sqlite_schema
              WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\' AND name NOT LIKE '\\_cf\\_%' ESCAPE '\\'
              ORDER BY type, name"""
 
@@ -92,7 +92,7 @@ def _remove_store(url: str) -> None:
 
 
 def _schema(client: D1Client) -> list[tuple[str, str, str]]:
-    [rows] = client.batch([(_SCHEMA, ())])
+    [rows] = client.batch([(_D1_SCHEMA, ())])
     return [(kind, name, sql) for kind, name, sql in rows]
 
 
