@@ -27,8 +27,8 @@ from perdure.errors import BadArgument
 from perdure.testing.crashtest import CrashTest, Outcome, Point, Problem, Report
 from perdure.testing.crashtest.crash_test import choose
 from perdure.testing.crashtest.drive import agreeing_answer
+from perdure.testing.crashtest.judge import differences, plain
 from perdure.testing.crashtest.observer import Phases
-from perdure.testing.crashtest.values import differences, plain
 from tests.support import crashtest_agents
 from tests.support.commands import spawn
 from tests.support.crashtest_server import warm as warm
@@ -407,15 +407,15 @@ def test_points_right_after_something_left_come_first_and_the_others_are_spread(
 
 def test_waits_branches_and_endings_are_phases_too() -> None:
     phases = Phases()
-    assert phases.at("claim.before", None) == "before its first node"
+    assert phases.at("claim.before", "") == "before its first node"
     phases.enter(1, "left")
     phases.enter(2, "right")
-    assert phases.at("insert_effect.before", None) == "in node left and right"
+    assert phases.at("insert_effect.before", "") == "in node left and right"
     phases.leave(1, "ended")
     phases.leave(2, "began to wait")
-    assert phases.at("insert_wait.before", None) == "after node right began to wait"
+    assert phases.at("insert_wait.before", "") == "after node right began to wait"
     phases.during = "while an answer was stored"
-    assert phases.at("answer_wait.before", None) == "while an answer was stored"
+    assert phases.at("answer_wait.before", "") == "while an answer was stored"
 
 
 @pytest.mark.slow

@@ -12,8 +12,15 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.testing.crashtest.crash_test import CrashTest
-from perdure.testing.crashtest.findings import Finding, Outcome, Point, Problem, Trial
-from perdure.testing.crashtest.report import Report, counts
+from perdure.testing.crashtest.report import (
+    Finding,
+    Outcome,
+    Point,
+    Problem,
+    Report,
+    Trial,
+    counts,
+)
 
 __all__ = [
     "CrashTest",

@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 from perdure.errors import BadArgument
 from perdure.testing.crashtest.databases import PostgreSQLServer, SQLiteFiles, databases
-from perdure.testing.crashtest.findings import KEEPER, Finding, Point, Problem, Trial
 from perdure.testing.crashtest.judge import (
     Baseline,
+    differences,
     end_of,
     judge,
     most_of,
@@ -28,8 +28,7 @@ from perdure.testing.crashtest.judge import (
     result_findings,
 )
 from perdure.testing.crashtest.processes import ForkServer, ProcessLost, ProcessResult
-from perdure.testing.crashtest.report import Report
-from perdure.testing.crashtest.values import differences
+from perdure.testing.crashtest.report import KEEPER, Finding, Point, Problem, Report, Trial
 
 Databases = SQLiteFiles | PostgreSQLServer
 Kills = tuple[Point, ...]

@@ -16,8 +16,8 @@ from typing import Any
 import perdure
 from perdure.errors import AlreadyAnswered, BadArgument
 from perdure.testing.clock import Clock
+from perdure.testing.crashtest.judge import plain
 from perdure.testing.crashtest.observer import JudgeConnection, ProcessObserver
-from perdure.testing.crashtest.values import plain
 from perdure.types import Kind, State
 
 NAME = THREAD = "crashtest"

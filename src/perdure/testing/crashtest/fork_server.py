@@ -1,7 +1,8 @@
 """The fork server: `python -m perdure.testing.crashtest.fork_server <fd>`.
 
-It imports the agent's module once, which takes seconds, and forks a child for each order. All of
-them end when the judge closes its side of the socket.
+It imports the agent's module once, which takes seconds, and forks a child for each order. It ends
+when the judge closes its side of the socket. Each child is a process group of its own, which the
+judge kills in the end, with whatever the agent started.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import gc
 import importlib
 import os
 import random
+import select
 import signal
 import socket
 import sys
+import threading
 import traceback
 from functools import partial
 from pathlib import Path
@@ -25,12 +28,10 @@ from urllib.parse import urlsplit
 from perdure import failpoints
 from perdure.errors import BadArgument, Error
 from perdure.testing.crashtest import drive
-from perdure.testing.crashtest.findings import Point
 from perdure.testing.crashtest.observer import JudgeConnection, ProcessObserver
 from perdure.testing.crashtest.processes import receive, send
+from perdure.testing.crashtest.report import Point
 from perdure.text import one_line
-
-_ENDS = {signal.SIGCHLD}
 
 
 def main(control: socket.socket) -> None:
@@ -45,33 +46,14 @@ def main(control: socket.socket) -> None:
         return
     gc.collect()
     gc.freeze()  # so that a child does not copy what it only looks at
-    children: set[int] = set()
-    signal.signal(signal.SIGCHLD, partial(_reap, children))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the judge learns of ends from its sockets
     send(control, {"ready": True})
     while files := socket.recv_fds(control, 1, 2)[1]:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # until the child is in the set
-        pid = os.fork()
-        if pid == 0:
+        if os.fork() == 0:
             control.close()
             _child(socket.socket(fileno=files[0]), files[1], found, package)
-        children.add(pid)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
         for file in files:
             os.close(file)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for pid in children:
-        for kill in (os.killpg, os.kill):  # one that was just forked has no group yet
-            with contextlib.suppress(OSError):
-                kill(pid, signal.SIGKILL)
-
-
-def _reap(children: set[int], *_: Any) -> None:
-    """Forget the children that ended, and kill the processes that they started."""
-    with contextlib.suppress(ChildProcessError):
-        while pid := os.waitpid(-1, os.WNOHANG)[0]:
-            children.discard(pid)
-            with contextlib.suppress(OSError):
-                os.killpg(pid, signal.SIGKILL)
 
 
 def _find(place: str) -> tuple[Any, str]:
@@ -113,7 +95,6 @@ def _child(connection: socket.socket, printed: int, found: Any, package: str) ->
     try:
         os.setpgid(0, 0)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(printed, 1)
         os.dup2(printed, 2)
@@ -121,6 +102,7 @@ def _child(connection: socket.socket, printed: int, found: Any, package: str) ->
             with contextlib.suppress(AttributeError, ValueError):
                 stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         order = receive(connection)
+        threading.Thread(target=_end_with_judge, args=[connection.fileno()], daemon=True).start()
         judge = JudgeConnection(connection.detach())
         judge.send("started", os.getpid())
         faulthandler.dump_traceback_later(order["deadline"], exit=True, file=2)
@@ -135,6 +117,14 @@ def _child(connection: socket.socket, printed: int, found: Any, package: str) ->
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(0)
+
+
+def _end_with_judge(connection: int) -> None:
+    """Kill this child, and what the agent started, if the judge dies."""
+    hangup = select.poll()
+    hangup.register(connection, 0)
+    hangup.poll()
+    os.killpg(0, signal.SIGKILL)
 
 
 async def _act(order: dict[str, Any], judge: JudgeConnection, found: Any, package: str) -> None:

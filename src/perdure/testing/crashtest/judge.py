@@ -6,17 +6,19 @@ effect is judged by its count: more often than in the baseline is a duplicate.
 
 from __future__ import annotations
 
-import os
+import dataclasses
+import datetime
+import enum
+import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
-from perdure.testing.crashtest.findings import Finding, Point, Problem, Trial
 from perdure.testing.crashtest.processes import ProcessResult
-from perdure.testing.crashtest.values import differences
+from perdure.testing.crashtest.report import Finding, Point, Problem, Tally, Trial, near
 from perdure.text import is_user_code
 
 UNKEYED = (
@@ -24,74 +26,7 @@ UNKEYED = (
     "perdure.key(), so the far side cannot tell. Give it the key, or verify=, or unknown='hold'"
 )
 UNRECORDED = "an outward action without @effect"
-MOST = 3
-"""Differences of one value that a finding names."""
-
-
-@dataclass
-class Tally:
-    """What happened and how often, over all processes of a run."""
-
-    effects: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """Calls by the effect's name and key."""
-    actions: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Outward actions by where they happened and by audit event."""
-    descriptions: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Descriptions of these actions."""
-    models: Counter[str] = field(default_factory=Counter)
-    """Model calls outside of effects, by where they happened."""
-    outside: Counter[str] = field(default_factory=Counter)
-    """What the agent itself reported with `outside()`, outside of effects."""
-    places: dict[str, str] = field(default_factory=dict)
-    """Where it reported it."""
-    keys_used: set[str] = field(default_factory=set)
-    """Keys that effects asked for, to pass them to the far side."""
-    model_keys: set[str] = field(default_factory=set)
-    """Keys of effects in which a model is called."""
-
-    def passes_key(self, name: str) -> bool:
-        """Whether an effect passes its key to the far side."""
-        return not self.keys_used.isdisjoint(self.effects[name])
-
-    def calls_model(self, name: str) -> bool:
-        """Whether an effect is a model call."""
-        return not self.model_keys.isdisjoint(self.effects[name])
-
-    @classmethod
-    def of(cls, processes: Iterable[ProcessResult]) -> Tally:
-        tally = cls()
-        for process in processes:
-            for kind, *facts in process.facts:
-                if note := getattr(tally, f"_{kind}", None):
-                    note(*facts)
-        return tally
-
-    def _effect(self, name: str, key: str) -> None:
-        self.effects[name][key] += 1
-
-    def _asked(self, key: str) -> None:
-        self.keys_used.add(key)
-
-    def _action(self, event: str, what: str, place: str, effect: str | None) -> None:
-        if effect is None:
-            self.actions[_near(place), event] += 1
-            self.descriptions.setdefault((_near(place), event), what)
-
-    def _model(self, name: str, place: str, effect: str | None) -> None:
-        if effect is None:
-            self.models[_near(place) or name] += 1
-        else:
-            self.model_keys.add(effect)
-
-    def _outside(self, what: str, place: str, effect: str | None) -> None:
-        if effect is None:
-            self.outside[what] += 1
-            self.places.setdefault(what, _near(place))
-
-
-def _near(place: str) -> str:
-    """A place as a path from here, if it is below."""
-    return place.removeprefix(os.getcwd() + os.sep)
+MOST = 3  # differences of one value that a finding names
 
 
 @dataclass(frozen=True)
@@ -103,6 +38,14 @@ class Baseline:
     tally: Tally
     ignore: frozenset[str]
     harmless: tuple[str, ...]
+
+
+def _tally(processes: Iterable[ProcessResult]) -> Tally:
+    tally = Tally()
+    for process in processes:
+        for fact in process.facts:
+            tally.note(*fact)
+    return tally
 
 
 def end_of(process: ProcessResult) -> tuple[str, Any, str, str]:
@@ -121,7 +64,7 @@ def end_of(process: ProcessResult) -> tuple[str, Any, str, str]:
 def _hangs(printed: str) -> str:
     """The innermost line of the agent's code in the traceback of a process that hangs."""
     said = re.findall(r'File "(.+)", line (\d+) in (\w+)', printed.rpartition("Timeout (")[2])
-    places = [f"{_near(file)}:{line} in {name}" for file, line, name in said if is_user_code(file)]
+    places = [f"{near(file)}:{line} in {name}" for file, line, name in said if is_user_code(file)]
     return f"; it was at {places[0]}" if places else ""
 
 
@@ -130,7 +73,7 @@ def judge(
 ) -> Trial:
     """Compare one trial with the baseline."""
     state, result, reason, printed = end_of(processes[-1])
-    tally = Tally.of(processes)
+    tally = _tally(processes)
     ended = state == baseline.state
     findings: list[Finding] = []
     if ended:
@@ -169,7 +112,7 @@ def repeated(process: ProcessResult, harmless: Iterable[str]) -> list[Finding]:
             f"already without a kill: {node} runs again from its first line after it waited, and "
             f"does this again{action}. Make it an effect, or do it in a node after the wait"
         )
-        finding = Finding(problem, name, _near(place), detail)
+        finding = Finding(problem, name, near(place), detail)
         found.setdefault((name, place), finding)
     return [one for one in found.values() if not _is_harmless(one, harmless)]
 
@@ -190,16 +133,18 @@ def result_findings(problem: Problem, found: Iterable[tuple[str, str]]) -> list[
 def _effects(tally: Tally, baseline: Tally, ended: bool) -> tuple[list[str], list[Finding]]:
     """The effects that were called again with their key, and what is wrong with the others."""
     called_again: list[str] = []
-    findings = []
+    findings, both = [], (baseline, tally)
     for name in baseline.effects | tally.effects:
         calls, usual = tally.effects.get(name, Counter()), baseline.effects.get(name, Counter())
         keyed = "" not in calls and "" not in usual
         places, expected = (len(calls), len(usual)) if keyed else (calls.total(), usual.total())
         twice = max(0, places - expected)
         again = max(0, calls.total() - usual.total() - twice)
-        if model := baseline.calls_model(name) or tally.calls_model(name):
+        is_model = any(not one.model_keys.isdisjoint(one.effects.get(name, ())) for one in both)
+        passes_key = any(not one.keys_used.isdisjoint(one.effects.get(name, ())) for one in both)
+        if is_model:
             again, twice = again + twice, 0  # a repeated model call, perhaps by another task
-        if again and keyed and not (model or baseline.passes_key(name) or tally.passes_key(name)):
+        if again and keyed and not (is_model or passes_key):
             findings.append(Finding(Problem.DUPLICATED, f"effect {name}", "", UNKEYED))
             continue
         called_again += [name] if again else []
@@ -245,7 +190,7 @@ def _is_harmless(finding: Finding, patterns: Iterable[str]) -> bool:
 
 def most_of(processes: Sequence[ProcessResult]) -> Tally:
     """What may happen without a kill: the highest count of any of these processes."""
-    first, *others = [Tally.of([process]) for process in processes]
+    first, *others = [_tally([process]) for process in processes]
     for other in others:
         first.actions |= other.actions
         first.descriptions |= other.descriptions
@@ -257,3 +202,93 @@ def most_of(processes: Sequence[ProcessResult]) -> Tally:
             if calls.total() > first.effects[name].total():
                 first.effects[name] = calls
     return first
+
+
+# -- results as plain data, and how two of them differ
+#
+# Ids that are drawn anew in each run (UUIDs, keys, hashes) are compared by where they stand: the
+# same id at the same places, whatever it is. So a message that is there twice, or an answer that
+# refers to another call, is a difference; a fresh id is not.
+
+_ID = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+    r"|(?<![0-9a-zA-Z])(?=[0-9a-f]*\d)[0-9a-f]{16,}(?![0-9a-zA-Z])",
+    re.IGNORECASE,
+)
+ABSENT = object()
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON has it; what JSON has no form for is described."""
+    if isinstance(value, enum.Enum):
+        return plain(value.value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else repr(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((plain(one) for one in value), key=repr)
+    return _described(value)
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return f"{len(value)} bytes, {hashlib.blake2b(bytes(value), digest_size=8).hexdigest()}"
+    if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
+        return value.isoformat()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: plain(getattr(value, field.name)) for field in fields}
+    if hasattr(value, "model_dump"):  # Pydantic: messages, documents
+        return plain(value.model_dump())
+    if hasattr(value, "tolist"):  # an array
+        return plain(value.tolist())
+    return _ADDRESS.sub("", repr(value))
+
+
+def differences(expected: Any, found: Any, ignore: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """Where two plain values differ: the path, and how. `ignore` names keys or whole paths."""
+    return list(_Comparison(frozenset(ignore)).compare("", expected, found))
+
+
+class _Comparison:
+    def __init__(self, ignore: frozenset[str]) -> None:
+        self._ignore = ignore
+        self._there: dict[str, str] = {}
+        self._here: dict[str, str] = {}
+
+    def compare(self, path: str, a: Any, b: Any) -> Iterator[tuple[str, str]]:
+        if path in self._ignore:
+            return
+        if isinstance(a, dict) and isinstance(b, dict):
+            for key in {**a, **b}:
+                if key not in self._ignore:
+                    inner = f"{path}.{key}" if path else key
+                    yield from self.compare(inner, a.get(key, ABSENT), b.get(key, ABSENT))
+        elif isinstance(a, list) and isinstance(b, list):
+            for n, (one, other) in enumerate(zip(a, b, strict=False)):
+                yield from self.compare(f"{path}[{n}]", one, other)
+            if len(a) != len(b):
+                yield path, f"{len(a)} items, then {len(b)}"
+        elif type(a) is not type(b) or not (self._same_text(a, b) if type(a) is str else a == b):
+            yield path, f"{_short(a)}, then {_short(b)}"
+
+    def _same_text(self, a: str, b: str) -> bool:
+        if a == b and not _ID.search(a):
+            return True
+        if _ID.sub("#", a) != _ID.sub("#", b):
+            return False
+        return all(
+            self._there.setdefault(one, other) == other and self._here.setdefault(other, one) == one
+            for one, other in zip(_ID.findall(a), _ID.findall(b), strict=True)
+        )
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is ABSENT else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"

@@ -21,10 +21,8 @@ from typing import IO, Any
 
 from perdure.errors import BadArgument, Error
 
-GRACE = 5.0
-"""Seconds beyond its deadline in which a child prints where it hangs."""
-LONGEST_OUTPUT = 20_000
-"""Bytes of a child's output that are kept: its end."""
+GRACE = 5.0  # seconds beyond its deadline in which a child prints where it hangs
+LONGEST_OUTPUT = 20_000  # bytes of a child's output that are kept: its end
 
 
 class ProcessLost(Error):
@@ -54,6 +52,7 @@ class ForkServer:
     def __init__(self, place: str, *, url: str, stock: bool) -> None:
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
         self._sending = threading.Lock()
+        self._children: set[int] = set()
         self._control, self._process = start_process(self._printed)
         try:
             send(self._control, {"place": place, "path": _paths(), "url": url, "stock": stock})
@@ -75,7 +74,7 @@ class ForkServer:
                     socket.send_fds(self._control, [b"+"], [theirs.fileno(), printed.fileno()])
                 except OSError as error:
                     raise self._lost() from error
-            facts = _listen(ours, order)
+            facts = self._listen(ours, order)
             if not facts:
                 raise self._lost()
             return ProcessResult(facts, _end_of(printed))
@@ -89,6 +88,8 @@ class ForkServer:
         """End every child now. Other threads may be waiting for them."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
+        for pid in list(self._children):
+            _kill_group(pid)
 
     def close(self) -> None:
         """End every process. No other thread may use the server any more."""
@@ -100,6 +101,39 @@ class ForkServer:
             self._process.kill()
             self._process.wait()
         self._printed.close()
+
+    def _listen(self, child: socket.socket, order: dict[str, Any]) -> list[list[Any]]:
+        """Give a child its order, then collect and acknowledge its messages until it ends."""
+        facts: list[list[Any]] = []
+        rest, pid = b"", 0
+        deadline = time.monotonic() + order["deadline"] + GRACE
+        try:
+            send(child, order)
+            while True:
+                child.settimeout(max(0.01, deadline - time.monotonic()))
+                data = child.recv(1 << 16)
+                if not data:
+                    break
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    facts.append(json.loads(line))
+                    if not pid:
+                        pid = facts[0][1]
+                        self._children.add(pid)
+                    child.send(b".")
+        except OSError:  # the child is dead, or hangs
+            pass
+        finally:
+            if pid:
+                _kill_group(pid)
+                self._children.discard(pid)
+        return facts
+
+
+def _kill_group(pid: int) -> None:
+    """Kill a child, and what the agent in it started."""
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def start_process(output: IO[bytes]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
@@ -115,32 +149,6 @@ def start_process(output: IO[bytes]) -> tuple[socket.socket, subprocess.Popen[by
             start_new_session=True,  # Ctrl-C ends the judge
         )
     return ours, process
-
-
-def _listen(child: socket.socket, order: dict[str, Any]) -> list[list[Any]]:
-    """Give a child its order, then collect and acknowledge its messages until it ends."""
-    facts: list[list[Any]] = []
-    rest, is_killed = b"", False
-    deadline = time.monotonic() + order["deadline"] + GRACE
-    with contextlib.suppress(OSError):  # the child is dead
-        send(child, order)
-        while True:
-            child.settimeout(max(0.01, deadline - time.monotonic()))
-            try:
-                data = child.recv(1 << 16)
-            except TimeoutError:
-                if is_killed or not facts:
-                    break
-                os.kill(facts[0][1], signal.SIGKILL)
-                is_killed, deadline = True, time.monotonic() + GRACE
-                continue
-            if not data:
-                break
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                facts.append(json.loads(line))
-                child.send(b".")
-    return facts
 
 
 def send(target: socket.socket, message: Any) -> None:
