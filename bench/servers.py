@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.databases import Kind
 from bench.engines import LABEL
 from bench.rounds import say
-from perdure.testing.ports import free_port
+from perdure.testing.local_server import free_port
 
 ROOT = Path(__file__).parent.parent
 NEIGHBOURS = ROOT / ".venv-neighbours"

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from matrix.kills.io_stops import Operation, listen, supervise
-from perdure.testing.clock import Clock
+from perdure.testing import Clock
 from perdure.times import milliseconds, moment
 
 CALLS = {

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import perdure
-from perdure.testing.ports import free_port
+from perdure.testing.local_server import free_port
 from perdure.types import Run, State
 from tests.support.cli_process import CliProcess
 from tests.support.fork_server import ForkServer

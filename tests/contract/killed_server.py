@@ -31,7 +31,7 @@ from langgraph.config import get_stream_writer
 from langgraph.graph import START, MessagesState, StateGraph
 
 import perdure
-from perdure.testing.ports import free_port
+from perdure.testing.local_server import free_port
 from tests.contract.wire_listener import WireListener
 from tests.support import stream_child
 from tests.support.commands import main

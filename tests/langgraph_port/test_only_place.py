@@ -22,7 +22,7 @@ PRIVATE = re.compile(
     re.VERBOSE,
 )
 OWN_STACK = {
-    "testing/crashtest/outward_actions.py": ("f_back", "_getframe"),
+    "testing/crashtest/observer.py": ("f_back", "_getframe", "langgraph_node"),
     "execution/segment.py": ("f_back",),
 }
 """They look for the agent's own lines on the stack, not for LangGraph's."""

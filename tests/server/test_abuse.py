@@ -21,7 +21,7 @@ from time import monotonic
 import httpx
 import pytest
 
-from perdure.testing.ports import free_port
+from perdure.testing.local_server import free_port
 from tests.support.databases import DATABASES
 from tests.support.polling import until
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 import perdure
-from perdure.testing.ports import free_port
+from perdure.testing.local_server import free_port
 from perdure.types import State
 from tests.support.polling import until
 

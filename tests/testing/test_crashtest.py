@@ -24,8 +24,7 @@ import pytest
 import perdure.testing
 from perdure.cli import main
 from perdure.errors import BadArgument
-from perdure.testing.crashtest import CrashTest, Outcome, Point, Problem, Report
-from perdure.testing.crashtest.crash_test import choose
+from perdure.testing.crashtest import CrashTest, Outcome, Point, Problem, Report, choose
 from perdure.testing.crashtest.drive import agreeing_answer
 from perdure.testing.crashtest.judge import differences, plain
 from perdure.testing.crashtest.observer import Phases

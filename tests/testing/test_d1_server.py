@@ -99,7 +99,7 @@ def test_workerd_and_its_files_are_gone_after_its_owner_was_killed(tmp_path: Pat
         "import os, signal\n"
         "from perdure.testing.d1 import local_d1\n"
         "with local_d1(databases=1) as server:\n"
-        "    print(server._node.pid, server._workerd, server._log.parent, flush=True)\n"
+        "    print(server._process.pid, server._workerd, server._log.parent, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from perdure.testing.d1 import Workerd, local_d1
-from perdure.testing.ports import free_port
+from perdure.testing.local_server import free_port
 
 from .clock import SharedClock
 from .conductor import Result

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from perdure.commands.health import examine
 from perdure.errors import AlreadyAnswered, WaitClosed
-from perdure.testing.ports import free_port
+from perdure.testing.local_server import free_port
 from perdure.times import milliseconds
 from perdure.types import Run, State
 

@@ -56,9 +56,14 @@ class HostTime(NamedTuple):
 
 
 def host_time(clock: Clock) -> HostTime:
-    """The time of the host, if this clock is one of a host. A clock that tests move is not."""
+    """The time of the host, if this clock is one of a host: its method `host_time` gives the name
+    of the host's clock, None for this one's, and what it shows. A clock that tests move has
+    none."""
     read = getattr(clock, "host_time", None)
-    return HostTime() if read is None else read()
+    if read is None:
+        return HostTime()
+    name, tick = read()
+    return HostTime(host_clock() if name is None else name, tick)
 
 
 @cache
@@ -95,8 +100,8 @@ class JournalClock:
             self._journal.read_soon(journal_time(), self._set)  # until then what we know must do
         return int((time.monotonic() + self._offset) * 1000)
 
-    def host_time(self) -> HostTime:
-        return HostTime(host_clock(), int(time.monotonic() * 1000))
+    def host_time(self) -> tuple[str | None, int]:
+        return None, int(time.monotonic() * 1000)
 
     @property
     def age(self) -> float:

@@ -13,12 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.failpoints import points
-from perdure.testing.clock import Clock, HostClock
 from perdure.testing.crashes import crash_at, outside, set_commit_interval, watch_points
 from perdure.testing.crashtest import crashtest
 
 if TYPE_CHECKING:
-    from perdure.testing.runtimes import TemporaryRuntime, runtime
+    from perdure.testing.runtimes import Clock, HostClock, TemporaryRuntime, runtime
 
 __all__ = [
     "Clock",
@@ -36,7 +35,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # The runtime brings LangGraph, which takes seconds: agents call `outside` without it.
-    if name in ("TemporaryRuntime", "runtime"):
+    if name in ("Clock", "HostClock", "TemporaryRuntime", "runtime"):
         from perdure.testing import runtimes
 
         return getattr(runtimes, name)

@@ -26,23 +26,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
-from perdure.testing.ports import free_port
+from perdure.testing.local_server import PATIENCE, LocalServer, free_port
 
 _OLDEST_NODE = 20
-_PATIENCE = 60.0  # seconds a stop or a tick may take on a slow machine
 
 
-class Workerd:
+class Workerd(LocalServer):
     """Several D1 databases behind one address. `local_d1` makes it.
 
     What was committed is still there after `stop()` or `kill()` and `start()`, at the same address.
     """
 
     def __init__(self, home: Path, databases: int, *, temporary: bool) -> None:
-        self.port = free_port()
         self.secret = secrets.token_hex(24)
         self.databases = databases
-        self._log = home / "workerd.log"
         self._temporary = home / "tmp"  # Miniflare's; it cannot tidy up after a kill
         self._temporary.mkdir(parents=True, exist_ok=True)
         package = files("perdure")
@@ -50,14 +47,13 @@ class Workerd:
             "miniflare": str(_miniflare()),
             "worker": str(package / "cloudflare" / "worker.js"),
             "data": str(home / "data"),
-            "port": self.port,
+            "port": (port := free_port()),
             "databases": databases,
             "secret": self.secret,
             "remove": str(home) if temporary else None,
         }
         script = str(package / "testing" / "workerd" / "serve.mjs")
-        self._command = [find_node(), script, json.dumps(options)]
-        self._node: subprocess.Popen[str] | None = None
+        super().__init__([find_node(), script, json.dumps(options)], home / "workerd.log", port)
         self._workerd = 0
 
     def url(self, n: int = 0) -> str:
@@ -70,45 +66,26 @@ class Workerd:
 
     def start(self) -> None:
         """Start it and wait until it serves. Does nothing if it runs."""
-        if self._node is not None and self._node.poll() is None:
+        if self.is_running():
             return
-        with self._log.open("ab") as log:
-            self._node = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**os.environ, "TMPDIR": str(self._temporary)},
-                start_new_session=True,  # Ctrl-C is for the tests, not for the server
-            )
-        assert self._node.stdout is not None  # noqa: S101 - asked for above
-        line = self._node.stdout.readline()  # comes once it serves, or is empty once it ended
+        pipe = subprocess.PIPE
+        output = self._launch(pipe, pipe, env={"TMPDIR": str(self._temporary)})
+        line = output.readline() if output else b""  # once it serves; empty once it ended
         if not line:
-            self._reap()
-            last_words = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
-            raise RuntimeError(f"workerd did not start. Its log ends with:\n{last_words}")
+            self._end(signal.SIGTERM)
+            raise RuntimeError(f"workerd did not start. Its log ends with:\n{self._last_words()}")
         self._workerd = int(json.loads(line)["workerd"])
 
     def stop(self) -> None:
         """Stop it and wait until it is gone."""
-        if self._node is None:
-            return
-        self._node.terminate()
-        try:
-            self._node.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._reap()
+        self._end(signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill it with SIGKILL. Requests in progress are cut off."""
-        if self._node is None:
-            return
-        with suppress(ProcessLookupError):
-            os.kill(self._workerd, signal.SIGKILL)
-        self._node.kill()
-        self._reap()
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._workerd, signal.SIGKILL)
+        self._end(signal.SIGKILL)
 
     def restart(self) -> None:
         """Kill it and start it again under the same address. Every connection to it is lost."""
@@ -138,17 +115,11 @@ class Workerd:
             f"http://127.0.0.1:{self.port}/cron/{n}", json.dumps(variables).encode()
         )
         try:
-            with urllib.request.urlopen(request, timeout=_PATIENCE):  # noqa: S310 - http, on loopback
+            with urllib.request.urlopen(request, timeout=PATIENCE):  # noqa: S310 - http, on loopback
                 return None
         except urllib.error.HTTPError as refusal:
             with refusal:
                 return refusal.read().decode()
-
-    def _reap(self) -> None:
-        if self._node is not None:
-            with self._node:  # closes its pipes and waits
-                pass
-            self._node = None
 
 
 @contextmanager
@@ -171,11 +142,10 @@ def local_d1(databases: int = 8, directory: Path | None = None) -> Iterator[Work
         RuntimeError: Miniflare or Node.js was not found, or workerd did not start.
     """
     with ExitStack() as stack:
-        if directory is None:
+        home = directory
+        if home is None:
             home = Path(tempfile.mkdtemp(prefix="perdure-d1-"))
             stack.callback(shutil.rmtree, home, ignore_errors=True)
-        else:
-            home = directory
         server = Workerd(home, databases, temporary=directory is None)
         stack.callback(server.stop)
         server.start()

