@@ -307,6 +307,17 @@ class Runtime(Client):
         graph = self.engine.graphs.newest.get(name)
         return None if graph is None else graph.pregel
 
+    def bound(self, name: str, version: str | None = None) -> BoundGraph | None:
+        """Return a registered graph as `register` did, or `None`.
+
+        Args:
+            name: The name of the graph.
+            version: Its version. Default: the one that was registered last.
+        """
+        graphs = self.engine.graphs
+        graph = graphs.newest.get(name) if version is None else graphs.find(name, version)
+        return None if graph is None else BoundGraph.of(graph, self.engine)
+
     @property
     def graphs(self) -> list[str]:
         """The names of the registered graphs, sorted."""

@@ -14,8 +14,8 @@ import pytest
 
 import perdure
 from perdure.errors import Closed
-from perdure.execution.shutdown import drain_on_signals
 from perdure.observe.trace_exporter import RunSpans, TraceSink
+from perdure.shutdown import drain_on_signals
 from perdure.types import State
 from tests.support.agents import Calls, chain, gate
 from tests.support.polling import auntil, until

@@ -19,7 +19,7 @@ from langsmith import Client
 from pydantic import BaseModel
 
 from perdure.langgraph_port import compiled_graphs, neighbours
-from perdure.langgraph_port.neighbours import authenticate_handler, is_auth, on_handler
+from perdure.server.authorization import authenticate_handler, is_auth, on_handler
 
 
 class Looks(AgentMiddleware[Any, Any, Any]):

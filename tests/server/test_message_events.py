@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessageChunk, HumanMessage, ToolCallChunk
 from langgraph.types import Interrupt
 
-from perdure.server.agent_api.message_events import COMPLETE, METADATA, PARTIAL
 from perdure.server.agent_api.run_events import (
+    COMPLETE,
+    METADATA,
+    PARTIAL,
     Position,
     RunEvents,
     WireEvent,

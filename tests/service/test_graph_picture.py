@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.graph import END, START, StateGraph
 
-from perdure.server.agent_api.graph_shapes import drawing
+from perdure.server.agent_api.assistants import drawing
 from perdure.types import Event
 from perdure.views.graph_layout import Edge, GraphLayout, GraphShape, lay_out
 from perdure.views.graph_picture import MOST_NODES, Progress, graph_picture, progress

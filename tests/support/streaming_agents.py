@@ -148,7 +148,7 @@ def streaming_server(url: str, **options: Any) -> Iterator[StreamingServer]:
     with closing(streaming_runtime(url, gate)) as runtime:
         app, router = FastAPI(), runtime.router(**options)
         app.include_router(router)
-        streams = cast(Any, router.route_class).gate.streams
+        streams = cast(Any, router.route_class).access.streams
         with serving(app) as server:
             try:
                 yield StreamingServer(server, runtime, gate, streams)

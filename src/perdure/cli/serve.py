@@ -198,14 +198,14 @@ def make_app(rt: Runtime, settings: ServerSettings) -> Any:
 
 async def pages_url(rt: Runtime, settings: ServerSettings, address: str) -> str:
     """The URL of the pages: on loopback with the key that signs in, if there are no accounts."""
-    from perdure.langgraph_port import neighbours
+    from perdure.server.authorization import authenticate_handler
     from perdure.server.origins import host_name, is_loopback
     from perdure.server.ui.site import sign_in_path
 
     auth = settings.get("auth")
     has_accounts = (
         settings.get("ui_proxy") is not None
-        or (auth is not None and neighbours.authenticate_handler(auth) is not None)
+        or (auth is not None and authenticate_handler(auth) is not None)
         or bool(await rt.journal.arun(rt.services.tokens.rows()))
     )
     if has_accounts or not is_loopback(host_name(address.partition("//")[2])):
@@ -216,13 +216,13 @@ async def pages_url(rt: Runtime, settings: ServerSettings, address: str) -> str:
 async def check_exposure(rt: Runtime, settings: ServerSettings, host: str, at: str | None) -> None:
     """Raise `BadArgument` if the server would be open to other machines without credentials."""
     from perdure.cli.output import at_option
-    from perdure.langgraph_port import neighbours
+    from perdure.server.authorization import authenticate_handler
     from perdure.server.origins import is_loopback
 
     auth = settings.get("auth")
     if is_loopback(host) or settings.get("insecure"):
         return
-    if auth is not None and neighbours.authenticate_handler(auth) is not None:
+    if auth is not None and authenticate_handler(auth) is not None:
         return
     if not await rt.journal.arun(rt.services.tokens.rows()):
         raise BadArgument(

@@ -144,11 +144,6 @@ def find(assistant_id: str) -> Op[AssistantRow | None]:
     return read_op("assistant", {"id": assistant_id}, partial(stored_rows.first, AssistantRow))
 
 
-def unchanged(assistant: Assistant) -> Statement:
-    """A statement that refuses its batch if the assistant has changed since it was read."""
-    return Statement("same_assistant", {"id": assistant.assistant_id, "seen": assistant.change})
-
-
 def every() -> Op[list[AssistantRow]]:
     """All assistants that have a row, newest first."""
     return read_op("assistants", {}, partial(stored_rows.every, AssistantRow))
@@ -159,10 +154,6 @@ def delete(assistant_id: str) -> Op[None]:
     return Op("delete_assistant", [statement], lambda rows: None, write=True)
 
 
-SEEN = 1000
-"""Maximum number of assistants that a process remembers, by name."""
-
-
 class AssistantService:
     """Plans about the assistants of a journal. `graphs` names the graphs of this process."""
 
@@ -171,7 +162,6 @@ class AssistantService:
     ) -> None:
         self._serializer, self._clock, self._graphs = serializer, clock, graphs
         self._began: int | None = None
-        self._seen: dict[str, Assistant] = {}
 
     def _own(self, graph: str) -> Assistant:
         """A graph's default assistant, as if it were created when first requested."""
@@ -194,20 +184,10 @@ class AssistantService:
         row: AssistantRow | None = yield find(id)
         graph = self.by_default_id().get(id)
         if row is not None:
-            found = row.load(self._serializer)
-        elif graph is not None:
-            found = self._own(graph)
-        else:
+            return row.load(self._serializer)
+        if graph is None:
             raise NotFound("assistant", name)
-        if len(self._seen) >= SEEN:
-            self._seen.clear()
-        self._seen[name] = found
-        return found
-
-    def seen(self, name: str) -> Assistant | None:
-        """The assistant that `find` last returned for this name, without reading. It may have
-        changed, so the batch that uses it must check (`unchanged`)."""
-        return self._seen.get(name)
+        return self._own(graph)
 
     def every(self) -> Plan[list[Assistant]]:
         """All assistants, newest first: the default ones of this process's graphs, and those that

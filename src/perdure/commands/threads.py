@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from perdure.commands import stored_rows
 from perdure.commands.assistants import Assistant, default_id
@@ -199,7 +199,7 @@ def require(thread_id: str, now: int, *, graph: str, assistant: str) -> list[Sta
     return with_params(params, "require_thread", "assign_thread")
 
 
-def refuse_missing(thread_id: str) -> None:
+def refuse_missing(thread_id: str) -> NoReturn:
     """Raise `NotFound`: the `otherwise` of an operation that requires a thread."""
     raise NotFound("thread", thread_id)
 

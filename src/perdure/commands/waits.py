@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from perdure.commands import stored_rows
+from perdure.commands import runs, stored_rows
 from perdure.commands.events import Change, change
 from perdure.commands.messages import Endpoint
 from perdure.commands.runs import RunRow, names_in_pieces
@@ -92,6 +92,11 @@ class WaitRow(NamedTuple):
             self.expires_at,
             self.created_at,
         )
+
+    @property
+    def is_breakpoint(self) -> bool:
+        """Whether it only stops the run before or after a node, and asks nothing."""
+        return self.interrupt_id.startswith("breakpoint:")
 
     @property
     def asker(self) -> Place:
@@ -314,6 +319,16 @@ def find_all(wait_ids: Iterable[str]) -> Op[list[WaitRow]]:
 def of_run(run_id: str) -> Op[list[WaitRow]]:
     """Every wait of a run, closed ones included."""
     return read_op("waits_of_run", {"id": run_id}, wait_rows)
+
+
+def with_run(run_id: str) -> Op[tuple[RunRow | None, list[WaitRow]]]:
+    """A run and its waits, in one snapshot."""
+    row, own = runs.find(run_id), of_run(run_id)
+    return Op(
+        "run_and_waits",
+        [*row.render(), *own.render()],
+        lambda rows: (row.result(rows[:1]), own.result(rows[1:])),
+    )
 
 
 def of_runs(run_ids: Iterable[str], most: int) -> Op[list[tuple[WaitRow, int]]]:

@@ -254,7 +254,9 @@ class BoundRuns:
             return
         pending = {wait.interrupt_id for wait in open}
         task_interrupts.check_strict_resume(call.configurable, call.input.resume, pending)
-        yield from answer_with_command(self._engine, row, found, open, call.input)
+        yield from answer_with_command(
+            self._engine, self._engine.saver, row, found, open, call.input
+        )
         call.input, call.follows = None, True  # the next driver reads both from the journal
 
     def close(self, drive: Drive, outcome: Outcome) -> Plan[None]:

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from langgraph.store.base import BaseStore
+from langgraph.types import Command
+
 from perdure.commands.local_engine import LocalEngine
 from perdure.commands.run_payload import load_output
 from perdure.commands.runs import RunRow
@@ -18,6 +21,7 @@ from perdure.commands.services import Services
 from perdure.commands.starting import Parent
 from perdure.commands.webhooks import topic_of_url
 from perdure.errors import BadArgument, Closed
+from perdure.execution.command_answers import continue_run
 from perdure.execution.drive import Driver
 from perdure.execution.graphs import Graph, GraphRegistry
 from perdure.execution.journal_store import JournalStore
@@ -29,6 +33,7 @@ from perdure.execution.sweeps import RetentionSweep, StreamSweep, Sweep, ThreadE
 from perdure.execution.worker import Worker
 from perdure.journal import Blocking, Journal, Plan
 from perdure.journal.names import check_text
+from perdure.langgraph_port import neighbours
 from perdure.observe.observers import Observers
 from perdure.recorded_calls import refuse_in_evaluation
 from perdure.saver import Saver
@@ -147,6 +152,31 @@ class Engine(LocalEngine):
             key=key,
             parent=parent,
         )
+
+    def continue_run(
+        self,
+        thread_id: str,
+        command: Command[Any] | None,
+        place: Mapping[str, Any],
+        changes: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        *,
+        may_start: bool,
+        by: str | None,
+    ) -> Plan[tuple[RunRow, int] | None]:
+        """Continue the run that rests on a thread; see `command_answers.continue_run`."""
+        return continue_run(
+            self, self.saver, thread_id, command, place, changes, may_start=may_start, by=by
+        )
+
+    def find_store(self) -> tuple[BaseStore | None, asyncio.AbstractEventLoop | None]:
+        """The store of this runtime, or the only one that its graphs were compiled with; and the
+        event loop that it is bound to."""
+        store = self.store
+        if store is None:
+            own = {id(one.pregel.store): one.pregel.store for one in self.graphs.newest.values()}
+            stores = [one for one in own.values() if one is not None]
+            store = stores[0] if len(stores) == 1 else None
+        return store, neighbours.store_loop(store)
 
     def output_of(self, row: RunRow) -> Plan[Any]:
         """What a run that is done returned."""

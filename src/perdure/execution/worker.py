@@ -29,7 +29,6 @@ from perdure.execution.lease import LeaseKeeper
 from perdure.execution.liveness import Member, Presence
 from perdure.execution.outbox import Deliveries, Receiver
 from perdure.execution.segment import LoopPulse, driving
-from perdure.execution.shutdown import drain_on_signals
 from perdure.execution.start import begin_segment, held_by_error
 from perdure.execution.stream_capture import stream_through
 from perdure.execution.sweeps import Housekeeping, Sweep
@@ -37,6 +36,7 @@ from perdure.execution.thread_pool import NodeThreadPool
 from perdure.failures import WORKER, Failures
 from perdure.journal import Refused
 from perdure.journal.clock import JournalClock
+from perdure.shutdown import drain_on_signals
 from perdure.types import Counts, DrivenBy
 from perdure.views.event_wording import by_words
 

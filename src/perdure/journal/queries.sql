@@ -2173,12 +2173,6 @@ WHERE perdure_assistants.change = :seen;
 -- Our own key: did this change store it?
 SELECT 1 FROM perdure_assistants WHERE id = :id AND change = :change;
 
--- name: same_assistant
--- Refuses the batch if an assistant is not the one that was read. 0: it had no row.
-INSERT INTO perdure_entries (name)
-SELECT {refuse}
-WHERE :seen <> COALESCE((SELECT change FROM perdure_assistants WHERE id = :id), 0);
-
 -- name: assistant
 SELECT {assistant} FROM perdure_assistants WHERE id = :id;
 

@@ -1,4 +1,4 @@
-"""What LangChain's agents, LangSmith's client, the SDK's `Auth` and LangGraph's stores hold."""
+"""What LangChain's agents, LangSmith's client and LangGraph's stores hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from perdure.langgraph_port.configs import closed_over
 if TYPE_CHECKING:
     from langgraph.store.base import BaseStore, PutOp
     from langgraph.types import Command
-    from langgraph_sdk import Auth
     from langsmith import Client
 
     from perdure.langgraph_port.compiled_graphs import Graph
@@ -72,32 +71,6 @@ def hidden_content(
 def can_queue(client: Client) -> bool:
     """Whether the client sends in the background."""
     return client.tracing_queue is not None
-
-
-# -- `langgraph_sdk.Auth`, which keeps the handlers that were registered with it
-
-ANY = "*"
-"""Stands for every resource, or every action, in the key of a handler."""
-
-
-def is_auth(value: object) -> bool:
-    """Whether this is an `Auth`."""
-    from langgraph_sdk import Auth
-
-    return isinstance(value, Auth)
-
-
-def authenticate_handler(auth: Auth) -> Callable[..., Any] | None:
-    """The `@auth.authenticate` handler."""
-    return auth._authenticate_handler
-
-
-def on_handler(auth: Auth, resource: str, action: str) -> Callable[..., Any] | None:
-    """The most specific `@auth.on` handler; there is at most one for each resource and action."""
-    for key in ((resource, action), (resource, ANY), (ANY, action)):
-        if found := auth._handlers.get(key):
-            return found[-1]
-    return auth._global_handlers[-1] if auth._global_handlers else None
 
 
 # -- LangGraph's stores

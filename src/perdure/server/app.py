@@ -38,7 +38,6 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from perdure.errors import Error
-from perdure.execution.shutdown import has_signal_handlers
 from perdure.server import agent_api, own_api, ui
 from perdure.server.authentication import AccessControl
 from perdure.server.errors import WireResponse, json_error, on_failure, on_http_error
@@ -49,6 +48,7 @@ from perdure.server.ticks import CronSecret, TickEndpoint
 from perdure.server.ui import missing
 from perdure.server.ui.page_route import add_pages
 from perdure.server.ui.site import Site
+from perdure.shutdown import has_signal_handlers
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime

@@ -17,7 +17,6 @@ from fastapi import Request
 
 from perdure.commands.tokens import Scope as Scope
 from perdure.errors import BadArgument, Error
-from perdure.langgraph_port import neighbours
 from perdure.server.errors import ApiError
 
 EVERY_SCOPE = frozenset(Scope)
@@ -147,10 +146,10 @@ class AuthHandlers:
 
     def __init__(self, auth: Any) -> None:
         """Raises `BadArgument` if it is not an `Auth`, or its handler has an unknown parameter."""
-        if not neighbours.is_auth(auth):
+        if not is_auth(auth):
             raise BadArgument(f"auth must be a langgraph_sdk.Auth, not {type(auth).__name__}.")
         self._auth = auth
-        self._authenticate = neighbours.authenticate_handler(auth)
+        self._authenticate = authenticate_handler(auth)
         self._wanted = frozenset() if self._authenticate is None else _wanted(self._authenticate)
 
     @property
@@ -185,7 +184,7 @@ class AuthHandlers:
         """The filters of the most specific handler. Raises 403 if it refuses."""
         from langgraph_sdk import Auth
 
-        handler = neighbours.on_handler(self._auth, resource, action)
+        handler = on_handler(self._auth, resource, action)
         if handler is None:
             return None
         user = caller.user or User({"identity": caller.identity or "", "is_authenticated": False})
@@ -250,3 +249,32 @@ def _fields(user: Any) -> dict[str, Any]:
 
 def _get(user: Any, name: str) -> Any:
     return user.get(name) if isinstance(user, Mapping) else getattr(user, name, None)
+
+
+# -- private parts of `langgraph_sdk.Auth`, which keeps the handlers that were registered with it
+
+ANY = "*"
+"""Stands for every resource, or every action, in the key of a handler."""
+
+
+def is_auth(value: object) -> bool:
+    """Whether this is an `Auth`."""
+    from langgraph_sdk import Auth
+
+    return isinstance(value, Auth)
+
+
+def authenticate_handler(auth: Any) -> Callable[..., Any] | None:
+    """The `@auth.authenticate` handler."""
+    found: Callable[..., Any] | None = auth._authenticate_handler
+    return found
+
+
+def on_handler(auth: Any, resource: str, action: str) -> Callable[..., Any] | None:
+    """The most specific `@auth.on` handler; there is at most one for each resource and action."""
+    keys = (resource, action), (resource, ANY), (ANY, action)
+    by_key: list[list[Callable[..., Any]]] = [auth._handlers.get(key) or [] for key in keys]
+    handlers: list[Callable[..., Any]] = next(
+        (one for one in (*by_key, auth._global_handlers) if one), []
+    )
+    return handlers[-1] if handlers else None

@@ -20,7 +20,7 @@ import uvicorn
 from uvicorn.loops.auto import auto_loop_factory
 
 from perdure.errors import BadArgument
-from perdure.execution.shutdown import SIGNALS
+from perdure.shutdown import SIGNALS
 
 T = TypeVar("T")
 

@@ -24,10 +24,10 @@ from typing import Any
 
 from perdure.client import Client
 from perdure.errors import Unavailable
-from perdure.execution.shutdown import drain_on_signals, has_signal_handlers
 from perdure.failures import WORKER
 from perdure.server.authorization import ANYONE, Caller
 from perdure.server.errors import ApiError
+from perdure.shutdown import drain_on_signals, has_signal_handlers
 
 log = logging.getLogger("perdure")
 

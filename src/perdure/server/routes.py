@@ -27,6 +27,7 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute, APIRouter
 from starlette.routing import Match
 
+from perdure.commands.services import Services
 from perdure.server.authentication import AccessControl
 from perdure.server.authorization import Caller, Filters, Scope
 from perdure.server.bodies import ApiRequest
@@ -73,6 +74,26 @@ class Api:
     @property
     def options(self) -> ServerOptions:
         return self.access.options
+
+    @property
+    def services(self) -> Services:
+        return self.access.runtime.services
+
+    @property
+    def serializer(self) -> Any:
+        return self.access.runtime.engine.serializer
+
+    def now(self) -> int:
+        """The journal's time, in milliseconds."""
+        return self.services.clock.now()
+
+    async def run(self, plan: Any, *, flush: bool = True) -> Any:
+        """Run a plan; without `flush`, on what is on disk."""
+        return await self.runtime.journal.arun(plan, flush=flush)
+
+    async def do(self, op: Any) -> Any:
+        """Do an operation."""
+        return await self.runtime.journal.ado(op)
 
     def may(self, scope: Scope) -> bool:
         """Whether the caller has this scope."""

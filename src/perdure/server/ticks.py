@@ -24,8 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.client import Client
 from perdure.errors import BadArgument, Error, Unavailable
-from perdure.execution.shutdown import has_signal_handlers
 from perdure.server.errors import ApiError, WireResponse, invalid, json_error, log_failure
+from perdure.shutdown import has_signal_handlers
 from perdure.types import Counts
 
 Tick = Callable[..., Awaitable[Counts]]

@@ -7,20 +7,21 @@ graph wherever it takes an assistant id; that means the graph's default assistan
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
-from typing import Any, Literal
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_type_hints, is_typeddict
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel
+from langgraph.pregel import Pregel
+from pydantic import BaseModel, TypeAdapter, create_model
 
 from perdure.commands.assistants import Assistant, AssistantContent
 from perdure.commands.threads import ThreadFilter
+from perdure.commands.validation import new_id
 from perdure.errors import NotFound
-from perdure.journal.names import new_id
-from perdure.server.agent_api import graph_shapes
 from perdure.server.agent_api.run_bodies import CheckedConfig
 from perdure.server.agent_api.run_request import allow_assistant, find_assistant
-from perdure.server.agent_api.search_pages import (
+from perdure.server.agent_api.search import (
     Page,
     has_metadata,
     page_of,
@@ -135,10 +136,8 @@ async def create(body: NewAssistant, api: ApiDep) -> Json:
         metadata=value.get("metadata") or {},
         **mirrored(value.get("config"), value.get("context")),
     )
-    created = await api.runtime.journal.arun(
-        api.runtime.services.assistants.create(
-            id, content, accept_existing=body.if_exists == "do_nothing"
-        )
+    created = await api.run(
+        api.services.assistants.create(id, content, accept_existing=body.if_exists == "do_nothing")
     )
     if not passes(filters, created.metadata):
         raise ApiError(409, f"Assistant {id!r} already exists. Choose another id.")
@@ -164,7 +163,7 @@ async def _matching(api: Api, body: AssistantFilter, page: Mapping[str, int]) ->
     api.require(Scope.READ)
     value = {"graph_id": body.graph_id, "metadata": body.metadata or {}, **page}
     filters = await api.authorize("assistants", "search", value)
-    every: list[Assistant] = await api.runtime.journal.arun(api.runtime.services.assistants.every())
+    every: list[Assistant] = await api.run(api.services.assistants.every())
     return [one for one in every if _matches(one, body, value.get("metadata"), filters)]
 
 
@@ -195,11 +194,7 @@ async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
         api.runtime.engine.resolve_graph(changes["graph_id"], None)
     if "config" in changes or "context" in changes:
         changes |= mirrored(changes.get("config"), changes.get("context"))
-    return wire(
-        await api.runtime.journal.arun(
-            api.runtime.services.assistants.change(found.assistant_id, changes)
-        )
-    )
+    return wire(await api.run(api.services.assistants.change(found.assistant_id, changes)))
 
 
 @router.delete("/assistants/{assistant_id}", status_code=204)
@@ -208,7 +203,7 @@ async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -
     the caller may delete."""
     api.require(Scope.START)
     found = await allowed_assistant(api, assistant_id, "delete")
-    services, journal = api.runtime.services, api.runtime.journal
+    services, journal = api.services, api.runtime.journal
     if found.assistant_id in services.assistants.by_default_id():
         raise ApiError(
             409,
@@ -234,7 +229,7 @@ async def get_graph(assistant_id: str, api: ApiDep, xray: bool | int = False) ->
     """Get the nodes and edges of an assistant's graph."""
     api.require(Scope.READ)
     graph = compiled(api, await allowed_assistant(api, assistant_id, "read"))
-    return graph_shapes.drawing(graph, xray)
+    return drawing(graph, xray)
 
 
 @router.get("/assistants/{assistant_id}/schemas")
@@ -242,7 +237,7 @@ async def get_schemas(assistant_id: str, api: ApiDep) -> Json:
     """Get the JSON schemas of an assistant's graph."""
     api.require(Scope.READ)
     found = await allowed_assistant(api, assistant_id, "read")
-    return graph_shapes.schemas(compiled(api, found), found.graph_id)
+    return schemas(compiled(api, found), found.graph_id)
 
 
 @router.get("/assistants/{assistant_id}/subgraphs")
@@ -263,7 +258,7 @@ async def _subgraphs(api: Api, name: str, namespace: str | None, *, recurse: boo
     api.require(Scope.READ)
     found = await allowed_assistant(api, name, "read")
     graph = compiled(api, found)
-    return graph_shapes.subgraph_schemas(graph, found.graph_id, namespace, recurse=recurse)
+    return subgraph_schemas(graph, found.graph_id, namespace, recurse=recurse)
 
 
 @router.post("/assistants/{assistant_id}/versions")
@@ -293,3 +288,71 @@ def mirrored(config: Json | None, context: Any) -> dict[str, Any]:
     elif isinstance(context, Mapping) and not config.get("configurable"):
         config["configurable"] = dict(context)
     return {"config": config, "context": context}
+
+
+Graph = Pregel[Any, Any, Any, Any]
+SCHEMAS = ("input_schema", "output_schema", "state_schema", "config_schema", "context_schema")
+
+
+def drawing(graph: Graph, xray: bool | int) -> dict[str, Any]:
+    """The nodes and edges of a graph; with `xray` also those of its subgraphs, down to that many
+    levels."""
+    found = graph.get_graph(xray=xray).to_json()
+    nodes = []
+    for node in found["nodes"]:
+        item: dict[str, Any] = {key: one for key, one in node.items() if key != "data"}
+        if isinstance(data := node.get("data"), dict):
+            item["data"] = {"name": data.get("name", node["id"])}
+        nodes.append(item)
+    return {"nodes": nodes, "edges": found["edges"]}
+
+
+def schemas(graph: Graph, graph_id: str) -> dict[str, Any]:
+    """The JSON schemas of a graph. A schema that cannot be derived is None."""
+    makers: tuple[Callable[[Graph], Any], ...] = (
+        lambda one: one.get_input_jsonschema(),
+        lambda one: one.get_output_jsonschema(),
+        _state_schema,
+        _config_schema,
+        lambda one: _schema_of(one.context_schema),
+    )
+    found: dict[str, Any] = {"graph_id": graph_id}
+    for name, make in zip(SCHEMAS, makers, strict=True):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found[name] = make(graph)
+        except Exception:  # raised by pydantic, or by a user's type
+            found[name] = None
+    return found
+
+
+def subgraph_schemas(
+    graph: Graph, graph_id: str, namespace: str | None, *, recurse: bool
+) -> dict[str, Any]:
+    """The JSON schemas of the subgraphs of a graph, by namespace."""
+    found = graph.get_subgraphs(namespace=namespace, recurse=recurse)
+    return {name: schemas(inner, graph_id) for name, inner in found if isinstance(inner, Pregel)}
+
+
+def _state_schema(graph: Graph) -> Any:
+    channels: Any = graph.channels
+    fields: Any = {name: (channels[name].ValueType, None) for name in graph.stream_channels_list}
+    return create_model(graph.get_name("State"), **fields).model_json_schema()
+
+
+def _config_schema(graph: Graph) -> Any:
+    """The schema of `config["configurable"]`, which mirrors the context."""
+    schema = _schema_of(graph.context_schema)
+    return {} if schema is None else {**schema, "title": "Configurable"}
+
+
+def _schema_of(kind: Any) -> Any:
+    if kind is None:
+        return None
+    if is_typeddict(kind):  # pydantic accepts `typing.TypedDict` only on Python 3.12 and later
+        hints = get_type_hints(kind)
+        required: frozenset[str] = getattr(kind, "__required_keys__", frozenset())
+        fields: Any = {name: (hints[name], ... if name in required else None) for name in hints}
+        return create_model(kind.__name__, **fields).model_json_schema()
+    return TypeAdapter(kind).json_schema()

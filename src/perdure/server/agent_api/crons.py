@@ -18,16 +18,15 @@ from starlette.responses import Response
 
 from perdure.commands.assistants import Assistant, default_id
 from perdure.commands.schedules import CRON, ScheduleRow
+from perdure.commands.validation import new_id
 from perdure.errors import UNREADABLE
-from perdure.journal.names import new_id
-from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_bodies import Json, PayloadBody, WireBody
 from perdure.server.agent_api.run_request import (
     allow_run,
     find_assistant,
     make_setup,
 )
-from perdure.server.agent_api.search_pages import (
+from perdure.server.agent_api.search import (
     Page,
     has_metadata,
     page_of,
@@ -229,7 +228,7 @@ async def update(cron_id: UUID, body: CronPatch, api: ApiDep) -> Any:
     value: Json = {"cron_id": cron_id, "payload": changes, "schedule": body.schedule}
     filters = await api.authorize("crons", "update", value)
     row, cron = await _find(api, str(cron_id), filters, "update")
-    if CRON not in row.load(api.runtime.engine.serializer):
+    if CRON not in row.load(api.serializer):
         raise ApiError(409, f"Change the schedule {row.name!r} with Runtime.schedule, not here.")
     before = {**cron["payload"], "enabled": cron["enabled"], "end_time": cron["end_time"]}
     merged = {**before, **changes}
@@ -291,7 +290,7 @@ def _id_of(name: str) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
 
 
-def wire_cron(serializer: Serializer, row: ScheduleRow) -> Json:
+def wire_cron(serializer: Any, row: ScheduleRow) -> Json:
     """A schedule as a cron. If its content cannot be read, only what its columns say."""
     try:
         setup = row.load(serializer)

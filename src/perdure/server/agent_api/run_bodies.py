@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from perdure.commands.streams import MODES, kept_modes
-from perdure.journal.names import check_text
+from perdure.commands.validation import check_text
 from perdure.server.agent_api.run_events import ACCUMULATED, PIECES, StreamMode, modes_of
 from perdure.server.errors import ApiError, invalid
 
@@ -184,11 +184,6 @@ class RunBody(PayloadBody):
             if name not in BESIDE_ANSWER and getattr(self, name) != field.default:
                 fields[name] = getattr(self, name)
         return next((name for name, value in fields.items() if value), None)
-
-    @property
-    def begins_anew(self) -> bool:
-        """Whether it certainly needs a new run, and cannot continue one."""
-        return self.run_input is not None and not self.resumes and not self.jumps_to_end
 
     @property
     def jumps_to_end(self) -> bool:

@@ -19,7 +19,6 @@ from perdure.commands.run_payload import load_setup
 from perdure.commands.runs import RunRow
 from perdure.commands.streams import StreamReader
 from perdure.errors import NotFound
-from perdure.serde.serializer import Serializer
 from perdure.server.agent_api.run_events import interrupts_in, without_interrupts
 from perdure.server.agent_api.run_results import look, result_of
 from perdure.server.routes import Api
@@ -154,7 +153,6 @@ async def follow_thread(
     deleted is left out, unless it is the last one.
     """
     number, runtime = first - 1, api.runtime
-    serializer = runtime.engine.serializer
     with runtime.journal.feed.watch(thread_id) as watch:
         while True:
             seen = watch.count
@@ -162,7 +160,7 @@ async def follow_thread(
             found = await runtime.journal.aread_committed(runs.after(thread_id, number, PAGE))
             for row in found:
                 number = row.n
-                if is_shown(serializer, row) and (not _is_empty(row) or row is found[-1]):
+                if is_shown(api, row) and (not _is_empty(row) or row is found[-1]):
                     reader = RunReader(api, row)
                     seen_of_run = seen_of_first if row.n == first else 0
                     async with aclosing(_read_run(reader, seen_of_run)) as items:
@@ -172,9 +170,9 @@ async def follow_thread(
                 await watch.wait(seen)
 
 
-def is_shown(serializer: Serializer, row: RunRow) -> bool:
+def is_shown(api: Api, row: RunRow) -> bool:
     """Whether clients can see a run."""
-    return not is_gone(row) and not is_update(load_setup(serializer, row))
+    return not is_gone(row) and not is_update(load_setup(api.serializer, row))
 
 
 def _is_empty(row: RunRow) -> bool:

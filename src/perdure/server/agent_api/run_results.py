@@ -8,26 +8,17 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from perdure.commands import deleting, runs, waits
+from perdure.commands import deleting, waits
 from perdure.commands.run_payload import load_error, load_output
 from perdure.commands.runs import RunRow
 from perdure.commands.waits import WaitRow
 from perdure.errors import UNREADABLE, NotFound, WrongState
-from perdure.execution.graphs import Graph
-from perdure.journal import Op, Plan, Row
-from perdure.server.agent_api.run_acceptance import GRACE
-from perdure.server.agent_api.run_continuation import BREAKPOINT
+from perdure.server.agent_api.run_request import GRACE
 from perdure.server.agent_api.thread_access import check_filters, known_thread
 from perdure.server.agent_api.thread_views import place, read_state
 from perdure.server.routes import Api
 from perdure.types import ENDED, Control, Kind, State, WaitState
-from perdure.views.wire_run import (
-    RunStatus,
-    asks_person,
-    is_gone,
-    run_status,
-    wire_error,
-)
+from perdure.views.wire_run import RunStatus, asks_person, is_gone, run_status, wire_error
 
 log = logging.getLogger("perdure")
 
@@ -65,32 +56,16 @@ class SeenRun(NamedTuple):
         return [
             one
             for one in self.waits
-            if one.state == WaitState.OPEN
-            and one.kind == Kind.HUMAN
-            and not one.interrupt_id.startswith(BREAKPOINT)
+            if one.state == WaitState.OPEN and one.kind == Kind.HUMAN and not one.is_breakpoint
         ]
-
-
-def see(run_id: str, now: int) -> Op[SeenRun | None]:
-    """A run as it is now."""
-    row, questions = runs.find(run_id), waits.of_run(run_id)
-
-    def result(rows: Sequence[Sequence[Row]]) -> SeenRun | None:
-        found = row.result(rows[:1])
-        if found is None:
-            return None
-        every = questions.result(rows[1:])
-        return SeenRun(found, every, asks_person(found, every, now))
-
-    return Op("see_run", [*row.render(), *questions.render()], result)
 
 
 async def look(api: Api, run_id: str, *, flush: bool = True) -> SeenRun | None:
     """A run as it is now; without `flush`, as far as it is on disk."""
-    runtime = api.runtime
-    await runtime.journal.aopen()
-    op = see(run_id, runtime.services.clock.now())
-    return await (runtime.journal.ado(op) if flush else runtime.journal.aread_committed(op))
+    journal, op = api.runtime.journal, waits.with_run(run_id)
+    await journal.aopen()
+    row, every = await (journal.ado(op) if flush else journal.aread_committed(op))
+    return None if row is None else SeenRun(row, every, asks_person(row, every, api.now()))
 
 
 async def find_run(
@@ -121,16 +96,11 @@ async def until(api: Api, run_id: str, is_done: Callable[[SeenRun], bool]) -> Se
             await watch.wait(seen, LOOK)
 
 
-async def until_over(api: Api, run_id: str) -> SeenRun | None:
-    """Wait until clients consider a run finished. None: it was deleted."""
-    return await until(api, run_id, lambda found: found.is_over)
-
-
 async def result_of(api: Api, run_id: str, found: SeenRun | None) -> Any:
     """What `wait` and `join` return for a run that is over."""
     if found is None or is_gone(found.row):
         return as_error("NotFound", f"Run {run_id} was deleted.")
-    row, serializer = found.row, api.runtime.engine.serializer
+    row, serializer = found.row, api.serializer
     if row.state in (State.FAILED, State.HELD):
         try:
             error = load_error(serializer, row)
@@ -139,11 +109,14 @@ async def result_of(api: Api, run_id: str, found: SeenRun | None) -> Any:
         if error is not None and row.state == State.FAILED:
             return as_error(error.kind, error.message)
         return as_error("Held", f"Run {row.id} is held until a person decides: {row.reason}")
-    graph = api.runtime.engine.graphs.newest.get(row.graph)
+    graph = api.runtime.compiled(row.graph)
     if row.state == State.DONE and (graph is None or _returns_state(graph)):
-        plan = load_output(serializer, row, api.runtime.engine.state_at)
-        return await api.runtime.journal.arun(plan, flush=False)
-    values = await state_values(api, graph, row.thread_id)
+        return await api.run(load_output(serializer, row, api.runtime.engine.state_at), flush=False)
+    values: Any = {}
+    if graph is not None:
+        runtime, config = api.runtime, place(row.thread_id)
+        state = await runtime.journal.in_thread(lambda: read_state(runtime, graph, config))
+        values = state.values
     if not found.asks or not isinstance(values, dict):
         return values
     questions = [as_interrupt(api, one) for one in found.questions]
@@ -157,7 +130,7 @@ def as_error(kind: str, message: str) -> dict[str, Any]:
 
 def as_interrupt(api: Api, wait: WaitRow) -> dict[str, Any]:
     """An open question as LangGraph's `Interrupt`."""
-    question = waits.to_wait(api.runtime.engine.serializer, wait)
+    question = waits.to_wait(api.serializer, wait)
     return {
         "value": question.value,
         "id": wait.interrupt_id,
@@ -165,20 +138,11 @@ def as_interrupt(api: Api, wait: WaitRow) -> dict[str, Any]:
     }
 
 
-async def state_values(api: Api, graph: Graph | None, thread_id: str) -> Any:
-    """The state of a thread, as its graph returns it."""
-    if graph is None:
-        return {}
-    runtime, config = api.runtime, place(thread_id)
-    state = await runtime.journal.in_thread(lambda: read_state(runtime, graph, config))
-    return state.values
-
-
-def _returns_state(graph: Graph) -> bool:
+def _returns_state(graph: Any) -> bool:
     """Whether the output of a graph's run is its whole state."""
-    output, state = graph.pregel.output_channels, graph.pregel.stream_channels_asis
+    output, state = graph.output_channels, graph.stream_channels_asis
     if isinstance(output, str) or isinstance(state, str):
-        return output == state
+        return bool(output == state)
     return {*output} == {*state}
 
 
@@ -226,16 +190,16 @@ async def _finish(api: Api, run_id: str, undo: bool) -> None:
     found = await until(api, run_id, lambda one: one.has_ended)
     if undo and found is not None and found.row.undo:
         with contextlib.suppress(NotFound):  # another request was faster
-            await api.runtime.journal.arun(_roll_back(api, run_id))
+            await _roll_back(api, run_id)
 
 
-def _roll_back(api: Api, run_id: str) -> Plan[None]:
+async def _roll_back(api: Api, run_id: str) -> None:
     """Delete an ended run and its checkpoints. After a crash in between, the thread's next run
     deletes the checkpoints when it starts."""
-    row = yield from api.runtime.services.runs.find(run_id)
-    yield from api.runtime.engine.saver.pruner.delete_for_runs([run_id], row.thread_id)
-    yield deleting.note_rolled_back(row.thread_id, run_id)
-    yield from api.runtime.services.runs.delete(run_id)
+    row = await api.run(api.services.runs.find(run_id))
+    await api.run(api.runtime.saver.pruner.delete_for_runs([run_id], row.thread_id))
+    await api.do(deleting.note_rolled_back(row.thread_id, run_id))
+    await api.run(api.services.runs.delete(run_id))
 
 
 async def delete_run(api: Api, found: SeenRun) -> None:

@@ -34,7 +34,6 @@ from starlette.responses import Response
 
 from perdure.commands import runs, streams
 from perdure.commands.run_payload import load_setup
-from perdure.server.agent_api.run_acceptance import accept_run
 from perdure.server.agent_api.run_bodies import RunBody
 from perdure.server.agent_api.run_events import (
     START,
@@ -47,7 +46,7 @@ from perdure.server.agent_api.run_events import (
     run_modes,
 )
 from perdure.server.agent_api.run_reader import Begun, RunAtRest, RunReader, follow_thread
-from perdure.server.agent_api.run_request import Accepted, also_stateless
+from perdure.server.agent_api.run_request import Accepted, accept_run, also_stateless
 from perdure.server.agent_api.run_results import cancel_left, find_run
 from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.thread_access import find_thread
@@ -89,7 +88,7 @@ async def join_run_stream(
     wanted = parse_filter(request.query_params.getlist("stream_mode"))
     with StreamSlot(api) as slot:
         row = (await find_run(api, thread_id, str(run_id))).row
-        modes, subgraphs = run_modes(load_setup(api.runtime.engine.serializer, row))
+        modes, subgraphs = run_modes(load_setup(api.serializer, row))
         source = RunEvents(row.id, wanted or modes, subgraphs=subgraphs)
         reader = RunReader(api, row)
         position = parse_position(request.headers.get("last-event-id"))
@@ -239,5 +238,5 @@ async def _events(
 
 
 def _source(api: Api, reader: RunReader, has_output: bool) -> RunEvents:
-    modes, subgraphs = run_modes(load_setup(api.runtime.engine.serializer, reader.row))
+    modes, subgraphs = run_modes(load_setup(api.serializer, reader.row))
     return RunEvents(reader.row.id, modes if has_output else (), subgraphs=subgraphs)

@@ -23,9 +23,8 @@ from perdure.commands import waits as wait_operations
 from perdure.commands.run_payload import load_setup
 from perdure.commands.runs import RunRow
 from perdure.errors import NotFound
-from perdure.server.agent_api.run_acceptance import accept_run
 from perdure.server.agent_api.run_bodies import RunBody, WireBody
-from perdure.server.agent_api.run_request import Accepted, also_stateless
+from perdure.server.agent_api.run_request import Accepted, accept_run, also_stateless
 from perdure.server.agent_api.run_results import (
     SeenRun,
     as_error,
@@ -34,9 +33,9 @@ from perdure.server.agent_api.run_results import (
     delete_run,
     find_run,
     result_of,
-    until_over,
+    until,
 )
-from perdure.server.agent_api.search_pages import page_response, selected
+from perdure.server.agent_api.search import page_response, selected
 from perdure.server.agent_api.sse import StreamSlot, WaitingResponse
 from perdure.server.agent_api.thread_access import check_filters, find_thread
 from perdure.server.authorization import Scope
@@ -105,7 +104,7 @@ async def create_batch(
 
 def _wire(api: Api, accepted: Accepted) -> Json:
     status = run_status(accepted.row, asks=False)
-    return wire_run(api.runtime.engine.serializer, accepted.row, status)
+    return wire_run(api.serializer, accepted.row, status)
 
 
 # -- waiting
@@ -123,7 +122,7 @@ def _wait(api: Api, slot: StreamSlot, accepted: Accepted, *, cancels: bool) -> W
     run_id, location = accepted.row.id, accepted.location
 
     async def value() -> Any:
-        return await result_of(api, run_id, await until_over(api, run_id))
+        return await result_of(api, run_id, await until(api, run_id, lambda run: run.is_over))
 
     headers = {"Content-Location": location, "Location": f"{location}/join"}
     return WaitingResponse(
@@ -163,7 +162,7 @@ async def list_runs(
     on = (await find_thread(api, thread_id)).thread_id
     await check_filters(api, on, await api.authorize("threads", "search", {"thread_id": on}))
     found = await _newest(api, on, status, offset + limit + 1)
-    serializer = api.runtime.engine.serializer
+    serializer = api.serializer
     items = [
         selected(wire_run(serializer, one.row, one.status), select)
         for one in found[offset : offset + limit]
@@ -196,7 +195,7 @@ async def _rows(
     """The runs of a thread, or of all, in these states, newest first."""
     before: tuple[int, str] | None = None
     while True:
-        rows: list[RunRow] = await api.runtime.journal.ado(
+        rows: list[RunRow] = await api.do(
             run_operations.page(thread_id=thread_id, states=states, before=before, count=PAGE)
         )
         for row in rows:
@@ -211,7 +210,7 @@ async def get(thread_id: str | None, run_id: UUID, api: ApiDep) -> Any:
     """Get a run; a stateless one until its thread is erased."""
     api.require(Scope.READ)
     found = await find_run(api, thread_id, str(run_id))
-    return wire_run(api.runtime.engine.serializer, found.row, found.status)
+    return wire_run(api.serializer, found.row, found.status)
 
 
 # -- ending

@@ -15,8 +15,7 @@ from fastapi import APIRouter, Response
 from langgraph.store.base import BaseStore, InvalidNamespaceError, Item
 from pydantic import AfterValidator, BaseModel, Field
 
-from perdure.langgraph_port.neighbours import store_loop
-from perdure.server.agent_api.search_pages import Limit, Offset
+from perdure.server.agent_api.search import Limit, Offset
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.routes import Api, ApiDep
@@ -167,21 +166,13 @@ def _labels(labels: list[str]) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def _store(api: Api) -> BaseStore:
-    if api.runtime.store is not None:
-        return api.runtime.store
-    graphs = api.runtime.engine.graphs.newest.values()
-    own = {id(one.pregel.store): one.pregel.store for one in graphs if one.pregel.store is not None}
-    if len(own) == 1:
-        [found] = own.values()
-        return found
-    raise ApiError(501, "This server has no store. Pass Runtime(store=True), or your own store.")
-
-
 async def _ask(api: Api, ask: Callable[[BaseStore], Awaitable[T]]) -> T:
     """Call the store, in its own event loop if it is bound to one."""
-    store = _store(api)
-    loop = store_loop(store)
+    store, loop = api.runtime.engine.find_store()
+    if store is None:
+        raise ApiError(
+            501, "This server has no store. Pass Runtime(store=True), or your own store."
+        )
 
     async def there() -> T:
         return await ask(store)

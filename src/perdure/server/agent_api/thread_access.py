@@ -6,20 +6,13 @@ A thread that they hide is reported as missing: 404, or 422 if its id is not a U
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from perdure.checkpoint.config import Found
-from perdure.checkpoint.operations import checkpoint_at
-from perdure.commands import threads
 from perdure.commands.threads import Thread
-from perdure.journal import Op, Row
-from perdure.server.agent_api.search_pages import passes
+from perdure.server.agent_api.search import passes
 from perdure.server.authorization import Filters
 from perdure.server.errors import ApiError
 from perdure.server.routes import Api
-
-T = TypeVar("T")
 
 
 def canonical(id: str) -> str | None:
@@ -53,7 +46,8 @@ async def known_thread(api: Api, thread_id: str) -> str:
 
 
 async def _read(api: Api, thread_id: str) -> Thread | None:
-    return await api.runtime.journal.arun(api.runtime.services.threads.find(thread_id))
+    found: Thread | None = await api.run(api.services.threads.find(thread_id))
+    return found
 
 
 async def find_thread(
@@ -66,31 +60,6 @@ async def find_thread(
     filters = await api.authorize("threads", action, value)
     found = await _read(api, canonical(thread_id) or thread_id)
     if found is None or not passes(filters, found.metadata):
-        raise missing_thread(thread_id)
-    return found
-
-
-async def read_thread(
-    api: Api, thread_id: str, read: Callable[[Thread, Found], T]
-) -> tuple[Thread, T]:
-    """Like `find_thread`, with what `read` makes of the thread and its newest checkpoint, in one
-    visit to the journal. It is called in a thread that may block."""
-    filters = await api.authorize("threads", "read", {"thread_id": as_uuid(thread_id)})
-    runtime, id = api.runtime, canonical(thread_id) or thread_id
-    await runtime.journal.aopen()  # it knows the time then
-    record = threads.find(id, runtime.services.clock.now())
-    newest = checkpoint_at(id, "", None)
-
-    def result(rows: Sequence[Sequence[Row]]) -> tuple[Thread, T] | None:
-        row = record.result(rows[:1])
-        found = None if row is None else runtime.services.threads.show(row)
-        if found is None or not passes(filters, found.metadata):
-            return None
-        return found, read(found, newest.result(rows[1:]))
-
-    statements = [*record.render(), *newest.render()]
-    found = await runtime.journal.ado(Op("thread_and_checkpoint", statements, result))
-    if found is None:
         raise missing_thread(thread_id)
     return found
 

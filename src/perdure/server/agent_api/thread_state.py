@@ -14,19 +14,17 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.types import StateSnapshot
 from pydantic import BaseModel
 
-from perdure.checkpoint.config import Found, already_read
 from perdure.commands.threads import Thread
 from perdure.errors import Error
-from perdure.execution.bound_graph import BoundGraph
-from perdure.server.agent_api.run_bodies import CheckpointBody
-from perdure.server.agent_api.search_pages import Limit, selected
-from perdure.server.agent_api.thread_access import find_thread, read_thread
+from perdure.server.agent_api.run_bodies import END, CheckpointBody
+from perdure.server.agent_api.search import Limit, selected
+from perdure.server.agent_api.thread_access import find_thread
 from perdure.server.agent_api.thread_views import (
     apply_supersteps,
     finding_subgraph,
     graph_of,
     place,
-    snapshot_at,
+    read_state,
     stored_state,
     thread_state,
 )
@@ -39,7 +37,6 @@ router = APIRouter(tags=["threads"])
 
 Json = dict[str, Any]
 Select = Annotated[list[str] | None, Query()]
-END = "__end__"
 
 
 class StateQuery(BaseModel):
@@ -96,12 +93,11 @@ async def _state(
 ) -> Json:
     api.require(Scope.READ)
 
-    def read(thread: Thread, newest: Found) -> StateSnapshot:
-        config = place(thread.thread_id, at)
-        config = already_read(config, newest) if at is None else config
-        return snapshot_at(api, thread, config, subgraphs=subgraphs)
-
-    _, found = await read_thread(api, thread_id, read)
+    thread = await find_thread(api, thread_id)
+    runtime, graph, config = api.runtime, graph_of(api, thread), place(thread.thread_id, at)
+    found = await runtime.journal.in_thread(
+        lambda: read_state(runtime, graph, config, subgraphs=subgraphs)
+    )
     return selected(thread_state(found), select)
 
 
@@ -140,7 +136,7 @@ async def _finish(api: Api, thread: Thread) -> None:
     if graph is None or thread.status != "interrupted":
         return
     try:
-        await BoundGraph.of(graph, api.runtime.engine).ainvoke(None, place(thread.thread_id))
+        await graph.ainvoke(None, place(thread.thread_id))
     except Error:  # a worker was faster
         return
 
@@ -159,7 +155,7 @@ async def search_history(thread_id: str, body: HistoryQuery, api: ApiDep) -> lis
     limits: Any = {"limit": body.limit, "filter": body.metadata}
     found: list[StateSnapshot] | None = None
     if graph is not None:
-        history = graph.pregel.aget_state_history(config, before=before, **limits)
+        history = graph.aget_state_history(config, before=before, **limits)
         with finding_subgraph(config):
             try:
                 found = [one async for one in history]

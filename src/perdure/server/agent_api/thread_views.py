@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.errors import GraphBubbleUp, InvalidUpdateError
+from langgraph.pregel import Pregel
 from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot, StateUpdate
 
-from perdure.checkpoint.config import Found, already_read
 from perdure.commands import threads
 from perdure.commands.threads import Thread
 from perdure.errors import UNREADABLE, Error, NotFound
-from perdure.execution.bound_graph import BoundGraph
-from perdure.execution.graphs import Graph
-from perdure.langgraph_port.configs import OWN_KEYS
+from perdure.server.agent_api.run_bodies import PLACE
 from perdure.server.errors import ApiError
 from perdure.server.routes import Api
 from perdure.types import State
@@ -26,6 +24,7 @@ from perdure.views.wire_run import wire_error
 if TYPE_CHECKING:
     from perdure.runtime import Runtime
 
+Graph = Pregel[Any, Any, Any, Any]
 FIELDS = (
     *("thread_id", "created_at", "updated_at", "state_updated_at", "metadata", "status", "config"),
 )
@@ -56,7 +55,7 @@ def checkpoint(config: RunnableConfig | Mapping[str, Any] | None) -> dict[str, A
     found = (config or {}).get("configurable")
     if not found:
         return None
-    place = {name: found[name] for name in OWN_KEYS if name in found}
+    place = {name: found[name] for name in PLACE if name in found}
     return {"checkpoint_ns": "", **place, "thread_id": found.get("thread_id")}
 
 
@@ -106,27 +105,12 @@ def _json_schema(schema: Any) -> Any:
 async def wire_thread(
     api: Api, thread: Thread, *, questions: Iterable[str] | None = None, state: bool = True
 ) -> dict[str, Any]:
-    """A thread as clients get it. `questions` are its open interrupt ids, if known. With
-    `state=False` it has no values."""
+    """A thread as clients get it, with its state, if that can be read. `questions` are its open
+    interrupt ids, if known. With `state=False` it has no values."""
+    item = {name: getattr(thread, name) for name in FIELDS}
     if not state:
-        return _fields(thread)
+        return item
     snapshot = await api.runtime.journal.in_thread(lambda: readable_snapshot(api, thread))
-    return await with_state(api, thread, snapshot, questions=questions)
-
-
-def _fields(thread: Thread) -> dict[str, Any]:
-    return {name: getattr(thread, name) for name in FIELDS}
-
-
-async def with_state(
-    api: Api,
-    thread: Thread,
-    snapshot: StateSnapshot | None,
-    *,
-    questions: Iterable[str] | None = None,
-) -> dict[str, Any]:
-    """A thread as clients get it, with its state, if that can be read."""
-    item = _fields(thread)
     exists = snapshot is not None and snapshot.created_at is not None
     item["values"] = snapshot.values if snapshot is not None and exists else None
     if thread.run_id is None:
@@ -134,26 +118,17 @@ async def with_state(
     item["interrupts"] = {}
     if thread.status == "interrupted" and snapshot is not None:
         if questions is None:
-            questions = await open_questions(api, thread.thread_id)
+            open = await api.run(api.services.threads.questions([thread.thread_id]))
+            questions = {id for _, id in open}
         item["interrupts"] = interrupts_by_task(snapshot, {*questions})
     item["error"] = await _error(api, thread)
     return item
 
 
-async def open_questions(api: Api, thread_id: str) -> set[str]:
-    """The interrupt ids of a thread's open questions to people."""
-    found = await api.runtime.journal.arun(api.runtime.services.threads.questions([thread_id]))
-    return {id for _, id in found}
-
-
-def readable_snapshot(
-    api: Api, thread: Thread, newest: Found | None = None
-) -> StateSnapshot | None:
-    """The state of a thread, or None if it cannot be read; it blocks. `newest` is its last
-    checkpoint, if that was read already."""
-    config = place(thread.thread_id)
+def readable_snapshot(api: Api, thread: Thread) -> StateSnapshot | None:
+    """The state of a thread, or None if it cannot be read; it blocks."""
     try:
-        return snapshot_at(api, thread, config if newest is None else already_read(config, newest))
+        return read_state(api.runtime, graph_of(api, thread), place(thread.thread_id))
     except UNREADABLE:  # one damaged thread must not break a list
         return None
 
@@ -186,52 +161,44 @@ def wire_ttl(thread: Thread) -> dict[str, Any] | None:
 def place(thread_id: str, checkpoint: dict[str, Any] | None = None) -> RunnableConfig:
     """The config of a state of a thread: by default the latest of its root graph."""
     every = (checkpoint or {}).items()
-    named = {name: one for name, one in every if one is not None and name in OWN_KEYS}
+    named = {name: one for name, one in every if one is not None and name in PLACE}
     return {"configurable": {"checkpoint_ns": "", **named, "thread_id": thread_id}}
 
 
 def graph_of(api: Api, thread: Thread) -> Graph | None:
-    """The graph of a thread's last run, or the one named in its metadata."""
-    graphs, name = api.runtime.engine.graphs, thread.graph
-    if name is None:
+    """The graph of a thread's last run, or the one named in its metadata, bound to the journal."""
+    if thread.graph is None:
         return None
-    return graphs.find(name, thread.version or "") or graphs.newest.get(name)
+    runtime = api.runtime
+    return runtime.bound(thread.graph, thread.version or "") or runtime.bound(thread.graph)
 
 
 def graph_named(api: Api, name: Any) -> Graph:
     """The graph with this name. Raises 422."""
-    graph = api.runtime.engine.graphs.newest.get(name) if isinstance(name, str) else None
+    graph = api.runtime.bound(name) if isinstance(name, str) else None
     if graph is None:
         raise ApiError(422, f"metadata.graph_id must name a registered graph, not {name!a:.100}.")
     return graph
 
 
-def snapshot_at(
-    api: Api, thread: Thread, config: RunnableConfig, *, subgraphs: bool = False
-) -> StateSnapshot:
-    """The state of a thread at a place. Blocks. Without a graph, it has only what is stored. Raises
-    404 if the graph has no such subgraph."""
-    return read_state(api.runtime, graph_of(api, thread), config, subgraphs=subgraphs)
-
-
 def read_state(
     runtime: Runtime, graph: Graph | None, config: RunnableConfig, *, subgraphs: bool = False
 ) -> StateSnapshot:
-    """The state at a place; see `snapshot_at`. The graph computes it with its reducers and edges,
+    """The state of a thread at a place. Blocks. The graph computes it with its reducers and edges,
     which raise again what they raised in the run: then it is the state before their last step, or
-    only what is stored."""
+    only what is stored, as without a graph. Raises 404 if the graph has no such subgraph."""
     if graph is None:
         return stored_state(runtime.saver.get_tuple(config), config)
     with finding_subgraph(config):
         try:
-            return graph.pregel.get_state(config, subgraphs=subgraphs)
+            return graph.get_state(config, subgraphs=subgraphs)
         except (Error, GraphBubbleUp):
             raise
         except Exception:
             if (found := runtime.saver.get_tuple(config)) is None:
                 raise
         try:  # at a checkpoint that is named, LangGraph applies no writes
-            return graph.pregel.get_state(found.config, subgraphs=subgraphs)
+            return graph.get_state(found.config, subgraphs=subgraphs)
         except (Error, GraphBubbleUp):
             raise
         except Exception:
@@ -267,10 +234,9 @@ async def apply_supersteps(
 ) -> RunnableConfig:
     """Change the state of a thread under a lease. Raises 400 for an update that the graph refuses,
     such as one as an unknown node."""
-    bound = BoundGraph.of(graph, api.runtime.engine)
     steps = [[_state_update(one) for one in step] for step in supersteps]
     try:
-        changed = await bound.abulk_update_state(config, steps)
+        changed = await graph.abulk_update_state(config, steps)
     except (Error, ApiError):
         raise
     except Exception as error:

@@ -1,25 +1,40 @@
-"""`/threads`: create, read, change, list, copy and delete threads.
+"""`/threads`: create, read, change, search, count, copy and delete threads.
 
 Every thread of the journal is listed, including those whose runs were not started over HTTP. The id
-of a new thread must be a UUID.
+of a new thread must be a UUID. SQL filters by status, graph, assistant and id. Other metadata, and
+values, are compared after the threads are read.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Response
-from langgraph.types import StateSnapshot
 from pydantic import BaseModel, Field
 
-from perdure.checkpoint.config import Found
-from perdure.commands.threads import Thread, ThreadContent
-from perdure.journal.names import new_id
-from perdure.server.agent_api import thread_views
-from perdure.server.agent_api.search_pages import passes
-from perdure.server.agent_api.thread_access import find_thread, read_thread
-from perdure.server.agent_api.thread_views import wire_thread
+from perdure.commands.assistants import default_id
+from perdure.commands.threads import Matches, Thread, ThreadContent, ThreadFilter
+from perdure.commands.validation import new_id
+from perdure.server.agent_api.search import (
+    Page,
+    has_metadata,
+    page_response,
+    passes,
+    selected,
+)
+from perdure.server.agent_api.thread_access import find_thread
+from perdure.server.agent_api.thread_views import (
+    OF_STATE,
+    apply_supersteps,
+    graph_named,
+    place,
+    wire_thread,
+    wire_ttl,
+)
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.routes import Api, ApiDep
@@ -100,22 +115,20 @@ async def create(body: NewThread, api: ApiDep) -> Json:
     content = ThreadContent(value.get("metadata") or {}, ttl=minutes(body.ttl))
     graph = None
     if body.supersteps:
-        graph = thread_views.graph_named(api, content.metadata.get("graph_id"))
-    thread = await api.runtime.journal.arun(
-        api.runtime.services.threads.create(
-            id, content, accept_existing=body.if_exists == "do_nothing"
-        )
+        graph = graph_named(api, content.metadata.get("graph_id"))
+    thread = await api.run(
+        api.services.threads.create(id, content, accept_existing=body.if_exists == "do_nothing")
     )
     if not passes(filters, thread.metadata):
         raise ApiError(409, f"Thread {id!r} already exists. Choose another id.")
     if graph is not None and body.supersteps and thread.run_id is None:
-        await thread_views.apply_supersteps(
+        await apply_supersteps(
             api,
             graph,
-            thread_views.place(id),
+            place(id),
             [[one.model_dump() for one in step.updates] for step in body.supersteps],
         )
-        thread = await api.runtime.journal.arun(api.runtime.services.threads.get(id))
+        thread = await api.run(api.services.threads.get(id))
     return await wire_thread(api, thread)
 
 
@@ -147,13 +160,10 @@ async def get(thread_id: str, api: ApiDep, include: str = "") -> Json:
     """Get a thread with the values of its state; with `include=ttl` also how long it is kept."""
     api.require(Scope.READ)
 
-    def read(thread: Thread, newest: Found) -> StateSnapshot | None:
-        return thread_views.readable_snapshot(api, thread, newest)
-
-    found, snapshot = await read_thread(api, thread_id, read)
-    item = await thread_views.with_state(api, found, snapshot)
+    found = await find_thread(api, thread_id)
+    item = await wire_thread(api, found)
     if "ttl" in include.split(","):
-        item["ttl"] = thread_views.wire_ttl(found)
+        item["ttl"] = wire_ttl(found)
     return item
 
 
@@ -168,8 +178,8 @@ async def update(
     api.require(Scope.START)
     value: dict[str, Any] = {"metadata": body.metadata or {}}
     found = await find_thread(api, thread_id, "update", value)
-    changed = await api.runtime.journal.arun(
-        api.runtime.services.threads.change(
+    changed = await api.run(
+        api.services.threads.change(
             found.thread_id, value.get("metadata") or {}, ttl=minutes(body.ttl)
         )
     )
@@ -210,5 +220,136 @@ async def copy(thread_id: str, api: ApiDep) -> Json:
     await api.authorize("threads", "create", value)
     await api.runtime.saver.acopy_thread(found.thread_id, id)
     content = ThreadContent(value.get("metadata") or {}, found.config)
-    thread = await api.runtime.journal.arun(api.runtime.services.threads.create(id, content))
+    thread = await api.run(api.services.threads.create(id, content))
     return await wire_thread(api, thread)
+
+
+Sort = Literal["thread_id", "status", "created_at", "updated_at", "state_updated_at"]
+SCANNED = 1000
+"""Maximum number of threads whose values are compared."""
+
+
+class ThreadQuery(BaseModel):
+    """Conditions that threads must meet."""
+
+    metadata: Json | None = None
+    values: Json | None = None
+    status: Literal["idle", "busy", "interrupted", "error"] | None = None
+    ids: Annotated[list[uuid.UUID | str], Field(max_length=1000)] | None = None
+
+
+class ThreadSearch(Page, ThreadQuery):
+    """A page of threads."""
+
+    sort_by: Sort | None = None
+    extract: Annotated[dict[str, str], Field(max_length=10)] | None = None
+
+
+@router.post("/threads/search")
+async def search(body: ThreadSearch, api: ApiDep) -> Any:
+    """List threads, each with its state values and open questions."""
+    chosen, matches = await _conditions(api, body, {"limit": body.limit, "offset": body.offset})
+    sort = body.sort_by or "created_at"
+    chosen = replace(chosen, sort=sort, descending=body.sort_order != "asc")
+    if body.values:
+        end = body.offset + body.limit
+        fitting = await _with_values(api, chosen, matches, body.values, end + 1)
+        found, has_more = fitting[body.offset : end], len(fitting) > end
+    else:
+        page = api.services.threads.page(chosen, body.offset, body.limit, matches)
+        found, has_more = await api.run(page)
+    return page_response(await _wire(api, body, found), body.offset, has_more=has_more)
+
+
+@router.post("/threads/count")
+async def count(body: ThreadQuery, api: ApiDep) -> int:
+    """Count threads."""
+    chosen, matches = await _conditions(api, body, {})
+    if body.values:
+        return len(await _with_values(api, chosen, matches, body.values, SCANNED))
+    return int(await api.run(api.services.threads.count(chosen, matches)))
+
+
+async def _conditions(
+    api: Api, body: ThreadQuery, page: Mapping[str, int]
+) -> tuple[ThreadFilter, Matches | None]:
+    """The conditions that SQL checks, and a function for the others."""
+    api.require(Scope.READ)
+    value: dict[str, Any] = {
+        "metadata": body.metadata or {},
+        "values": body.values or {},
+        "status": body.status,
+        "ids": body.ids,
+        **page,
+    }
+    filters = await api.authorize("threads", "search", value)
+    wanted = dict(value.get("metadata") or {})
+    named = {name: wanted.get(name) for name in ("graph_id", "assistant_id")}
+    graph, assistant = (one if isinstance(one, str) else None for one in named.values())
+    if assistant is not None and graph is None:
+        graph = {default_id(name): name for name in api.runtime.graphs}.get(assistant)
+    if graph is not None:
+        assistant = None
+    rest = wanted.keys() - ({"graph_id"} if graph == wanted.get("graph_id") else set())
+
+    def matches(one: Thread) -> bool:
+        return has_metadata(one.metadata, wanted) and passes(filters, one.metadata)
+
+    ids = None if body.ids is None else tuple(str(one) for one in body.ids)
+    chosen = ThreadFilter(body.status, graph, assistant, ids)
+    return chosen, matches if rest or filters is not None else None
+
+
+async def _with_values(
+    api: Api, chosen: ThreadFilter, matches: Matches | None, values: Json, count: int
+) -> list[Thread]:
+    """The first threads with certain state values. Each thread's state has to be read."""
+    page = api.services.threads.page(chosen, 0, SCANNED, matches)
+    fitting: list[Thread] = []
+    for one in (await api.run(page))[0]:
+        state = (await wire_thread(api, one))["values"]
+        if isinstance(state, Mapping) and has_metadata(state, values):
+            fitting.append(one)
+        if len(fitting) == count:
+            break
+    return fitting
+
+
+async def _wire(api: Api, body: ThreadSearch, found: list[Thread]) -> list[Json]:
+    needs_state = body.select is None or bool(OF_STATE & {*body.select}) or bool(body.extract)
+    asking = [one.thread_id for one in found if one.status == "interrupted"]
+    questions: set[tuple[str, str]] = set()
+    if asking and needs_state:
+        questions = await api.run(api.services.threads.questions(asking))
+    items = []
+    for one in found:
+        own = {id for thread_id, id in questions if thread_id == one.thread_id}
+        whole = await wire_thread(api, one, questions=own, state=needs_state)
+        item = selected(whole, body.select)
+        if body.extract:
+            item["extracted"] = {name: extracted(whole, at) for name, at in body.extract.items()}
+        items.append(item)
+    return items
+
+
+def extracted(item: Any, path: str) -> Any:
+    """The value at a path such as `values.messages[-1].content`, or None."""
+    if not re.fullmatch(r"[\w-]+(\[-?\d+\]|\.[\w-]+)*", path):
+        raise ApiError(422, f"extract: {path[:100]!a} is not a path such as values.messages[-1].")
+    for part in re.findall(r"[\w-]+(?![\w-]*\])|\[-?\d+\]", path):
+        if part.startswith("["):
+            try:
+                item = item[int(part[1:-1])]
+            except (LookupError, TypeError, ValueError):  # an index of 5,000 digits, too
+                return None
+        elif isinstance(item, Mapping):
+            item = item.get(part)
+        else:
+            item = getattr(item, part, None) if _is_field(item, part) else None
+    return item
+
+
+def _is_field(item: Any, name: str) -> bool:
+    """Whether this is a field of a message or another model, not a method."""
+    kind = type(item)
+    return any(name in getattr(kind, at, {}) for at in ("model_fields", "__dataclass_fields__"))

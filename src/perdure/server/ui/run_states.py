@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from perdure.errors import UNREADABLE
 from perdure.execution.drive import latest_checkpoint
 from perdure.execution.graphs import Graph
-from perdure.server.agent_api.graph_shapes import drawing
+from perdure.server.agent_api.assistants import drawing
 from perdure.server.agent_api.thread_views import place, read_state, stored_state
 from perdure.views.graph_layout import GraphShape
 
@@ -69,7 +69,7 @@ async def next_nodes(runtime: Runtime, graph: Graph, thread_id: str) -> tuple[st
     """The nodes that run next on a thread."""
     try:
         state = await runtime.journal.in_thread(
-            lambda: read_state(runtime, graph, place(thread_id))
+            lambda: read_state(runtime, graph.pregel, place(thread_id))
         )
     except UNREADABLE:
         return ()

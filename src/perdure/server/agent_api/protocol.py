@@ -34,9 +34,9 @@ from perdure.server.agent_api.protocol_events import (
     run_of,
     seq_of,
 )
-from perdure.server.agent_api.run_acceptance import accept_run
 from perdure.server.agent_api.run_bodies import RunBody
 from perdure.server.agent_api.run_reader import Begun, RunAtRest, follow_thread
+from perdure.server.agent_api.run_request import accept_run
 from perdure.server.agent_api.sse import DOCUMENTED, EventStreamResponse, StreamSlot, encode
 from perdure.server.agent_api.thread_access import find_thread
 from perdure.server.authorization import Scope
@@ -146,7 +146,7 @@ async def _start(api: Api, thread_id: str, params: Any) -> tuple[Json, int]:
     passed = {name: params.get(param) for param, name in STARTS.items()}
     body = RunBody.model_validate({**passed, **KEPT, "if_not_exists": "create"})
     accepted = await accept_run(api, thread_id, body)
-    head = await api.runtime.journal.ado(runs.head(thread_id))
+    head = await api.do(runs.head(thread_id))
     is_next = head is None or head.n >= accepted.row.n
     through = seq_of(accepted.row.n, 0, 0) - 1 if is_next else 0
     if accepted.after:  # it rested at a breakpoint, and goes on
@@ -190,7 +190,7 @@ async def _respond(api: Api, thread_id: str, params: Any) -> tuple[Json, int]:
     api.require(Scope.ANSWER)
     reply = RespondParams.model_validate(params)
     command = {"resume": reply.answers(), "update": reply.update, "goto": reply.goto}
-    head = await api.runtime.journal.ado(runs.head(thread_id))
+    head = await api.do(runs.head(thread_id))
     if head is None:
         await find_thread(api, thread_id)
         raise ApiError(404, f"No run of thread {thread_id} waits for an answer.")
@@ -201,7 +201,7 @@ async def _respond(api: Api, thread_id: str, params: Any) -> tuple[Json, int]:
 
 
 def _assistant(api: Api, row: RunRow) -> str:
-    setup = load_setup(api.runtime.engine.serializer, row)
+    setup = load_setup(api.serializer, row)
     found = (setup.get(WIRE) or {}).get("assistant_id") or default_id(row.graph)
     return str(found)
 
