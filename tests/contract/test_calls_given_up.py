@@ -5,7 +5,6 @@ later calls of the thread return, with and without a worker.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import threading
@@ -208,57 +207,7 @@ def is_claim(event: Any) -> bool:
     return bool(event.kind == EventKind.CLAIMED)
 
 
-async def test_a_call_whose_loop_was_closed_keeps_no_thread_waiting(url: str) -> None:
-    kept: list[Any] = []
-
-    async def leave(graph: Any, count: Callable[[], int]) -> None:
-        kept.append(asyncio.ensure_future(graph.ainvoke(GIVEN_UP, MARKED)))
-        await auntil(lambda: count() == 2, "its run")
-
-    with perdure.Runtime(url, lease=LEASE) as rt:
-        gate = Gate("echo")
-        graph = registered(rt, gate)
-        with busy(graph, gate):
-            loop = asyncio.new_event_loop()
-            count = lambda: len(rt.blocking.runs())  # noqa: E731
-            await asyncio.to_thread(loop.run_until_complete, leave(graph, count))
-            loop.close()
-        assert (await invoked(graph, NEXT))["log"] == ["first", "echo", "next", "echo"]
-        check_it_ended(rt)
-        kept[0]._log_destroy_pending = False
-        kept.clear()
-        gc.collect()
-
-
 # -- a signal ends the process
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["invoke", "ainvoke"])
-@pytest.mark.parametrize(
-    ("number", "by"),
-    [
-        (signal.SIGINT, "default"),
-        (signal.SIGTERM, "raises"),
-        (signal.SIGTERM, "default"),
-        (signal.SIGKILL, "default"),
-    ],
-)
-async def test_a_process_that_ends_while_its_call_waits_takes_the_run_with_it(
-    fork_server: ForkServer, url: str, how: str, number: signal.Signals, by: str
-) -> None:
-    gate = Gate("echo")
-    with perdure.Runtime(url, lease=LEASE) as rt:
-        graph = registered(rt, gate)
-        with busy(graph, gate):
-            child = fork_server.start(call, url=url, how=how, by=by, counts=False)
-            await auntil(lambda: len(rt.blocking.runs()) == 2, "its run")
-            child.send(number)
-            await asyncio.to_thread(child.wait)
-            if by == "raises" or number is signal.SIGINT:
-                assert given_up_run(rt).state is State.CANCELLED, "at once, not after its lease"
-        assert (await invoked(graph, NEXT))["log"] == ["first", "echo", "next", "echo"]
-        check_it_ended(rt)
 
 
 @pytest.mark.slow

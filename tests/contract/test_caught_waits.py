@@ -169,37 +169,6 @@ async def test_a_gather_that_returns_exceptions_does_not_skip_the_question(sqlit
         assert run.output["log"] == ["yes"]
 
 
-async def test_two_questions_are_asked_in_their_order(sqlite_url: str) -> None:
-    def node(state: Log) -> Any:
-        first = an_exception(WAITS["sleep"])
-        return said(first, perdure.ask("second?"))
-
-    async with opened(sqlite_url) as rt:
-        run = await waiting(rt, chain(node))
-        [wait] = await rt.waits()
-        assert wait.kind is Kind.CLOCK
-        run = await let_go(rt, run)
-        [wait] = await rt.waits()
-        assert wait.value == "second?"
-        run = await let_go(rt, run)
-        assert run.output["log"] == ["slept", "yes"]
-
-
-async def test_a_branch_beside_it_keeps_its_result(url: str) -> None:
-    calls = Calls()
-
-    def asks(state: Log) -> Any:
-        return said(an_exception(lambda: perdure.ask("ok?")))
-
-    builder = chain(asks)
-    builder.add_node(*calls.node("beside"))
-    builder.add_edge(START, "beside")
-    async with opened(url) as rt:
-        run = await let_go(rt, await waiting(rt, builder))
-        assert sorted(run.output["log"]) == ["beside", "yes"]
-        assert calls == ["beside"]
-
-
 @pytest.mark.parametrize("where", ["inside", "around"])
 @pytest.mark.parametrize("how", ["as a node", "in a function"])
 async def test_a_subgraph_waits_too(sqlite_url: str, where: str, how: str) -> None:

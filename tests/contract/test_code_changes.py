@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import pytest
 from langgraph.func import entrypoint, task
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 import perdure
@@ -182,17 +180,6 @@ async def test_a_held_run_goes_on_where_it_was_when_it_is_retried_after_the_fix(
         assert (await history(rt, run)).count("held") == 1
 
 
-async def test_a_retry_without_the_fix_holds_the_run_again(sqlite_url: str) -> None:
-    run = await start(sqlite_url, chain(one, approve))
-    async with opened(sqlite_url) as rt:
-        rt.register(chain(one, ("confirm", approve)), name="g")
-        for _ in range(3):
-            assert (await answer(rt, run)).state == State.HELD
-            await rt.retry(run.id)
-        await rt.tick()
-        assert (await rt.get(run.id)).state == State.HELD
-
-
 async def test_a_sleeping_run_is_held_when_it_wakes_and_the_others_go_on(url: str) -> None:
     clock = Clock(NOON)
     async with opened(url, clock) as rt:
@@ -254,52 +241,6 @@ async def test_a_fork_brings_a_held_run_past_the_node_that_is_gone(url: str) -> 
         assert (await rt.get(run.id)).state == State.HELD
 
 
-@pytest.mark.parametrize(
-    ("changed", "log"),
-    [
-        (lambda: chain(one, approve, three, two), ["one", "approved yes", "three", "two"]),
-        (lambda: chain(one, approve), ["one", "approved yes"]),
-        (lambda: chain(one, approve, three), ["one", "approved yes", "three"]),
-        (lambda: chain(three, approve, two), ["one", "approved yes", "two"]),
-        (lambda: chain(approve, two), ["one", "approved yes", "two"]),
-        (lambda: chain(approve, one, two), ["one", "approved yes", "one", "two"]),
-    ],
-    ids=["added", "removed", "replaced", "earlier-renamed", "earlier-removed", "other-edges"],
-)
-async def test_a_run_goes_on_when_only_what_is_before_or_behind_it_changed(
-    url: str, changed: Callable[[], StateGraph[Any]], log: list[str]
-) -> None:
-    run = await start(url, chain(one, approve, two))
-    done = await after(url, run, changed())
-    assert (done.state, done.reason) == (State.DONE, None)
-    assert done.output == said("a", *log)
-
-
-async def test_a_run_follows_a_condition_that_changed(sqlite_url: str) -> None:
-    def routed(target: str) -> StateGraph[Any]:
-        builder: StateGraph[Any] = StateGraph(Log)
-        builder.add_node(approve)
-        builder.add_node(two)
-        builder.add_node(three)
-        builder.add_edge(START, "approve")
-        builder.add_conditional_edges("approve", lambda state: target, ["two", "three", END])
-        return builder
-
-    for target, more in (("three", ["three"]), (END, [])):
-        run = await start(sqlite_url, routed("two"))
-        done = await after(sqlite_url, run, routed(target))
-        assert done.output["log"][-1 - len(more) :] == ["approved yes", *more]
-
-
-async def test_the_body_of_a_node_may_change_while_a_run_waits_in_it(sqlite_url: str) -> None:
-    def approve_better(state: Log) -> Any:
-        return {"log": [f"better {interrupt('go on?')}"]}
-
-    run = await start(sqlite_url, chain(one, approve))
-    done = await after(sqlite_url, run, chain(one, ("approve", approve_better)))
-    assert done.output == said("a", "one", "better yes")
-
-
 async def test_a_run_that_has_not_begun_is_driven_by_whatever_graph_there_is(url: str) -> None:
     async with opened(url) as rt:
         rt.register(chain(one), name="g")
@@ -308,15 +249,6 @@ async def test_a_run_that_has_not_begun_is_driven_by_whatever_graph_there_is(url
         rt.register(chain(two, three), name="g")
         await rt.tick()
         assert (await rt.get(run.id)).output == said("a", "two", "three")
-
-
-async def test_a_change_may_follow_a_change(sqlite_url: str) -> None:
-    run = await start(sqlite_url, chain(approve, ("again", approve), two))
-    waiting = await after(sqlite_url, run, chain(approve, ("again", approve), three))
-    assert waiting.state == State.WAITING
-    held = await after(sqlite_url, run, chain(approve, ("once more", approve), three))
-    assert held.state == State.HELD
-    assert "'again'" in (held.reason or "")
 
 
 def joined(*branches: str, last: str = "last") -> StateGraph[Any]:
@@ -332,45 +264,139 @@ def joined(*branches: str, last: str = "last") -> StateGraph[Any]:
     return builder
 
 
-async def test_a_run_is_held_when_one_of_its_open_branches_is_gone(url: str) -> None:
-    def branches(*names: str) -> StateGraph[Any]:
-        builder: StateGraph[Any] = StateGraph(Log)
-        for name in names:
-            builder.add_node(name, approve)
-            builder.add_edge(START, name)
-        return builder
+def branched(*asking: str, behind: str = "behind") -> StateGraph[Any]:
+    """Branches that ask, and one that has finished and leads to a node."""
+    builder: StateGraph[Any] = StateGraph(Log)
+    for name in (*asking, "work"):
+        builder.add_node(name, one if name == "work" else approve)
+        builder.add_edge(START, name)
+    builder.add_node(behind, two)
+    builder.add_edge("work", behind)
+    return builder
 
-    run = await start(url, branches("left", "right"))
-    held = await after(url, run, branches("left", "other"))
+
+def sending(name: str) -> StateGraph[Any]:
+    """Two things sent to a node that asks."""
+
+    def worker(state: Any) -> Any:
+        return {"log": [f"{state['n']} {perdure.ask(state['n'])}"]}
+
+    builder: StateGraph[Any] = StateGraph(Log)
+    spread: Any = Command(goto=[Send("worker", {"n": n}) for n in range(2)])
+    builder.add_node("spread", lambda state: spread, destinations=(name,))
+    builder.add_node(name, worker)
+    builder.add_edge(START, "spread")
+    return builder
+
+
+def outer(*inner: Any, name: str = "outer", deep: bool = False) -> StateGraph[Any]:
+    """A graph with a graph of these nodes inside, or one more inside that."""
+    child = chain(*inner)
+    if deep:
+        child = chain(one, ("middle", child.compile()))
+    return chain(one, (name, child.compile()), two)
+
+
+def flow(name: str, more: bool = False) -> Any:
+    """An entrypoint of this name that asks."""
+
+    @task
+    def prepare(text: str) -> str:
+        return f"prepared {text}"
+
+    def body(state: Any) -> Any:
+        said = [*state["log"], prepare("x").result(), f"approved {perdure.ask('go on?')}"]
+        return {"log": [*said, prepare("again").result()] if more else said}
+
+    body.__name__ = name
+    return entrypoint()(body)
+
+
+CONFIRM = ("confirm", approve)
+HELD: dict[str, tuple[Any, Any, str]] = {
+    "an open branch": (branched("left", "right"), branched("left", "other"), "'right'"),
+    "the node behind a finished branch": (
+        branched("ask"),
+        branched("ask", behind="renamed"),
+        "'behind'",
+    ),
+    "what a join waits for": (joined("ask", "work"), joined("ask", "work", "more"), "'last'"),
+    "what was sent to": (sending("worker"), sending("labourer"), "'worker'"),
+    "an inner node": (outer(three, approve), outer(three, CONFIRM), "'approve'"),
+    "a deep one": (outer(approve, deep=True), outer(CONFIRM, deep=True), "subgraph 'outer'"),
+    "a subgraph": (outer(three, approve), chain(one, ("outer", three), two), "'approve'"),
+    "the node around one": (outer(approve), outer(approve, name="renamed"), "'outer'"),
+    "an entrypoint": (flow("flow"), flow("renamed"), "'flow'"),
+    "an entrypoint for a graph": (flow("flow"), chain(one), "'flow'"),
+}
+
+
+@pytest.mark.parametrize("what", HELD)
+async def test_a_run_is_held_while_what_it_would_go_on_at_is_gone(url: str, what: str) -> None:
+    old, new, reason = HELD[what]
+    run = await start(url, old)
+    held = await after(url, run, new)
     assert held.state == State.HELD
-    assert "'right'" in (held.reason or "")
+    assert reason in (held.reason or "")
     assert "'left'" not in (held.reason or "")
     async with opened(url) as rt:
-        rt.register(branches("left", "right"), name="g")
-        await rt.retry(run.id)
-        done = await answer(rt, run)
-        assert done.output == said("a", "approved yes", "approved yes")
-
-
-async def test_a_run_is_held_when_a_join_waits_for_others_than_before(url: str) -> None:
-    # What the finished branch said to the old join would be lost, and the join never be reached.
-    builder = joined("ask", "work")
-    run = await start(url, builder)
-    held = await after(url, run, joined("ask", "work", "more"))
-    assert held.state == State.HELD
-    assert "'last'" in (held.reason or "")
-    async with opened(url) as rt:
-        rt.register(builder, name="g")
+        rt.register(new, name="g", retry=Retry(attempts=1))
         await rt.retry(run.id)
         await rt.tick()
-        done = await answer(rt, run)
-        assert done.output["log"][-2:] == ["two", "approved yes"]
+        assert (await rt.get(run.id)).state == State.HELD, "without the fix"
+    async with opened(url) as rt:
+        rt.register(old, name="g")
+        await rt.retry(run.id)
+        while (found := await answer(rt, run)).state != State.DONE:
+            assert found.state == State.WAITING
+        assert any("yes" in line for line in found.output["log"])
 
 
-async def test_a_join_that_is_passed_may_go(url: str) -> None:
-    run = await start(url, joined("one", "work"))
-    done = await after(url, run, chain(("end", approve)))
-    assert (done.reason, done.state) == (None, State.DONE)
+BETTER = ("approve", lambda state: {"log": [f"better {interrupt('go on?')}"]})
+GOES_ON: dict[str, tuple[Any, Any, list[str]]] = {
+    "added": (
+        chain(one, approve, two),
+        chain(one, approve, three, two),
+        ["one", "approved yes", "three", "two"],
+    ),
+    "removed": (chain(one, approve, two), chain(one, approve), ["one", "approved yes"]),
+    "earlier removed": (
+        chain(one, approve, two),
+        chain(approve, two),
+        ["one", "approved yes", "two"],
+    ),
+    "other edges": (
+        chain(one, approve, two),
+        chain(approve, one, two),
+        ["one", "approved yes", "one", "two"],
+    ),
+    "the body": (chain(one, approve), chain(one, BETTER), ["one", "better yes"]),
+    "a passed join": (
+        joined("one", "work"),
+        chain(("end", approve)),
+        ["one", "one", "two", "approved yes"],
+    ),
+    "behind it in a subgraph": (
+        outer(approve),
+        outer(approve, three),
+        ["one", "a", "one", "approved yes", "three", "two"],
+    ),
+    "the body of an entrypoint": (
+        flow("flow"),
+        flow("flow", more=True),
+        ["prepared x", "approved yes", "prepared again"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", GOES_ON)
+async def test_a_run_goes_on_when_only_what_is_before_or_behind_it_changed(
+    url: str, what: str
+) -> None:
+    old, new, log = GOES_ON[what]
+    done = await after(url, await start(url, old), new)
+    assert (done.state, done.reason) == (State.DONE, None)
+    assert done.output == said("a", *log)
 
 
 @pytest.mark.parametrize("after_join", [False, True])
@@ -397,140 +423,3 @@ def _half_joined() -> StateGraph[Any]:
     builder.add_conditional_edges("ask", lambda state: "end", ["end", "never"])
     builder.add_edge(["ask", "never"], "last")
     return builder
-
-
-async def test_a_run_is_held_when_a_finished_branch_leads_to_a_node_that_is_gone(url: str) -> None:
-    def branches(behind: str) -> StateGraph[Any]:
-        builder: StateGraph[Any] = StateGraph(Log)
-        for name, node in (("ask", approve), ("work", one), (behind, two)):
-            builder.add_node(name, node)
-        builder.add_edge(START, "ask")
-        builder.add_edge(START, "work")
-        builder.add_edge("work", behind)
-        return builder
-
-    run = await start(url, branches("behind"))
-    held = await after(url, run, branches("renamed"))
-    assert held.state == State.HELD
-    assert "'behind'" in (held.reason or "")
-    async with opened(url) as rt:
-        rt.register(branches("behind"), name="g")
-        await rt.retry(run.id)
-        await rt.tick()
-        assert sorted((await rt.get(run.id)).output["log"]) == ["a", "approved yes", "one", "two"]
-
-
-async def test_a_run_is_held_when_what_was_sent_to_a_node_cannot_arrive(url: str) -> None:
-    class Pile(TypedDict, total=False):
-        log: Annotated[list[str], operator.add]
-
-    def spread(state: Pile) -> Any:
-        return Command(goto=[Send("worker", {"n": n}) for n in range(2)])
-
-    def worker(state: Any) -> Any:
-        return {"log": [f"{state['n']} {perdure.ask(state['n'])}"]}
-
-    def graph(name: str) -> StateGraph[Any]:
-        builder: StateGraph[Any] = StateGraph(Pile)
-        builder.add_node("spread", spread, destinations=(name,))
-        builder.add_node(name, worker)
-        builder.add_edge(START, "spread")
-        return builder
-
-    run = await start(url, graph("worker"))
-    held = await after(url, run, graph("labourer"))
-    assert held.state == State.HELD
-    assert "'worker'" in (held.reason or "")
-    async with opened(url) as rt:
-        rt.register(graph("worker"), name="g")
-        await rt.retry(run.id)
-        done = await answer(rt, run)
-        assert sorted(done.output["log"]) == ["0 yes", "1 yes", "a"]
-
-
-def outer(*inner: Any, name: str = "outer", deep: bool = False) -> StateGraph[Any]:
-    """A graph with a graph of these nodes inside, or one more inside that."""
-    child = chain(*inner)
-    if deep:
-        child = chain(one, ("middle", child.compile()))
-    return chain(one, (name, child.compile()), two)
-
-
-@pytest.mark.parametrize("deep", [False, True])
-async def test_a_run_is_held_when_the_inner_node_it_waits_in_is_gone(url: str, deep: bool) -> None:
-    run = await start(url, outer(three, approve, deep=deep))
-    held = await after(url, run, outer(three, ("confirm", approve), deep=deep))
-    assert held.state == State.HELD
-    assert "'approve'" in (held.reason or "")
-    assert "subgraph 'outer'" in (held.reason or "")
-    async with opened(url) as rt:
-        rt.register(outer(three, approve, deep=deep), name="g")
-        await rt.retry(run.id)
-        await rt.tick()
-        done = await rt.get(run.id)
-        assert done.state == State.DONE
-        assert done.output["log"][-1] == "two"
-        assert "approved yes" in done.output["log"]
-
-
-async def test_a_run_is_held_when_the_graph_it_waits_in_is_a_plain_node_now(
-    sqlite_url: str,
-) -> None:
-    run = await start(sqlite_url, outer(three, approve))
-    held = await after(sqlite_url, run, chain(one, ("outer", three), two))
-    assert held.state == State.HELD
-    assert "'approve'" in (held.reason or "")
-
-
-async def test_a_run_is_held_when_the_node_around_its_subgraph_is_gone(sqlite_url: str) -> None:
-    run = await start(sqlite_url, outer(three, approve))
-    held = await after(sqlite_url, run, outer(three, approve, name="renamed"))
-    assert held.state == State.HELD
-    assert "'outer'" in (held.reason or "")
-
-
-async def test_a_run_goes_on_when_its_subgraph_changed_behind_it(url: str) -> None:
-    run = await start(url, outer(one, approve))
-    done = await after(url, run, outer(one, approve, three))
-    assert done.state == State.DONE
-    assert done.output["log"][-3:] == ["approved yes", "three", "two"]
-
-
-def flow(name: str, more: bool = False) -> Any:
-    """An entrypoint of this name that asks."""
-
-    @task
-    def prepare(text: str) -> str:
-        return f"prepared {text}"
-
-    def body(text: str) -> Any:
-        prepared = prepare(text).result()
-        said = [prepared, perdure.ask("go on?")]
-        return [*said, prepare("again").result()] if more else said
-
-    body.__name__ = name
-    return entrypoint()(body)
-
-
-async def test_an_entrypoint_that_waits_is_held_when_it_has_another_name(url: str) -> None:
-    run = await start(url, flow("flow"), "x")
-    held = await after(url, run, flow("renamed"))
-    assert held.state == State.HELD
-    assert "'flow'" in (held.reason or "")
-    async with opened(url) as rt:
-        rt.register(flow("flow"), name="g")
-        await rt.retry(run.id)
-        await rt.tick()
-        assert (await rt.get(run.id)).output == ["prepared x", "yes"]
-
-
-async def test_an_entrypoint_whose_body_changed_behind_its_wait_goes_on(url: str) -> None:
-    run = await start(url, flow("flow"), "x")
-    done = await after(url, run, flow("flow", more=True))
-    assert done.output == ["prepared x", "yes", "prepared again"]
-
-
-async def test_a_graph_in_place_of_an_entrypoint_holds_the_run(sqlite_url: str) -> None:
-    run = await start(sqlite_url, flow("flow"), "x")
-    held = await after(sqlite_url, run, chain(one))
-    assert held.state == State.HELD

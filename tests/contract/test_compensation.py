@@ -151,21 +151,6 @@ HOUR = timedelta(hours=1)
 ONCE = Retry(attempts=1)
 
 
-async def test_a_run_that_is_to_be_retried_is_undone(url: str) -> None:
-    agency = Agency()
-
-    async def fails() -> None:
-        raise Boom
-
-    async with opened(url) as rt:
-        run = await started(rt, agency.trip(fails), retry=Retry(attempts=5, first=HOUR))
-        assert run.state is State.PENDING
-        await rt.cancel(run.id)
-        await rt.tick()
-        assert agency.log == [*DONE, *UNDONE]
-        await check(rt, run)
-
-
 async def test_a_run_that_is_held_is_undone_and_tells_what_nobody_knows(url: str) -> None:
     agency = Agency()
 
@@ -198,31 +183,6 @@ async def test_a_run_that_is_driven_stops_and_is_undone(url: str) -> None:
                 await reaches(rt, run, State.CANCELLED)
             assert agency.log == [*DONE, *UNDONE]
             await check(rt, run)
-
-
-async def test_a_run_that_is_torn_out_of_its_node_is_undone_too(url: str) -> None:
-    agency = Agency()
-    with gate() as stands:
-        async with opened(url, lease=timedelta(seconds=0.4)) as rt:
-            rt.register(agency.trip(stands.wait), name="agent")
-            run = await rt.start("agent", {"log": []}, thread_id="t")
-            async with driving(rt):
-                await stands.reached()
-                await rt.cancel(run.id, grace=timedelta(0))
-                await reaches(rt, run, State.CANCELLED)
-            assert agency.log == [*DONE, *UNDONE]
-            await check(rt, run)
-
-
-async def test_the_next_run_of_the_thread_begins_after_the_undoing(url: str) -> None:
-    agency = Agency()
-    async with opened(url) as rt:
-        run = await started(rt, agency.trip())
-        after = await rt.start("agent", {"log": []}, thread_id="t")
-        await rt.cancel(run.id)
-        await rt.tick()
-        assert agency.log == [*DONE, *UNDONE, *DONE]
-        assert (await rt.get(after.id)).state is State.WAITING
 
 
 async def test_an_undo_that_takes_longer_than_a_lease_is_made_once(url: str) -> None:
@@ -306,16 +266,6 @@ async def test_an_undo_that_fails_holds_the_run_and_retry_goes_on_cancelling(url
         await rt.retry(run.id)
         await rt.tick()
         assert agency.log == [*DONE, UNDONE[0], *UNDONE]
-        await check(rt, run)
-
-
-async def test_an_undo_is_retried_by_the_policy_of_its_effect(url: str) -> None:
-    agency = Agency(fails=Times(2))
-    async with opened(url) as rt:
-        run = await started(rt, agency.trip())
-        await rt.cancel(run.id)
-        await rt.tick()
-        assert agency.log == [*DONE, UNDONE[0], UNDONE[0], *UNDONE]
         await check(rt, run)
 
 

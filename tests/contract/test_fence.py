@@ -336,33 +336,6 @@ async def test_a_bound_graph_that_lost_its_lease_says_so_and_writes_nothing(
     assert rows_of(url, "t") == left[0]
 
 
-@pytest.mark.slow
-async def test_a_worker_whose_event_loop_is_blocked_gives_its_lease_up(
-    url: str, fork_server: ForkServer, tmp_path: Path
-) -> None:
-    ledger = Ledger(tmp_path / "ledger")
-    given = {"folder": str(tmp_path), "name": "it", "log": []}
-    options = {"lease": 0.8}
-    with worker_runtime(url) as rt, worker_process(fork_server, url, options=options) as blocked:
-        run = await rt.start("block", given, thread_id="t")
-        until(lambda: ledger.lines() == [f"it hold {blocked.pid}"], "a node that began")
-        with worker_process(fork_server, url, options=options) as other:
-            until(lambda: f"it hold {other.pid}" in ledger.lines(), "a takeover")
-            (tmp_path / "go").touch()
-            await auntil(rt_is(rt, run.id, State.DONE), "the other worker to finish it")
-            until(lambda: f"it held {blocked.pid}" in ledger.lines(), "the loop to go on")
-            second = await rt.start("steps", {**given, "name": "second"}, thread_id="u")
-            await auntil(rt_is(rt, second.id, State.DONE), "workers that are well")
-            for worker in (blocked, other):
-                worker.send(signal.SIGTERM)
-                assert worker.wait() == 0
-        found = await rt.get(run.id)
-        assert found.output["log"] == [f"hold {other.pid}", "last"]
-        kinds = [event.kind for event in await rt.events(run.id)]
-        assert kinds.count("recovered") == kinds.count("done") == 1
-        assert not (await rt.doctor()).findings
-
-
 async def test_a_function_that_takes_longer_than_its_lease_keeps_it(
     url: str, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import perdure
 from perdure.errors import BadArgument, NotInRun
 from perdure.testing import Clock
 from perdure.types import Message, Retry, State
-from tests.support.agents import NOON, Log, chain, driving, history, opened
+from tests.support.agents import NOON, Log, chain, driving, opened
 from tests.support.effects import AT_ONCE, Boom, Times, started
 from tests.support.polling import auntil
 from tests.support.raw import execute
@@ -128,36 +128,6 @@ async def _ended(rt: Any) -> bool:
     return all(run.ended for run in await rt.runs())
 
 
-@pytest.mark.parametrize("colour", ["plain", "coroutine"])
-async def test_a_tick_delivers_what_its_runs_put_there(url: str, colour: str) -> None:
-    post = Post()
-    async with opened(url) as rt:
-        rt.deliver("mail", getattr(post, colour))
-        rt.register(puts({"to": "ana"}, {"to": "ben"}), name="agent")
-        run = await rt.start("agent", {"log": []}, thread_id="t")
-        counts = await rt.tick()
-        assert counts.delivered == 2
-        assert sorted(one["to"] for one in post.payloads) == ["ana", "ben"]
-        run = await rt.get(run.id)
-        assert sorted(message.id for message in post.got) == sorted(run.output["log"])
-        assert {(m.topic, m.run_id, m.thread_id, m.attempts) for m in post.got} == {
-            ("mail", run.id, "t", 1)
-        }
-        assert await rt.messages() == []
-        await history(rt, run)
-
-
-async def test_work_until_idle_delivers_before_it_returns(url: str) -> None:
-    post = Post()
-    async with opened(url) as rt:
-        rt.deliver("mail", post.coroutine)
-        rt.register(puts(*range(50)), name="agent")
-        await rt.start("agent", {"log": []})
-        counts = await rt.work(until_idle=True)
-        assert counts.delivered == 50
-        assert sorted(post.payloads) == list(range(50))
-
-
 @pytest.mark.parametrize("way", ["runtime", "runtime-async"])
 async def test_a_node_that_runs_again_puts_nothing_twice(url: str, way: str) -> None:
     post = Post()
@@ -204,19 +174,6 @@ async def test_what_the_saver_alone_puts_there_a_runtime_delivers(url: str) -> N
         rt.deliver("mail", post.plain)
         assert (await rt.tick()).delivered == 1
         assert [message.id for message in post.got] == output["log"]
-
-
-async def test_it_can_be_called_in_a_coroutine_with_the_saver_alone(sqlite_url: str) -> None:
-    async def think(state: Log) -> Log:
-        return {"log": []}
-
-    async def node(state: Log) -> Log:
-        return {"log": [perdure.outbox("mail", "hello")]}
-
-    with perdure.Saver(sqlite_url) as saver:
-        graph = chain(think, node).compile(checkpointer=saver)
-        output = await graph.ainvoke({"log": []}, {"configurable": {"thread_id": "t"}})
-    assert len(output["log"]) == 1
 
 
 async def test_inside_of_a_plain_effect_it_is_put_there_at_once(url: str) -> None:

@@ -13,7 +13,6 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy, Send
 
 import perdure
-from perdure import Saver
 from tests.support.waiters import (
     DAY,
     HOUR,
@@ -134,18 +133,6 @@ async def test_reads_and_answers_are_the_same_when_an_attempt_fails_after_a_wait
         assert node.is_steady()
 
 
-async def test_reads_are_the_same_when_a_failed_segment_is_driven_again(url: str) -> None:
-    async with healthy(url) as rt:
-        node = Reader(failures=2)
-        run = await begin(rt, chain(node))
-        for _ in range(2):
-            rt.clock.advance(HOUR)
-            await drive(rt)
-        assert len(node.got) == 3
-        assert node.is_steady()
-        assert (await log_of(rt, run))[0][0] == rt.clock.time - 2 * HOUR
-
-
 async def test_branches_have_their_own_reads(url: str) -> None:
     """Each keeps its own when one of them is answered and all run again."""
     nodes = [Reader(waits=1) for _ in range(3)]
@@ -183,16 +170,6 @@ async def test_each_of_a_fan_out_has_its_own_reads() -> None:
         assert sorted(await log_of(rt, run)) == [0, 1, 2, 3]
         assert [len(set(reads)) for reads in got.values()] == [1] * 4
         assert len({reads[0][2] for reads in got.values()}) == 4
-
-
-async def test_each_turn_of_a_loop_has_its_own_reads() -> None:
-    node = Reader()
-    builder = chain(node)
-    builder.add_conditional_edges("reads", lambda s: "reads" if len(s["log"]) < 6 else "__end__")
-    async with healthy() as rt:
-        run = await begin(rt, builder)
-        ids = [id for _, _, id in await log_of(rt, run)]
-        assert len(set(ids)) == 6
 
 
 async def test_a_subgraph_has_its_own_reads(url: str) -> None:
@@ -255,16 +232,6 @@ async def test_an_entrypoint_and_its_tasks_have_their_own_reads(colour: str) -> 
         assert len({reads[0] for reads in got.values()}) == 3
 
 
-async def test_the_next_run_of_a_thread_reads_anew() -> None:
-    async with healthy() as rt:
-        node = Reader()
-        await begin(rt, chain(node))
-        await rt.start("g", {"log": []}, thread_id="t")
-        await drive(rt)
-        assert len(node.got) == 2
-        assert not {*node.got[0]} & {*node.got[1]}
-
-
 async def test_a_branch_that_reads_more_does_not_move_the_reads_of_another() -> None:
     """Not a count across the run: branch A's second value is never branch B's first."""
     left, right = Reader(waits=3), Reader(waits=1)
@@ -285,15 +252,6 @@ def test_outside_of_a_run_reads_are_plain() -> None:
     assert 0 <= perdure.random() < 1
     assert perdure.random() != perdure.random()
     assert perdure.uuid() != perdure.uuid()
-
-
-def test_with_only_the_saver_reads_are_plain() -> None:
-    node = Reader()
-    with Saver("sqlite:///:memory:") as saver:
-        config: Any = {"configurable": {"thread_id": "t"}}
-        log = chain(node).compile(checkpointer=saver).invoke({"log": []}, config)["log"]
-    assert log == node.got[0]
-    assert len({id for _, _, id in log}) == 2
 
 
 async def test_a_bound_graph_records_its_reads_too() -> None:

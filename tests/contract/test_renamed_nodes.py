@@ -256,16 +256,6 @@ async def test_without_the_rename_a_carried_run_is_held_until_it_is_back(url: st
     assert sent == ["before one?", "before two?", "end"]
 
 
-async def test_a_run_that_left_the_old_node_no_longer_needs_the_rename(url: str) -> None:
-    sent = Mailbox()
-    run = await drive(url, chain(("nap", sent.node("one?")), ("last", sent.node("two?"))))
-    new = chain(("snooze", sent.node("one?")), ("last", sent.node("two?")))
-    run = await drive(url, new, {"nap": "snooze"}, run)
-    run = await drive(url, new, None, run)
-    assert run.state == State.DONE
-    assert sent == ["before one?", "end", "before two?", "end"]
-
-
 def spread(ask: Any, name: str) -> StateGraph[Any]:
     def split(state: Log) -> Any:
         return Command(goto=[Send(name, {"log": [], "value": n}) for n in range(2)])
@@ -314,59 +304,6 @@ async def test_a_join_that_is_half_reached_is_reached_under_new_names(
     assert sent == ["before one?", "end"]
 
 
-@pytest.mark.parametrize("last", ["last", "finish"])
-async def test_a_run_waits_behind_a_join_while_a_node_before_it_is_renamed(
-    url: str, last: str
-) -> None:
-    # The task behind a join is named after the nodes that it waited for.
-    sent = Mailbox()
-    ask = sent.node("one?")
-    names = {"nap": "snooze"} | ({"last": last} if last != "last" else {})
-    run = await drive(url, joined(plain, "nap", "last", ask))
-    run = await drive(url, joined(plain, "snooze", last, ask), names, run)
-    assert run.state == State.DONE
-    assert sent == ["before one?", "end"]
-
-
-@pytest.mark.parametrize("child_ends", ["before the rename", "after it"])
-async def test_a_parent_that_joins_in_a_renamed_node_gets_the_results_of_its_children(
-    url: str, child_ends: str
-) -> None:
-    """The node starts its children, too: run again under its new name, it starts none."""
-    clock = Clock(NOON)
-
-    def family(rt: perdure.Runtime, name: str, slept: str) -> dict[str, Any]:
-        def nap(state: Log) -> Any:
-            perdure.sleep(HOUR)
-            return {"log": ["slept"]}
-
-        async def both(state: Log) -> Any:
-            children = [await rt.start("child", {"log": [one]}) for one in ("x", "y")]
-            return {"log": [found["log"] for found in perdure.join(children)]}
-
-        return {"child": chain((slept, nap)), "parent": chain(plain, (name, both), done)}
-
-    async with opened(url, clock) as rt:
-        for graph, builder in family(rt, "nap", "nap").items():
-            rt.register(builder, name=graph)
-        run = await rt.start("parent", {"log": []})
-        await rt.tick()
-        [wait] = await rt.waits(run_id=run.id)
-        assert wait.kind == "run"
-        clock.advance(HOUR)
-        if child_ends == "before the rename":
-            assert (await rt.tick(limit=2)).done == 2
-            assert (await rt.get(run.id)).state is State.WAITING
-    async with opened(url, clock) as rt:
-        for graph, builder in family(rt, "snooze", "snooze").items():
-            rt.register(builder, name=graph, renamed={"nap": "snooze"})
-        await rt.tick()
-        assert (await rt.get(run.id)).output == {
-            "log": ["plain", ["x", "slept"], ["y", "slept"], "done"]
-        }
-        assert len(await rt.runs(parent_id=run.id)) == 2
-
-
 async def test_a_run_is_held_when_the_edges_to_the_node_it_waits_in_changed(url: str) -> None:
     # LangGraph would make another task of it: the answer would be lost, and the mail sent twice.
     sent = Mailbox()
@@ -384,24 +321,6 @@ async def test_a_run_is_held_when_the_edges_to_the_node_it_waits_in_changed(url:
     assert sent == ["before one?", "end"]
 
 
-async def test_a_run_in_a_loop_comes_back_under_the_new_names(url: str) -> None:
-    sent = Mailbox()
-
-    def graph(nap: str) -> StateGraph[Any]:
-        builder = joined(sent.node("one?"), nap, "last")
-        builder.add_conditional_edges(
-            "end", lambda state: [nap, "work"] if len(state["log"]) < 12 else []
-        )
-        return builder
-
-    run = await drive(url, graph("nap"))
-    for _ in range(2):
-        run = await drive(url, graph("snooze"), {"nap": "snooze"}, run)
-    assert run.state == State.DONE
-    assert run.output["log"].count("plain") == 2
-    assert sent == ["before one?", "end"] * 2
-
-
 async def test_a_run_waits_in_the_subgraph_of_a_renamed_node(url: str) -> None:
     sent = Mailbox()
     inner = chain(("inside", sent.node("one?")), plain).compile()
@@ -409,20 +328,6 @@ async def test_a_run_waits_in_the_subgraph_of_a_renamed_node(url: str) -> None:
     run = await drive(url, chain(("snooze", inner), done), {"nap": "snooze"}, run)
     assert run.state == State.DONE
     assert sent == ["before one?", "end"]
-
-
-async def test_a_breakpoint_before_a_renamed_node_still_stops_its_runs(url: str) -> None:
-    old = chain(plain, ("nap", done)).compile(interrupt_before=["nap"])
-    new = chain(plain, ("snooze", done)).compile(interrupt_before=["snooze"])
-    run = await drive(url, old)
-    assert run.state == State.WAITING
-    async with opened(url) as rt:
-        rt.register(new, name="g", renamed={"nap": "snooze"})
-        assert (await rt.tick()).claimed == 0
-        [wait] = await rt.waits(run_id=run.id)
-        await rt.answer(wait.id, None)
-        await rt.tick()
-        assert (await rt.get(run.id)).output == {"log": ["a", "plain", "done"]}
 
 
 @pytest.mark.parametrize(

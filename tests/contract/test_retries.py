@@ -217,23 +217,6 @@ async def test_a_retried_run_goes_before_a_later_one_that_has_not_begun(url: str
         assert (await rt.get(later.id)).output == said("a", "one", "b", "one")
 
 
-async def test_a_step_in_between_gives_a_run_all_its_attempts_again(sqlite_url: str) -> None:
-    calls = Calls()
-
-    def now_and_then(state: Any) -> None:
-        if calls.count(calls[-1]) < 3:
-            raise ValueError("not yet")
-
-    async with opened(sqlite_url) as rt:
-        names = [f"n{n}" for n in range(4)]
-        nodes = [calls.node(name, now_and_then) for name in names]
-        rt.register(chain(*nodes), name="g", retry=AT_ONCE)
-        run = await rt.start("g", said("a"))
-        await rt.tick()
-        assert (await rt.get(run.id)).output == said("a", *names)
-        assert calls == [name for name in names for _ in range(3)]
-
-
 class Boom(Exception):
     """An error of an agent's own."""
 
@@ -344,18 +327,6 @@ def _conflict() -> StateGraph[Any]:
     return builder
 
 
-async def test_a_failed_run_lets_the_next_one_of_its_thread_go(url: str) -> None:
-    broken = Broken()
-    async with opened(url) as rt:
-        rt.register(chain(("one", broken), echo), name="g", retry=ONCE)
-        failed = await rt.start("g", said("a"), thread_id="t")
-        queued = await rt.start("g", said("b"), thread_id="t", after=HOUR)
-        await rt.tick()
-        broken.repair()
-        assert (await rt.get(failed.id)).state == State.FAILED
-        assert (await rt.get(queued.id)).due_at == NOON + HOUR
-
-
 @COLORS
 async def test_a_step_that_never_returns_fails_by_its_timeout_and_is_tried_again(
     url: str, color: str
@@ -376,22 +347,6 @@ async def test_a_step_that_never_returns_fails_by_its_timeout_and_is_tried_again
             closed.open()
             await auntil(lambda: closed.left)
             assert (await history(rt, run), await checkpoints(rt, "t")) == before
-
-
-@pytest.mark.slow
-async def test_a_step_that_never_returns_fails_the_run_in_the_end(sqlite_url: str) -> None:
-    with gate() as closed:
-        async with opened(sqlite_url) as rt:
-            policy = Retry(attempts=2, first=timedelta(0))
-            rt.register(chain(("stand", closed.wait)), name="g", timeout=SOON, retry=policy)
-            run = await rt.start("g", said("a"))
-            counts = await rt.tick()
-            found = await rt.get(run.id)
-            assert found.state == State.FAILED
-            assert found.error is not None
-            assert found.error.kind == "perdure.errors.StepTimeout"
-            assert str(SOON) in found.error.message
-            assert (counts.claimed, counts.failed) == (2, 1)
 
 
 async def test_the_timeout_bounds_a_step_and_not_the_run(sqlite_url: str) -> None:

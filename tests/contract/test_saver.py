@@ -9,7 +9,6 @@ from typing import Annotated, Any, Self, TypedDict
 
 import pytest
 from langchain_core.runnables import RunnableConfig
-from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
     BaseCheckpointSaver,
@@ -21,14 +20,12 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import CachePolicy, Command, Send, interrupt
+from langgraph.types import Command, Send, interrupt
 
 import perdure
 from perdure import Saver
-from perdure.errors import Error
 from perdure.testing import watch_points
 from tests.support import raw, stories
-from tests.support.channel_stories import build_delta
 from tests.support.scripts import Api, Graph, Savers, play
 
 
@@ -241,92 +238,6 @@ def test_nor_when_the_answer_to_a_question_comes_to_another_process(sqlite_url: 
         build(saver).invoke(Command(resume="yes"), on("a"))
         assert saver.checked == 1
         assert saver.early == []
-
-
-@pytest.fixture
-def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Every wait of a `put` for the writes of its step that ended without them."""
-    ended: list[float] = []
-    real = threading.Condition.wait_for
-
-    def wait_for(self: Any, predicate: Any, timeout: float | None = None) -> Any:
-        found = real(self, predicate, timeout)
-        if not found and timeout is not None:
-            ended.append(timeout)
-        return found
-
-    monkeypatch.setattr(threading.Condition, "wait_for", wait_for)
-    return ended
-
-
-def test_going_on_after_a_stop_before_a_node_waits_for_nothing(
-    sqlite_url: str, waited: list[float]
-) -> None:
-    with Saver(sqlite_url) as saver:
-        graph = line(saver, interrupt_before=["second"], interrupt_after=["second"])
-        for _ in range(2):
-            graph.invoke({"count": 0}, on("a"))
-            graph.invoke(None, on("a"))
-            graph.invoke(None, on("a"))
-    assert waited == []
-
-
-def test_a_node_answered_from_the_cache_is_not_waited_for(
-    sqlite_url: str, waited: list[float]
-) -> None:
-    builder = StateGraph(State)
-    builder.add_node("step", step, cache_policy=CachePolicy(key_func=lambda state: "same"))
-    builder.add_edge(START, "step")
-    with Saver(sqlite_url) as saver:
-        graph = builder.compile(checkpointer=saver, cache=InMemoryCache())
-        for _ in range(3):
-            graph.invoke({"count": 0}, on("a"))
-    assert waited == []
-
-
-def test_an_update_from_outside_is_not_waited_for(sqlite_url: str, waited: list[float]) -> None:
-    with Saver(sqlite_url) as saver:
-        graph = line(saver, interrupt_before=["second"])
-        graph.invoke({"count": 0}, on("a"))
-        graph.update_state(on("a"), {"count": 3})
-        graph.update_state(on("a"), {"count": 3}, "second")
-        graph.invoke(None, on("a"))
-        graph.invoke({"count": 0}, on("a"))
-        graph.invoke({"count": 0}, on("a"))
-        graph.invoke(Command(goto="second", update={"count": 8}), on("a"))
-    assert waited == []
-
-
-def test_a_run_that_is_put_at_its_exit_only_waits_for_nothing(
-    sqlite_url: str, waited: list[float]
-) -> None:
-    with Saver(sqlite_url) as saver:
-        graph = line(saver, interrupt_before=["second"])
-        for _ in range(2):
-            graph.invoke({"count": 0}, on("a"), durability="exit")
-            graph.invoke(None, on("a"), durability="exit")
-    assert waited == []
-
-
-def test_a_run_with_delta_channels_waits_for_nothing(sqlite_url: str, waited: list[float]) -> None:
-    with Saver(sqlite_url) as saver:
-        for n in range(6):
-            build_delta(saver, []).invoke({"fast": [n]}, on("a"))
-        for n in range(6):
-            build_delta(saver, []).invoke({"fast": [n]}, on("a"), durability="exit")
-    assert waited == []
-
-
-def test_a_write_that_is_refused_is_not_waited_for(sqlite_url: str, waited: list[float]) -> None:
-    def refuse(state: State) -> Any:
-        return {"log": [object()]}
-
-    builder = StateGraph(State)
-    builder.add_node("refuse", refuse)
-    builder.add_edge(START, "refuse")
-    with Saver(sqlite_url) as saver, pytest.raises(Error, match="log"):
-        builder.compile(checkpointer=saver).invoke({"count": 0}, on("a"))
-    assert waited == []
 
 
 def test_who_reads_sees_what_was_put_before_though_its_commit_is_under_way(

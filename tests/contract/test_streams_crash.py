@@ -19,7 +19,7 @@ from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 
 from tests.contract.killed_server import Killer, Pair, running
-from tests.contract.wire_listener import MessageListener, WireListener, come_back, read_all
+from tests.contract.wire_listener import WireListener, come_back, read_all
 from tests.support.databases import DATABASES, Journals
 from tests.support.fork_server import ForkServer
 from tests.support.polling import auntil
@@ -194,44 +194,3 @@ async def test_a_sleeping_reader_slows_no_run_and_then_gets_everything(
         numbers = [event.data["n"] for event in heard.events if event.mode == "custom"]
         assert numbers == list(range(pieces))
         assert heard.segments == 0
-
-
-async def test_many_clients_read_at_once_through_the_kills(
-    fork_server: ForkServer, new_journal: NewJournal, tmp_path: Path
-) -> None:
-    many, chunks = examples(50, 10), 0
-    async with running(fork_server, new_journal(), tmp_path) as (pair, http):
-        for n in range(examples(5, 1)):
-            await auntil(lambda: pair.is_up(http), "the next server")
-            thread, killer = str(uuid4()), Killer(pair, first=n % 2)
-            body = {"assistant_id": "story", "input": hello(), **ASKED}
-            run = (await http.post(f"/threads/{thread}/runs", json=body)).json()["run_id"]
-            path = f"/threads/{thread}/runs/{run}/stream"
-            in_full = asyncio.create_task(_read_messages(http, path))
-            readers = await asyncio.gather(
-                read_and_kill(http, path, killer),
-                *(_reader(http, path, number) for number in range(2, many)),
-            )
-            later = await read_all(http, path)
-            check(readers, later)
-            texts = {name: words for name, words in expected().items() if name.isupper()}
-            assert (await in_full).said() == (await _read_messages(http, path)).said() == texts
-            chunks += sum(one.count for one in readers)
-        assert "socket.send() raised" not in pair.log.read_text()  # who has left is sent no more
-        print(f"\n{many} readers at once, killed {dict(pair.killed)}; {chunks} events")
-
-
-async def _read_messages(http: httpx.AsyncClient, path: str) -> MessageListener:
-    heard = MessageListener()
-    async for _ in come_back(http, f"{path}?stream_mode=messages", heard):
-        pass
-    return heard
-
-
-async def _reader(http: httpx.AsyncClient, path: str, number: int) -> WireListener:
-    """One that stays, one that leaves after every seventh event, one that is slow, one that is
-    late."""
-    kind = number % 4
-    await asyncio.sleep(number / 50 if kind == 3 else 0)
-    leave_after, pause = 7 if kind == 1 else 0, 0.03 if kind == 2 else 0.0
-    return await read_all(http, path, leave_after=leave_after, pause=pause)
