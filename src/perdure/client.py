@@ -9,6 +9,7 @@ statements they name: a crash loses no change whose method has returned.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import threading
@@ -175,7 +176,7 @@ class Client(ContextManaged):
 
     # -- opening and closing
 
-    @property
+    @functools.cached_property
     def journal(self) -> Journal:
         """The journal. The first use opens it; `setup` opens it now."""
         return self.engine.journal

@@ -27,7 +27,6 @@ from perdure.execution.code_changes import GraphCheck, check
 from perdure.execution.engine import Engine
 from perdure.execution.graphs import Graph, bind, with_redacted_outputs
 from perdure.execution.journal_store import JournalStore
-from perdure.execution.outbox import Receiver
 from perdure.execution.topology import check_renames, with_aliases
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_id, check_renamed, check_text
@@ -361,7 +360,7 @@ class Runtime(Client):
         check_text("topic", topic)
         if not callable(handler):
             raise BadArgument(f"The handler of topic {topic!r} must be callable, not {handler!r}.")
-        self.engine.outbox.receivers[topic] = Receiver(handler)
+        self.engine.outbox.receive(topic, handler)
 
     @recorded("fork", returns_run=True)
     async def fork(

@@ -16,6 +16,8 @@ from typing import Any
 from perdure.checkpoint.values import StoredValue
 from perdure.errors import WaitCaught
 
+RESIZED = 65_536
+"""Bytes by which a thread changes before its size is counted anew."""
 NULL_TASK = "00000000-0000-0000-0000-000000000000"
 """LangGraph's id for writes that no task made."""
 LAST_STAMP = 2**52
@@ -181,16 +183,15 @@ class CheckpointCache:
 
     def touch(self, thread_id: str, ns: str) -> ThreadCache:
         """The same, as the one most recently used."""
-        thread = self.get(thread_id, ns)
+        key = (thread_id, ns)
         with self._lock:
-            if (thread_id, ns) in self._threads:
-                self._threads.move_to_end((thread_id, ns))
-        return thread
+            if (thread := self._threads.get(key)) is not None:
+                self._threads.move_to_end(key)
+                return thread
+        return self.get(thread_id, ns)
 
     def resize(self, thread: ThreadCache, size: int) -> None:
         """Note how many bytes a thread holds, and drop the oldest ones when it is too much."""
-        if abs(size - thread.size) < 65_536:
-            return
         with self._lock:
             if thread.cached:
                 self._total += size - thread.size

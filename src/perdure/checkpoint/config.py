@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -36,9 +37,15 @@ def key_of(config: RunnableConfig) -> CheckpointKey:
     given = wanted.get("thread_id")
     if given is None or given == "":
         raise Error("The config names no thread: pass {'configurable': {'thread_id': ...}}.")
-    thread_id = check_text("thread_id", str(given))
-    ns = wanted.get("checkpoint_ns") or ""
-    id = wanted.get("checkpoint_id") or None
+    ns, id = wanted.get("checkpoint_ns") or "", wanted.get("checkpoint_id") or None
+    if isinstance(ns, str) and isinstance(id, str | None):
+        return _key(str(given), ns, id)
+    return _key.__wrapped__(str(given), ns, id)  # which refuses them
+
+
+@functools.lru_cache(maxsize=1024)
+def _key(thread_id: str, ns: str, id: str | None) -> CheckpointKey:
+    check_text("thread_id", thread_id)
     if ns:
         check_text("checkpoint_ns", ns)
     if id is not None:

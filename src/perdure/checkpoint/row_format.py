@@ -67,7 +67,8 @@ class RowFormat:
     ) -> bytes:
         fields = cast(dict[str, Any], checkpoint)
         delta = cast(dict[str, Any], metadata).get("counters_since_delta_snapshot")
-        extra = {name: fields[name] for name in fields.keys() - _FIELDS}
+        others = fields.keys() - _FIELDS
+        extra = {name: fields[name] for name in others} if others else {}
         if self.serializer.redacts:
             redacted = self.serializer.redacted_entries(cast(dict[str, Any], metadata))
             metadata, extra = cast(CheckpointMetadata, redacted), self.codec.redacted(extra)

@@ -17,10 +17,9 @@ from perdure.checkpoint.config import key_of
 from perdure.checkpoint.raised_interrupts import RaisedInterrupts
 from perdure.checkpoint.row_format import RowFormat, checkpoint_location, writes_location
 from perdure.checkpoint.values import check_channel, refs_to_json
-from perdure.checkpoint.writer import no_result
 from perdure.errors import Error
 from perdure.execution.segment import KEY, Segment, find
-from perdure.journal import Journal, Op, Statement
+from perdure.journal import Journal, Op, Statement, no_result
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.names import check_text
 from perdure.langgraph_port import checkpoint_names
@@ -105,7 +104,7 @@ class TaskWriter:
         written = TaskWrites(task.task_id, entries)
         size = sum([len(element.data) for _, element in written.elements])
         serializer = self._format.serializer
-        if size > serializer.limit or size > serializer.largest_batch:
+        if size > min(serializer.limit, serializer.largest_batch):
             what = f"The writes of task {task.task_id} at {checkpoint_location(*task[:3])}"
             serializer.check_state(size, what, written.largest)
         return written

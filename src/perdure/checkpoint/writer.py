@@ -36,7 +36,13 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
-from perdure.checkpoint.cache import CachedCheckpoint, CheckpointCache, TaskWrites, WriteElement
+from perdure.checkpoint.cache import (
+    RESIZED,
+    CachedCheckpoint,
+    CheckpointCache,
+    TaskWrites,
+    WriteElement,
+)
 from perdure.checkpoint.operations import CheckpointKey, insert_value
 from perdure.checkpoint.row_format import (
     RowFormat,
@@ -54,7 +60,7 @@ from perdure.checkpoint.values import (
     refs_to_json,
 )
 from perdure.execution.segment import Segment
-from perdure.journal import Journal, Op, Statement
+from perdure.journal import Journal, Op, Statement, no_result
 from perdure.journal.committer import QueuedOperation
 from perdure.journal.names import check_text
 from perdure.langgraph_port import checkpoint_names, configs
@@ -141,7 +147,8 @@ class Writer:
                 thread.advance(latest)
                 step_here = thread.steps.get(latest.id)
                 stopped = step_here is not None and step_here.stopped
-        self._cache.resize(thread, latest.size)
+        if abs(latest.size - thread.size) >= RESIZED:
+            self._cache.resize(thread, latest.size)
         return queued, stopped
 
     def _put_op(
@@ -157,7 +164,7 @@ class Writer:
                 ran.update(parent.sends)
             nodes = sorted(filter(checkpoint_names.is_node, ran))
             statements += segment.progress.step(ns, checkpoint["id"], put.key.id, metadata, nodes)
-        elements = [element for one in written for element in one.elements]
+        elements = [element for one in written for element in one.elements] if written else []
         values, shared = self._values(put, parent, elements, step, statements)
         size = sum([value.size for value in values.values()])
         location = checkpoint_location(thread_id, ns, checkpoint["id"])
@@ -207,7 +214,7 @@ class Writer:
         """
         thread_id, ns, _ = put.key
         known = parent.values if parent is not None else {}
-        codec, returned = self._format.codec, _returned(elements)
+        codec, returned = self._format.codec, _returned(elements) if elements else {}
         values: dict[str, StoredValue] = {}
         shared: list[tuple[WriteElement, ValueRef, int]] = []
         for channel, value in put.checkpoint["channel_values"].items():
@@ -241,10 +248,13 @@ class Writer:
         run_id = None if put.segment is None else put.segment.owner.run_id
         if run_id is None and metadata.get("run_id") is not None:
             run_id = check_text("run_id", str(metadata["run_id"]))
-        refs = refs_to_json([value.ref for value in values.values() if value.ref is not None])
-        columns = checkpoint_columns(parent_id, run_id, step, refs)
+        refs = [value.ref for value in values.values() if value.ref is not None]
+        stored_refs = refs_to_json(refs) if refs else "[]"
+        columns = checkpoint_columns(parent_id, run_id, step, stored_refs)
         state = self._format.dump_state(put.checkpoint, metadata, values, location, columns)
-        self._format.serializer.check_state(size + len(state), location, lambda: _largest(values))
+        serializer = self._format.serializer
+        if (total := size + len(state)) > min(serializer.limit, serializer.largest_batch):
+            serializer.check_state(total, location, lambda: _largest(values))
         return {
             "thread_id": thread_id,
             "ns": ns,
@@ -253,7 +263,7 @@ class Writer:
             "parent_id": parent_id,
             "run_id": run_id,
             "created_at": time.time_ns() // 1_000_000,
-            "refs": refs,
+            "refs": stored_refs,
             "state": state,
         }
 
@@ -264,10 +274,6 @@ def _largest(values: Mapping[str, StoredValue]) -> tuple[str, int] | None:
         return None
     channel = max(values, key=lambda channel: values[channel].size)
     return f"channel {channel!r}", values[channel].size
-
-
-def no_result(rows: object) -> None:
-    return None
 
 
 def _returned(elements: Sequence[tuple[str, WriteElement]]) -> dict[str, set[int]]:

@@ -66,7 +66,10 @@ class Change(NamedTuple):
         data = data or {}
         if serializer.redacts:
             data = redacted_data(serializer, data)
-        params = {**self.params, "kind": kind.value, "body": self.body(serializer, [kind], data)}
+        body = dump_event(
+            serializer, self.number, self.now, [kind], data, self.thread_id, self.run_id
+        )
+        params = {**self.params, "kind": kind.value, "body": body}
         return EventStatement("insert_event", params, data)
 
     def body(

@@ -174,7 +174,7 @@ def refuse_in_evaluation(name: str) -> None:
     their effects would not be simulated."""
     if _JUDGING.get():
         raise NotInRun(f"{name!r} was not called: an evaluator must not change a run.")
-    if (segment := _evaluated_segment()) is not None:
+    if EVALUATED and (segment := _evaluated_segment()) is not None:
         refuse(segment, name, "it reaches another run, and its own is part of an evaluation")
 
 

@@ -105,7 +105,7 @@ class LeaseKeeper:
     def renewing(self, row: RunRow, pulse: LoopPulse | None = None) -> Iterator[None]:
         """Keep the lease of a claimed run while its segment begins. That may take longer than a
         lease: the journal is slow, or compensations are made. `pulse` is that of its event loop."""
-        claimed, is_first = (row.id, row.token), self._keeps_nothing
+        claimed, is_first = (row.id, row.token), not self._driven and not self._beginning
         self._beginning[claimed] = pulse
         self._renew_in_time(self._left(row), is_first)
         try:
@@ -115,7 +115,7 @@ class LeaseKeeper:
 
     def add(self, drive: Drive) -> None:
         """Keep the lease of a segment from now on."""
-        left, is_first = self._left(drive.row), self._keeps_nothing
+        left, is_first = self._left(drive.row), not self._driven and not self._beginning
         drive.segment.keep(min(left, self._lease))
         self._driven[drive.segment.name] = drive
         if drive.row.updated_at <= self._void_until:
@@ -137,10 +137,6 @@ class LeaseKeeper:
     def _left(self, row: RunRow) -> float:
         """Seconds left of a lease as it was claimed."""
         return ((row.due_at or 0) - self._clock.now()) / 1000
-
-    @property
-    def _keeps_nothing(self) -> bool:
-        return not self._driven and not self._beginning
 
     def _renew_in_time(self, left: float, is_first: bool) -> None:
         if left < self._lease - self.pause:

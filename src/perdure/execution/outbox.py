@@ -69,22 +69,18 @@ class Outbox:
         """By topic, those of perdure itself: webhooks and mail."""
         self.run_webhooks = RunWebhooks()
         """How webhooks of individual runs are signed, and which addresses they may have."""
-        self._endpoints: list[Endpoint] = []
-
-    def tell(self, *endpoints: Endpoint) -> None:
-        """Tell these endpoints of new questions or of the states of runs, as they say."""
-        self._endpoints += endpoints
-
-    @property
-    def endpoints(self) -> list[Endpoint]:
+        self.endpoints: list[Endpoint] = []
         """Who is told of new questions, and of the states of runs."""
-        if QUESTION in self.receivers:
-            return [Endpoint(QUESTION, "", (), questions=True), *self._endpoints]
-        return self._endpoints
+
+    def receive(self, topic: str, handler: Callable[[Message], Any]) -> None:
+        """Pass the messages of a topic to a handler of the application."""
+        if topic == QUESTION and topic not in self.receivers:
+            self.endpoints.insert(0, Endpoint(QUESTION, "", (), questions=True))
+        self.receivers[topic] = Receiver(handler)
 
     @property
     def is_used(self) -> bool:
-        return bool(self.receivers or self._endpoints)
+        return bool(self.receivers or self.endpoints)
 
 
 class Deliveries:

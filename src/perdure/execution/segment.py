@@ -234,8 +234,8 @@ class Segment:
             raise LeaseLost(self.row.id)
         if self.signal is not None:
             raise self.signal
-        if self._deferred:
-            self.check_stored()
+        if self._deferred and (lost := self.lost_write()) is not None:
+            raise lost
 
     def defer(self, op: Op[T], *, hold: bool = False) -> QueuedOperation[T]:
         """Queue a write that the segment goes on without. Its end is refused if this one was."""

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from perdure.commands import claims
@@ -487,20 +487,15 @@ class Worker:
 
         task.add_done_callback(done)
         begun.segment.pulse, begun.give_up = self._pulse, give_up
-        with self._keeping(begun):
-            return await ended
-
-    @contextlib.contextmanager
-    def _keeping(self, drive: Drive) -> Iterator[None]:
-        self._driven.add(drive)
-        self._keeper.add(drive)
-        if self._draining:
-            drive.ask_to_stop(StopReason.SHUTDOWN)
+        self._driven.add(begun)
         try:
-            yield
+            self._keeper.add(begun)
+            if self._draining:
+                begun.ask_to_stop(StopReason.SHUTDOWN)
+            return await ended
         finally:
-            self._keeper.remove(drive)
-            self._driven.discard(drive)
+            self._keeper.remove(begun)
+            self._driven.discard(begun)
 
     async def _through_langgraph(self, drive: Drive) -> Ended:
         if drive.segment.is_overdue:  # it took long to begin: another worker may have begun, too

@@ -61,6 +61,7 @@ from perdure.journal.operation import (
     Statement,
     in_pieces,
     is_left,
+    no_result,
     read_op,
     with_params,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "connect_later",
     "in_pieces",
     "is_left",
+    "no_result",
     "read_op",
     "scrub",
     "version",

@@ -29,6 +29,7 @@ from perdure.journal.operation import (
     Row,
     Statement,
     Transaction,
+    no_result,
 )
 
 T = TypeVar("T")
@@ -113,7 +114,8 @@ class Committer:
             self._acknowledged.note(commits)
             for queued, rows in zip(batch, results, strict=True):
                 try:
-                    queued.value = queued.op.result(rows)
+                    if queued.op.result is not no_result:
+                        queued.value = queued.op.result(rows)
                 except Exception as error:
                     queued.error = error
                 queued.settled = True

@@ -83,10 +83,14 @@ class Op(NamedTuple, Generic[T]):
         return self.statements() if callable(self.statements) else self.statements
 
 
+def no_result(rows: object) -> None:
+    """The `result` of an operation that has none."""
+
+
 NO_PROOF = Statement("nothing", {})
 """The `proof` of an operation whose `key` only finds its result."""
 
-CONFIRM = Op("confirm", [NO_PROOF], lambda rows: None, write=True)
+CONFIRM = Op("confirm", [NO_PROOF], no_result, write=True)
 """Changes nothing. Once it is committed, what was read before is as durable as a commit: a read
 does not wait for synchronous standbys, and what it acknowledges must be on them."""
 

@@ -47,7 +47,7 @@ class MailSender:
         if find_spec("itsdangerous") is None:
             raise Error(needs_extra("Runtime(mail=...)", "server"))
         endpoints = self._mail.endpoints.values()
-        self._engine.outbox.tell(*endpoints)
+        self._engine.outbox.endpoints += endpoints
         for topic in {one.topic for one in endpoints}:
             self._engine.outbox.own_receivers[topic] = Receiver(self._deliver, SLOTS, pause)
 

@@ -184,7 +184,7 @@ class WebhookSender:
         self._engine.outbox.own_receivers |= {
             topic: Receiver(handler, SLOTS, pause) for topic, handler in handlers.items()
         }
-        self._engine.outbox.tell(*(one.endpoint for one in self._webhooks))
+        self._engine.outbox.endpoints += [one.endpoint for one in self._webhooks]
         self._engine.outbox.run_webhooks = self._own
 
     async def _to_run(self, message: Message) -> None:

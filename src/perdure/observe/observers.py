@@ -106,15 +106,14 @@ class Observers:
                 with _kept_from_runs(method):
                     getattr(one, method)(*arguments)
 
-    @contextlib.contextmanager
-    def around(self, drive: Any) -> Iterator[None]:
+    def around(self, drive: Any) -> contextlib.ExitStack:
         """While a worker drives a segment."""
-        with contextlib.ExitStack() as stack:
-            for one in self._all:
-                if hasattr(one, "around"):
-                    with _kept_from_runs("around"):
-                        stack.enter_context(one.around(drive))
-            yield
+        stack = contextlib.ExitStack()
+        for one in self._all:
+            if hasattr(one, "around"):
+                with _kept_from_runs("around"):
+                    stack.enter_context(one.around(drive))
+        return stack
 
     def reopen(self) -> None:
         """The runtime is opened again."""
