@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from perdure.commands import stored_rows
@@ -46,7 +47,8 @@ class EventRow(NamedTuple):
     body: bytes
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Change:
     """One change of one run: what its statements share."""
 
     thread_id: str

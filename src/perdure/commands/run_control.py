@@ -148,8 +148,8 @@ def stop_thread(
         EventStatement("insert_takeover_events", params, data),
         *with_params(params, "trace_stopped", "close_waits"),
         *wake_joiners(by.params),
-        messages.announce_ends(by._replace(number=number)),
-        *stop_children(serializer, by._replace(run_id="", number=number), grace),
+        messages.announce_ends(change(by.thread_id, by.run_id, by.now, number)),
+        *stop_children(serializer, change(by.thread_id, "", by.now, number), grace),
     ]
 
 
