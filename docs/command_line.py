@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from perdure.cli import app
+from perdure.cli import SECTIONS
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -44,7 +42,7 @@ GUIDES = {
     "d1 doctor": "[Cloudflare D1](../guides/cloudflare-d1.md)",
 }
 """The guide of a command."""
-SELECTION = ["state", "graph", "thread", "metadata", "since", "until"]
+SELECTION = ["state", "graph", "thread_id", "metadata", "since", "until"]
 SELECTS = (
     "`--state`, `--graph`, `--thread`, `--metadata` or `--label`, `--since` and `--until` select "
     "runs, as in [`perdure runs`](#perdure-runs)."
@@ -60,13 +58,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def generated() -> str:
     """Every command, in its section."""
-    parts, section = [], ""
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
-        if command.rich_help_panel != section:
-            section = command.rich_help_panel
-            parts.append(f"## {section}")
-        for sub, one in getattr(command, "commands", {"": command}).items():
-            parts += _command(f"{name} {sub}".strip(), one)
+    parts = []
+    for section, commands in SECTIONS.items():
+        parts.append(f"## {section}")
+        for command in commands:
+            for sub, one in getattr(command, "commands", {"": command}).items():
+                parts += _command(f"{command.name} {sub}".strip(), one)
     return "\n\n".join(parts) + "\n"
 
 

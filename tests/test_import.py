@@ -145,7 +145,7 @@ def test_only_the_crash_test_command_imports_what_is_for_tests() -> None:
         if not name.startswith("testing")
         and any(one.startswith("perdure.testing") for one in imported(path))
     }
-    assert users == {"cli.crashtest"}  # which is a test itself
+    assert users == {"cli.testing"}  # which is a test itself
 
 
 def loaded_after(code: str) -> set[str]:
@@ -179,7 +179,7 @@ def test_the_public_names_are_there_and_no_others() -> None:
 
 def test_without_the_extra_the_command_says_how_to_install_it() -> None:
     code = (
-        "import sys; sys.modules['typer'] = None; import perdure.command_line as c; exit(c.main())"
+        "import sys; sys.modules['click'] = None; import perdure.command_line as c; exit(c.main())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60

@@ -226,7 +226,7 @@ async def _call(url: str, name: str) -> None:
             await asyncio.sleep(1)
 
 
-PRELOADED = ["langgraph.graph", "perdure.runtime", "perdure.cli.worker", "psycopg", __name__]
+PRELOADED = ["langgraph.graph", "perdure.runtime", "perdure.cli.serving", "psycopg", __name__]
 """What a fork server imports once, so that a process starts at once on a busy machine."""
 WORKER = ["worker", "--quiet", "--concurrency", "10", "--at", "matrix.failover.load:rt"]
 

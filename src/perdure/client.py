@@ -35,6 +35,7 @@ from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument, NotFound
 from perdure.journal import Journal, Plan, scrub, version
 from perdure.journal.clock import Clock, JournalClock
+from perdure.journal.migrate import migrations
 from perdure.journal.names import check_id, check_renamed, check_text, maybe_id
 from perdure.observe.observers import Observers
 from perdure.recorded_calls import (
@@ -1490,6 +1491,11 @@ class Client(ContextManaged):
         It never creates a journal.
         """
         return version(self._url or os.environ.get("PERDURE_URL", ""))
+
+    @staticmethod
+    def newest_schema() -> int:
+        """Return the version of the schema that this perdure uses, and migrates journals to."""
+        return max(migrations())
 
     async def doctor(self) -> Diagnosis:
         """Check the journal's invariants, from one snapshot. It changes nothing.

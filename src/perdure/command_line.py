@@ -9,7 +9,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from perdure.cli import main as run
     except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich", "click"):
+        if error.name != "click":
             raise
         sys.stderr.write("perdure: the command line needs the extra: install perdure[cli].\n")
         return 2

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -12,53 +10,18 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
-from httpcore._sync.http11 import HTTP11Connection
 
 import perdure
-from perdure.cli import d1_checks, main
+from perdure.cli import d1
 from perdure.journal import connect
 from perdure.journal.d1_client import D1Client
 from perdure.journal.d1_values import Call
 from perdure.testing.d1 import Workerd
 from tests.support.commands import Command, Told
-from tests.support.fork_server import ForkServer, Tell
-
-
-def doctor(order: dict[str, Any], tell: Tell) -> None:
-    """Is killed at its `nth` request that makes a table: before it is sent, once it is sent and
-    before the reply is read, or after the reply."""
-    d1_checks.ROUND_TRIPS = 1
-    is_here, made = False, 0
-    send, receive = D1Client.send, HTTP11Connection._receive_response_headers
-
-    def die_if(when: str) -> None:
-        if is_here and order["when"] == when:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def sending(self: Any, calls: Sequence[Call], **named: Any) -> Any:
-        nonlocal is_here, made
-        is_making = calls[0][0].startswith("CREATE TABLE")
-        made += is_making
-        is_here = is_making and made == order["nth"]
-        die_if("before")
-        try:
-            return send(self, calls, **named)
-        finally:
-            die_if("after")
-
-    def receiving(self: HTTP11Connection, **kwargs: Any) -> Any:
-        die_if("sent")
-        return receive(self, **kwargs)
-
-    D1Client.send = sending  # type: ignore[assignment, method-assign]
-    HTTP11Connection._receive_response_headers = receiving  # type: ignore[assignment, method-assign]
-    tell("ended", main(["d1", "doctor", order["url"]]), made)
-
 
 pytestmark = [pytest.mark.slow, pytest.mark.d1, pytest.mark.d1_sample]
 
-CHECKS = ["address", "schema", "latency", "clock", "transaction", "statements", "value"]
-CHECKS += ["parameters", "integers", "columns", "cron", "size"]
+CHECKS = ["address", "schema", "latency", "clock", "limits", "cron", "size"]
 
 
 @pytest.fixture
@@ -174,7 +137,7 @@ def test_the_last_tick_is_shown_with_its_age(
 def test_an_address_that_is_wrong_is_the_only_line(
     server: Workerd, command: Command, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(d1_checks, "DEADLINE", 0.3)
+    monkeypatch.setattr(d1, "DEADLINE", 0.3)
     secret = server.secret
     wrong = {
         server.url(0).replace(secret, "w" * 40): "refused the secret.*PERDURE_SECRET",
@@ -208,7 +171,7 @@ def test_what_is_no_d1_url_is_refused(server: Workerd, command: Command) -> None
 def test_a_worker_of_another_protocol_is_named(
     server: Workerd, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(d1_checks, "PROTOCOL", 2)
+    monkeypatch.setattr("perdure.d1.PROTOCOL", 2)
     told = command("d1", "doctor", server.url(0))
     assert (told.code, results(told)) == (1, {"address": "failed"})
     assert "speaks protocol 1, and this perdure 2" in told.out
@@ -218,8 +181,8 @@ def test_a_worker_of_another_protocol_is_named(
 def test_a_clock_that_is_off_and_a_full_database_fail(
     server: Workerd, n: int, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(d1_checks, "CLOCK_TOLERANCE", -1.0)
-    monkeypatch.setattr(d1_checks, "LARGEST_DATABASE", 1)
+    monkeypatch.setattr(d1, "CLOCK_TOLERANCE", -1.0)
+    monkeypatch.setattr(d1, "LARGEST_DATABASE", 1)
     told = command("d1", "doctor", server.url(n))
     assert told.code == 1
     assert (results(told)["clock"], results(told)["size"]) == ("failed", "failed")
@@ -227,50 +190,19 @@ def test_a_clock_that_is_off_and_a_full_database_fail(
     assert "perdure prune" in told.out
 
 
-def test_batches_that_are_not_transactions_are_found_and_cleaned_up(
-    server: Workerd, n: int, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = D1Client.read
-
-    def one_by_one(self: D1Client, calls: Sequence[Call]) -> Any:
-        if calls[0][0].startswith("CREATE TABLE"):
-            return [read(self, [call])[0] for call in calls]
-        return read(self, calls)
-
-    monkeypatch.setattr(D1Client, "read", one_by_one)
-    told = command("d1", "doctor", server.url(n))
-    assert (told.code, results(told)["transaction"]) == (1, "failed")
-    assert "is not one transaction" in told.out
-    assert tables(server.url(n)) == []
-
-
 def test_a_plan_that_takes_fewer_statements_is_named_and_the_rest_is_checked(
     server: Workerd, n: int, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = D1Client.read
+    batch = D1Client.batch
 
-    def free_plan(self: D1Client, calls: Sequence[Call]) -> Any:
+    def free_plan(self: D1Client, calls: Sequence[Any], *, idempotent: bool = False) -> Any:
         if len(calls) > 50:
             raise perdure.Unavailable("Too many API requests by single worker invocation")
-        return read(self, calls)
+        return batch(self, calls, idempotent=idempotent)
 
-    monkeypatch.setattr(D1Client, "read", free_plan)
+    monkeypatch.setattr(D1Client, "batch", free_plan)
     told = command("d1", "doctor", server.url(n))
     assert told.code == 1
     assert "Workers Paid" in told.out
-    assert [name for name, one in results(told).items() if one == "failed"] == ["statements"]
+    assert [name for name, one in results(told).items() if one == "failed"] == ["limits"]
     assert list(results(told)) == CHECKS
-
-
-@pytest.mark.parametrize("when", ["before", "sent", "after"])
-def test_killed_at_a_request_that_writes_it_leaves_nothing(
-    server: Workerd, n: int, fork_server: ForkServer, when: str
-) -> None:
-    order: dict[str, Any] = {"url": server.url(n), "when": when}
-    for nth in (1, 2):
-        ended = fork_server.run(doctor, nth=nth, **order)
-        assert ended.status == -signal.SIGKILL
-        assert tables(server.url(n)) == []
-    last = fork_server.run(doctor, nth=0, **order)
-    assert last.one("ended") == [0, 2]  # there are no others that write
-    assert tables(server.url(n)) == []

@@ -15,7 +15,7 @@ import pytest
 
 import perdure
 from perdure.cli.graph_loading import load_project
-from perdure.cli.langgraph_json import Project, find_project, parse_env
+from perdure.cli.project import Project, find_project, parse_env
 from perdure.errors import BadArgument
 from perdure.types import State
 
@@ -386,7 +386,7 @@ def test_a_project_is_found_from_below_and_by_its_file(tmp_path: Path) -> None:
 def test_looking_at_a_project_imports_neither_it_nor_langgraph(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", {"graphs": {"a": "./agent.py:g"}}, agent="raise ImportError")
     code = (
-        "import sys; from perdure.cli.langgraph_json import find_project; "
+        "import sys; from perdure.cli.project import find_project; "
         "find_project(sys.argv[1]).url; "
         "assert not {'langgraph', 'langchain_core', 'agent'} & set(sys.modules)"
     )

@@ -14,7 +14,7 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from perdure.cli.graph_loading import ProjectRuntime, load_project
-from perdure.cli.langgraph_json import find_project
+from perdure.cli.project import find_project
 from perdure.errors import BadArgument, Error
 from perdure.execution.journal_store import JournalStore
 

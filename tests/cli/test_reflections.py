@@ -177,7 +177,7 @@ def test_wrong_use_is_told_and_changes_nothing(scene: Scene, tmp_path: Path) -> 
     assert "only a held reflection can" in err
     code, _, err = cli("--at", scene.url, "--state", "done")
     assert code == 2
-    assert "is not one of pending, waiting, running, held" in err
+    assert "is not one of 'pending', 'waiting', 'running', 'held'" in err
     assert len(told("--at", scene.url)) == 3
 
 

@@ -182,11 +182,10 @@ def test_json_goes_on_beyond_a_page_and_a_table_says_that_there_is_more(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--state", "over"], "'over' is not a state; use one of pending"),
+        (["--state", "over"], "'over' is not one of 'pending', 'running'"),
         (["--metadata", "campaign"], "is not a pair: write key=value"),
         (["--since", "soon"], "neither a duration, such as 3d, nor a time"),
-        (["--limit", "0"], "must be at least 1"),
-        (["--watch"], "--watch needs a terminal"),
+        (["--limit", "0"], "is not a whole number of at least 1"),
     ],
     ids=lambda given: "".join(given[:1]) if isinstance(given, list) else "",
 )

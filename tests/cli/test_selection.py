@@ -18,7 +18,7 @@ from perdure.commands.runs import find
 from perdure.types import Run, State
 from tests.support.agents import chain
 from tests.support.cli_process import CliProcess
-from tests.support.commands import Command, Told, commands_at, in_terminal
+from tests.support.commands import Command, Told, commands_at
 from tests.support.fork_server import ForkServer
 
 
@@ -170,17 +170,6 @@ def test_runs_are_named_or_selected_and_never_all_by_accident(
         "perdure: A done run cannot be retried: --state takes failed, held.\n"
     )
     assert "A failed run cannot be cancelled" in command("cancel", "--state", "failed").refused
-
-
-@pytest.mark.slow
-def test_a_long_list_is_confirmed_on_a_terminal(sqlite_url: str) -> None:
-    with Client(sqlite_url) as client:
-        for _ in range(60):
-            client.blocking.start("g")
-    told = in_terminal("cancel", "--graph", "g", "--yes", "--at", sqlite_url)
-    assert told.code == 0, told
-    assert "60 of 60" in told.out
-    assert "60 runs cancelled." in told.out
 
 
 # -- which place

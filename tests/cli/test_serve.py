@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 import perdure
-from perdure.cli.langgraph_json import find_project
+from perdure.cli.project import find_project
 from perdure.errors import BadArgument
 from perdure.types import State
 from tests.support.cli_process import CliProcess, cli_process

@@ -384,7 +384,7 @@ def test_it_shows_the_parent_and_the_tree_of_children_of_a_run(
     [told] = command("show", parent.id, "--json").done.json
     assert told["children"][0]["more_children"] == 1
     monkeypatch.setattr("perdure.commands.run_report.MOST_BELOW", 1)
-    monkeypatch.setattr("perdure.cli.run_page.MOST_BELOW", 1)
+    monkeypatch.setattr("perdure.commands.run_report.MOST_BELOW", 1)
     cut = command("show", parent.id).done.out
     assert asks.id not in cut
     assert "  Cut at 1 run or 50 levels: perdure show RUN shows what is below one of them\n" in cut

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
+from typer.main import get_command
 
 from examples.campaign.__main__ import commands
 from examples.campaign.demo.postoffice import PostOffice
@@ -30,8 +30,8 @@ TUTORIAL = sorted((ROOT / "docs" / "tutorials").glob("campaign*.md"))
 BIN = Path(sys.executable).parent
 
 COMMANDS: dict[str, Any] = {
-    "perdure": typer.main.get_command(app),
-    "python -m examples.campaign": typer.main.get_command(commands),
+    "perdure": app,
+    "python -m examples.campaign": get_command(commands),
 }
 
 

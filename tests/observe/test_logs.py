@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.cli.log_output import JsonLines
+from perdure.cli.logs import JsonLines
 from perdure.commands.events import SEGMENT_ENDS
 from perdure.errors import Unavailable
 from perdure.observe.logs import LOGGER, Logs

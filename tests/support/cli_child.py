@@ -7,9 +7,8 @@ import sys
 from typing import Any
 
 import perdure.cli.dev_worker
-import perdure.cli.event_feed
 import perdure.cli.graph_loading
-import perdure.cli.serve
+import perdure.cli.serving
 import perdure.server.app
 import perdure.server.http_server
 from perdure.cli import main

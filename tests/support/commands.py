@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import typer
 
 _PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
 _MODULE, _, _NAME = _PROJECT["project"]["scripts"]["perdure"].partition(":")
@@ -64,7 +63,7 @@ def every_command() -> dict[str, Any]:
     from perdure.cli import app
 
     found: dict[str, Any] = {}
-    for name, one in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, one in app.commands.items():
         group = getattr(one, "commands", None)
         found |= {name: one} if group is None else {f"{name} {sub}": group[sub] for sub in group}
     return found

@@ -10,6 +10,7 @@ dies, even by SIGKILL, the child notices and stops too.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -18,15 +19,25 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
-from typer import Argument, Exit, Option
+from click.exceptions import Exit
 
-from perdure.cli.dev_options import DevOptions
-from perdure.cli.options import LogJson
+from perdure.cli.options import arg, flag, opt, switch
 from perdure.cli.output import print_status
-from perdure.cli.serve import PORT, AllowHost, Cors, Host, Insecure, Ui, import_server
+from perdure.cli.project import URL, absolute_url, find_project
+from perdure.cli.serving import (
+    ALLOW_HOST,
+    CORS,
+    HOST,
+    INSECURE,
+    LOG_JSON,
+    PORT,
+    UI,
+    DevOptions,
+    import_server,
+)
 from perdure.cli.target import one_place
 from perdure.errors import BadArgument, Error
 
@@ -42,42 +53,31 @@ SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "build", "dis
 
 
 def dev(
-    place: Annotated[
-        str | None, Argument(metavar="FOLDER", help="The project's folder, or one inside it.")
-    ] = None,
-    at: Annotated[
-        str | None,
-        Option("--at", "-a", metavar="FOLDER", help="The same as FOLDER.", show_default="here"),
-    ] = None,
-    config: Annotated[
-        str | None,
-        Option("--config", "-c", metavar="FILE", help="The langgraph.json, instead of its folder."),
-    ] = None,
-    host: Host = "127.0.0.1",
-    port: Annotated[
-        int, Option(metavar="N", help="Port to listen on. If it is taken, the next free one.")
-    ] = PORT,
-    reload: Annotated[bool, Option(help="Restart when a file of the project changes.")] = True,
-    concurrency: Annotated[
-        int,
-        Option(
-            "--concurrency", "--n-jobs-per-worker", metavar="N", help="Segments to drive at once."
-        ),
-    ] = 50,
-    grace: Annotated[
-        float, Option(metavar="SECONDS", help="Time for running steps to finish before a restart.")
-    ] = 10,
-    allow_host: AllowHost = None,
-    cors: Cors = None,
-    insecure: Insecure = False,
-    ui: Ui = True,
-    no_browser: Annotated[
-        bool,
-        Option(
-            "--no-browser", help="Do not open the pages in a browser. Implied without a terminal."
-        ),
-    ] = False,
-    as_json: LogJson = False,
+    place: str | None = arg("FOLDER", "The project's folder, or one inside it.", required=False),
+    at: str | None = opt("FOLDER", "The same as FOLDER.", "--at", "-a", show_default="here"),
+    config: str | None = opt(
+        "FILE", "The langgraph.json, instead of its folder.", "--config", "-c"
+    ),
+    host: str = HOST,
+    port: int = opt("N", "Port to listen on. If it is taken, the next free one.", default=PORT),
+    reload: bool = switch("Restart when a file of the project changes.", "reload"),
+    concurrency: int = opt(
+        "N",
+        "Segments to drive at once.",
+        *("--concurrency", "--n-jobs-per-worker"),
+        default=50,
+    ),
+    grace: float = opt(
+        "SECONDS", "Time for running steps to finish before a restart.", default=10.0
+    ),
+    allow_host: tuple[str, ...] = ALLOW_HOST,
+    cors: tuple[str, ...] = CORS,
+    insecure: bool = INSECURE,
+    ui: bool = UI,
+    no_browser: bool = flag(
+        "Do not open the pages in a browser. Implied without a terminal.", "--no-browser"
+    ),
+    as_json: bool = LOG_JSON,
 ) -> None:
     """Drive and serve a LangGraph project while you write it.
 
@@ -85,11 +85,7 @@ def dev(
     events as they happen. When a file changes it restarts, and runs continue with the new code.
     Without the packages of the extra `server` it only drives.
     """
-    from perdure.cli.dev_worker import drive_project
-    from perdure.cli.langgraph_json import URL, absolute_url, find_project
-
-    given = one_place(one_place(place, at), config)
-    folder, here = Path(given or "."), find_project()
+    folder, here = Path(one_place(one_place(place, at), config) or "."), find_project()
     project = find_project(folder)
     if project is None:
         raise BadArgument(
@@ -98,25 +94,24 @@ def dev(
         )
     if os.environ.get(URL):
         os.environ[URL] = absolute_url(os.environ[URL], Path.cwd())
-    at = "" if here is not None and here.file == project.file else str(folder)
     listening = _listen(host, port)
     os.chdir(project.folder)
     options = DevOptions(
         file=str(project.file),
-        at=at,
+        at="" if here is not None and here.file == project.file else str(folder),
         concurrency=concurrency,
         grace=grace,
         as_json=as_json,
         host=host,
         socket=None if listening is None else listening.fileno(),
-        hosts=allow_host or [],
-        cors=cors or [],
-        insecure=insecure,
-        ui=ui,
+        settings={"hosts": allow_host, "cors": cors, "insecure": insecure, "ui": ui},
         browser=ui and not no_browser and sys.stdout.isatty(),
     )
-    code = Supervisor(options).run() if reload else drive_project(options)
-    raise Exit(code)
+    if reload:
+        raise Exit(Supervisor(options).run())
+    from perdure.cli.dev_worker import drive_project
+
+    raise Exit(drive_project(options))
 
 
 def _listen(host: str, port: int) -> socket.socket | None:
@@ -178,7 +173,7 @@ class Supervisor:
 
     def _spawn(self, pipe: int) -> subprocess.Popen[bytes]:
         self._children += 1
-        arguments = [self._options.to_json(), str(self._children), str(pipe)]
+        arguments = [json.dumps(asdict(self._options)), str(self._children), str(pipe)]
         inherited = [pipe] if self._options.socket is None else [pipe, self._options.socket]
         return subprocess.Popen([sys.executable, "-c", CHILD, *arguments], pass_fds=inherited)
 
@@ -207,8 +202,6 @@ class Supervisor:
 
 def snapshot(file: Path) -> Snapshot:
     """The code files of a project, with modification times and sizes."""
-    from perdure.cli.langgraph_json import find_project
-
     roots = {file.parent}
     with contextlib.suppress(Error):  # the child reports it
         roots |= {*getattr(find_project(file), "paths", ())}

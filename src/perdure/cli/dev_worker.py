@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -11,21 +12,40 @@ import socket
 import sys
 import threading
 import webbrowser
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
 
-from perdure.cli.dev_options import DevOptions
-from perdure.cli.langgraph_json import Project, find_project
-from perdure.cli.log_output import EVENTS, SafeLines, guard_stderr, log_json
-from perdure.cli.output import at_option, paint, print_error, print_status
+from perdure.cli.graph_loading import load_project
+from perdure.cli.logs import EVENTS, SafeLines, configure_logging, guard_stderr
+from perdure.cli.output import (
+    at_option,
+    command_for,
+    display_width,
+    one_line,
+    paint,
+    print_error,
+    print_status,
+    truncate,
+)
+from perdure.cli.project import Project, find_project
+from perdure.cli.serving import DevOptions, check_exposure, import_server, make_app
 from perdure.cli.target import measured, observed
+from perdure.client import Client
+from perdure.commands import event_feed
 from perdure.errors import BadArgument, Error
+from perdure.runtime import Runtime
 from perdure.text import printable
+from perdure.types import Event, EventKind, Run
+from perdure.views.attention import answer_action
+from perdure.views.event_wording import EventView, Verb, view_event
+from perdure.views.formatting import duration
 
-if TYPE_CHECKING:
-    from perdure.cli.event_feed import EventFeed
-    from perdure.runtime import Runtime
-    from perdure.server.options import ServerSettings
+INTERVAL = 0.25
+"""Seconds between two looks of the feed, if the database is not to be asked less often."""
+MARGIN = " " * 10
+WIDEST_NAME = 28
+"""Columns for the graph and its thread."""
 
 
 def main(options: str, number: str, pipe: str) -> int:
@@ -33,14 +53,12 @@ def main(options: str, number: str, pipe: str) -> int:
     guard_stderr()
     signal.signal(signal.SIGINT, lambda *_: None)
     _stop_with_parent(int(pipe))
-    return drive_project(DevOptions.of_json(options), child=int(number))
+    return drive_project(DevOptions(**json.loads(options)), child=int(number))
 
 
 def drive_project(options: DevOptions, *, child: int = 0) -> int:
     """Load a project and drive it until stopped. Returns the exit code. `child` is the number of
     the supervisor's child, from 1; 0 without a supervisor."""
-    from perdure.cli.event_feed import EventFeed
-    from perdure.cli.graph_loading import load_project
 
     async def drive(project: Project, rt: Runtime) -> None:
         async with rt:
@@ -56,8 +74,10 @@ def drive_project(options: DevOptions, *, child: int = 0) -> int:
         if project is None:
             raise BadArgument(f"{options.file} is gone.")
         # Loaded before the loop runs: a module of the project may run one of its own.
-        rt = observed(load_project(project))
-        asyncio.run(drive(project, log_json(rt) if options.as_json else rt))
+        rt = observed(load_project(project), log_events=options.as_json)
+        if options.as_json:
+            configure_logging(quiet=False, as_json=True)
+        asyncio.run(drive(project, rt))
     except Error as error:
         print_error(error)
         return 2
@@ -69,22 +89,14 @@ def drive_project(options: DevOptions, *, child: int = 0) -> int:
 async def _make_server(rt: Runtime, options: DevOptions) -> tuple[Any, str]:
     """The HTTP server of the project, without a worker, since the child already runs one; and the
     URL of its pages."""
-    from perdure.cli.serve import check_exposure, import_server, make_app, pages_url
-
-    settings: ServerSettings = {
-        "worker": False,
-        "hosts": options.hosts,
-        "cors": options.cors,
-        "insecure": options.insecure,
-        "ui": options.ui,
-    }
+    server, settings = import_server(), {"worker": False, **options.settings}
     measured(rt)
     app = make_app(rt, settings)
     await check_exposure(rt, settings, options.host, options.at)
     pages = ""
-    if options.ui and options.socket is not None:
-        pages = await pages_url(rt, settings, _address(options.socket))
-    return import_server().HttpServer(app, grace=options.grace, handle_signals=False), pages
+    if settings["ui"]:
+        pages = await server.pages_url(rt, settings, _address(options.socket))
+    return server.HttpServer(app, grace=options.grace, handle_signals=False), pages
 
 
 async def _drive(
@@ -170,10 +182,8 @@ def _introduce(
         threading.Thread(target=webbrowser.open, args=(pages,), daemon=True).start()
 
 
-def _address(descriptor: int) -> str:
-    from perdure.cli.serve import import_server
-
-    with socket.socket(fileno=os.dup(descriptor)) as listening:
+def _address(descriptor: int | None) -> str:
+    with socket.socket(fileno=os.dup(descriptor or 0)) as listening:
         address: str = import_server().address(listening)
         return address
 
@@ -186,3 +196,71 @@ def _stop_with_parent(pipe: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+# -- the feed
+
+
+class EventFeed:
+    """The events of a journal from a moment on, a line each. `at` is the target for commands to
+    paste."""
+
+    def __init__(self, client: Client, since: datetime, at: str | None = None) -> None:
+        self._client, self._at = client, at
+        self._feed = event_feed.EventFeed(client.engine.serializer, since)
+        self._named: set[str] = set()
+        self._columns = 0
+
+    async def follow(self) -> None:
+        """Print events until cancelled. The worker logs it when the journal is in trouble."""
+        while True:
+            with contextlib.suppress(Error):
+                await self.look()
+            await asyncio.sleep(max(INTERVAL, self._client.journal.capabilities.poll))
+
+    async def look(self) -> None:
+        """Print what is new."""
+        runs: dict[str, Run] = {}
+        for row, event in await self._client.journal.arun(self._feed.look()):
+            if row.id not in runs:
+                plan = self._client.services.runs.show(row, output=False)
+                runs[row.id] = await self._client.journal.arun(plan)
+            await self._print_event(runs[row.id], event)
+
+    async def _print_event(self, run: Run, event: Event) -> None:
+        view = view_event(event, run.id, run.thread_id, format_time=local_time)
+        if view.routine:
+            return
+        text = view.text
+        if event.kind == EventKind.DONE:
+            output = (await self._client.get(run.id)).output
+            text += f" after {duration(event.at - run.created_at)}"
+            text += "" if output is None else f"  {one_line(output)}"
+        if run.id not in self._named:
+            self._named.add(run.id)
+            text += f"  run {run.id}"
+        clock = paint(event.at.astimezone().strftime("%H:%M:%S"), "dim")
+        name = truncate(f"{printable(run.graph)} {printable(run.thread_id)}", WIDEST_NAME)
+        self._columns = max(self._columns, display_width(name))
+        name += " " * (self._columns - display_width(name))
+        print(f"{clock}  {name}  {paint(printable(text), view.tone)}")
+        for line in await self._details(run, view):
+            print(f"{MARGIN}{line}")
+        sys.stdout.flush()
+
+    async def _details(self, run: Run, view: EventView) -> Iterable[str]:
+        """The lines below an event: an exception, or a question, and the command that goes on."""
+        action, lines = view.action, [paint(printable(line), "red") for line in view.lines]
+        if action is not None and action.verb is Verb.ANSWER:
+            waits = await self._client.waits(run_id=run.id)
+            wait = next((one for one in waits if one.id == action.ids[0]), None)
+            action = None if wait is None else answer_action(wait)
+            lines += [] if wait is None else [one_line(wait.value, 300)]
+        return lines if action is None else [*lines, command_for(action, self._at)]
+
+
+def local_time(at: datetime) -> str:
+    """A time where this computer is; with its date unless it is today."""
+    here = at.astimezone()
+    today = here.date() == datetime.now().astimezone().date()
+    return here.strftime("%H:%M:%S" if today else "%a %d %b %Y, %H:%M")

@@ -21,9 +21,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
-from perdure.cli.langgraph_json import FOLDER, URL, Project
-from perdure.cli.project_store import project_store
+from langgraph.store.base import BaseStore
+
+from perdure.cli.project import FOLDER, URL, Project
 from perdure.errors import BadArgument, Error
+from perdure.execution.journal_store import JournalStore
 from perdure.runtime import Runtime
 from perdure.text import one_line
 
@@ -67,7 +69,7 @@ class ProjectRuntime(Runtime):
     def __init__(self, url: str, project: Project) -> None:
         super().__init__(url)
         self.project = project
-        if (store := project_store(project, url, import_part)) is not None:
+        if (store := project_store(project, url)) is not None:
             self.use_store(store)
         self._exits = contextlib.ExitStack()
         self._async_exits = contextlib.AsyncExitStack()
@@ -261,3 +263,34 @@ def _named_errors(project: Project, part: str) -> Iterator[None]:
             folder = os.path.relpath(project.folder)
             hint = f" Install its packages, such as: pip install -e {folder}"
         raise BadArgument(f"{key}: {one_line(error, str(project.folder))}.{hint}") from error
+
+
+# -- its store
+
+
+def project_store(project: Project, url: str) -> BaseStore | None:
+    """The store for a project's graphs without their own. None if LangGraph has no store for the
+    journal's database."""
+    settings = dict(project.store or {})
+    if (place := settings.get("path")) is not None:
+        return _own_store(project, import_part(project, "store.path", place))
+    if url.startswith("d1:"):
+        if project.store is not None:
+            project.notes.append("not used here: store (LangGraph has no store for D1)")
+        return None
+    if index := settings.get("index"):
+        index = dict(index)
+        if ".py:" in str(embed := index.get("embed")):
+            index["embed"] = import_part(project, "store.index.embed", str(embed))
+    return JournalStore(url, index=index, ttl=settings.get("ttl"))
+
+
+def _own_store(project: Project, found: Any) -> BaseStore:
+    """The store that `store.path` names, or that the function it names returns."""
+    made = found() if callable(found) and not isinstance(found, BaseStore) else found
+    if not isinstance(made, BaseStore):
+        raise BadArgument(
+            f'{project.file}: "store.path" is a {type(made).__name__}, not a LangGraph store. '
+            "Name a BaseStore, or a function that returns one."
+        )
+    return made

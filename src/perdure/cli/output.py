@@ -1,8 +1,7 @@
 """How commands print: tables and sentences for people, lines of JSON for programs.
 
 A table fits the terminal; into a file or a pipe it is printed whole. Colour is used on a terminal
-only, and never with NO_COLOR. A user's text cannot imitate ours (`terminal_text`). Rich takes as
-long to import as the rest of a listing, so tables are made here.
+only, and never with NO_COLOR. A user's text cannot imitate ours (`terminal_text`).
 """
 
 from __future__ import annotations
@@ -13,16 +12,17 @@ import shlex
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
 
 from perdure.errors import BadArgument, Error, NotFound, Unavailable
-from perdure.serde.redaction import hide_in_url
 from perdure.text import json_default, json_text, printable, printable_lines
+from perdure.views.event_wording import NextStep
+from perdure.views.formatting import hide_in_url
 
-if TYPE_CHECKING:
-    from perdure.views.event_wording import NextStep
-
+T = TypeVar("T")
 STYLES = {
     "bold": "1",
     "dim": "2",
@@ -67,6 +67,19 @@ def print_json(value: Any) -> None:
     print(json_text(value))
 
 
+def print_all(
+    found: Sequence[T], show: Callable[[Sequence[T]], None], *, json: bool, none: str
+) -> None:
+    """Print a list: a line of JSON each, or as `show` prints it, or what to say if it is empty."""
+    if json:
+        for one in found:
+            print_json(one)
+    elif found:
+        show(found)
+    else:
+        print(none)
+
+
 def print_error(error: Error) -> None:
     """Print an error to stderr in one line, with the command that lists what exists."""
     message = " ".join(str(error).split()) if isinstance(error, Unavailable) else str(error)
@@ -83,14 +96,10 @@ def print_status(command: str, sentence: str) -> None:
 
 def confirm_or_abort(question: str, *, yes: bool) -> None:
     """Ask before a change to many rows. Without a terminal there is no one to ask."""
-    from typer import Abort, confirm
-
-    if yes:
-        return
-    if not sys.stdin.isatty():
+    if not yes and not sys.stdin.isatty():
         raise BadArgument(f"{question} Pass --yes: there is no terminal to ask on.")
-    if not confirm(question):
-        raise Abort()
+    if not yes:
+        click.confirm(question, abort=True)
 
 
 def at_option(at: str | None) -> str:
@@ -105,12 +114,11 @@ def command_for(action: NextStep, at: str | None) -> str:
         runtime = "MODULE:RUNTIME" if at is not None and "://" in at else at
         return printable(f"perdure fork {' --checkpoint '.join(action.ids)}{at_option(runtime)}")
     value = action.example if action.example == "JSON" else shlex.quote(action.example)
-    values = {"answer": f" {value}", "signal": f" {value}", "settle": f" {value}"}
-    choice = ""
+    takes_value = action.verb in ("answer", "signal", "settle")
+    values, choice = f" {value}" if takes_value else "", ""
     if action.verb == "settle" and value == "JSON":
-        values["settle"], choice = " done --result JSON", "  (or retry, or fail)"
-    values_of_verb = values.get(action.verb, "")
-    return printable(f"perdure {action.verb} {ids}{values_of_verb}{at_option(at)}{choice}")
+        values, choice = " done --result JSON", "  (or retry, or fail)"
+    return printable(f"perdure {action.verb} {ids}{values}{at_option(at)}{choice}")
 
 
 def is_terminal() -> bool:

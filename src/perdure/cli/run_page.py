@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from perdure.cli.output import (
     command_for,
@@ -16,18 +17,25 @@ from perdure.cli.output import (
     terminal_width,
     value_lines,
 )
-from perdure.commands.run_report import MOST_BELOW, MOST_LEVELS, RunReport, tree_lines
-from perdure.commands.run_search import RunLine
 from perdure.text import printable
 from perdure.times import utc_time
 from perdure.types import Event, EventKind, Kind, Run, Score, State
 from perdure.views import run_facts
 from perdure.views.attention import Blocker, blockers
 from perdure.views.event_wording import view_event
-from perdure.views.formatting import age, call_arguments, count, duration, graph_title
+from perdure.views.formatting import (
+    age,
+    call_arguments,
+    count,
+    duration,
+    graph_title,
+)
 from perdure.views.run_life import Timeline
 from perdure.views.timeline import Period, PeriodKind
 from perdure.views.waiting_for import line_note
+
+if TYPE_CHECKING:
+    from perdure.commands.run_report import RunReport
 
 LONGEST_BAR = 40
 ENDS = (800, 1200)
@@ -160,6 +168,9 @@ def _print_rest(run: Run, period: Period, now: datetime) -> None:
 
 def _print_children(report: RunReport, now: datetime) -> None:
     """The tree of its children. The state stands before the branches, so that it is in a column."""
+    from perdure.commands.run_report import MOST_BELOW, MOST_LEVELS, tree_lines
+    from perdure.commands.run_search import RunLine
+
     if report.children.listed:
         print("\nChildren")
     for line in tree_lines(report.run.id, report.children):

@@ -1,160 +1,219 @@
-"""`perdure runs`: a list of runs, newest first; `perdure show`: one run."""
+"""`perdure start`, `runs` and `show`: start a run, list them, look at one."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
 
-from typer import Argument, Option
+from click.exceptions import Exit
 
-from perdure.cli import output
+from perdure.cli.journal import selected
 from perdure.cli.options import (
+    AT,
+    COUNT,
+    DELAY,
     ID_HELP,
-    At,
-    Graph,
+    JSON,
+    JSON_VALUE,
+    METADATA,
+    PAIR,
+    PLACE,
     Json,
-    Limit,
-    Metadata,
-    Place,
-    Since,
-    States,
-    Thread,
-    Until,
+    arg,
+    choice,
+    flag,
+    many,
+    opt,
 )
-from perdure.cli.parsing import parse_pairs, parse_past
-from perdure.cli.target import client_at, one_place
-from perdure.errors import BadArgument
+from perdure.cli.output import (
+    STATE_STYLES,
+    command_for,
+    format_table,
+    is_terminal,
+    paint,
+    paint_state,
+    print_json,
+    terminal_width,
+    truncate,
+)
+from perdure.cli.run_page import print_event, print_report
+from perdure.cli.target import check_graph, client_at, one_place, project_of
+from perdure.errors import BadArgument, NotFound
 from perdure.text import printable
+from perdure.types import Run, State
+from perdure.views.attention import LATE, blockers, no_worker
+from perdure.views.event_wording import view_event
 from perdure.views.formatting import age, graph_title
+from perdure.views.waiting_for import line_note
 
 if TYPE_CHECKING:
     from perdure.client import Client
-    from perdure.types import Run
+    from perdure.commands.run_report import RunReporter
 
 HEADERS = ("RUN", "STATE", "GRAPH", "THREAD", "AGE", "NOTE")
 NARROW = 110
 """On a terminal of fewer columns a run takes two lines."""
+POLL_INTERVAL = 0.2
+"""Seconds between two reads of a run that is waited for."""
+
+
+def start(
+    graph: str = arg("GRAPH", "Name of the graph."),
+    value: Any = arg(
+        JSON_VALUE, "Input of the run.", required=False, default=None, type=Json("The input")
+    ),
+    at: str | None = AT,
+    input: Any = opt(JSON_VALUE, "The input, as an option.", type=Json()),
+    context: Any = opt(JSON_VALUE, "LangGraph's context.", type=Json()),
+    config: Any = opt(JSON_VALUE, 'LangGraph\'s config: {"recursion_limit": 50}.', type=Json()),
+    thread: str | None = opt("ID", "Its thread.", show_default="a new one"),
+    key: str | None = opt(
+        "KEY",
+        "Idempotency key: the same key on the same thread returns the run it started before. "
+        "Without --thread, the same key for the same graph.",
+    ),
+    metadata: tuple[tuple[str, Any], ...] = many(
+        "KEY=VALUE",
+        "Metadata to find the run by; repeatable. The value is JSON, or else plain text.",
+        *METADATA,
+        type=PAIR,
+    ),
+    tag: tuple[str, ...] = many("TAG", "A tag; repeatable."),
+    after: timedelta | datetime | None = opt(
+        "3d|TIME", "Start after a duration, or at a time.", type=DELAY, show_default="now"
+    ),
+    version: str | None = opt(
+        "VERSION", "Version of the graph.", show_default="the Runtime's in --at"
+    ),
+    strategy: Literal["enqueue", "reject", "interrupt", "rollback"] = choice(
+        "What to do if the thread has an unfinished run.",
+        ("enqueue", "reject", "interrupt", "rollback"),
+        default="enqueue",
+    ),
+    wait: bool = flag(
+        "Print its events to stderr until it has ended or is held. Exits with 1 unless it is done."
+    ),
+    json: bool = flag(
+        "Print the run as JSON; with --wait, in its final state and with its output."
+    ),
+) -> None:
+    """Start a run and print its id.
+
+    The run is durable when its id is printed; workers drive it. A missing journal is created.
+    Without an input the run continues from the last checkpoint of its thread. A Runtime or a
+    project in --at refuses a graph that it does not have. With a URL the name cannot be checked: a
+    note warns you if no worker has driven this graph recently.
+    """
+    if value is not None and input is not None:
+        raise BadArgument("Give the input once: as the second argument, or as --input.")
+    check_graph(at, graph)
+    with client_at(at, create=True) as client:
+        run = client.blocking.start(
+            graph,
+            input if value is None else value,
+            thread_id=thread,
+            context=context,
+            config=config,
+            key=key,
+            metadata=dict(metadata),
+            tags=tag,
+            after=after,
+            version=version,
+            multitask_strategy=strategy,
+        )
+        if not json:
+            print(run.id, flush=True)
+        if not hasattr(client, "graphs") and project_of(at) is None:
+            _warn_of_unknown(client, run)
+        if wait:
+            run = _follow(client, run.id, at)
+        if json:
+            print_json(client.blocking.get(run.id) if wait else run)
+        if wait and run.state is not State.DONE:
+            raise Exit(1)
+
+
+def _warn_of_unknown(client: Client, run: Run) -> None:
+    """Warn if the run would wait for a graph that no worker has: its name may be misspelt."""
+    unknown = client.journal.run(client.services.runs.unknown_graph(run.graph, run.version))
+    if unknown is not None:
+        print(f"perdure: note: {printable(no_worker(unknown))}.", file=sys.stderr)
+
+
+def _follow(client: Client, run_id: str, at: str | None) -> Run:
+    """Print the events of a run to stderr until it has ended or is held."""
+    last, seen, has_warned = None, 0, False
+    while True:
+        run = client.blocking.get(run_id, output=False)
+        has_changed, last = run != last, run
+        for event in client.blocking.events(run_id, after=seen) if has_changed else ():
+            seen = event.n
+            view = view_event(event, run.id, run.thread_id)
+            if view.routine:
+                continue
+            print(f"{event.at:%H:%M:%SZ} {printable(view.text)}", file=sys.stderr)
+            for line in view.lines:
+                print(f"          {printable(line)}", file=sys.stderr)
+            if view.action is not None:
+                print(f"          {command_for(view.action, at)}", file=sys.stderr)
+        if run.ended or run.state is State.HELD:
+            return run
+        if not has_warned and (reason := _why_late(client, run)):
+            print(f"          {printable(reason)}", file=sys.stderr)
+            has_warned = True
+        time.sleep(max(POLL_INTERVAL, client.journal.capabilities.poll))
+
+
+def _why_late(client: Client, run: Run) -> str:
+    """Why no worker drives the run, if none has for a while."""
+    now = datetime.now(UTC)
+    if run.due_at is None or now - run.due_at < LATE:
+        return ""
+    unknown = client.blocking.run(_reporter(client).unknown_graphs(run))
+    found = blockers(run, (), (), now, unknown)
+    return found[0].text if found else ""
+
+
+def _reporter(client: Client) -> RunReporter:
+    from perdure.commands.run_report import RunReporter
+
+    return RunReporter(client.journal, client.services)
 
 
 def runs(
-    place: Place = None,
-    at: At = None,
-    state: States = None,
-    graph: Graph = None,
-    thread: Thread = None,
-    metadata: Metadata = None,
-    since: Since = None,
-    until: Until = None,
-    children_of: Annotated[
-        str | None, Option(metavar="RUN", help="Only runs that nodes of this run started.")
-    ] = None,
-    limit: Limit = 50,
-    json: Json = False,
-    watch: Annotated[
-        bool, Option("--watch", help="Refresh every second, until Ctrl-C. Needs a terminal.")
-    ] = False,
+    place: str | None = PLACE,
+    at: str | None = AT,
+    children_of: str | None = opt("RUN", "Only runs that nodes of this run started."),
+    limit: int = opt("N", "List at most N.", default=50, type=COUNT),
+    json: bool = JSON,
+    **filters: Any,
 ) -> None:
     """List runs, newest first.
 
     Outputs are not read; `perdure show` and `perdure export` have them.
     """
-    from perdure.cli.run_lookup import PAGE, all_pages
-    from perdure.commands.validation import check_limit
-
-    check_limit(limit)
-    at = one_place(place, at)
-    filters = parse_filters(state, graph, thread, metadata, since, until)
-    if watch and (json or not output.is_terminal()):
-        raise BadArgument("--watch needs a terminal, and no --json.")
-    with client_at(at) as client:
+    with client_at(one_place(place, at)) as client:
         if children_of is not None:
             filters["parent_id"] = client.blocking.find(children_of).id
-        if watch:
-            _watch(client, filters, limit)
-            return
-        ask = client.blocking.runs
         if json:
-            size = min(limit, PAGE)
-            pages = all_pages(lambda last: ask(**filters, after=last, limit=size, output=False))
-            for _, run in zip(range(limit), pages, strict=False):
-                output.print_json(
-                    {name: one for name, one in vars(run).items() if name != "output"}
-                )
+            for run in islice(selected(client, filters, limit), limit):
+                print_json({name: one for name, one in vars(run).items() if name != "output"})
             return
-        found = ask(**filters, limit=limit + 1, output=False)
+        found = client.blocking.runs(**filters, limit=limit + 1, output=False)
         if not found:
             print("No run matches." if any(filters.values()) else "There is no run yet.")
             return
         print(_table(client, found[:limit]))
         if len(found) > limit:
-            print(output.paint(f"There are more than {limit}; see --limit.", "dim"))
+            print(paint(f"There are more than {limit}; see --limit.", "dim"))
 
 
-def show(
-    run: Annotated[str | None, Argument(metavar="RUN", help=ID_HELP)] = None,
-    at: At = None,
-    thread: Annotated[
-        str | None, Option(metavar="ID", help="Show the newest run of this thread.")
-    ] = None,
-    events: Annotated[
-        bool,
-        Option("--events", help="List every event as stored. With --json, whole, one per line."),
-    ] = False,
-    json: Annotated[
-        bool,
-        Option(
-            "--json",
-            help="Print one JSON object: run, events, waits, effects, scores, children.",
-        ),
-    ] = False,
-) -> None:
-    """Show the timeline of one run.
-
-    Shows where its time went, each segment with its steps, effects and waits, the worker that drove
-    it, its parent and children, its scores, and what it waits for, with the command that lets it
-    continue. A worker that dies leaves no event: the time until the next claim is shown as `with a
-    worker that was lost`.
-    """
-    from perdure.cli.run_lookup import find_run, report_run
-    from perdure.cli.run_page import print_event, print_report
-
-    with client_at(at) as client:
-        found = find_run(client, run, thread)
-        if events:
-            for event in client.blocking.events(found.id):
-                print_event(event, json=json)
-            return
-        if json:
-            output.print_json(report_run(client, client.blocking.get(found.id)).as_json())
-            return
-        report = report_run(client, found)
-    print_report(report, at)
-
-
-def parse_filters(
-    state: list[str] | None,
-    graph: str | None,
-    thread: str | None,
-    metadata: list[str] | None,
-    since: str | None,
-    until: str | None,
-) -> dict[str, Any]:
-    """The options that select runs, as arguments of `Client.runs`."""
-    return {
-        "state": state or None,
-        "graph": graph,
-        "thread_id": thread,
-        "metadata": parse_pairs("--metadata (--label)", metadata or ()),
-        "since": None if since is None else parse_past("--since", since),
-        "until": None if until is None else parse_past("--until", until),
-    }
-
-
-def _table(client: Client, found: list[Run]) -> str:
-    from perdure.cli.run_lookup import unknown_graphs
-    from perdure.views.waiting_for import line_note
-
-    now, unknown = datetime.now(UTC), unknown_graphs(client, found)
+def _table(client: Client, found: Sequence[Run]) -> str:
+    now, unknown = datetime.now(UTC), client.blocking.run(_reporter(client).unknown_graphs(*found))
     lines = client.journal.run(client.services.run_lines.of(found))
     rows = [
         (
@@ -167,48 +226,44 @@ def _table(client: Client, found: list[Run]) -> str:
         )
         for run, line in zip(found, lines, strict=True)
     ]
-    if output.is_terminal() and output.terminal_width() < NARROW:
-        return "\n".join(line for row in rows for line in _two_lines(*map(printable, row)))
-    return output.format_table(HEADERS, rows, shrinks=(3, 2, 5), styles={1: output.STATE_STYLES})
+    if not is_terminal() or terminal_width() >= NARROW:
+        return format_table(HEADERS, rows, shrinks=(3, 2, 5), styles={1: STATE_STYLES})
+    text = []
+    for id, state, graph, thread, old, note in (map(printable, row) for row in rows):
+        rest = "  ".join(filter(None, (f"{old:>4}", thread, note)))
+        text.append(f"{id}  {paint_state(state, 9)}  {truncate(graph, terminal_width() - 49)}")
+        text.append(paint(truncate(f"  {rest}", terminal_width()), "dim"))
+    return "\n".join(text)
 
 
-def _two_lines(id: str, state: str, graph: str, thread: str, age: str, note: str) -> list[str]:
-    width = output.terminal_width()
-    rest = "  ".join(filter(None, (f"{age:>4}", thread, note)))
-    return [
-        f"{id}  {output.paint_state(state, 9)}  {output.truncate(graph, width - 49)}",
-        output.paint(output.truncate(f"  {rest}", width), "dim"),
-    ]
+def show(
+    run: str | None = arg("RUN", ID_HELP, required=False),
+    at: str | None = AT,
+    thread: str | None = opt("ID", "Show the newest run of this thread."),
+    events: bool = flag("List every event as stored. With --json, whole, one per line."),
+    json: bool = flag("Print one JSON object: run, events, waits, effects, scores, children."),
+) -> None:
+    """Show the timeline of one run.
 
-
-def _watch(client: Client, filters: dict[str, Any], limit: int) -> None:
-    import contextlib
-    import time
-
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    def render() -> Text:
-        lines = 2 if console.width < NARROW else 1
-        rows = max(1, min(limit, (console.height - 2) // lines))
-        found = client.blocking.runs(**filters, limit=rows, output=False)
-        table = _table(client, found) if found else "No run matches."
-        return Text.from_ansi(table, no_wrap=True)
-
-    console = Console()
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        # Rendering asks stdout whether it is a terminal, so stdout must not be redirected.
-        Live(
-            render(),
-            console=console,
-            screen=True,
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        ) as live,
-    ):
-        while True:
-            time.sleep(max(1.0, client.journal.capabilities.poll))
-            live.update(render(), refresh=True)
+    Shows where its time went, each segment with its steps, effects and waits, the worker that drove
+    it, its parent and children, its scores, and what it waits for, with the command that lets it
+    continue. A worker that dies leaves no event: the time until the next claim is shown as `with a
+    worker that was lost`.
+    """
+    if (run is None) == (thread is None):
+        raise BadArgument("Which run? Give its id, or --thread for the newest run of a thread.")
+    with client_at(at) as client:
+        ask = client.blocking
+        newest = ask.runs(thread_id=thread, limit=1, output=False) if run is None else []
+        if run is None and not newest:
+            raise NotFound("run of the thread", str(thread))
+        found = ask.find(run) if run is not None else newest[0]
+        if events:
+            for event in ask.events(found.id):
+                print_event(event, json=json)
+            return
+        report = ask.run(_reporter(client).report(ask.get(found.id) if json else found))
+    if json:
+        print_json(report.as_json())
+    else:
+        print_report(report, at)

@@ -11,13 +11,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perdure.cli.logs import EVENTS
 from perdure.errors import BadArgument
-from perdure.serde.redaction import hide_in_url
+from perdure.views.formatting import hide_in_url
 
 if TYPE_CHECKING:
-    from perdure.cli.langgraph_json import Project
+    from perdure.cli.project import Project
     from perdure.client import Client
-    from perdure.observe.metrics import Metrics
+    from perdure.observe import Metrics
     from perdure.runtime import Runtime
 
 NAME_JOURNAL = (
@@ -57,14 +58,17 @@ def runtime_at(at: str | None) -> Runtime:
     return load_runtime(place)
 
 
-def observed(rt: Runtime) -> Runtime:
-    """A runtime with the observers that the environment configures, unless it has its own."""
-    from perdure.observe import from_env
+def observed(rt: Runtime, *, log_events: bool = False) -> Runtime:
+    """A runtime with the observers that the environment configures, unless it has its own; and
+    with one that logs each event as a line of JSON."""
+    from perdure.observe import Logs, from_env
 
     if not rt.engine.observers:
         for one in from_env():
             rt.engine.observers.add(one)
             logging.getLogger("perdure").info("sending %s", SENT[type(one).__name__])
+    if log_events:
+        rt.engine.observers.add(Logs(json=True, logger=EVENTS))
     return rt
 
 
@@ -77,24 +81,6 @@ def measured(rt: Runtime) -> Metrics:
         found = Metrics()
         rt.engine.observers.add(found)
     return found
-
-
-async def wait_until_open(rt: Runtime) -> None:
-    """Open the journal of a runtime, however long it is not available. What does not pass by itself
-    is raised, such as a wrong password."""
-    import asyncio
-
-    from perdure.errors import Unavailable
-
-    while True:
-        try:
-            return await asyncio.to_thread(rt.setup)
-        except Unavailable as error:
-            logging.getLogger("perdure").warning("%s The worker waits for the journal.", error)
-        except asyncio.CancelledError:
-            rt.close()  # ends the attempt, which is in another thread
-            raise
-        await asyncio.sleep(1.0)
 
 
 def load_runtime(place: str) -> Runtime:
@@ -140,6 +126,13 @@ def client_at(at: str | None, *, create: bool = False) -> Client:
     return client
 
 
+def find_id(client: Client, what: str, prefix: str) -> str:
+    """The id of a run or wait, or the key of an effect, by the beginning of it."""
+    from perdure.commands.prefixes import resolve
+
+    return client.journal.run(resolve(what, prefix))
+
+
 def check_graph(at: str | None, graph: str) -> None:
     """Refuse a graph that the project of a target does not have. Other targets are not checked."""
     project = project_of(at)
@@ -165,7 +158,7 @@ def _project_at(place: str, *, search_parents: bool = False) -> Project | None:
     is_folder = path.is_dir() and (search_parents or (path / "langgraph.json").exists())
     if not is_folder and path.name != "langgraph.json":
         return None
-    from perdure.cli.langgraph_json import find_project
+    from perdure.cli.project import find_project
 
     return find_project(path)
 

@@ -1,4 +1,4 @@
-"""uvicorn for `perdure serve` and `perdure dev`.
+"""uvicorn for `perdure serve` and `perdure dev`, which import nothing else of the server.
 
 A connection too many gets 503, so that the journal has files left. The access log has no query
 strings. The signals that stop the server are handled here, so that the runtime around it is closed
@@ -14,13 +14,21 @@ import logging
 import signal
 import socket
 from collections.abc import Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvicorn
 from uvicorn.loops.auto import auto_loop_factory
 
 from perdure.errors import BadArgument
+from perdure.server.app import add_to_app as add_to_app
+from perdure.server.authorization import authenticate_handler
+from perdure.server.origins import host_name, is_loopback
+from perdure.server.ui.site import sign_in_path
 from perdure.shutdown import SIGNALS
+
+if TYPE_CHECKING:
+    from perdure.runtime import Runtime
+    from perdure.server.options import ServerSettings
 
 T = TypeVar("T")
 
@@ -130,3 +138,25 @@ def raise_file_limit() -> int | None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         return None if hard == resource.RLIM_INFINITY else hard
     return None
+
+
+async def pages_url(rt: Runtime, settings: ServerSettings, address: str) -> str:
+    """The URL of the pages: on loopback with the key that signs in, if there are no accounts."""
+    has_accounts = settings.get("ui_proxy") is not None or await _has_accounts(rt, settings)
+    if has_accounts or not is_loopback(host_name(address.partition("//")[2])):
+        return f"{address}/ui/"
+    return address + await sign_in_path(rt)
+
+
+async def is_exposed(rt: Runtime, settings: ServerSettings, host: str) -> bool:
+    """Whether other machines could call the server without credentials, and nobody said so."""
+    if is_loopback(host) or settings.get("insecure"):
+        return False
+    return not await _has_accounts(rt, settings)
+
+
+async def _has_accounts(rt: Runtime, settings: ServerSettings) -> bool:
+    auth = settings.get("auth")
+    if auth is not None and authenticate_handler(auth) is not None:
+        return True
+    return bool(await rt.journal.arun(rt.services.tokens.rows()))

@@ -1,10 +1,12 @@
-"""Times, durations, counts, figures and calls in words."""
+"""Times, durations, counts, figures and calls in words; URLs without their passwords."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
+
+from perdure.serde.redaction import hide_in_url as hide_in_url
 
 if TYPE_CHECKING:
     from perdure.views.intervals import Estimate

@@ -12,24 +12,26 @@ import sys
 import threading
 import traceback
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perdure.errors import Unavailable
 from perdure.text import printable, printable_json, printable_lines
 
-if TYPE_CHECKING:
-    from perdure.runtime import Runtime
-
 EVENTS = "perdure.events"
 
 
-def configure_logging(*, quiet: bool) -> None:
-    """Log sentences: a line per segment, or warnings only."""
+def configure_logging(*, quiet: bool, as_json: bool = False) -> None:
+    """Log a line per segment, or warnings only: as sentences, or as JSON. As JSON the events of a
+    run are logged instead of the sentences about it: see `observed`."""
     level = logging.WARNING if quiet else logging.INFO
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(SafeLines("%(asctime)s %(name)s %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler])
-    _set_levels(level)
+    if as_json:
+        handler.setFormatter(JsonLines())
+        handler.addFilter(lambda record: not hasattr(record, "run_id"))
+    logging.basicConfig(level=level, handlers=[handler], force=as_json)
+    logging.getLogger("perdure").setLevel(level)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request to D1
 
 
 def guard_stderr() -> None:
@@ -51,36 +53,17 @@ def _print_failure(kind: type[BaseException], error: BaseException, trace: Any) 
     sys.stderr.write(f"{printable_lines(text)}\n")  # at once: other threads log meanwhile
 
 
-def _print_failure_of_thread(found: threading.ExceptHookArgs) -> None:
-    if found.exc_value is not None and not isinstance(found.exc_value, SystemExit):
-        text = "".join(traceback.format_exception(found.exc_value))
-        name = printable("" if found.thread is None else found.thread.name)
+def _print_failure_of_thread(failure: threading.ExceptHookArgs) -> None:
+    if failure.exc_value is not None and not isinstance(failure.exc_value, SystemExit):
+        text = "".join(traceback.format_exception(failure.exc_value))
+        name = printable("" if failure.thread is None else failure.thread.name)
         sys.stderr.write(printable_lines(f"Exception in thread {name}:\n{text}") + "\n")
 
 
-def _print_unraisable(found: sys.UnraisableHookArgs) -> None:
-    said = found.err_msg or "Exception ignored in"
-    trace = traceback.format_exception(found.exc_type, found.exc_value, found.exc_traceback)
-    sys.stderr.write(printable_lines(f"{said} {found.object!r}\n{''.join(trace)}") + "\n")
-
-
-def log_json(rt: Runtime, *, quiet: bool = False) -> Runtime:
-    """Log each event that this runtime stores as a line of JSON, and all other records too."""
-    from perdure.observe.logs import Logs
-
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    handler.addFilter(lambda record: not hasattr(record, "run_id"))  # its events are logged instead
-    level = logging.WARNING if quiet else logging.INFO
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-    _set_levels(level)
-    rt.engine.observers.add(Logs(json=True, logger=EVENTS))
-    return rt
-
-
-def _set_levels(level: int) -> None:
-    logging.getLogger("perdure").setLevel(level)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request to D1
+def _print_unraisable(failure: sys.UnraisableHookArgs) -> None:
+    what = failure.err_msg or "Exception ignored in"
+    trace = traceback.format_exception(failure.exc_type, failure.exc_value, failure.exc_traceback)
+    sys.stderr.write(printable_lines(f"{what} {failure.object!r}\n{''.join(trace)}") + "\n")
 
 
 class SafeLines(logging.Formatter):
@@ -110,12 +93,13 @@ class JsonLines(logging.Formatter):
 
 
 def _message(record: logging.LogRecord) -> str:
-    given: Any = record.args
-    if not given or not isinstance(given, tuple):
+    """The message, with the types of exceptions in place of their texts."""
+    arguments: Any = record.args
+    if not arguments or not isinstance(arguments, tuple):
         return record.getMessage()
-    shown = tuple(type(one).__name__ if _has_content(one) else one for one in given)
-    return str(record.msg) % shown
-
-
-def _has_content(argument: object) -> bool:
-    return isinstance(argument, BaseException) and not isinstance(argument, Unavailable)
+    return str(record.msg) % tuple(
+        type(one).__name__
+        if isinstance(one, BaseException) and not isinstance(one, Unavailable)
+        else one
+        for one in arguments
+    )

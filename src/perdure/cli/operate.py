@@ -1,0 +1,303 @@
+"""What runs beside the runs: `workers` and `drain`, `schedules`, `reflections`, and `tokens`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from perdure.cli.options import (
+    AT,
+    BY,
+    DURATION,
+    JSON,
+    JSON_VALUE,
+    LIMIT,
+    PLACE,
+    Json,
+    actor,
+    arg,
+    choice,
+    many,
+    opt,
+)
+from perdure.cli.output import (
+    at_option,
+    format_table,
+    one_line,
+    paint,
+    paint_state,
+    print_all,
+    print_json,
+)
+from perdure.cli.target import check_graph, client_at, find_id, one_place
+from perdure.errors import BadArgument, NotFound
+from perdure.text import printable
+from perdure.times import utc_time
+from perdure.types import Schedule, State, WorkerInfo
+from perdure.views.formatting import age, count
+
+if TYPE_CHECKING:
+    from perdure.commands.reflections import Pending
+
+PAGE = 200
+
+
+# -- workers
+
+
+def workers(place: str | None = PLACE, at: str | None = AT, json: bool = JSON) -> None:
+    """List the processes that drive runs.
+
+    Shows how many runs each drives, its concurrency, its start and its graphs. A worker sends a
+    heartbeat every ten seconds (every thirty on D1), and is silent after three missed ones. A tick,
+    or the caller of a bound graph, is listed while it drives something.
+    """
+    with client_at(one_place(place, at)) as client:
+        found, now = client.blocking.workers(), client.blocking.now()
+
+    def show(found: Sequence[WorkerInfo]) -> None:
+        headers = ("WORKER", "STATE", "DRIVES", "STARTED", "GRAPHS")
+        print(format_table(headers, [_worker_row(one, now) for one in found], shrinks=(4,)))
+
+    print_all(found, show, json=json, none="No worker has announced itself, and no run is driven.")
+
+
+def _worker_row(one: WorkerInfo, now: datetime) -> tuple[str, ...]:
+    state = one.state.value
+    if state == "silent" and one.seen_at is not None:
+        state = f"silent for {age(one.seen_at, now)}"
+    drives = str(one.driven) + (f" of {one.concurrency}" if one.concurrency else "")
+    started = "" if one.started_at is None else age(one.started_at, now)
+    graphs = one_line(", ".join(one.graphs), 60) if one.graphs else "(not announced)"
+    return printable(f"{one.host}:{one.pid}"), state, drives, started, graphs
+
+
+def drain(
+    worker: str = arg(
+        "WORKER", "From `perdure workers`: host:pid, the pid, or the beginning of the id."
+    ),
+    at: str | None = AT,
+    by: str | None = BY,
+) -> None:
+    """Ask a worker to stop, as SIGTERM does.
+
+    It claims nothing more, stops each run at its next step, gives its runs back and exits. A worker
+    inside `perdure serve` stops, and the server keeps running. The worker sees the request within
+    seconds.
+    """
+    with client_at(at) as client:
+        matching = [
+            one
+            for one in client.blocking.workers()
+            if one.started_at is not None
+            and (one.id.startswith(worker) or worker in (f"{one.host}:{one.pid}", str(one.pid)))
+        ]
+        if not matching:
+            raise NotFound("worker", worker)
+        if len(matching) > 1:
+            names = ", ".join(one.id for one in matching)
+            raise BadArgument(f"{worker} matches several workers: {names}. Pass the whole id.")
+        [found] = matching
+        client.blocking.drain(found.id, by=actor(by))
+    print(f"{printable(found.id)} was asked to drain; it drives {count(found.driven, 'run')}.")
+
+
+# -- schedules
+
+
+def schedules(
+    place: str | None = PLACE,
+    at: str | None = AT,
+    add: str | None = opt("NAME", "Add or change the schedule of this name."),
+    graph: str | None = opt("NAME", "With --add: graph that it starts."),
+    cron: str | None = opt("LINE", 'With --add: cron expression, such as "0 9 * * 1-5".'),
+    timezone: str = opt("ZONE", "With --add: time zone of the cron expression.", default="UTC"),
+    input: Any = opt(JSON_VALUE, "With --add: input of its runs.", type=Json()),
+    remove: str | None = opt("NAME", "Remove this schedule. Its runs are kept."),
+    disable: str | None = opt("NAME", "Disable this schedule: it starts no runs until enabled."),
+    enable: str | None = opt("NAME", "Enable this schedule. Missed runs are not started."),
+    json: bool = JSON,
+) -> None:
+    """List schedules; add, disable, enable or remove one.
+
+    --add needs --graph and --cron. Adding a schedule creates a missing journal.
+    """
+    if sum(map(bool, (add, remove, disable, enable))) > 1:
+        raise BadArgument("Pass one of --add, --remove, --disable and --enable.")
+    if not add and (graph or cron or input):
+        raise BadArgument("--graph, --cron and --input need --add NAME.")
+    at = one_place(place, at)
+    with client_at(at, create=bool(add)) as client:
+        ask = client.blocking
+        if remove:
+            ask.unschedule(remove)
+            print(f"{remove} is removed.")
+        elif disable:
+            ask.enable_schedule(disable, enabled=False)
+            print(f"{disable} is disabled.")
+        elif enable:
+            one = ask.enable_schedule(enable)
+            print(f"{enable} starts {printable(one.graph)} next at {utc_time(one.next_at)}.")
+        elif add:
+            if not graph or not cron:
+                raise BadArgument(
+                    '--add needs --graph NAME and --cron LINE, such as "0 9 * * 1-5".'
+                )
+            check_graph(at, graph)
+            one = ask.schedule(add, graph, cron=cron, timezone=timezone, input=input)
+            if json:
+                print_json(one)
+            else:
+                print(f"{add} starts {graph} next at {utc_time(one.next_at)}.")
+        else:
+            print_all(ask.schedules(), _print_schedules, json=json, none="There is no schedule.")
+
+
+def _print_schedules(found: Sequence[Schedule]) -> None:
+    rows = [
+        (
+            one.name,
+            one.graph,
+            one.cron,
+            one.timezone,
+            utc_time(one.next_at) if one.enabled else "disabled",
+            str(one.missed),
+        )
+        for one in found
+    ]
+    print(format_table(("NAME", "GRAPH", "CRON", "ZONE", "NEXT", "MISSED"), rows, shrinks=(0, 1)))
+    for one in found:
+        if one.problem:
+            print(paint(one_line(f"{one.name}: {one.problem}", 1000), "red"))
+
+
+# -- reflections
+
+
+def reflections(
+    place: str | None = PLACE,
+    at: str | None = AT,
+    executor: str | None = opt("NAME", "Only reflections of this executor."),
+    state: str | None = choice("Only this state.", ("pending", "waiting", "running", "held")),
+    limit: int = LIMIT,
+    json: bool = JSON,
+    retry: str | None = opt("ID", "Retry this held reflection."),
+    cancel: str | None = opt("ID", "Cancel this reflection. It then writes nothing."),
+) -> None:
+    """List unfinished reflections; retry or cancel one.
+
+    Reflections are the memory work of LangMem executors. They are listed oldest first.
+    """
+    if retry and cancel:
+        raise BadArgument("Pass one of --retry and --cancel, not both.")
+    at, by = one_place(place, at), actor(os.environ.get("USER"))
+    with client_at(at) as client:
+        journal, plans = client.journal, client.reflections
+        if retry:
+            retry = find_id(client, "reflection", retry)
+            journal.run(plans.retry(retry, executor, by))
+            print(f"{retry} is retried.")
+            return
+        if cancel:
+            cancel = find_id(client, "reflection", cancel)
+            journal.run(plans.cancel(cancel, executor, by))
+            print(f"{cancel} is cancelled.")
+            return
+        found: list[Pending] = []
+        last: Pending | None = None
+        while len(found) < limit and (page := journal.run(plans.pending(executor, last, PAGE))):
+            last = page[-1]
+            matching = (one for one in page if state in (None, one.state))
+            found += islice(matching, limit - len(found))
+    none = "No reflection is pending, running or held."
+    print_all(found, lambda found: _print_reflections(found, at), json=json, none=none)
+
+
+def _print_reflections(found: Sequence[Pending], at: str | None) -> None:
+    for one in found:
+        namespace = "/".join(map(printable, one.namespace)) or "no namespace"
+        thread = "" if one.thread_id is None else f", thread {printable(one.thread_id)}"
+        executor = printable(one.executor)
+        print(f"{paint_state(one.state, 8)} {one.id}  {executor}: {namespace}{thread}")
+        is_pending = one.state is State.PENDING
+        due = f", due {utc_time(one.due_at)}" if is_pending and one.due_at else ""
+        tries = f", {count(one.attempts, 'attempt')}" if one.attempts else ""
+        print(f"         submitted {utc_time(one.submitted_at)}{due}{tries}")
+        if one.state is State.HELD:
+            print(f"         {one_line(one.reason or '', 1000)}")
+            print(f"         perdure reflections --retry {one.id}{at_option(at)}")
+        elif one.error is not None:
+            print(f"         {one_line(str(one.error), 1000)}")
+
+
+# -- tokens
+
+TOKEN_NAME = arg("NAME", "A name, such as the program that uses it.")
+
+
+def create(
+    name: str = TOKEN_NAME,
+    at: str | None = AT,
+    scope: tuple[str, ...] = many(
+        "SCOPE", "What it may do: read, start, answer or admin; at least one, repeatable."
+    ),
+    expires: timedelta | None = opt(
+        "90d", "How long it is valid.", type=DURATION, show_default="forever"
+    ),
+    json: bool = JSON,
+) -> None:
+    """Create a token and print it.
+
+    It cannot be shown again: the journal stores only its hash. The name of a revoked token can be
+    used again. A missing journal is created.
+    """
+    with client_at(at, create=True) as client:
+        plans = client.services.tokens
+        token = client.journal.run(plans.create(name, scope, expires=expires))
+        usable = [one for one in client.journal.run(plans.all()) if one.revoked_at is None]
+    if not any("admin" in one.scopes for one in usable):
+        print(
+            "perdure: note: no token has the scope admin. Once there are tokens, the address that "
+            "the server prints does not sign in. For yourself: perdure tokens create NAME "
+            "--scope admin.",
+            file=sys.stderr,
+        )
+    if json:
+        print_json({"name": name, "token": token})
+    else:
+        print(token)
+
+
+def list_(at: str | None = AT, json: bool = JSON) -> None:
+    """List tokens, including revoked ones.
+
+    Shows name, scopes, and when each was created, expires and was last used.
+    """
+    with client_at(at) as client:
+        found = client.journal.run(client.services.tokens.all())
+
+    def show(found: Sequence[Any]) -> None:
+        rows = []
+        for one in found:
+            times = (one.created_at, one.expires_at, one.used_at, one.revoked_at)
+            texts = ("" if time is None else utc_time(time) for time in times)
+            rows.append((one.name, " ".join(one.scopes), *texts))
+        headers = ("NAME", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "REVOKED")
+        print(format_table(headers, rows, shrinks=(0,)))
+
+    none = "There is no token. Create one: perdure tokens create NAME --scope read."
+    print_all(found, show, json=json, none=none)
+
+
+def revoke(name: str = TOKEN_NAME, at: str | None = AT) -> None:
+    """Revoke a token.
+
+    Servers refuse it within three seconds.
+    """
+    with client_at(at) as client:
+        client.journal.run(client.services.tokens.revoke(name))
+    print(f"{printable(name)} is revoked.")
