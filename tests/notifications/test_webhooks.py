@@ -22,7 +22,6 @@ from perdure import RunWebhooks, Webhook
 from perdure.commands.webhooks import BadSignature, check_url, secrets_of, sign, verify
 from perdure.errors import BadArgument
 from perdure.execution.outbox import Undelivered
-from perdure.notifications import posting
 from perdure.notifications.posting import post
 from perdure.types import Retry
 from tests.support.agent_server import served
@@ -31,7 +30,6 @@ from tests.support.polling import auntil, until
 from tests.support.webhook_receiver import WebhookReceiver, receiving
 
 SECRET = "whsec_" + "c2VjcmV0IG9mIGEgd2ViaG9vaywgbG9uZyBlbm91Z2g="
-PRIVATE = "allow_private=True, or PERDURE_WEBHOOK_PRIVATE=1"
 OTHER = "whsec_" + "YW5vdGhlciBzZWNyZXQgb2YgYSB3ZWJob29rLCBsb25n"
 LONG = timedelta(days=2)
 
@@ -144,19 +142,6 @@ async def test_a_cancelled_run_calls_its_webhook_however_it_was_cancelled(
         )
 
 
-async def test_a_run_without_a_webhook_calls_none(
-    sqlite_url: str, receiver: WebhookReceiver
-) -> None:
-    async with told(sqlite_url, receiver) as rt:
-        await rt.start("work", {"log": []}, webhook=receiver.url)
-        run = await rt.start("work", {"log": []})
-        await rt.tick()
-        assert [one.json["run_id"] for one in receiver.got] != [run.id]
-        await rt.fork(receiver.got[0].json["run_id"])
-        await rt.tick()
-        assert len(receiver.got) == 1
-
-
 async def test_a_webhook_of_a_run_that_was_deleted_is_given_up(
     sqlite_url: str, receiver: WebhookReceiver
 ) -> None:
@@ -200,22 +185,6 @@ async def test_an_endpoint_is_notified_of_questions_and_of_runs_that_need_a_pers
         assert failed["error"] == {"error": "ValueError", "message": "no such mailbox"}
         assert failed["metadata"]["of"] == "fail"
         assert got["run.held"].json["data"]["state"] == "held"
-
-
-async def test_an_endpoint_gets_the_address_of_the_page_if_the_runtime_knows_it(
-    sqlite_url: str, receiver: WebhookReceiver
-) -> None:
-    base = "https://agents.example.com"
-    async with told(sqlite_url, receiver, webhooks=[ops(receiver)], public_url=base) as rt:
-        await rt.start("approve", {"log": []})
-        held = await rt.start("hold", {"log": []})
-        await rt.tick()
-        [wait] = await rt.waits()
-        urls = {one.json["type"]: one.json["data"]["url"] for one in receiver.got}
-        assert urls == {
-            "question.waiting": f"{base}/ui/questions/{wait.id}",
-            "run.held": f"{base}/ui/runs/{held.id}",
-        }
 
 
 async def test_an_endpoint_chooses_its_events_and_each_gets_its_own_message(
@@ -421,18 +390,6 @@ async def test_a_slow_receiver_does_not_hold_back_the_others(
                 await auntil(lambda: len(receiver.got) == 30)
 
 
-async def test_a_receiver_that_never_answers_times_out(
-    sqlite_url: str, receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(posting, "TIMEOUT", 0.2)
-    async with told(sqlite_url, receiver) as rt:
-        receiver.may_answer.clear()
-        await rt.start("work", {"log": []}, webhook=receiver.url)
-        await rt.tick()
-        [message] = await rt.messages()
-        assert message.error == "127.0.0.1 gave no answer within 0.2 s"
-
-
 async def test_a_receiver_that_is_down_is_tried_again(sqlite_url: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -532,15 +489,6 @@ def _certificate(directory: Path) -> Path:
     path = directory / "certificate.pem"
     path.write_bytes(made.public_bytes(encoding) + private)
     return path
-
-
-async def test_a_host_without_an_address_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def resolve(host: str, port: int) -> list[str]:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    with pytest.raises(Undelivered, match=r"hooks\.example was not found") as failed:
-        await post("https://hooks.example/x", {}, b"{}", resolve=resolve)
-    assert not failed.value.final
 
 
 # -- what is logged

@@ -13,7 +13,7 @@ from perdure.errors import BadArgument, Error
 from perdure.runtime import Runtime
 from perdure.server.authorization import AuthHandlers, Filters, Scope
 from perdure.server.routes import ApiDep
-from tests.support.agents import Calls, chain, opened
+from tests.support.agents import opened
 from tests.support.http import app_with, client_of
 
 declared = APIRouter()
@@ -79,18 +79,6 @@ async def test_the_handler_gets_the_parameters_it_names(sqlite_url: str) -> None
     assert (got["headers"][b"x-one"], got["authorization"]) == (b"1", "Bearer x")
     assert got["path_params"] == {"n": "7"}
     assert got["request"].headers["x-one"] == "1"
-
-
-async def test_a_handler_without_parameters_or_with_kwargs_is_called_too(sqlite_url: str) -> None:
-    auth = Auth()
-
-    @auth.authenticate
-    async def authenticate(**given: Any) -> str:
-        return str(len(given))
-
-    async with opened(sqlite_url) as rt:
-        assert (await call(rt, auth, "/me/1")).json()["identity"] == "8"
-        assert (await call(rt, named("ada"), "/me/1")).json()["identity"] == "ada"
 
 
 @dataclass
@@ -358,24 +346,3 @@ def test_a_filter_holds_or_not(conditions: Any, holds: bool) -> None:
 def test_an_unknown_filter_allows_nothing(conditions: Any) -> None:
     with pytest.raises(Error, match="filter"):
         Filters(conditions).match({})
-
-
-def test_missing_metadata_meets_no_condition() -> None:
-    assert not Filters({"owner": "ada"}).match(None)
-
-
-async def test_a_user_may_create_what_the_handlers_allow(sqlite_url: str) -> None:
-    auth = named("ada")
-
-    @auth.on.assistants.delete
-    async def deny(ctx: Any, value: Any) -> bool:
-        return False
-
-    async with opened(sqlite_url) as rt:
-        rt.register(chain(Calls().node("a")), name="g")
-        async with client_of(rt.asgi(auth=auth, worker=False)) as http:
-            made = await http.post("/assistants", json={"graph_id": "g", "name": "mine"})
-            assert made.status_code == 200
-            refused = await http.delete(f"/assistants/{made.json()['assistant_id']}")
-            assert refused.status_code == 403
-            assert (await http.get("/perdure/doctor")).status_code == 403

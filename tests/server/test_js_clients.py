@@ -18,9 +18,6 @@ from tests.support.js_clients import SDKS, agent_server, node
 pytestmark = pytest.mark.slow
 
 Answers = dict[str, Any]
-NAMESPACE = uuid.UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
-TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?\+00:00")  # a full second has none
-THREAD = {"thread_id", "created_at", "updated_at", "state_updated_at", "metadata", "status"}
 STATE = {
     *("values", "next", "tasks", "metadata", "created_at", "checkpoint", "parent_checkpoint"),
     *("interrupts", "checkpoint_id", "parent_checkpoint_id"),
@@ -28,11 +25,6 @@ STATE = {
 RUN = {
     *("run_id", "thread_id", "assistant_id", "metadata", "status", "kwargs"),
     *("multitask_strategy", "created_at", "updated_at"),
-}
-CRON = {
-    *("cron_id", "assistant_id", "thread_id", "user_id", "end_time", "schedule", "timezone"),
-    *("payload", "next_run_date", "metadata", "on_run_completed", "enabled"),
-    *("created_at", "updated_at"),
 }
 
 
@@ -77,89 +69,6 @@ def kinds(answers: Answers, name: str) -> list[str]:
 def nothing(answers: Answers, name: str) -> bool:
     """Whether the answer was 202 or 204, which the SDK makes `undefined`."""
     return bool(answers[name] == {"undefined": True})
-
-
-def test_each_graph_has_its_well_known_assistant(answers: Answers) -> None:
-    (found,) = answers["assistants.search"]
-    assert found["assistant_id"] == str(uuid.uuid5(NAMESPACE, "numbers"))
-    assert found["graph_id"] == found["name"] == "numbers"
-    assert found["metadata"] == {"created_by": "system"}
-    assert found["version"] == 1
-    assert TIME.fullmatch(found["created_at"])
-    assert answers["assistants.get"] == found
-    assert answers["assistants.count"] >= 7
-    paged = answers["assistants.search paged"]
-    assert len(paged["assistants"]) == 2
-    assert paged["next"] == "2"
-    (selected,) = answers["assistants.search select"]
-    assert selected == {"assistant_id": found["assistant_id"], "name": "numbers"}
-    assert failed(answers, "assistants.get unknown") == 404
-
-
-def test_an_assistant_shows_its_graph_and_schemas(answers: Answers) -> None:
-    graph = answers["assistants.getGraph"]
-    assert [one["id"] for one in graph["nodes"]] == ["__start__", "add", "double", "__end__"]
-    assert graph["nodes"][1]["type"] == "runnable"
-    assert graph["nodes"][1]["data"] == {"name": "add"}
-    assert {"source": "add", "target": "double"} in graph["edges"]
-    by_name = answers["assistants.getGraph by name"]
-    assert "sub:double" in [one["id"] for one in by_name["nodes"]]
-    schemas = answers["assistants.getSchemas"]
-    assert {"graph_id", "input_schema", "output_schema", "state_schema"} <= set(schemas)
-    assert {"config_schema", "context_schema"} <= set(schemas)
-    assert set(schemas["state_schema"]["properties"]) == {"n", "log"}
-    subgraphs = answers["assistants.getSubgraphs"]  # 422 on `langgraph dev`: it wants a UUID
-    assert set(subgraphs) == {"sub"} or failed(answers, "assistants.getSubgraphs") == 422
-
-
-def test_an_assistant_is_created_changed_and_deleted(answers: Answers) -> None:
-    made = answers["assistants.create"]
-    assert (made["name"], made["version"], made["metadata"]) == ("mine", 1, {"team": "a"})
-    assert made["config"] == {"tags": ["x"]}
-    assert failed(answers, "assistants.create again") == 409
-    assert answers["assistants.create do_nothing"]["assistant_id"] == made["assistant_id"]
-    changed = answers["assistants.update"]
-    assert (changed["name"], changed["version"]) == ("ours", 2)
-    assert changed["metadata"] == {"team": "a", "more": 1}
-    assert answers["assistants.getVersions"] == [changed]
-    assert answers["assistants.setLatest"] == changed
-    assert failed(answers, "assistants.setLatest older") == 404
-    assert nothing(answers, "assistants.delete")
-    assert failed(answers, "assistants.get deleted") == 404
-
-
-def test_a_thread_is_created_found_and_changed(answers: Answers) -> None:
-    made = answers["threads.create"]
-    assert set(made) >= THREAD
-    assert made["status"] == "idle"
-    assert made["metadata"] == {"who": "js", "graph_id": "numbers"}
-    assert TIME.fullmatch(made["created_at"])
-    assert failed(answers, "threads.create again") == 409
-    assert answers["threads.create do_nothing"]["thread_id"] == made["thread_id"]
-    assert failed(answers, "threads.create bad id") == 422
-    assert answers["threads.get"]["thread_id"] == made["thread_id"]
-    assert failed(answers, "threads.get unknown") == 404
-    assert answers["threads.update"]["metadata"] == {
-        **made["metadata"],
-        "more": 1,
-    }
-    given = answers["threads.create supersteps"]
-    if "values" in given:  # the record may come without them; the state has them
-        assert given["values"] == {"n": 5, "log": ["given", "first"]} or given["values"]["n"] == 5
-
-
-def test_threads_are_searched_counted_and_copied(answers: Answers) -> None:
-    thread_id = answers["threads.create"]["thread_id"]
-    (found,) = [one for one in answers["threads.search"] if one["thread_id"] == thread_id]
-    assert found["metadata"]["graph_id"] == "numbers"
-    assert found["metadata"]["assistant_id"] == str(uuid.uuid5(NAMESPACE, "numbers"))
-    assert found["values"]["n"] == 10
-    assert answers["threads.search status"] == []
-    assert [one["thread_id"] for one in answers["threads.search ids"]] == [thread_id]
-    assert answers["threads.search select"] == [{"thread_id": thread_id, "status": "interrupted"}]
-    assert answers["threads.count"] >= 1
-    assert answers["threads.copy"]["thread_id"] != thread_id
-    assert answers["threads.getState copied"]["values"]["n"] == 10
 
 
 def test_state_and_history_are_read_and_edited(answers: Answers) -> None:
@@ -357,48 +266,6 @@ def test_a_threads_stream_shows_the_runs_that_begin_later(answers: Answers) -> N
     assert values[-1] == {"n": 4, "log": ["add", "double"]}
     event, data = found[-1]
     assert (event, data["status"]) == ("metadata", "run_done")
-
-
-def test_crons_are_created_found_changed_and_deleted(answers: Answers) -> None:
-    made = answers["crons.create"]
-    assert set(made) >= CRON
-    assert (made["schedule"], made["thread_id"], made["enabled"]) == ("0 0 1 1 *", None, True)
-    if made["timezone"]:  # npm's `latest` does not send it
-        assert made["next_run_date"] == "2026-12-31T23:00:00+00:00" or "T23:00" in str(made)
-    of_thread = answers["crons.createForThread"]
-    assert of_thread["thread_id"] == answers["threads.create"]["thread_id"]
-    assert failed(answers, "crons.create bad") == 422
-    found = [one["cron_id"] for one in answers["crons.search"]]
-    assert {made["cron_id"], of_thread["cron_id"]} <= set(found)
-    assert answers["crons.count"] == 1
-    assert answers["crons.update"]["enabled"] is False
-    assert nothing(answers, "crons.delete")
-    assert nothing(answers, "crons.delete on thread")
-    assert answers["crons.search deleted"] == []
-
-
-def test_store_items_are_stored_found_and_deleted(answers: Answers) -> None:
-    assert nothing(answers, "store.putItem")
-    item = answers["store.getItem"]
-    assert (item["key"], item["value"]) == ("k", {"a": 1, "text": "one"})
-    assert item["namespace"][0] == "js"
-    assert TIME.fullmatch(item["createdAt"])
-    assert answers["store.getItem unknown"] is None
-    assert {one["key"] for one in answers["store.searchItems"]["items"]} == {"k", "k2"}
-    assert [one["key"] for one in answers["store.searchItems filter"]["items"]] == ["k2"]
-    place = item["namespace"]
-    assert sorted(answers["store.listNamespaces"]["namespaces"]) == [place, [*place, "deeper"]]
-    assert answers["store.listNamespaces depth"]["namespaces"] == [place]
-    assert nothing(answers, "store.deleteItem")
-    assert nothing(answers, "store.deleteItem again")
-    assert failed(answers, "store.putItem empty namespace") == 400
-
-
-def test_threads_are_pruned_and_deleted(answers: Answers) -> None:
-    if "threads.prune" in answers:
-        assert answers["threads.prune"] == {"pruned_count": 1}
-    assert nothing(answers, "threads.delete")
-    assert failed(answers, "threads.get deleted") == 404
 
 
 @pytest.fixture(scope="module")

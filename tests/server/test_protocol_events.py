@@ -6,11 +6,10 @@ import itertools
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.language_models.chat_model_stream import ChatModelStream
-from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, ToolMessage
 from langgraph.types import Interrupt
 
 from perdure.server.agent_api.protocol_events import Frame, RunFrames, run_of, seq_of
@@ -40,34 +39,6 @@ def frames_of(chunks: list[Chunk], method: str | None = None) -> list[Frame]:
 
 def data_of(chunks: list[Chunk], method: str) -> list[Any]:
     return [one.data for one in frames_of(chunks, method)]
-
-
-def test_a_streamed_message_begins_grows_and_finishes() -> None:
-    events = data_of([piece(1, "he"), piece(2, "llo", last=True)], "messages")
-    delta = {"event": "content-block-delta", "message_id": "m1", "index": 0}
-    assert events == [
-        {
-            "event": "message-start",
-            "role": "ai",
-            "id": "m1",
-            "metadata": {"langgraph_node": "chat"},
-        },
-        {
-            "event": "content-block-start",
-            "message_id": "m1",
-            "index": 0,
-            "content": {"type": "text", "text": ""},
-        },
-        {**delta, "delta": {"type": "text-delta", "text": "he"}},
-        {**delta, "delta": {"type": "text-delta", "text": "llo"}},
-        {
-            "event": "content-block-finish",
-            "message_id": "m1",
-            "index": 0,
-            "content": {"type": "text", "text": "hello"},
-        },
-        {"event": "message-finish", "message_id": "m1"},
-    ]
 
 
 def assembled(events: list[dict[str, Any]]) -> AIMessage:
@@ -142,50 +113,9 @@ def test_usage_is_added_up() -> None:
     assert usage["input_token_details"] == {"cache_read": 5}
 
 
-def test_a_whole_message_goes_through_the_same_events() -> None:
-    events = data_of([said(1, HumanMessage("hi", id="h"))], "messages")
-    assert [one["event"] for one in events] == [
-        "message-start",
-        "content-block-start",
-        "content-block-delta",
-        "content-block-finish",
-        "message-finish",
-    ]
-    assert events[0]["role"] == "human"
-
-
 def test_a_message_whose_last_piece_is_not_marked_ends_with_its_node() -> None:
     chunks = [piece(1, "hi"), chunk(2, "updates", {"chat": {"messages": []}})]
     assert data_of(chunks, "messages")[-1]["event"] == "message-finish"
-
-
-def test_two_messages_at_once_are_told_apart_by_their_id() -> None:
-    chunks = [piece(1, "a", "m1"), piece(2, "b", "m2"), piece(3, "c", "m1", last=True)]
-    deltas = [one for one in data_of(chunks, "messages") if one["event"] == "content-block-delta"]
-    assert [(one["message_id"], one["delta"]["text"]) for one in deltas] == [
-        ("m1", "a"),
-        ("m2", "b"),
-        ("m1", "c"),
-    ]
-
-
-def test_the_result_of_a_tool_is_on_its_own_channel() -> None:
-    task: dict[str, Any] = {"id": "t", "name": "tools", "triggers": ()}
-    task["input"] = {
-        "__type": "tool_call_with_context",
-        "tool_call": {"type": "tool_call", "id": "c1", "name": "add", "args": {"a": 1}},
-    }
-    result = ToolMessage("3", tool_call_id="c1", name="add", id="r")
-    chunks = [chunk(1, "tasks", task), said(2, result)]
-    started, finished = data_of(chunks, "tools")
-    assert started == {
-        "event": "tool-started",
-        "tool_call_id": "c1",
-        "tool_name": "add",
-        "input": {"a": 1},
-    }
-    assert (finished["event"], finished["output"].text) == ("tool-finished", "3")
-    assert not data_of(chunks, "messages")
 
 
 def test_a_tool_that_failed_says_so() -> None:
@@ -233,23 +163,6 @@ def test_a_subgraph_starts_with_its_first_output_and_ends_with_its_task() -> Non
     assert failed[-1] == {"event": "failed", "graph_name": "sub", "error": "no"}
     asked = data_of([first, result(2, interrupts=[{"id": "i"}])], "lifecycle")
     assert asked[-1]["event"] == "interrupted"
-
-
-def test_updates_name_their_node() -> None:
-    (frame,) = frames_of([chunk(1, "updates", {"n": {"a": 1}})])
-    assert (frame.data, frame.node) == ({"node": "n", "values": {"a": 1}}, "n")
-
-
-def test_a_checkpoint_is_sent_without_its_values() -> None:
-    full = {
-        "config": {"configurable": {"checkpoint_id": "c2"}},
-        "parent_config": {"configurable": {"checkpoint_id": "c1"}},
-        "metadata": {"step": 1, "source": "loop"},
-        "values": {"a": 1},
-    }
-    assert data_of([chunk(1, "checkpoints", full)], "checkpoints") == [
-        {"id": "c2", "parent_id": "c1", "step": 1, "source": "loop"}
-    ]
 
 
 def test_a_run_that_rests_and_goes_on_reports_both() -> None:
@@ -335,12 +248,3 @@ def test_a_frame_has_the_same_number_for_every_reader(
     assert numbers == sorted(set(numbers))
     seen = {one.seq: one.wire() for one in live}
     assert all(seen[one.seq] == one.wire() for one in later)
-
-
-@pytest.mark.parametrize("at", [0, 1, 2, 3])
-def test_resuming_from_a_number_returns_the_rest(at: int) -> None:
-    chunks = [piece(1, "a"), piece(2, "b"), piece(3, "c", last=True)]
-    frames = frames_of(chunks)
-    since = frames[at].seq
-    again = [one for one in frames_of(chunks) if one.seq > since]
-    assert frames[: at + 1] + again == frames

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from langgraph_sdk import Auth
 from langgraph_sdk.client import SyncLangGraphClient
-from langgraph_sdk.errors import ConflictError, NotFoundError
+from langgraph_sdk.errors import NotFoundError
 
 from perdure.runtime import Runtime
 from perdure.types import State
@@ -73,38 +73,6 @@ def ben(server: AgentServer) -> SyncLangGraphClient:
     return server.sync_client(api_key="ben")
 
 
-@SERVED
-def test_threads_of_others_appear_not_to_exist(
-    ada: SyncLangGraphClient, ben: SyncLangGraphClient
-) -> None:
-    made = ada.threads.create(graph_id="numbers", metadata={"n": 1})
-    id = made["thread_id"]
-    assert made["metadata"] == {"graph_id": "numbers", "n": 1, "owner": "ada"}
-    assert ada.threads.get(id) == made
-    for call in (
-        lambda: ben.threads.get(id),
-        lambda: ben.threads.update(id, metadata={"n": 2}),
-        lambda: ben.threads.delete(id),
-        lambda: ben.threads.get_state(id),
-        lambda: ben.threads.get_history(id),
-        lambda: ben.threads.update_state(id, {"n": 1}, as_node="add"),
-        lambda: ben.threads.copy(id),
-    ):
-        with pytest.raises(NotFoundError):
-            call()
-    assert ben.threads.search() == []
-    assert ben.threads.search(metadata={"owner": "ada"}) == []
-    assert ben.threads.search(ids=[id]) == []
-    assert ben.threads.count() == 0
-    assert ben.threads.prune([id]) == {"pruned_count": 0}
-    for existing in ("raise", "do_nothing"):
-        with pytest.raises(ConflictError):
-            ben.threads.create(thread_id=id, if_exists=existing)
-    assert [one["thread_id"] for one in ada.threads.search()] == [id]
-    assert ada.threads.count() == 1
-    assert ada.threads.update(id, metadata={"n": 3})["metadata"]["n"] == 3  # type: ignore[index]
-
-
 def test_a_thread_not_started_by_a_user_belongs_to_no_user(
     runtime: Runtime, ada: SyncLangGraphClient
 ) -> None:
@@ -113,30 +81,6 @@ def test_a_thread_not_started_by_a_user_belongs_to_no_user(
     until(lambda: runtime.blocking.get(run.id).state is State.DONE)
     with pytest.raises(NotFoundError):
         ada.threads.get(id)
-
-
-@SERVED
-def test_assistants_of_others_appear_not_to_exist(
-    ada: SyncLangGraphClient, ben: SyncLangGraphClient
-) -> None:
-    id = ada.assistants.create("numbers", name="mine")["assistant_id"]
-    assert ada.assistants.get(id)["metadata"] == {"owner": "ada"}
-    for call in (
-        lambda: ben.assistants.get(id),
-        lambda: ben.assistants.get_graph(id),
-        lambda: ben.assistants.get_schemas(id),
-        lambda: ben.assistants.get_subgraphs(id),
-        lambda: ben.assistants.update(id, name="his"),
-        lambda: ben.assistants.delete(id),
-    ):
-        with pytest.raises(NotFoundError):
-            call()
-    assert ben.assistants.search() == []
-    assert ben.assistants.count() == 0
-    assert [one["assistant_id"] for one in ada.assistants.search()] == [id]
-    for existing in ("raise", "do_nothing"):
-        with pytest.raises(ConflictError):
-            ben.assistants.create("numbers", assistant_id=id, if_exists=existing)
 
 
 @SERVED

@@ -96,18 +96,6 @@ def server(url: str, seen: Seen) -> Iterator[AgentServer]:
         yield running
 
 
-def test_the_crons_of_others_appear_not_to_exist(server: AgentServer) -> None:
-    ada: Any = server.sync_client(headers={"x-name": "ada"})
-    bob: Any = server.sync_client(headers={"x-name": "bob"})
-    cron = ada.crons.create("one", schedule="0 0 1 1 *")
-    assert (cron["user_id"], cron["metadata"]) == ("ada", {"owner": "ada"})
-    assert [one["cron_id"] for one in ada.crons.search()] == [cron["cron_id"]]
-    assert bob.crons.search() == []
-    assert bob.crons.count() == 0
-    refused(404, bob.crons.delete, cron["cron_id"])
-    refused(404, bob.crons.update, cron["cron_id"], enabled=False)
-
-
 def own_threads() -> Auth:
     """Handlers for threads only: nothing is said of crons and assistants."""
     auth = Auth()

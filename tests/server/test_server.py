@@ -7,14 +7,12 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,6 @@ from perdure.runtime import Runtime
 from perdure.server.lifespan import SharedLifespan
 from perdure.types import Counts, State
 from tests.support.agents import Calls, chain, gate, opened, reaches
-from tests.support.http import listening
 from tests.support.polling import auntil, until
 
 SECRET = "a secret of a cron, long enough"
@@ -156,15 +153,6 @@ async def test_a_caller_without_the_secret_is_refused_and_nothing_is_driven(
     assert calls == []
 
 
-async def test_a_secret_may_be_any_text(sqlite_url: str) -> None:
-    secret = "ein Geheimnis für den Wecker"
-    async with opened(sqlite_url) as rt:
-        rt.register(chain(Calls().node("a")), name="g")
-        async with asking(rt.asgi(secret=secret)) as http:
-            headers = [(b"authorization", b"bearer " + secret.encode())]
-            assert (await http.post("/cron/tick", headers=headers)).status_code == 200
-
-
 @pytest.mark.parametrize("short", ["", "fifteen letters"])
 def test_a_secret_that_can_be_guessed_is_refused(sqlite_url: str, short: str) -> None:
     with pytest.raises(BadArgument, match="at least 16"):
@@ -252,23 +240,6 @@ async def test_each_route_has_its_methods_with_and_without_a_slash_and_nothing_e
                     assert answer.headers["Allow"] in answer.json()["detail"]
 
 
-async def test_an_internal_error_is_not_shown(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(**bounds: Any) -> Any:
-        raise ZeroDivisionError("with a detail")
-
-    async with opened(sqlite_url) as rt:
-        monkeypatch.setattr(rt, "tick", fail)
-        transport = httpx.ASGITransport(
-            app=rt.asgi(secret=SECRET, worker=False), raise_app_exceptions=False
-        )
-        async with httpx.AsyncClient(transport=transport, base_url="http://perdure") as http:
-            answer = await http.post("/cron/tick", headers=KNOWN)
-    assert answer.status_code == 500
-    assert answer.json() == {"detail": "The server failed; its log says why."}
-
-
 async def test_a_tick_drives_25_and_returns_its_counts(url: str) -> None:
     async with ticking(url, Calls().node("a")) as (rt, http):
         for _ in range(30):
@@ -287,27 +258,6 @@ async def test_the_limit_is_in_the_query_or_in_the_body(sqlite_url: str, how: st
         assert (await http.post("/cron/tick", **given)).json()["claimed"] == 2
 
 
-async def test_a_tick_drives_one_after_the_other_in_the_order_they_are_due(url: str) -> None:
-    inside, most, order = 0, 0, []
-
-    async def note(state: Any) -> Any:
-        nonlocal inside, most
-        inside += 1
-        most = max(most, inside)
-        await asyncio.sleep(0)
-        order.append(state["value"])
-        inside -= 1
-
-    minutes = [5, 2, 8, 1, 9, 3, 7, 4, 6]
-    async with ticking(url, note) as (rt, http):
-        for minute in minutes:
-            await rt.start("g", {"value": minute}, after=timedelta(minutes=minute))
-        rt._given_clock.advance(timedelta(minutes=8))  # type: ignore[union-attr]
-        counts = (await http.post("/cron/tick")).json()
-    assert (counts["done"], most) == (8, 1)
-    assert order == [1, 2, 3, 4, 5, 6, 7, 8]
-
-
 async def test_at_its_budget_a_tick_releases_its_runs(sqlite_url: str) -> None:
     calls = Calls()
 
@@ -321,30 +271,6 @@ async def test_at_its_budget_a_tick_releases_its_runs(sqlite_url: str) -> None:
         assert counts["released"] == 1
         assert (await rt.get(run.id)).state is State.PENDING
     assert 0 < len(calls) < 200
-
-
-async def test_two_ticks_at_once_share_the_work(url: str) -> None:
-    calls, both = Calls(), threading.Barrier(2)
-
-    def meet(state: Any) -> Any:
-        if state["value"] < 2:  # the first two are driven at once
-            both.wait(30)
-
-    async with ticking(url, calls.node("a", meet)) as (rt, http):
-        for n in range(20):
-            await rt.start("g", {"value": n})
-        one = {"concurrency": 1, "limit": 100}
-        answers = await asyncio.gather(*(http.post("/cron/tick", params=one) for _ in range(2)))
-        assert sum(answer.json()["done"] for answer in answers) == 20
-        assert min(answer.json()["done"] for answer in answers) >= 1
-    assert len(calls) == 20
-
-
-async def test_runs_that_a_tick_drives_are_those_of_a_cron(url: str) -> None:
-    async with ticking(url, Calls().node("a")) as (rt, http):
-        run = await rt.start("g", {}, tags=["mine"])
-        await http.post("/cron/tick")
-        assert set((await rt.get(run.id)).tags) == {"mine", "runtime:cron"}
 
 
 async def test_a_runtime_without_a_graph_says_so(sqlite_url: str) -> None:
@@ -391,29 +317,6 @@ async def test_the_lifespan_opens_the_runtime_and_closes_it(url: str) -> None:
     await serving(app, look)
     with pytest.raises(Closed):
         await rt.runs()
-
-
-async def test_what_was_open_before_stays_open(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as rt:
-        await serving(rt.asgi(), rt.runs)
-        assert await rt.runs() == []
-
-
-def test_an_application_can_be_started_again_in_the_same_process(url: str) -> None:
-    rt = perdure.Runtime(url)
-    rt.register(chain(Calls().node("a")), name="g")
-    app = rt.asgi(secret=SECRET, worker=False)
-    with rt:  # opened outside, and closed there
-        rt.blocking.start("g", {})
-    for _ in range(3):
-        with TestClient(app, headers=KNOWN) as http:
-            rt.blocking.start("g", {})
-            assert http.get("/ok").json() == {"ok": True}
-            assert http.post("/cron/tick").json()["done"] >= 1
-    with pytest.raises(Closed):
-        rt.blocking.runs()
-    with rt:
-        assert [run.state for run in rt.blocking.runs()] == [State.DONE] * 4
 
 
 def test_the_last_of_overlapping_lifespans_closes_the_runtime(sqlite_url: str) -> None:
@@ -734,29 +637,3 @@ def test_who_waits_for_a_run_when_the_server_stops_goes_on_at_its_location(
     with Server(folder, sqlite_url, app="hasty") as server:
         found = httpx.get(server.place + asked[0].headers["Location"], timeout=60)
         assert found.json() == {"n": 1, "log": ["hung", "third"]}
-
-
-def test_a_truncated_request_is_not_a_server_error(
-    sqlite_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    head = f"POST /cron/tick HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRET}\r\n"
-    bodies = [
-        "Content-Length: 1000\r\n\r\n",
-        'Content-Length: 1000\r\n\r\n{"limit',
-        'Transfer-Encoding: chunked\r\n\r\n7\r\n{"limi',
-        "Content-Len",
-    ]
-    rt = perdure.Runtime(sqlite_url)
-    rt.register(chain(Calls().node("a")), name="g")
-    with listening(rt.asgi(secret=SECRET, worker=False)) as address:
-        for body in bodies:
-            for how in (socket.SHUT_WR, socket.SHUT_RDWR):
-                with socket.create_connection(address) as line:
-                    line.sendall((head + body).encode())
-                    line.shutdown(how)
-                    if how == socket.SHUT_WR:
-                        assert b"200 OK" not in line.recv(1000)
-        asked = httpx.post(f"http://127.0.0.1:{address[1]}/cron/tick/", headers=KNOWN)
-        assert asked.json()["claimed"] == 0
-    assert "Traceback" not in caplog.text
-    assert [one for one in caplog.records if one.levelname == "ERROR"] == []

@@ -103,7 +103,6 @@ ON_SQLITE = (
     "contract/test_streams.py::test_a_stream_resumes_after_any_of_its_ids",
     "contract/test_webhooks.py",
     "langmem/test_processes.py",
-    "server/test_abuse.py",
     "server/test_embedding.py",
     "server/test_gate.py",
     "server/test_langmem_remote.py",

@@ -34,8 +34,8 @@ class Forbidden(Exception):
 
 async def resolve(host: str, port: int) -> list[str]:
     """The addresses of a host, from the system's resolver."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)  # SOCK_STREAM
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)  # SOCK_STREAM
+    return list(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
 
 class CheckedConnections(httpcore.AnyIOBackend):

@@ -128,8 +128,8 @@ class ReportedRun:
         graph = self._engine.graphs.newest.get(self.row.graph)
         if graph is not None:
             return graph.output(at)
-        found = at.checkpoint["channel_values"].items()
-        return {name: value for name, value in found if not is_trigger(name)}
+        channels = at.checkpoint["channel_values"].items()
+        return {name: value for name, value in channels if not is_trigger(name)}
 
     async def as_wire_run(self) -> dict[str, Any]:
         """The body of a run's own webhook, in the Agent Server's format."""

@@ -111,10 +111,10 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
 
     async def metrics(request: Request) -> Response:
         """Metrics for Prometheus."""
-        found = runtime.engine.observers.metrics
-        if found is None:
+        registry = runtime.engine.observers.metrics
+        if registry is None:
             return json_error(404, "Metrics are off. Pass Runtime(observe=Metrics()).")
-        return Response(await asyncio.to_thread(found.scrape), media_type=PROMETHEUS)
+        return Response(await asyncio.to_thread(registry.scrape), media_type=PROMETHEUS)
 
     for path, get in {"/ok": Health(runtime, secret).get, "/metrics": metrics}.items():
         router.get(path, tags=["server"], openapi_extra=PUBLIC)(get)

@@ -163,10 +163,10 @@ class AuthHandlers:
             raise ApiError(401, "No authenticate handler is registered.")
         arguments: dict[str, Any] = {}
         for name in self._wanted:
-            found = PARAMETERS[name](request)
-            arguments[name] = await found if inspect.isawaitable(found) else found
-        found = await self._call(lambda handler: handler(**arguments), self._authenticate)
-        user, fields = _as_user(found)
+            argument = PARAMETERS[name](request)
+            arguments[name] = await argument if inspect.isawaitable(argument) else argument
+        identified = await self._call(lambda handler: handler(**arguments), self._authenticate)
+        user, fields = _as_user(identified)
         permissions = tuple(str(one) for one in _get(user, "permissions") or ())
         identity = str(_get(user, "identity"))
         scopes = frozenset(Scope) if ADMIN_PERMISSION in permissions else USER_SCOPES
@@ -205,8 +205,8 @@ class AuthHandlers:
         from langgraph_sdk import Auth
 
         try:
-            found = call(handler)
-            return await found if inspect.isawaitable(found) else found
+            returned = call(handler)
+            return await returned if inspect.isawaitable(returned) else returned
         except Auth.exceptions.HTTPException as error:
             raise ApiError(error.status_code, str(error.detail), error.headers) from None
 
@@ -226,16 +226,16 @@ def _wanted(handler: Callable[..., Any]) -> frozenset[str]:
     return frozenset(wanted)
 
 
-def _as_user(found: Any) -> tuple[Any, dict[str, Any]]:
+def _as_user(user_or_fields: Any) -> tuple[Any, dict[str, Any]]:
     """The user object for handlers, and its fields for a run's `configurable`."""
-    if isinstance(found, str) and found:
-        user = User({"identity": found})
+    if isinstance(user_or_fields, str) and user_or_fields:
+        user = User({"identity": user_or_fields})
         return user, dict(user)
-    if isinstance(found, Mapping) and found.get("identity"):
-        user = User(found)
+    if isinstance(user_or_fields, Mapping) and user_or_fields.get("identity"):
+        user = User(user_or_fields)
         return user, dict(user)
-    if getattr(found, "identity", None):
-        return found, _fields(found)
+    if getattr(user_or_fields, "identity", None):
+        return user_or_fields, _fields(user_or_fields)
     raise ApiError(401, "The authenticate handler returned no identity.")
 
 
@@ -266,8 +266,8 @@ def is_auth(value: object) -> bool:
 
 def authenticate_handler(auth: Any) -> Callable[..., Any] | None:
     """The `@auth.authenticate` handler."""
-    found: Callable[..., Any] | None = auth._authenticate_handler
-    return found
+    handler: Callable[..., Any] | None = auth._authenticate_handler
+    return handler
 
 
 def on_handler(auth: Any, resource: str, action: str) -> Callable[..., Any] | None:

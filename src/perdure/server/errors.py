@@ -124,15 +124,15 @@ def invalid(error: ValidationError, *above: str) -> ApiError:
 
 def _validation(error: RequestValidationError | ValidationError, *above: str) -> str:
     """The first problem of an invalid request, and how many more there are."""
-    found = error.errors()
-    first: Any = found[0] if found else {"loc": (), "msg": "invalid"}
+    problems = error.errors()
+    first: Any = problems[0] if problems else {"loc": (), "msg": "invalid"}
     body = getattr(error, "body", None)
     if first["loc"] == ("body",) and isinstance(body, bytes):  # of another content type
         return "The body has to be JSON: send Content-Type: application/json, as curl --json does."
     # Without the type that Pydantic tried in a union: it is not a field of the body.
     parts = [str(part) for part in (*above, *first["loc"]) if "[" not in str(part)]
     place = ".".join(parts)[:100]
-    more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
+    more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{ascii(place)[1:-1]}: {first['msg'].rstrip('.')[:200]}{more}."
 
 

@@ -105,18 +105,18 @@ def listen(host: str, port: int, *, search: bool = False) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in range(port, port + (SEARCHED if search and port else 1)):
         # Set explicitly: asyncio sets TCP_NODELAY only if the protocol is known.
-        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            found.bind((host, candidate))
-            found.listen(BACKLOG)
-            return found
+            listening.bind((host, candidate))
+            listening.listen(BACKLOG)
+            return listening
         except OSError as error:
-            found.close()
+            listening.close()
             if error.errno != errno.EADDRINUSE:
                 raise BadArgument(f"Cannot listen on {host}:{port}: {error.strerror}.") from error
         except OverflowError:
-            found.close()
+            listening.close()
             raise BadArgument(f"{candidate} is not a port: use 0 to 65535.") from None
     raise BadArgument(f"Port {port} of {host} is taken. Pass another --port; 0 is any free port.")
 

@@ -143,23 +143,23 @@ class ServerOptions:
 
 
 def _trace_url(setting: Any) -> str | None:
-    found = os.environ.get("PERDURE_TRACE_URL") if setting is None else setting
-    if not found:
+    url = os.environ.get("PERDURE_TRACE_URL") if setting is None else setting
+    if not url:
         return None
-    if not isinstance(found, str) or not re.match("https?://[^/]", found):
+    if not isinstance(url, str) or not re.match("https?://[^/]", url):
         raise BadArgument(
-            f"trace_url: {found!r} is not an address, such as "
+            f"trace_url: {url!r} is not an address, such as "
             "https://jaeger.example.com/trace/{trace_id}."
         )
-    return found
+    return url
 
 
 def _hook_secrets() -> dict[str, Any]:
     """The secrets of incoming webhooks, from the environment."""
     try:
-        found = json.loads(os.environ.get("PERDURE_HOOK_SECRETS") or "{}")
+        secrets = json.loads(os.environ.get("PERDURE_HOOK_SECRETS") or "{}")
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        secrets = None
+    if not isinstance(secrets, dict):
         raise BadArgument('PERDURE_HOOK_SECRETS must be a JSON object: {"name": "whsec_..."}.')
-    return found
+    return secrets

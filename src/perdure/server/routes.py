@@ -140,8 +140,8 @@ class Api:
 
 async def api(request: Request) -> Api:
     """The `Api` of a request, as a dependency. A coroutine: FastAPI calls functions in a thread."""
-    found: Api = request.scope[KEY]
-    return found
+    current: Api = request.scope[KEY]
+    return current
 
 
 ApiDep = Annotated[Api, Depends(api)]
@@ -193,10 +193,10 @@ class ApiRoute(APIRoute):
                 return Match.NONE, {}
         if self.access.origins and (method := preflight_method(scope)) is not None:
             scope = {**scope, "method": method}
-        found = super().matches(scope)
-        if found[0] is Match.NONE and path.endswith("/") and path != "/":
-            found = super().matches({**scope, "path": path[:-1]})
-        return found
+        match = super().matches(scope)
+        if match[0] is Match.NONE and path.endswith("/") and path != "/":
+            match = super().matches({**scope, "path": path[:-1]})
+        return match
 
 
 def plain(endpoint: Callable[..., Awaitable[Any]], status: int | None = None) -> Callable[..., Any]:
@@ -204,8 +204,8 @@ def plain(endpoint: Callable[..., Awaitable[Any]], status: int | None = None) ->
 
     @functools.wraps(endpoint)
     async def respond(*arguments: Any, **named: Any) -> Response:
-        found = await endpoint(*arguments, **named)
-        return found if isinstance(found, Response) else WireResponse(found, status or 200)
+        result = await endpoint(*arguments, **named)
+        return result if isinstance(result, Response) else WireResponse(result, status or 200)
 
     return respond
 

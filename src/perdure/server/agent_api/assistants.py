@@ -97,9 +97,9 @@ async def allowed_assistant(
     api: Api, name: str, action: str, value: dict[str, Any] | None = None
 ) -> Assistant:
     """An assistant on which the caller may do `action`. Raises 404 if it is missing."""
-    found = await find_assistant(api, name)
-    await allow_assistant(api, found, name, action, {} if value is None else value)
-    return found
+    assistant = await find_assistant(api, name)
+    await allow_assistant(api, assistant, name, action, {} if value is None else value)
+    return assistant
 
 
 def wire(assistant: Assistant) -> dict[str, Any]:
@@ -147,10 +147,10 @@ async def create(body: NewAssistant, api: ApiDep) -> Json:
 @router.post("/assistants/search")
 async def search(body: AssistantSearch, api: ApiDep) -> Any:
     """List assistants."""
-    found = await _matching(api, body, {"limit": body.limit, "offset": body.offset})
+    assistants = await _matching(api, body, {"limit": body.limit, "offset": body.offset})
     sort, order = body.sort_by or "created_at", body.sort_order or "desc"
-    found.sort(key=lambda one: (getattr(one, sort), one.assistant_id), reverse=order == "desc")
-    return page_of(found, body, wire)
+    assistants.sort(key=lambda one: (getattr(one, sort), one.assistant_id), reverse=order == "desc")
+    return page_of(assistants, body, wire)
 
 
 @router.post("/assistants/count")
@@ -188,13 +188,13 @@ async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
     """Change an assistant. Metadata is merged."""
     api.require(Scope.START)
     value: dict[str, Any] = {**body.model_dump(), "metadata": body.metadata or {}}
-    found = await allowed_assistant(api, assistant_id, "update", value)
+    assistant = await allowed_assistant(api, assistant_id, "update", value)
     changes = {name: one for name, one in value.items() if one is not None}
     if "graph_id" in changes:
         api.runtime.engine.resolve_graph(changes["graph_id"], None)
     if "config" in changes or "context" in changes:
         changes |= mirrored(changes.get("config"), changes.get("context"))
-    return wire(await api.run(api.services.assistants.change(found.assistant_id, changes)))
+    return wire(await api.run(api.services.assistants.change(assistant.assistant_id, changes)))
 
 
 @router.delete("/assistants/{assistant_id}", status_code=204)
@@ -202,17 +202,17 @@ async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -
     """Delete an assistant, and with `delete_threads` the threads that were started with it and that
     the caller may delete."""
     api.require(Scope.START)
-    found = await allowed_assistant(api, assistant_id, "delete")
-    services, journal = api.services, api.runtime.journal
-    if found.assistant_id in services.assistants.by_default_id():
+    assistant = await allowed_assistant(api, assistant_id, "delete")
+    services, _journal = api.services, api.runtime.journal
+    if assistant.assistant_id in services.assistants.by_default_id():
         raise ApiError(
             409,
-            f"Assistant {found.assistant_id} cannot be deleted: it is the default assistant of the "
-            f"registered graph {found.graph_id!r}.",
+            f"Assistant {assistant.assistant_id} cannot be deleted: it is the default assistant of "
+            f"the registered graph {assistant.graph_id!r}.",
         )
-    chosen, kept = ThreadFilter(assistant=found.assistant_id), 0
+    chosen, kept = ThreadFilter(assistant=assistant.assistant_id), 0
     while delete_threads:
-        threads, delete_threads = await journal.arun(services.threads.page(chosen, kept, 100))
+        threads, delete_threads = await api.run(api.services.threads.page(chosen, kept, 100))
         for thread in threads:
             try:
                 await erase_thread(api, await find_thread(api, thread.thread_id, "delete"))
@@ -220,7 +220,7 @@ async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -
                 if error.status_code not in (404, 422):
                     raise
                 kept += 1
-    await journal.arun(services.assistants.delete(found.assistant_id))
+    await api.run(api.services.assistants.delete(assistant.assistant_id))
     return Response(status_code=204)
 
 
@@ -236,8 +236,8 @@ async def get_graph(assistant_id: str, api: ApiDep, xray: bool | int = False) ->
 async def get_schemas(assistant_id: str, api: ApiDep) -> Json:
     """Get the JSON schemas of an assistant's graph."""
     api.require(Scope.READ)
-    found = await allowed_assistant(api, assistant_id, "read")
-    return schemas(compiled(api, found), found.graph_id)
+    assistant = await allowed_assistant(api, assistant_id, "read")
+    return schemas(compiled(api, assistant), assistant.graph_id)
 
 
 @router.get("/assistants/{assistant_id}/subgraphs")
@@ -256,17 +256,19 @@ async def get_subgraph(
 
 async def _subgraphs(api: Api, name: str, namespace: str | None, *, recurse: bool) -> Json:
     api.require(Scope.READ)
-    found = await allowed_assistant(api, name, "read")
-    graph = compiled(api, found)
-    return subgraph_schemas(graph, found.graph_id, namespace, recurse=recurse)
+    assistant = await allowed_assistant(api, name, "read")
+    graph = compiled(api, assistant)
+    return subgraph_schemas(graph, assistant.graph_id, namespace, recurse=recurse)
 
 
 @router.post("/assistants/{assistant_id}/versions")
 async def get_versions(assistant_id: str, body: VersionSearch, api: ApiDep) -> Any:
     """List the versions of an assistant. Only the newest is kept."""
     api.require(Scope.READ)
-    found = await allowed_assistant(api, assistant_id, "read")
-    return page_of([found] if has_metadata(found.metadata, body.metadata) else [], body, wire)
+    assistant = await allowed_assistant(api, assistant_id, "read")
+    return page_of(
+        [assistant] if has_metadata(assistant.metadata, body.metadata) else [], body, wire
+    )
 
 
 @router.post("/assistants/{assistant_id}/latest")
@@ -274,10 +276,10 @@ async def set_latest(assistant_id: str, body: ChosenVersion, api: ApiDep) -> Jso
     """Set the version that an assistant's runs use. 404 for all but the newest, which they use
     already."""
     api.require(Scope.START)
-    found = await allowed_assistant(api, assistant_id, "update", {"version": body.version})
-    if body.version != found.version:
-        raise NotFound("assistant", f"{found.assistant_id} version {body.version}")
-    return wire(found)
+    assistant = await allowed_assistant(api, assistant_id, "update", {"version": body.version})
+    if body.version != assistant.version:
+        raise NotFound("assistant", f"{assistant.assistant_id} version {body.version}")
+    return wire(assistant)
 
 
 def mirrored(config: Json | None, context: Any) -> dict[str, Any]:
@@ -297,14 +299,14 @@ SCHEMAS = ("input_schema", "output_schema", "state_schema", "config_schema", "co
 def drawing(graph: Graph, xray: bool | int) -> dict[str, Any]:
     """The nodes and edges of a graph; with `xray` also those of its subgraphs, down to that many
     levels."""
-    found = graph.get_graph(xray=xray).to_json()
+    drawn = graph.get_graph(xray=xray).to_json()
     nodes = []
-    for node in found["nodes"]:
+    for node in drawn["nodes"]:
         item: dict[str, Any] = {key: one for key, one in node.items() if key != "data"}
         if isinstance(data := node.get("data"), dict):
             item["data"] = {"name": data.get("name", node["id"])}
         nodes.append(item)
-    return {"nodes": nodes, "edges": found["edges"]}
+    return {"nodes": nodes, "edges": drawn["edges"]}
 
 
 def schemas(graph: Graph, graph_id: str) -> dict[str, Any]:
@@ -316,23 +318,25 @@ def schemas(graph: Graph, graph_id: str) -> dict[str, Any]:
         _config_schema,
         lambda one: _schema_of(one.context_schema),
     )
-    found: dict[str, Any] = {"graph_id": graph_id}
+    by_name: dict[str, Any] = {"graph_id": graph_id}
     for name, make in zip(SCHEMAS, makers, strict=True):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found[name] = make(graph)
+                by_name[name] = make(graph)
         except Exception:  # raised by pydantic, or by a user's type
-            found[name] = None
-    return found
+            by_name[name] = None
+    return by_name
 
 
 def subgraph_schemas(
     graph: Graph, graph_id: str, namespace: str | None, *, recurse: bool
 ) -> dict[str, Any]:
     """The JSON schemas of the subgraphs of a graph, by namespace."""
-    found = graph.get_subgraphs(namespace=namespace, recurse=recurse)
-    return {name: schemas(inner, graph_id) for name, inner in found if isinstance(inner, Pregel)}
+    subgraphs = graph.get_subgraphs(namespace=namespace, recurse=recurse)
+    return {
+        name: schemas(inner, graph_id) for name, inner in subgraphs if isinstance(inner, Pregel)
+    }
 
 
 def _state_schema(graph: Graph) -> Any:

@@ -161,8 +161,8 @@ async def _store(
         "user_id": user,
     }
     end = None if body.end_time is None else milliseconds(body.end_time)
-    row: ScheduleRow = await runtime.journal.arun(
-        runtime.services.schedules.store(
+    row: ScheduleRow = await api.run(
+        api.services.schedules.store(
             runtime.engine.resolve_graph(assistant.graph_id, None),
             setup,
             name=cron_id,
@@ -173,7 +173,7 @@ async def _store(
             thread_id=thread_id,
         )
     )
-    return wire_cron(runtime.engine.serializer, row)
+    return wire_cron(api.serializer, row)
 
 
 def _shown_payload(payload: Json, assistant: Assistant, cron_id: str) -> Json:
@@ -186,9 +186,9 @@ def _shown_payload(payload: Json, assistant: Assistant, cron_id: str) -> Json:
 @router.post("/runs/crons/search")
 async def search(body: CronSearch, api: ApiDep) -> Any:
     """List crons, by default newest first."""
-    found = await _matching(api, body)
-    found.sort(key=lambda one: str(one[body.sort_by] or ""), reverse=body.sort_order != "asc")
-    return page_of(found, body, dict)
+    crons = await _matching(api, body)
+    crons.sort(key=lambda one: str(one[body.sort_by] or ""), reverse=body.sort_order != "asc")
+    return page_of(crons, body, dict)
 
 
 @router.post("/runs/crons/count")
@@ -205,11 +205,11 @@ async def _matching(api: Api, query: CronQuery) -> list[Json]:
     runtime, assistant_id = api.runtime, query.assistant_id
     if assistant_id is not None and assistant_id in runtime.graphs:
         assistant_id = default_id(assistant_id)
-    rows = await runtime.journal.arun(runtime.services.schedules.rows())
-    found = [wire_cron(runtime.engine.serializer, row) for row in rows]
+    rows = await api.run(api.services.schedules.rows())
+    crons = [wire_cron(api.serializer, row) for row in rows]
     return [
         one
-        for one in found
+        for one in crons
         if assistant_id in (None, one["assistant_id"])
         and query.thread_id in (None, one["thread_id"])
         and query.enabled in (None, one["enabled"])
@@ -268,13 +268,13 @@ async def _find(
     api: Api, cron_id: str, filters: Filters | None, action: str
 ) -> tuple[ScheduleRow, Json]:
     """A cron that the caller may have; of one of a thread, if they may have the thread."""
-    runtime, missing = api.runtime, ApiError(404, f"There is no cron {cron_id}.")
-    row = await runtime.journal.arun(runtime.services.schedules.find(cron_id))
+    missing = ApiError(404, f"There is no cron {cron_id}.")
+    row = await api.run(api.services.schedules.find(cron_id))
     if row is None:
-        every = await runtime.journal.arun(runtime.services.schedules.rows())
+        every = await api.run(api.services.schedules.rows())
         row = next((one for one in every if _id_of(one.name) == cron_id), None)
     if row is not None:
-        cron = wire_cron(runtime.engine.serializer, row)
+        cron = wire_cron(api.serializer, row)
         if passes(filters, cron["metadata"]):
             if cron["thread_id"] is not None:
                 await allow_thread(api, cron["thread_id"], action, missing)

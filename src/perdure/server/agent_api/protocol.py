@@ -92,8 +92,8 @@ class EventStreamBody(BaseModel):
 def _begins(namespace: Sequence[str], prefix: Sequence[str]) -> bool:
     """Whether a namespace begins with a prefix. Parts of the prefix may leave out task ids."""
     return len(prefix) <= len(namespace) and all(
-        part in (found, found.partition(":")[0])
-        for part, found in zip(prefix, namespace, strict=False)
+        part in (whole, whole.partition(":")[0])
+        for part, whole in zip(prefix, namespace, strict=False)
     )
 
 
@@ -177,12 +177,12 @@ class RespondParams(BaseModel):
     metadata: Json | None = None
 
     def answers(self) -> Json:
-        found = {one.interrupt_id: one.response for one in self.responses or ()}
+        answers = {one.interrupt_id: one.response for one in self.responses or ()}
         if self.interrupt_id is not None:
-            found[self.interrupt_id] = self.response
-        if not found:
+            answers[self.interrupt_id] = self.response
+        if not answers:
             raise ApiError(422, "input.respond needs an interrupt_id and a response.")
-        return found
+        return answers
 
 
 async def _respond(api: Api, thread_id: str, params: Any) -> tuple[Json, int]:
@@ -202,8 +202,8 @@ async def _respond(api: Api, thread_id: str, params: Any) -> tuple[Json, int]:
 
 def _assistant(api: Api, row: RunRow) -> str:
     setup = load_setup(api.serializer, row)
-    found = (setup.get(WIRE) or {}).get("assistant_id") or default_id(row.graph)
-    return str(found)
+    assistant_id = (setup.get(WIRE) or {}).get("assistant_id") or default_id(row.graph)
+    return str(assistant_id)
 
 
 Handler = Callable[[Api, str, Any], Coroutine[Any, Any, tuple[Json, int]]]
@@ -233,8 +233,8 @@ async def _events(api: Api, thread_id: str, wanted: EventStreamBody) -> AsyncGen
     since = wanted.since or 0
     source: RunFrames | None = None
     first, seen = (run_of(since), chunk_of(since)) if run_of(since) else (1, 0)
-    async with aclosing(follow_thread(api, thread_id, first, seen)) as found:
-        async for reader, item in found:
+    async with aclosing(follow_thread(api, thread_id, first, seen)) as items:
+        async for reader, item in items:
             frames: list[Frame] = []
             if isinstance(item, Begun) or source is None:
                 source = RunFrames(reader.row.n, reader.row.graph)

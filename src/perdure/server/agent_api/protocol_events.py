@@ -188,15 +188,15 @@ class RunFrames:
         if not is_sent(message):
             return
         node = metadata.get("langgraph_node") if isinstance(metadata, dict) else None
-        found = self._messages.get(message.id)
-        if found is None:
-            found = OpenMessage(message.id or f"message-{chunk.n}", chunk.n, chunk.namespace, node)
-            self._messages[found.id] = found
-            yield _Part("messages", chunk.namespace, found.start(message), node)
-        for data in found.add(message):
+        open = self._messages.get(message.id)
+        if open is None:
+            open = OpenMessage(message.id or f"message-{chunk.n}", chunk.n, chunk.namespace, node)
+            self._messages[open.id] = open
+            yield _Part("messages", chunk.namespace, open.start(message), node)
+        for data in open.add(message):
             yield _Part("messages", chunk.namespace, data, node)
         if is_last(message):
-            yield from self._close(found)
+            yield from self._close(open)
 
     def _close(self, message: OpenMessage) -> Iterator[_Part]:
         del self._messages[message.id]
@@ -250,8 +250,8 @@ class RunFrames:
         metadata = chunk.data.get("metadata") or {}
         data = {"id": _checkpoint_id(config), "parent_id": _checkpoint_id(parent)}
         data |= {"step": metadata.get("step"), "source": metadata.get("source")}
-        found = {name: value for name, value in data.items() if value is not None}
-        yield _Part("checkpoints", chunk.namespace, found)
+        known = {name: value for name, value in data.items() if value is not None}
+        yield _Part("checkpoints", chunk.namespace, known)
 
     # -- tasks, subgraphs and tools
 
@@ -318,8 +318,8 @@ def _outcome(namespace: Namespace, result: Data) -> Data:
 
 
 def _checkpoint_id(config: Any) -> str | None:
-    found: str | None = ((config or {}).get("configurable") or {}).get("checkpoint_id")
-    return found
+    id: str | None = ((config or {}).get("configurable") or {}).get("checkpoint_id")
+    return id
 
 
 def _tool_calls(calls: Any) -> list[Data]:

@@ -73,21 +73,21 @@ class OpenMessage:
             yield from self._add(("", block.get("type"), position) if key is None else key, block)
 
     def _add(self, key: Any, block: Data) -> Iterator[Data]:
-        found = self._blocks.get(key)
-        if found is None:
-            found = self._blocks[key] = _Block(len(self._blocks), {})
-            yield self._event("content-block-start", found.index, content=_skeleton(block))
+        known = self._blocks.get(key)
+        if known is None:
+            known = self._blocks[key] = _Block(len(self._blocks), {})
+            yield self._event("content-block-start", known.index, content=_skeleton(block))
         kind = block.get("type", "")
-        _merge(found.content, block)
+        _merge(known.content, block)
         if kind in PARTS and block.get(PARTS[kind]):
             delta = {"type": f"{kind}-delta", PARTS[kind]: block[PARTS[kind]]}
-            yield self._event("content-block-delta", found.index, delta=delta)
+            yield self._event("content-block-delta", known.index, delta=delta)
         elif kind in CALLS:
-            length = len(found.content.get("args") or "")
-            if length > found.sent * 9 // 8:
-                found.sent = length
-                delta = {"type": "block-delta", "fields": dict(found.content)}
-                yield self._event("content-block-delta", found.index, delta=delta)
+            length = len(known.content.get("args") or "")
+            if length > known.sent * 9 // 8:
+                known.sent = length
+                delta = {"type": "block-delta", "fields": dict(known.content)}
+                yield self._event("content-block-delta", known.index, delta=delta)
 
     def finish(self) -> Iterator[Data]:
         for block in self._blocks.values():
@@ -125,13 +125,13 @@ def is_last(message: BaseMessage) -> bool:
 
 def _blocks(message: BaseMessage) -> list[Data]:
     try:
-        found: list[Any] = list(message.content_blocks)
+        blocks: list[Any] = list(message.content_blocks)
     except Exception:  # content that no provider's translator understands
-        found = [{"type": "text", "text": str(message.text)}]
+        blocks = [{"type": "text", "text": str(message.text)}]
     invalid = getattr(message, "invalid_tool_calls", ())
     if not isinstance(message, BaseMessageChunk):
-        found += [dict(one, type="invalid_tool_call") for one in invalid or ()]
-    return [dict(one) for one in found if isinstance(one, dict)]
+        blocks += [dict(one, type="invalid_tool_call") for one in invalid or ()]
+    return [dict(one) for one in blocks if isinstance(one, dict)]
 
 
 def _skeleton(block: Data) -> Data:

@@ -175,8 +175,8 @@ def interrupts_in(chunk: Chunk) -> tuple[Any, ...]:
     """The interrupts that a chunk of `values` or `updates` reports."""
     if chunk.mode not in ("values", "updates") or not isinstance(chunk.data, dict):
         return ()
-    found = chunk.data.get(INTERRUPT)
-    return tuple(found) if isinstance(found, (list, tuple)) else ()
+    interrupts = chunk.data.get(INTERRUPT)
+    return tuple(interrupts) if isinstance(interrupts, (list, tuple)) else ()
 
 
 def without_interrupts(chunk: Chunk, ids: Collection[str]) -> Chunk | None:

@@ -110,8 +110,8 @@ class RunReader:
         output was kept, or if it has failed."""
         if self.row.streams:
             return None
-        found = await look(self._api, self.row.id, flush=False)
-        values = await result_of(self._api, self.row.id, found)
+        run = await look(self._api, self.row.id, flush=False)
+        values = await result_of(self._api, self.row.id, run)
         return values if isinstance(values, dict) and "__error__" not in values else None
 
     async def rest(self) -> RunAtRest:
@@ -157,16 +157,16 @@ async def follow_thread(
         while True:
             seen = watch.count
             await runtime.journal.aopen()
-            found = await runtime.journal.aread_committed(runs.after(thread_id, number, PAGE))
-            for row in found:
+            rows = await runtime.journal.aread_committed(runs.after(thread_id, number, PAGE))
+            for row in rows:
                 number = row.n
-                if is_shown(api, row) and (not _is_empty(row) or row is found[-1]):
+                if is_shown(api, row) and (not _is_empty(row) or row is rows[-1]):
                     reader = RunReader(api, row)
                     seen_of_run = seen_of_first if row.n == first else 0
                     async with aclosing(_read_run(reader, seen_of_run)) as items:
                         async for item in items:
                             yield reader, item
-            if not found:
+            if not rows:
                 await watch.wait(seen)
 
 

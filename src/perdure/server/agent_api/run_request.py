@@ -343,8 +343,8 @@ async def _end_asking_run(api: Api, request: RunRequest) -> Accepted | None:
 async def find_assistant(api: Api, name: str) -> Assistant:
     """The assistant with an id, or the default one of the graph with that name. Raises 404 for an
     unknown id and 422 for an unknown name. Ask `allow_run` or `allow_assistant` before using it."""
-    found: Assistant = await api.run(api.services.assistants.find(name), flush=False)
-    return found
+    assistant: Assistant = await api.run(api.services.assistants.find(name), flush=False)
+    return assistant
 
 
 async def allow_run(api: Api, assistant: Assistant, name: str) -> None:

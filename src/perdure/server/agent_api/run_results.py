@@ -75,14 +75,14 @@ async def find_run(
     stateless run."""
     if thread_id is not None:
         thread_id = await known_thread(api, thread_id)
-    found = await look(api, run_id)
-    gone = found is None or is_gone(found.row)
-    if found is None or gone or thread_id not in (None, found.row.thread_id):
+    run = await look(api, run_id)
+    gone = run is None or is_gone(run.row)
+    if run is None or gone or thread_id not in (None, run.row.thread_id):
         raise NotFound("run", run_id)
-    on = found.row.thread_id
+    on = run.row.thread_id
     filters = await api.authorize("threads", action, {"thread_id": on, "run_id": run_id})
     await check_filters(api, on, filters, missing=NotFound("run", run_id))
-    return found
+    return run
 
 
 async def until(api: Api, run_id: str, is_done: Callable[[SeenRun], bool]) -> SeenRun | None:
@@ -90,17 +90,17 @@ async def until(api: Api, run_id: str, is_done: Callable[[SeenRun], bool]) -> Se
     with api.runtime.journal.feed.watch(run_id) as watch:
         while True:
             seen = watch.count
-            found = await look(api, run_id, flush=False)
-            if found is None or is_done(found):
-                return found
+            run = await look(api, run_id, flush=False)
+            if run is None or is_done(run):
+                return run
             await watch.wait(seen, LOOK)
 
 
-async def result_of(api: Api, run_id: str, found: SeenRun | None) -> Any:
+async def result_of(api: Api, run_id: str, run: SeenRun | None) -> Any:
     """What `wait` and `join` return for a run that is over."""
-    if found is None or is_gone(found.row):
+    if run is None or is_gone(run.row):
         return as_error("NotFound", f"Run {run_id} was deleted.")
-    row, serializer = found.row, api.serializer
+    row, serializer = run.row, api.serializer
     if row.state in (State.FAILED, State.HELD):
         try:
             error = load_error(serializer, row)
@@ -117,9 +117,9 @@ async def result_of(api: Api, run_id: str, found: SeenRun | None) -> Any:
         runtime, config = api.runtime, place(row.thread_id)
         state = await runtime.journal.in_thread(lambda: read_state(runtime, graph, config))
         values = state.values
-    if not found.asks or not isinstance(values, dict):
+    if not run.asks or not isinstance(values, dict):
         return values
-    questions = [as_interrupt(api, one) for one in found.questions]
+    questions = [as_interrupt(api, one) for one in run.questions]
     return {**values, "__interrupt__": questions} if questions else values
 
 
@@ -146,17 +146,17 @@ def _returns_state(graph: Any) -> bool:
     return {*output} == {*state}
 
 
-async def cancel_run(api: Api, found: SeenRun, *, action: str, wait: bool) -> None:
+async def cancel_run(api: Api, run: SeenRun, *, action: str, wait: bool) -> None:
     """Cancel a run; `rollback` also deletes it and its checkpoints. A run that has ended is not
     changed. Without `wait`, this returns once the request to stop is on disk."""
-    if found.has_ended:
+    if run.has_ended:
         return
-    runtime, run_id, undo = api.runtime, found.row.id, action == "rollback"
-    stop = runtime.services.runs.stop(
+    runtime, run_id, undo = api.runtime, run.row.id, action == "rollback"
+    stop = api.services.runs.stop(
         run_id, Control.CANCEL, GRACE, reason=REASON, by=api.actor(), undo=undo
     )
     try:
-        await runtime.journal.arun(stop)
+        await api.run(stop)
     except WrongState:
         return  # it has just ended
     runtime.engine.stop(run_id, Control.CANCEL)
@@ -174,9 +174,9 @@ async def cancel_run(api: Api, found: SeenRun, *, action: str, wait: bool) -> No
 
 async def cancel_left(api: Api, run_id: str) -> None:
     """Cancel a run whose client has left, unless it is over."""
-    found = await look(api, run_id)
-    if found is not None and not found.is_over:
-        await cancel_run(api, found, action="interrupt", wait=False)
+    run = await look(api, run_id)
+    if run is not None and not run.is_over:
+        await cancel_run(api, run, action="interrupt", wait=False)
 
 
 def _finished(task: asyncio.Task[None]) -> None:
@@ -187,8 +187,8 @@ def _finished(task: asyncio.Task[None]) -> None:
 
 async def _finish(api: Api, run_id: str, undo: bool) -> None:
     """Wait until a cancelled run has ended; with `undo`, roll it back."""
-    found = await until(api, run_id, lambda one: one.has_ended)
-    if undo and found is not None and found.row.undo:
+    run = await until(api, run_id, lambda one: one.has_ended)
+    if undo and run is not None and run.row.undo:
         with contextlib.suppress(NotFound):  # another request was faster
             await _roll_back(api, run_id)
 
@@ -202,11 +202,10 @@ async def _roll_back(api: Api, run_id: str) -> None:
     await api.run(api.services.runs.delete(run_id))
 
 
-async def delete_run(api: Api, found: SeenRun) -> None:
+async def delete_run(api: Api, run: SeenRun) -> None:
     """Delete a run and its history; the state of its thread stays. A run that is not being driven
     is cancelled first. Raises `WrongState` if it is."""
-    runtime = api.runtime
-    if not found.has_ended and found.row.state != State.RUNNING:
-        stop = runtime.services.runs.stop(found.row.id, Control.CANCEL, GRACE, reason=REASON)
-        await runtime.journal.arun(stop)
-    await runtime.journal.arun(runtime.services.runs.delete(found.row.id))
+    if not run.has_ended and run.row.state != State.RUNNING:
+        stop = api.services.runs.stop(run.row.id, Control.CANCEL, GRACE, reason=REASON)
+        await api.run(stop)
+    await api.run(api.services.runs.delete(run.row.id))

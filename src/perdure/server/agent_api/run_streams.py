@@ -197,12 +197,11 @@ async def join_thread_stream(thread_id: UUID, request: Request, api: ApiDep) -> 
 
 async def _now(api: Api, thread_id: str) -> ThreadPosition:
     """The current end of the stream."""
-    journal = api.runtime.journal
-    head = await journal.ado(runs.head(thread_id))
+    head = await api.do(runs.head(thread_id))
     if head is not None:
-        last = await journal.ado(streams.last(head))
+        last = await api.do(streams.last(head))
         return ThreadPosition(head.n, Position(last, DONE - 1))
-    newest = await journal.ado(runs.page(thread_id=thread_id, count=1))
+    newest = await api.do(runs.page(thread_id=thread_id, count=1))
     return ThreadPosition(newest[0].n + 1 if newest else 1, Position(-1))
 
 
@@ -211,8 +210,8 @@ async def _events(
 ) -> AsyncGenerator[bytes]:
     source: RunEvents | None = None
     last = 0
-    async with aclosing(follow_thread(api, thread_id, max(behind.run, 1))) as found:
-        async for reader, item in found:
+    async with aclosing(follow_thread(api, thread_id, max(behind.run, 1))) as items:
+        async for reader, item in items:
             if isinstance(item, Begun) or source is None:
                 source, last = _source(api, reader, has_output), 0
             events = []

@@ -138,10 +138,10 @@ async def join(
     api.require(Scope.START if cancel_on_disconnect else Scope.READ)
     slot = StreamSlot(api, counts=False)
     try:
-        found = await find_run(api, thread_id, str(run_id))
+        run = await find_run(api, thread_id, str(run_id))
     except NotFound as missing:  # clients of the Agent Server expect 200 here
         return as_error("NotFound", str(missing))
-    accepted = Accepted(found.row, thread_id is None)
+    accepted = Accepted(run.row, thread_id is None)
     return _wait(api, slot, accepted, cancels=cancel_on_disconnect)
 
 
@@ -161,32 +161,31 @@ async def list_runs(
     api.require(Scope.READ)
     on = (await find_thread(api, thread_id)).thread_id
     await check_filters(api, on, await api.authorize("threads", "search", {"thread_id": on}))
-    found = await _newest(api, on, status, offset + limit + 1)
+    newest = await _newest(api, on, status, offset + limit + 1)
     serializer = api.serializer
     items = [
         selected(wire_run(serializer, one.row, one.status), select)
-        for one in found[offset : offset + limit]
+        for one in newest[offset : offset + limit]
     ]
-    return page_response(items, offset, has_more=len(found) > offset + limit)
+    return page_response(items, offset, has_more=len(newest) > offset + limit)
 
 
 async def _newest(api: Api, thread_id: str, status: RunStatus | None, count: int) -> list[SeenRun]:
     """The newest visible runs of a thread; with `status`, those that have it."""
-    runtime = api.runtime
     page = wait_operations.page(kind="human", thread_id=thread_id, after=None, count=PAGE)
-    open = await runtime.journal.ado(page)
-    now, serializer = runtime.services.clock.now(), runtime.engine.serializer
+    open = await api.do(page)
+    now = api.now()
     states = None if status is None else [state.value for state in STATES_OF[status]]
-    found: list[SeenRun] = []
+    newest: list[SeenRun] = []
     async with aclosing(_rows(api, thread_id, states)) as rows:
         async for row in rows:
             seen = SeenRun(row, open, asks_person(row, open, now))
             is_visible = status in (None, seen.status) and not is_gone(row)
-            if is_visible and not is_update(load_setup(serializer, row)):
-                found.append(seen)
-            if len(found) == count:
+            if is_visible and not is_update(load_setup(api.serializer, row)):
+                newest.append(seen)
+            if len(newest) == count:
                 break
-    return found
+    return newest
 
 
 async def _rows(
@@ -209,8 +208,8 @@ async def _rows(
 async def get(thread_id: str | None, run_id: UUID, api: ApiDep) -> Any:
     """Get a run; a stateless one until its thread is erased."""
     api.require(Scope.READ)
-    found = await find_run(api, thread_id, str(run_id))
-    return wire_run(api.serializer, found.row, found.status)
+    run = await find_run(api, thread_id, str(run_id))
+    return wire_run(api.serializer, run.row, run.status)
 
 
 # -- ending
@@ -234,8 +233,8 @@ async def cancel(
 ) -> Any:
     """Cancel a run. `rollback` also deletes it and its checkpoints."""
     api.require(Scope.START)
-    found = await find_run(api, thread_id, str(run_id), action="update")
-    await cancel_run(api, found, action=action, wait=wait)
+    run = await find_run(api, thread_id, str(run_id), action="update")
+    await cancel_run(api, run, action=action, wait=wait)
     return WireResponse({}) if wait else Response(status_code=202)
 
 
@@ -255,11 +254,11 @@ async def cancel_many(body: CancelBody, api: ApiDep, action: Action = "interrupt
     cancelled = 0
     for run_id in ids:
         try:
-            found = await find_run(api, on, run_id, action="update")
+            run = await find_run(api, on, run_id, action="update")
         except NotFound:
             continue
-        if found.row.state not in ENDED and (body.run_ids or not found.is_over):
-            await cancel_run(api, found, action=action, wait=False)
+        if run.row.state not in ENDED and (body.run_ids or not run.is_over):
+            await cancel_run(api, run, action=action, wait=False)
             cancelled += 1
     if not cancelled:
         raise ApiError(404, "No matching run is pending or running.")

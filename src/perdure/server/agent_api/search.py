@@ -47,16 +47,16 @@ def selected(item: Mapping[str, Any], select: Iterable[str] | None) -> dict[str,
     """The selected fields of an item, by default all; `values.name` is one key of its values."""
     if select is None:
         return dict(item)
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name in select:
         field, _, key = name.partition(".")
         if field not in item:
             continue
         if not key:
-            found[field] = item[field]
+            fields[field] = item[field]
         elif isinstance(item[field], Mapping) and key in item[field]:
-            found.setdefault(field, {})[key] = item[field][key]
-    return found
+            fields.setdefault(field, {})[key] = item[field][key]
+    return fields
 
 
 def page_response(items: Sequence[Any], offset: int, *, has_more: bool) -> WireResponse:
@@ -68,8 +68,8 @@ def page_response(items: Sequence[Any], offset: int, *, has_more: bool) -> WireR
     return WireResponse(list(items), headers=headers)
 
 
-def page_of(found: Sequence[T], page: Page, wire: Callable[[T], Mapping[str, Any]]) -> WireResponse:
+def page_of(every: Sequence[T], page: Page, wire: Callable[[T], Mapping[str, Any]]) -> WireResponse:
     """A page of items that were all read; `wire` is how clients get each."""
     end = page.offset + page.limit
-    items = [selected(wire(one), page.select) for one in found[page.offset : end]]
-    return page_response(items, page.offset, has_more=len(found) > end)
+    items = [selected(wire(one), page.select) for one in every[page.offset : end]]
+    return page_response(items, page.offset, has_more=len(every) > end)

@@ -97,8 +97,8 @@ async def get_item(
     api.require(Scope.READ)
     value = {"key": key}
     at = await _namespace(api, "get", namespace.split(".") if namespace else [], value)
-    found = await _ask(api, lambda store: store.aget(at, value["key"], refresh_ttl=refresh_ttl))
-    return None if found is None else _wire(found)
+    item = await _ask(api, lambda store: store.aget(at, value["key"], refresh_ttl=refresh_ttl))
+    return None if item is None else _wire(item)
 
 
 @router.delete("/store/items", status_code=204)
@@ -119,10 +119,10 @@ async def search_items(body: ItemSearch, api: ApiDep) -> Json:
     value = {"filter": body.filter, "query": body.query, **page}
     prefix = await _prefix(api, "search", body.namespace_prefix, value)
     options: Any = {"filter": value["filter"], "query": value["query"], **page}
-    found = await _ask(
+    items = await _ask(
         api, lambda store: store.asearch(prefix, refresh_ttl=body.refresh_ttl, **options)
     )
-    return {"items": [{**_wire(one), "score": one.score} for one in found]}
+    return {"items": [{**_wire(one), "score": one.score} for one in items]}
 
 
 @router.post("/store/namespaces")
@@ -133,13 +133,13 @@ async def list_namespaces(body: NamespaceSearch, api: ApiDep) -> Json:
     value: Json = {"suffix": _labels(body.suffix or []), **page}
     prefix = await _prefix(api, "list_namespaces", body.prefix or [], value)
     suffix, options = tuple(value["suffix"] or ()), dict[str, Any](page)
-    found = await _ask(
+    namespaces = await _ask(
         api,
         lambda store: store.alist_namespaces(
             prefix=prefix or None, suffix=suffix or None, **options
         ),
     )
-    return {"namespaces": [list(one) for one in found]}
+    return {"namespaces": [list(one) for one in namespaces]}
 
 
 async def _prefix(api: Api, action: str, labels: list[str], value: Json) -> tuple[str, ...]:

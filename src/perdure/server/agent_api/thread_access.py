@@ -46,8 +46,8 @@ async def known_thread(api: Api, thread_id: str) -> str:
 
 
 async def _read(api: Api, thread_id: str) -> Thread | None:
-    found: Thread | None = await api.run(api.services.threads.find(thread_id))
-    return found
+    thread: Thread | None = await api.run(api.services.threads.find(thread_id))
+    return thread
 
 
 async def find_thread(
@@ -58,10 +58,10 @@ async def find_thread(
     value = {} if value is None else value
     value["thread_id"] = as_uuid(thread_id)
     filters = await api.authorize("threads", action, value)
-    found = await _read(api, canonical(thread_id) or thread_id)
-    if found is None or not passes(filters, found.metadata):
+    thread = await _read(api, canonical(thread_id) or thread_id)
+    if thread is None or not passes(filters, thread.metadata):
         raise missing_thread(thread_id)
-    return found
+    return thread
 
 
 async def check_filters(
@@ -75,8 +75,8 @@ async def check_filters(
     """Raise `missing`, by default that there is no such thread, if its metadata does not match."""
     if filters is None:
         return
-    found = await _read(api, thread_id)
-    if found is None and may_be_missing:
+    thread = await _read(api, thread_id)
+    if thread is None and may_be_missing:
         return
-    if found is None or not passes(filters, found.metadata):
+    if thread is None or not passes(filters, thread.metadata):
         raise missing or missing_thread(thread_id)

@@ -95,10 +95,10 @@ async def _state(
 
     thread = await find_thread(api, thread_id)
     runtime, graph, config = api.runtime, graph_of(api, thread), place(thread.thread_id, at)
-    found = await runtime.journal.in_thread(
+    snapshot = await runtime.journal.in_thread(
         lambda: read_state(runtime, graph, config, subgraphs=subgraphs)
     )
-    return selected(thread_state(found), select)
+    return selected(thread_state(snapshot), select)
 
 
 @router.post("/threads/{thread_id}/state")
@@ -153,21 +153,21 @@ async def search_history(thread_id: str, body: HistoryQuery, api: ApiDep) -> lis
     before = _before(thread.thread_id, config, body.before)
     graph = graph_of(api, thread)
     limits: Any = {"limit": body.limit, "filter": body.metadata}
-    found: list[StateSnapshot] | None = None
+    states: list[StateSnapshot] | None = None
     if graph is not None:
         history = graph.aget_state_history(config, before=before, **limits)
         with finding_subgraph(config):
             try:
-                found = [one async for one in history]
+                states = [one async for one in history]
             except (Error, GraphBubbleUp):
                 raise
             except Exception:  # raised by the graph's own code at one of them
                 if config["configurable"]["checkpoint_ns"]:
                     raise
-    if found is None:
+    if states is None:
         every = api.runtime.saver.alist(config, before=before, **limits)
-        found = [stored_state(one, config) async for one in every]
-    return [selected(thread_state(one), body.select) for one in found]
+        states = [stored_state(one, config) async for one in every]
+    return [selected(thread_state(one), body.select) for one in states]
 
 
 @router.get("/threads/{thread_id}/history")

@@ -52,27 +52,27 @@ def thread_state(snapshot: StateSnapshot) -> dict[str, Any]:
 
 def checkpoint(config: RunnableConfig | Mapping[str, Any] | None) -> dict[str, Any] | None:
     """The checkpoint that a config names."""
-    found = (config or {}).get("configurable")
-    if not found:
+    configurable = (config or {}).get("configurable")
+    if not configurable:
         return None
-    place = {name: found[name] for name in PLACE if name in found}
-    return {"checkpoint_ns": "", **place, "thread_id": found.get("thread_id")}
+    place = {name: configurable[name] for name in PLACE if name in configurable}
+    return {"checkpoint_ns": "", **place, "thread_id": configurable.get("thread_id")}
 
 
-def interrupt(found: Interrupt) -> dict[str, Any]:
+def interrupt(question: Interrupt) -> dict[str, Any]:
     """A question as clients get it."""
-    schema = found.response_schema
-    item: dict[str, Any] = {"id": found.id, "value": found.value}
+    schema = question.response_schema
+    item: dict[str, Any] = {"id": question.id, "value": question.value}
     return item if schema is None else {**item, "response_schema": _json_schema(schema)}
 
 
 def interrupts_by_task(snapshot: StateSnapshot, open_ids: set[str]) -> dict[str, Any]:
     """The open questions, by the tasks that ask them."""
-    found: dict[str, Any] = {}
+    by_task: dict[str, Any] = {}
     for task in snapshot.tasks:
         if questions := [interrupt(one) for one in task.interrupts if one.id in open_ids]:
-            found[task.id] = questions
-    return found
+            by_task[task.id] = questions
+    return by_task
 
 
 def _task(task: PregelTask) -> dict[str, Any]:
@@ -195,14 +195,14 @@ def read_state(
         except (Error, GraphBubbleUp):
             raise
         except Exception:
-            if (found := runtime.saver.get_tuple(config)) is None:
+            if (stored := runtime.saver.get_tuple(config)) is None:
                 raise
         try:  # at a checkpoint that is named, LangGraph applies no writes
-            return graph.get_state(found.config, subgraphs=subgraphs)
+            return graph.get_state(stored.config, subgraphs=subgraphs)
         except (Error, GraphBubbleUp):
             raise
         except Exception:
-            return stored_state(found, config)
+            return stored_state(stored, config)
 
 
 @contextmanager
@@ -216,14 +216,14 @@ def finding_subgraph(config: RunnableConfig) -> Iterator[None]:
         raise
 
 
-def stored_state(found: CheckpointTuple | None, config: RunnableConfig) -> StateSnapshot:
+def stored_state(stored: CheckpointTuple | None, config: RunnableConfig) -> StateSnapshot:
     """A checkpoint as a state, without tasks, which need the graph."""
-    if found is None:
+    if stored is None:
         return StateSnapshot({}, (), config, None, None, None, (), ())
-    values = found.checkpoint["channel_values"]
+    values = stored.checkpoint["channel_values"]
     visible = {name: values[name] for name in values if not name.startswith(("__", "branch:"))}
-    metadata, at, parent = found.metadata, found.checkpoint["ts"], found.parent_config
-    return StateSnapshot(visible, (), found.config, metadata, at, parent, (), ())
+    metadata, at, parent = stored.metadata, stored.checkpoint["ts"], stored.parent_config
+    return StateSnapshot(visible, (), stored.config, metadata, at, parent, (), ())
 
 
 async def apply_supersteps(
@@ -259,7 +259,7 @@ async def _note_next(api: Api, graph: Graph, config: RunnableConfig) -> None:
     thread_id = config["configurable"]["thread_id"]
     runtime = api.runtime
     state = await runtime.journal.in_thread(lambda: read_state(runtime, graph, place(thread_id)))
-    await runtime.journal.ado(threads.set_has_next(thread_id, has_next=bool(state.next)))
+    await api.do(threads.set_has_next(thread_id, has_next=bool(state.next)))
 
 
 def _state_update(update: dict[str, Any]) -> StateUpdate:

@@ -140,13 +140,13 @@ async def prune(body: Pruning, api: ApiDep) -> Json:
     pruned = 0
     for id in dict.fromkeys(body.thread_ids):
         try:
-            found = await find_thread(api, id, "delete")
+            thread = await find_thread(api, id, "delete")
             if body.strategy == "delete":
-                await erase_thread(api, found)
-            elif found.status == "busy":
+                await erase_thread(api, thread)
+            elif thread.status == "busy":
                 continue
             else:
-                await api.runtime.saver.aprune([found.thread_id], strategy="keep_latest")
+                await api.runtime.saver.aprune([thread.thread_id], strategy="keep_latest")
         except ApiError as error:
             if error.status_code in (404, 409, 422):
                 continue
@@ -160,10 +160,10 @@ async def get(thread_id: str, api: ApiDep, include: str = "") -> Json:
     """Get a thread with the values of its state; with `include=ttl` also how long it is kept."""
     api.require(Scope.READ)
 
-    found = await find_thread(api, thread_id)
-    item = await wire_thread(api, found)
+    thread = await find_thread(api, thread_id)
+    item = await wire_thread(api, thread)
     if "ttl" in include.split(","):
-        item["ttl"] = wire_ttl(found)
+        item["ttl"] = wire_ttl(thread)
     return item
 
 
@@ -177,10 +177,10 @@ async def update(
     """Merge metadata into a thread's, and set how long it is kept."""
     api.require(Scope.START)
     value: dict[str, Any] = {"metadata": body.metadata or {}}
-    found = await find_thread(api, thread_id, "update", value)
+    thread = await find_thread(api, thread_id, "update", value)
     changed = await api.run(
         api.services.threads.change(
-            found.thread_id, value.get("metadata") or {}, ttl=minutes(body.ttl)
+            thread.thread_id, value.get("metadata") or {}, ttl=minutes(body.ttl)
         )
     )
     if "return=minimal" in prefer.replace(" ", "").lower():
@@ -214,12 +214,12 @@ async def erase_thread(api: Api, thread: Thread) -> None:
 async def copy(thread_id: str, api: ApiDep) -> Json:
     """Copy a thread with its state and history, without its runs."""
     api.require(Scope.START)
-    found = await find_thread(api, thread_id)
+    source = await find_thread(api, thread_id)
     id = new_id()
-    value: dict[str, Any] = {"thread_id": uuid.UUID(id), "metadata": dict(found.metadata)}
+    value: dict[str, Any] = {"thread_id": uuid.UUID(id), "metadata": dict(source.metadata)}
     await api.authorize("threads", "create", value)
-    await api.runtime.saver.acopy_thread(found.thread_id, id)
-    content = ThreadContent(value.get("metadata") or {}, found.config)
+    await api.runtime.saver.acopy_thread(source.thread_id, id)
+    content = ThreadContent(value.get("metadata") or {}, source.config)
     thread = await api.run(api.services.threads.create(id, content))
     return await wire_thread(api, thread)
 
@@ -254,11 +254,11 @@ async def search(body: ThreadSearch, api: ApiDep) -> Any:
     if body.values:
         end = body.offset + body.limit
         fitting = await _with_values(api, chosen, matches, body.values, end + 1)
-        found, has_more = fitting[body.offset : end], len(fitting) > end
+        threads, has_more = fitting[body.offset : end], len(fitting) > end
     else:
         page = api.services.threads.page(chosen, body.offset, body.limit, matches)
-        found, has_more = await api.run(page)
-    return page_response(await _wire(api, body, found), body.offset, has_more=has_more)
+        threads, has_more = await api.run(page)
+    return page_response(await _wire(api, body, threads), body.offset, has_more=has_more)
 
 
 @router.post("/threads/count")
@@ -315,14 +315,14 @@ async def _with_values(
     return fitting
 
 
-async def _wire(api: Api, body: ThreadSearch, found: list[Thread]) -> list[Json]:
+async def _wire(api: Api, body: ThreadSearch, threads: list[Thread]) -> list[Json]:
     needs_state = body.select is None or bool(OF_STATE & {*body.select}) or bool(body.extract)
-    asking = [one.thread_id for one in found if one.status == "interrupted"]
+    asking = [one.thread_id for one in threads if one.status == "interrupted"]
     questions: set[tuple[str, str]] = set()
     if asking and needs_state:
         questions = await api.run(api.services.threads.questions(asking))
     items = []
-    for one in found:
+    for one in threads:
         own = {id for thread_id, id in questions if thread_id == one.thread_id}
         whole = await wire_thread(api, one, questions=own, state=needs_state)
         item = selected(whole, body.select)
