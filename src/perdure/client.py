@@ -36,7 +36,7 @@ from perdure.errors import BadArgument, NotFound
 from perdure.journal import Journal, Plan, scrub, version
 from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.migrate import migrations
-from perdure.journal.names import check_id, check_renamed, check_text, maybe_id
+from perdure.journal.names import check_id, check_text, maybe_id
 from perdure.observe.observers import Observers
 from perdure.recorded_calls import (
     call_key,
@@ -132,8 +132,6 @@ class Client(ContextManaged):
         redact: Keys and patterns that are never written to the journal.
         public_url: The address where people reach the pages, for `link`. By default the value of
             `PERDURE_PUBLIC_URL`.
-        keys: Former name of `encryption_keys`; passing it raises `BadArgument`.
-        observer: Former name of `observe`; passing it raises `BadArgument`.
 
     Raises:
         BadArgument: An argument is not valid.
@@ -151,11 +149,7 @@ class Client(ContextManaged):
         observe: Any = None,
         redact: Redaction | None = None,
         public_url: str | None = None,
-        keys: None = None,
-        observer: None = None,
     ) -> None:
-        check_renamed("keys", "encryption_keys", keys)
-        check_renamed("observer", "observe", observer)
         envelope = (
             ChecksumEnvelope() if encryption_keys is None else EncryptedEnvelope(encryption_keys)
         )
@@ -526,7 +520,6 @@ class Client(ContextManaged):
         after: Run | None = None,
         limit: int = PAGE,
         output: bool = True,
-        before: None = None,
     ) -> list[Run]:
         """List runs, newest first.
 
@@ -549,12 +542,10 @@ class Client(ContextManaged):
             after: The last run of the previous page.
             limit: Maximum number of runs to return, 100 by default.
             output: Whether to read what each run returned.
-            before: Former name of `after`; passing it raises `BadArgument`.
 
         Raises:
             BadArgument: A state is unknown, a time has no time zone, or `limit` is less than 1.
         """
-        check_renamed("before", "after", before)
         which = select_runs(
             thread_id=thread_id,
             parent_id=parent_id,

@@ -29,7 +29,7 @@ from perdure.execution.graphs import Graph, bind, with_redacted_outputs
 from perdure.execution.journal_store import JournalStore
 from perdure.execution.topology import check_renames, with_aliases
 from perdure.journal.clock import Clock
-from perdure.journal.names import check_id, check_renamed, check_text
+from perdure.journal.names import check_id, check_text
 from perdure.notifications.mail import MailSender
 from perdure.notifications.webhooks import WebhookSender
 from perdure.observe.observers import Observers
@@ -107,8 +107,6 @@ class Runtime(Client):
         store: The LangGraph store for graphs that were compiled without one. `True` creates one
             next to the journal: on SQLite a separate file, on PostgreSQL tables in the same
             database.
-        keys: Former name of `encryption_keys`; passing it raises `BadArgument`.
-        observer: Former name of `observe`; passing it raises `BadArgument`.
 
     Raises:
         BadArgument: An argument is not valid.
@@ -136,11 +134,7 @@ class Runtime(Client):
         retention: Retention | None = None,
         stream_ttl: timedelta = timedelta(days=1),
         store: BaseStore | bool | None = None,
-        keys: None = None,
-        observer: None = None,
     ) -> None:
-        check_renamed("keys", "encryption_keys", keys)
-        check_renamed("observer", "observe", observer)
         check_duration("lease", lease, timedelta(seconds=0.2))  # a shorter one is always lost
         observers = Observers(observe)
         saver = Saver(
@@ -431,7 +425,6 @@ class Runtime(Client):
         grace: timedelta = GRACE,
         handle_signals: bool = True,
         graphs: Iterable[str] | None = None,
-        signals: None = None,
     ) -> Counts:
         """Drive due runs until SIGTERM, SIGINT or cancellation, then drain.
 
@@ -456,7 +449,6 @@ class Runtime(Client):
                 `signal.signal` is called too, but one set with `loop.add_signal_handler` is not.
             graphs: The names of the graphs to drive. By default all. With `graphs`, the worker
                 fires no schedules, delivers no messages and deletes no old runs.
-            signals: Former name of `handle_signals`; passing it raises `BadArgument`.
 
         Returns:
             How many segments were driven, and how they ended.
@@ -466,7 +458,6 @@ class Runtime(Client):
             UnknownGraph: `graphs` names a graph that is not registered here.
             Closed: The runtime is closed.
         """
-        check_renamed("signals", "handle_signals", signals)
         return await self.engine.drive(
             graphs=graphs,
             concurrency=concurrency,
@@ -483,7 +474,6 @@ class Runtime(Client):
         concurrency: int = 10,
         grace: timedelta = GRACE,
         handle_signals: bool = False,
-        signals: None = None,
     ) -> Counts:
         """Drive due runs, at most `limit` segments, then return. For a cron job or a test.
 
@@ -503,7 +493,6 @@ class Runtime(Client):
                 other, in the order in which they are due.
             grace: How long segments may take to reach their next step, 10 seconds by default.
             handle_signals: Whether to drain on SIGTERM and SIGINT.
-            signals: Former name of `handle_signals`; passing it raises `BadArgument`.
 
         Returns:
             How many segments were driven, and how they ended.
@@ -512,7 +501,6 @@ class Runtime(Client):
             BadArgument: This runtime has no graph to drive, or an argument is not valid.
             Closed: The runtime is closed.
         """
-        check_renamed("signals", "handle_signals", signals)
         return await self.engine.drive(
             concurrency=concurrency,
             driven_by=DrivenBy.CRON,

@@ -53,7 +53,6 @@ from perdure.execution.segment import find
 from perdure.journal import Journal, Plan, connect_later
 from perdure.journal.clock import JournalClock
 from perdure.journal.committer import QueuedOperation
-from perdure.journal.names import check_renamed
 from perdure.langgraph_port import compiled_graphs, configs, task_interrupts
 from perdure.serde.codec import Codec
 from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
@@ -92,7 +91,6 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         journal: An open journal to use instead of `url`, or a function that opens one. A journal
             that you pass is not closed by the saver.
         redact: Keys and patterns that are never written to the journal.
-        keys: Former name of `encryption_keys`; passing it raises `BadArgument`.
 
     Raises:
         BadArgument: An argument is not valid.
@@ -110,9 +108,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         cache_bytes: int = 64 * 1024 * 1024,
         journal: Journal | Callable[[], Journal] | None = None,
         redact: Redaction | None = None,
-        keys: None = None,
     ) -> None:
-        check_renamed("keys", "encryption_keys", keys)
         if durability not in ("auto", "sync", "async", "exit"):
             raise BadArgument(f"durability={durability!r}: use 'auto', 'sync', 'async' or 'exit'.")
         if url is not None and journal is not None:

@@ -15,9 +15,8 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -116,83 +115,67 @@ def import_threads(
         BadArgument: The source cannot be opened, or its checkpointer package is not installed.
     """
     report = ThreadImport()
-    with _opened(source, target) as opened:
-        every = opened.threads() if threads is None else [str(one) for one in threads]
-        for n, thread_id in enumerate(every, 1):
-            report.threads.append(_import_thread(opened, target, thread_id))
+    with _opened(source, target) as (saver, every, paths):
+        if threads is not None:
+            wanted = [str(one) for one in threads]
+        else:
+            wanted = every or sorted({_thread(one) for one in saver.list(None)})
+        for n, thread_id in enumerate(wanted, 1):
+            report.threads.append(_import_thread(saver, paths, target, thread_id))
             if progress is not None:
-                progress(report.threads[-1], n, len(every))
+                progress(report.threads[-1], n, len(wanted))
     return report
 
 
 Source = BaseCheckpointSaver[Any]
+Paths = Callable[[str, Place], dict[str, str]]
+"""The paths of the tasks that wrote at a checkpoint of a thread, which order their writes."""
+Opened = tuple[Source, list[str] | None, Paths]
+"""A checkpointer to import from, and its threads if they could be read at once."""
 
 
-@dataclass(frozen=True)
-class _Opened:
-    """A checkpointer to import from; with its tables, if it is opened here."""
-
-    saver: Source
-    query: Callable[[str, Sequence[Any]], list[Any]] | None = None
-    writes: str = ""
-    """The name of the table of its writes."""
-
-    def threads(self) -> list[str]:
-        if self.query is None:
-            return sorted(
-                {one.config["configurable"]["thread_id"] for one in self.saver.list(None)}
-            )
-        return [row[0] for row in self.query(THREADS, ())]
-
-    def paths(self, thread_id: str, place: Place) -> dict[str, str]:
-        """The paths of the tasks that wrote at a checkpoint, which order their writes."""
-        if self.query is None:
-            return {}
-        where = "thread_id = ? AND checkpoint_id = ? AND checkpoint_ns = ?"
-        sql = f"SELECT task_id, task_path FROM {self.writes} WHERE {where}"  # noqa: S608 (ours)
-        return {task: path or "" for task, path in self.query(sql, (thread_id, *place))}
-
-
-def _import_thread(source: _Opened, target: Saver, thread_id: str) -> ImportedThread:
+def _import_thread(source: Source, paths: Paths, target: Saver, thread_id: str) -> ImportedThread:
     try:
-        found = source.saver.list({"configurable": {"thread_id": thread_id}})
-        wanted = sorted(map(_place, found))
+        found = source.list({"configurable": {"thread_id": thread_id}})
+        wanted = sorted(_place(one) for one in found)
         rows = target.journal.do(operations.checkpoints_of(thread_id))
-        there = {(row.id, row.ns) for row in rows}
-        missing = [place for place in wanted if place not in there]
+        stored = {(row.id, row.ns) for row in rows}
+        missing = [place for place in wanted if place not in stored]
         if not wanted:
             raise Error(f"The source has no thread {thread_id!r}.")
-        if missing and not there <= {*wanted}:
+        if missing and not stored <= {*wanted}:
             raise Error(
                 f"Thread {thread_id!r} has checkpoints of its own in the journal. Delete it there "
                 "first, or leave it."
             )
-        read, paths = (
-            partial(_checkpoint, source.saver, thread_id),
-            partial(source.paths, thread_id),
-        )
-        newest = read(([place for place in wanted if place[1] == ""] or wanted)[-1])
-        last = {ns: id for id, ns in sorted(there)}  # of each namespace
-        # Not those that were made here, if the thread went on here.
-        again = [(id, ns) for ns, id in last.items() if (id, ns) in wanted]
+        root = [place for place in wanted if place[1] == ""]
+        newest = _checkpoint(source, thread_id, (root or wanted)[-1])
+        last = {ns: id for id, ns in sorted(stored)}  # of each namespace
         if missing:
             # Most likely what the others have too. Nothing is stored yet.
             target.check_storable(newest)
             id, ns = missing[0]  # of this one a killed import may have stored the writes
             target.journal.do(operations.delete_checkpoints(thread_id, [(ns, id)]))
         try:
-            for place in again:
-                _add_writes(target, read(place), paths(place))
+            for ns, id in last.items():
+                if (id, ns) in wanted:  # else it was made here, after an earlier import
+                    theirs = _checkpoint(source, thread_id, (id, ns))
+                    _add_writes(target, theirs, paths(thread_id, (id, ns)))
             for place in missing:
-                target.restore(read(place), paths(place))
+                theirs = _checkpoint(source, thread_id, place)
+                target.restore(theirs, paths(thread_id, place))
             target.flush()
         except Error:
-            if not there:
+            if not stored:
                 with contextlib.suppress(Error):
                     target.flush()
                 target.delete_thread(thread_id)
             raise
-        _add_record(target, thread_id)
+        # The record of the thread, so that lists of threads have it before its first run.
+        now, content = JournalClock(target.journal).now(), thread_records.ThreadContent()
+        target.journal.do(
+            thread_records.create(target.serializer, thread_id, content, random_number(), now)
+        )
     except Error as error:
         return ImportedThread(thread_id, refused=str(error))
     finally:
@@ -210,18 +193,9 @@ def _add_writes(target: Saver, theirs: CheckpointTuple, paths: Mapping[str, str]
     target.restore_writes(theirs.config, writes, paths)
 
 
-def _add_record(target: Saver, thread_id: str) -> None:
-    """Make the record of a thread, so that lists of threads have it before its first run."""
-    now = JournalClock(target.journal).now()
-    content = thread_records.ThreadContent()
-    target.journal.do(
-        thread_records.create(target.serializer, thread_id, content, random_number(), now)
-    )
-
-
 def _checkpoint(source: Source, thread_id: str, place: Place) -> CheckpointTuple:
     """A checkpoint of the source. Raises `TypeNotAllowed` for a type that it did not load."""
-    words = f"checkpoint {place[0]!r} of thread {thread_id!r}"
+    name = f"checkpoint {place[0]!r} of thread {thread_id!r}"
     blocked: list[tuple[str, str]] = []
 
     def note(event: Any) -> None:
@@ -234,14 +208,18 @@ def _checkpoint(source: Source, thread_id: str, place: Place) -> CheckpointTuple
     except Error:
         raise
     except Exception as error:  # whatever a database or a serializer raises
-        raise Error(f"{words} cannot be read: {type(error).__name__}: {error}.") from error
+        raise Error(f"{name} cannot be read: {type(error).__name__}: {error}.") from error
     finally:
         stop()
     if blocked:
-        raise TypeNotAllowed(*blocked[0], words)
+        raise TypeNotAllowed(*blocked[0], name)
     if found is None:
-        raise Error(f"{words} is no longer in the source.")
+        raise Error(f"{name} is no longer in the source.")
     return found
+
+
+def _thread(found: CheckpointTuple) -> str:
+    return str(found.config["configurable"]["thread_id"])
 
 
 def _place(found: CheckpointTuple) -> Place:
@@ -252,12 +230,16 @@ def _place(found: CheckpointTuple) -> Place:
 # -- opening the source
 
 THREADS = "SELECT DISTINCT thread_id FROM checkpoints ORDER BY thread_id"
+PATHS = (
+    "SELECT task_id, coalesce(task_path, '') AS task_path FROM {} "
+    "WHERE thread_id = ? AND checkpoint_id = ? AND checkpoint_ns = ?"
+)
 
 
 @contextlib.contextmanager
-def _opened(source: str | Source, target: Saver) -> Iterator[_Opened]:
+def _opened(source: str | Source, target: Saver) -> Iterator[Opened]:
     if isinstance(source, BaseCheckpointSaver):
-        yield _Opened(source)
+        yield source, None, lambda thread_id, place: {}
         return
     types = target.serializer.codec.allowlist.types
     scheme = source.partition(":")[0] if ":" in source else ""
@@ -298,7 +280,7 @@ def _script_types(types: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, 
 
 
 @contextlib.contextmanager
-def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[_Opened]:
+def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[Opened]:
     try:
         from langgraph.checkpoint.sqlite import SqliteSaver
     except ImportError as error:
@@ -313,18 +295,21 @@ def _open_sqlite(source: str, serde: JsonPlusSerializer) -> Iterator[_Opened]:
         saver = SqliteSaver(connection, serde=serde)
         try:
             Wal.keep(connection)
-            connection.execute(THREADS)
+            threads = [thread for (thread,) in connection.execute(THREADS)]
             saver.setup()
         except sqlite3.DatabaseError as error:
             raise BadArgument(
                 f"{path} holds no checkpoints of LangGraph's SqliteSaver ({error})."
             ) from error
-        query = lambda sql, params: connection.execute(sql, params).fetchall()  # noqa: E731
-        yield _Opened(saver, query, "writes")
+
+        def paths(thread_id: str, place: Place) -> dict[str, str]:
+            return dict(connection.execute(PATHS.format("writes"), (thread_id, *place)))
+
+        yield saver, threads, paths
 
 
 @contextlib.contextmanager
-def _open_postgres(source: str, serde: JsonPlusSerializer) -> Iterator[_Opened]:
+def _open_postgres(source: str, serde: JsonPlusSerializer) -> Iterator[Opened]:
     try:
         import psycopg
         from langgraph.checkpoint.postgres import PostgresSaver
@@ -341,19 +326,21 @@ def _open_postgres(source: str, serde: JsonPlusSerializer) -> Iterator[_Opened]:
     except psycopg.Error as error:
         raise BadArgument(f"The source cannot be opened: {error}") from error
     with contextlib.closing(connection):
-
-        def query(sql: str, params: Sequence[Any]) -> list[list[Any]]:
-            rows = connection.execute(sql.replace("?", "%s").encode(), params)
-            return [[*row.values()] for row in rows]
-
         try:
-            query("SELECT task_path FROM checkpoint_writes LIMIT 0", ())
+            connection.execute("SELECT task_path FROM checkpoint_writes LIMIT 0")
+            threads = [row["thread_id"] for row in connection.execute(THREADS)]
         except psycopg.Error as error:
             raise BadArgument(
                 "The source holds no checkpoints of LangGraph's PostgresSaver, or its tables are "
                 f"of an older release; call `PostgresSaver.setup()` on it once. ({error})"
             ) from error
-        yield _Opened(PostgresSaver(connection, serde=serde), query, "checkpoint_writes")
+        sql = PATHS.format("checkpoint_writes").replace("?", "%s")
+
+        def paths(thread_id: str, place: Place) -> dict[str, str]:
+            rows = connection.execute(sql.encode(), (thread_id, *place))
+            return {row["task_id"]: row["task_path"] for row in rows}
+
+        yield PostgresSaver(connection, serde=serde), threads, paths
 
 
 def _missing(package: str) -> BadArgument:

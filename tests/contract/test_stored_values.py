@@ -44,7 +44,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def test_no_constructor_validator_or_post_init_runs(sqlite_url: str) -> None:
-    values = [s.Plain("a"), s.Model(n=1), s.V1(number=1), s.Table(a=1), s.Checked(1), s.Beside(1)]
+    values = [s.Plain("a"), s.Model(n=1), s.Table(a=1), s.Checked(1), s.Beside(1)]
     with Saver(sqlite_url, allow=s.ALL) as saver:
         put(saver, {"x": values})
     s.RAN.clear()

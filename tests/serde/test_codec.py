@@ -91,7 +91,7 @@ CLASSES = [
     s.Model(n=1, deep={1: s.Model(n=2)}), s.Forbids(n=1),
     s.Open.model_validate({"n": 1, "more": (1,)}), s.Private(n=1),
     s.Aliased.model_validate({"type": "a", "author": "b"}), s.IntBox(item=1), s.Root([1]),
-    s.V1(number=1, tags=["a"]), s.Text("a"), s.Number(7), s.Real(0.5), s.Table({1: s.Table(a=1)}),
+    s.Text("a"), s.Number(7), s.Real(0.5), s.Table({1: s.Table(a=1)}),
 ]  # fmt: skip
 
 ARRAYS = [
@@ -206,13 +206,6 @@ def test_private_attributes_are_kept_and_unset_ones_stay_unset(codec: Codec) -> 
     assert (loaded._secret, loaded._list) == ("other", [3])
     with pytest.raises(AttributeError):
         _ = loaded._unset
-
-
-def test_a_pydantic_v1_model_keeps_private_attributes_and_set_fields(codec: Codec) -> None:
-    model = s.V1(number=1)
-    model._hidden = 5
-    loaded = again(codec, model)
-    assert (loaded._hidden, loaded.__fields_set__, loaded.tags) == (5, {"n"}, [])
 
 
 def test_fields_that_init_does_not_take_are_kept_also_when_unset(codec: Codec) -> None:

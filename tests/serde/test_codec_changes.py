@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import ormsgpack
-import pydantic.v1
 import pytest
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr
 
@@ -115,17 +114,6 @@ def test_a_model_that_lost_a_field_is_still_read(become: Become) -> None:
 
     become(s.Model, Model)
     assert loaded(data) == Model(n=5)
-
-
-def test_a_pydantic_v1_model_gets_new_defaults(become: Become) -> None:
-    data = CODEC.encode(s.V1(number=2), "x")
-
-    class V1(pydantic.v1.BaseModel):
-        n: int = pydantic.v1.Field(alias="number")
-        more: int = 4
-
-    become(s.V1, V1)
-    assert (loaded(data).n, loaded(data).more) == (2, 4)
 
 
 def test_a_namedtuple_gets_new_defaults(become: Become) -> None:

@@ -1,4 +1,4 @@
-"""What users import and pass: names of `perdure`, renamed arguments, and one way to page."""
+"""What users import and pass: names of `perdure`, and one way to page."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
-
 import perdure
-from perdure.errors import BadArgument
 from perdure.testing import runtime
 from tests.support.agents import chain
 
@@ -24,24 +21,6 @@ def test_the_common_errors_and_values_are_those_of_their_modules() -> None:
         assert getattr(perdure, name) is getattr(perdure.errors, name)
     for name in ("Run", "State", "Wait", "Event", "EventKind", "Kind", "Observer"):
         assert getattr(perdure, name) is getattr(perdure.types, name)
-
-
-@pytest.mark.parametrize("kind", [perdure.Saver, perdure.Client, perdure.Runtime])
-def test_the_old_name_of_the_encryption_keys_says_the_new_one(kind: Any) -> None:
-    with pytest.raises(BadArgument, match="keys= is now called encryption_keys="):
-        kind("sqlite:///:memory:", keys={"k": b"0" * 32})
-
-
-def test_old_names_of_arguments_say_the_new_ones() -> None:
-    with runtime() as rt:
-        rt.register(chain(("a", lambda state: {})), name="g")
-        old: Any = {"signals": False}
-        for drive in (rt.blocking.work, rt.blocking.tick):
-            with pytest.raises(BadArgument, match="signals= is now called handle_signals="):
-                drive(**old)
-        old = {"before": rt.blocking.start("g", {"log": []})}
-        with pytest.raises(BadArgument, match="before= is now called after="):
-            rt.blocking.runs(**old)
 
 
 def test_every_list_is_paged_by_the_last_item_of_the_page_before() -> None:

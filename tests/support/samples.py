@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import pydantic.v1
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, field_validator
 
 T = TypeVar("T")
@@ -162,17 +161,6 @@ class Root(RootModel[list[int]]):
     pass
 
 
-class V1(pydantic.v1.BaseModel):
-    n: int = pydantic.v1.Field(alias="number")
-    tags: list[str] = []
-    _hidden: int = pydantic.v1.PrivateAttr(default=1)
-
-    @pydantic.v1.validator("n")
-    def _seen(cls, value: int) -> int:  # noqa: N805 (pydantic's own way)
-        RAN.append("V1.n")
-        return value
-
-
 class Text(str):
     __slots__ = ()
 
@@ -211,6 +199,6 @@ def leave_a_mark(*_: Any, **__: Any) -> None:
 
 ALL: list[type] = [
     Color, Level, Mode, Access, Bits, Point, Old, Checked, Plain, Frozen, Slotted, Sealed, Beside,
-    Holder, Outer.Inner, Outer.Kind, Model, Forbids, Open, Private, Aliased, Box, Root, V1,
+    Holder, Outer.Inner, Outer.Kind, Model, Forbids, Open, Private, Aliased, Box, Root,
     Text, Number, Real, Names, Table,
 ]  # fmt: skip

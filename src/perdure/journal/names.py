@@ -43,12 +43,6 @@ def maybe_id(what: str, id: object) -> str | None:
     return None if id is None else check_id(what, id)
 
 
-def check_renamed(old: str, new: str, value: object) -> None:
-    """Raise `BadArgument` if an argument was passed by its old name."""
-    if value is not None:
-        raise BadArgument(f"The argument {old}= is now called {new}=.")
-
-
 random_number = functools.partial(secrets.randbits, 62)
 """A random number, independent of how an agent seeds `random`."""
 

@@ -271,31 +271,6 @@ class PydanticAdapter(ClassAdapter):
         return value
 
 
-class PydanticV1Adapter(ClassAdapter):
-    """Models of `pydantic.v1`, restored as its `__setstate__` does."""
-
-    named = True
-
-    def __init__(self, cls: Any) -> None:
-        self.cls, self.fields = cls, cls.__fields__
-
-    def get_state(self, value: Any) -> Any:
-        state = value.__getstate__()
-        fields = {name: item for name, item in state["__dict__"].items() if name in self.fields}
-        extra = {name: item for name, item in state["__dict__"].items() if name not in fields}
-        return [fields, extra, state["__private_attribute_values__"], sorted(value.__fields_set__)]
-
-    def restore(self, state: Any) -> Any:
-        fields, extra, private, given = state
-        if fields.keys() != self.fields.keys():
-            known = {n: v for n, v in fields.items() if n in self.fields}
-            return construct(self.cls, {self.fields[n].alias: v for n, v in known.items()} | extra)
-        value = self.cls.__new__(self.cls)
-        set_raw(value, "__dict__", {**fields, **extra})
-        set_raw(value, "__fields_set__", set(given))
-        return set_attributes(value, private)
-
-
 def _defined(private: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in private.items() if type(v).__name__ != "PydanticUndefinedType"}
 
@@ -325,8 +300,6 @@ def _adapter(cls: Any) -> ClassAdapter:
         return NamedTupleAdapter(cls)
     if hasattr(cls, "__pydantic_fields_set__"):
         return PydanticAdapter(cls, message=any(b.__name__ == "BaseMessage" for b in cls.__mro__))
-    if hasattr(cls, "__fields__") and hasattr(cls, "__fields_set__"):
-        return PydanticV1Adapter(cls)
     base = next(b for b in cls.__mro__ if not b.__flags__ & _HEAP_TYPE)
     if base in _PLAIN and not is_dataclass(cls):
         return SubclassAdapter(cls, base)
