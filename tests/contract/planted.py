@@ -338,7 +338,7 @@ BUGS = [
     ),
     Bug(
         "the signature of a webhook is not compared",
-        "if not any(hmac.compare_digest(one, other) for one in expected for other in given):",
+        "if not any(hmac.compare_digest(one, other) for one in expected for other in received):",
         "if not expected:",
         "test_webhooks.py::test_a_webhook_from_another_service_is_a_signal_if_its_signature_is_valid",
     ),

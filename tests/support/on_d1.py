@@ -71,12 +71,6 @@ NOT_ON_D1: dict[str, str] = {
     "testing/test_crashtest.py::test_sleeps_pass_and_questions_are_answered": (
         "crashtest makes a database for each trial"
     ),
-    "examples/test_campaign_database.py::test_readers_do_not_wait_for_writers": (
-        "no transaction stays open"
-    ),
-    "examples/test_campaign_faults.py::test_a_reader_does_not_wait_for_an_open_transaction": (
-        "no transaction stays open"
-    ),
 }
 """Tests that do not run on D1, and why."""
 
@@ -91,6 +85,14 @@ def named(nodeid: str, names: Iterable[str]) -> str | None:
 # -- What `make test` leaves to `make test-all`: it has twenty minutes of two cores.
 
 ON_SQLITE = (
+    "examples/test_campaign_approval.py",
+    "examples/test_campaign_contacts.py",
+    "examples/test_campaign_incoming.py",
+    "examples/test_campaign_mailbox.py",
+    "examples/test_campaign_refused.py",
+    "examples/test_campaign_replies.py",
+    "examples/test_campaign_touches.py",
+    "examples/test_campaign_web.py",
     "checkpoint/test_saver_langgraph.py",
     "cli/test_processes.py",
     (
