@@ -33,7 +33,7 @@ from playwright.async_api import (
     async_playwright,
 )
 
-from tests.support.js_clients import INSTALLED, node
+from tests.clients.js_clients import INSTALLED, node
 
 ARGUMENTS = (
     *("--no-sandbox", "--no-zygote", "--headless=shell", "--disable-dev-shm-usage"),

@@ -15,12 +15,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 
 import perdure
-from tests.support import channel_stories, flow_stories, stories
-from tests.support.flow_stories import Branches, is_left_stored
+from tests.support import stories
 from tests.support.polling import auntil
 from tests.support.scripts import Api, Savers, play
+from tests.support.stories import Branches, is_left_stored
 
-MODULES = (stories, flow_stories, channel_stories)  # they fill one table
 STORIES = stories.STORIES
 
 EVERY_STORY = pytest.mark.parametrize("name", sorted(STORIES))

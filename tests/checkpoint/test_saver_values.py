@@ -17,8 +17,8 @@ from langgraph.graph.message import add_messages
 
 from perdure.errors import Damaged, TypeNotAllowed
 from perdure.saver import Saver
-from tests.support.channel_stories import build_delta
 from tests.support.scripts import Graph, Savers, plain
+from tests.support.stories import build_delta
 
 A: RunnableConfig = {"configurable": {"thread_id": "a"}}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from perdure.testing.d1 import find_node
-from tests.support.js_clients import INSTALLED, PROGRAMS, agent_server
+from tests.clients.js_clients import INSTALLED, PROGRAMS, agent_server
 
 NONE = "-"
 

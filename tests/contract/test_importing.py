@@ -25,11 +25,11 @@ from perdure.errors import BadArgument
 from perdure.types import State
 from tests.contract import import_child
 from tests.contract.import_child import Address, Secret, build, fill, on, said
-from tests.support.channel_stories import build_delta
 from tests.support.commands import main
 from tests.support.fork_server import ForkServer
 from tests.support.raw import execute
 from tests.support.scripts import Graph, plain
+from tests.support.stories import build_delta
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

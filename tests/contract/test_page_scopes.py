@@ -5,7 +5,7 @@ from __future__ import annotations
 import perdure
 from tests.support.agent_server import create_token
 from tests.support.agents import opened
-from tests.support.visitor import filled, form_token, pages_of, visiting
+from tests.support.http import filled, form_token, pages_of, visiting
 
 FORGED = "not sent by one of our pages"
 

@@ -8,8 +8,8 @@ import perdure
 from perdure import Runtime
 from perdure.types import Retry, Wait
 from tests.support.agents import Log, chain, opened
+from tests.support.http import visiting
 from tests.support.ui import Page
-from tests.support.visitor import visiting
 
 BASE = "https://agents.example.com"
 

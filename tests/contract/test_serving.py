@@ -21,10 +21,9 @@ from tests.server.ui.html_judge import faults
 from tests.support.agent_server import AgentServer, create_token
 from tests.support.agents import opened
 from tests.support.hostile_journal import fill
-from tests.support.http import client_of
+from tests.support.http import Visitor, account, client_of, filled, visiting
 from tests.support.sweep import examples, sample
 from tests.support.ui_addresses import addresses
-from tests.support.visitor import Visitor, account, filled, visiting
 from tests.support.wire_agents import wire_server
 from tests.support.xss import PAYLOADS
 

@@ -22,7 +22,7 @@ from langgraph.types import Command
 import perdure
 from perdure.errors import AmbiguousAnswer, BadArgument
 from perdure.testing import TemporaryRuntime, runtime
-from tests.support import channel_stories, flow_stories, stories
+from tests.support import stories
 from tests.support.bound import (
     Log,
     T,
@@ -34,7 +34,6 @@ from tests.support.bound import (
 from tests.support.bound import rt as rt
 from tests.support.scripts import Api, Savers, Story, plain, play
 
-MODULES = (stories, flow_stories, channel_stories)  # they fill one table
 OTHERWISE = {
     "a subgraph that saves nothing": "LangGraph's durability='sync' breaks on such a subgraph",
 }

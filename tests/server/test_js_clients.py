@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.clients.js_clients import SDKS, agent_server, node
 from tests.support.databases import DATABASES
-from tests.support.js_clients import SDKS, agent_server, node
 
 pytestmark = pytest.mark.slow
 

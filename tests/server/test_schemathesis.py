@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.support.js_clients import agent_server
+from tests.clients.js_clients import agent_server
 
 pytestmark = [
     pytest.mark.slow,

@@ -19,9 +19,9 @@ from fastapi.staticfiles import StaticFiles
 
 import perdure
 from tests.clients.graphs import GRAPHS
+from tests.clients.js_clients import agent_server, node
 from tests.support.agent_server import serving
 from tests.support.databases import DATABASES
-from tests.support.js_clients import agent_server, node
 from tests.support.sweep import EVERY_POINT, sample
 
 pytestmark = pytest.mark.slow

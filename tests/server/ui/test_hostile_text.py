@@ -21,9 +21,9 @@ from perdure.types import Wait
 from tests.server.ui.html_judge import faults
 from tests.support.agent_server import served
 from tests.support.hostile_journal import fill
+from tests.support.http import Visitor, account, pages_of, signer_of, visiting
 from tests.support.sweep import examples, sample
 from tests.support.ui_addresses import FOUND, NO_PAGE, STREAMS, addresses
-from tests.support.visitor import Visitor, account, pages_of, signer_of, visiting
 from tests.support.xss import LONG, PAYLOADS
 
 OPERATOR = "<b>root</b>"

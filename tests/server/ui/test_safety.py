@@ -16,7 +16,7 @@ import perdure
 from perdure.server.ui.page_route import POLICY, browser_cookie, session_cookie
 from tests.server.ui.html_judge import faults
 from tests.support.agents import opened
-from tests.support.visitor import account, csrf, filled, pages_of, signer_of, visiting
+from tests.support.http import account, csrf, filled, pages_of, signer_of, visiting
 
 FORGED = "not sent by one of our pages"
 HOME = "/ui/inbox"

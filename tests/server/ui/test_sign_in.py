@@ -23,7 +23,7 @@ from perdure.server.ui.signing import Session, Signer
 from perdure.server.ui.site import sign_in_path
 from tests.server.ui.html_judge import faults
 from tests.support.agents import opened
-from tests.support.visitor import account, csrf, signer_of, visiting
+from tests.support.http import account, csrf, signer_of, visiting
 
 HOME = "/ui/inbox"
 
