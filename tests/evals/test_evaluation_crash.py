@@ -165,7 +165,7 @@ def test_an_evaluation_killed_at_any_point_ends_as_if_it_had_not_been(
     whole = Evaluations(fork_server, sqlite_url, tmp_path / "whole").run()
     points = kills(whole.one("points"))
     names = {point.partition(".")[0] for point, _ in points}
-    assert {"insert_run", "put_score", "effect mail", "answer_by_clock", "write_effect"} <= names
+    assert {"insert_run", "put_score", "effect mail", "answer_by_driver", "write_effect"} <= names
     for number, (point, n) in enumerate(
         sample(points, 13, lambda point: point[0])[part :: len(PARTS)]
     ):

@@ -166,7 +166,7 @@ async def test_an_idle_worker_asks_once_per_poll_and_for_everything(
         assert kinds(found) == "r" * len(found)
         asked = {one for request in found for one in request.statements}
         assert asked - {"journal_time"} == {  # the time too, on a slow machine: every two seconds
-            "workers",
+            "leased_workers",
             "next_due",
             "next_claimable",
             "due_schedules",
@@ -183,8 +183,8 @@ async def test_a_worker_announces_itself_with_one_commit_and_leaves_with_another
         async with driving(rt):
             await auntil(lambda: any(one.writes for one in backend.requests))
         commits = [one.statements for one in backend.take() if one.writes]
-        announced = ("last_heartbeat", "announce_worker", "forget_workers")
-        assert commits == [announced, ("delete_worker",)]
+        announced = ("announced", "announce_worker", "delete_workers")
+        assert commits == [announced, ("delete_workers",)]
 
 
 async def test_how_often_an_idle_worker_asks_is_said_by_its_database(

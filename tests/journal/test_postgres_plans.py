@@ -56,7 +56,7 @@ LISTS: Mapping[str, Mapping[str, Any]] = {
     "runs_of_parent": ANY | {"parent_id": "none"},
     "newest_runs": {"count": 50},
     "driven_runs": {"count": 50},
-    "count_driven": {"count": 50},
+    "leased_workers": {"count": 50},
     "open_waits": QUESTIONS | {"kind": "human"},
     "open_waits_of_thread": QUESTIONS | {"thread_id": "t7", "kind": None},
     "questions_of_graph": QUESTIONS | {"graph": "rare"},

@@ -22,7 +22,7 @@ SCANS = DOCTOR | {
     "erase_effects": "as rows_of_thread",
     "erase_thread": "as rows_of_thread",
     **dict.fromkeys(
-        ("losses", "loss_of_run", "count_losses", "forget_losses"),
+        ("losses", "forget_losses"),
         "there are none, unless the database went back in time",
     ),
     "graphs_in_use": "`perdure check` looks at every unfinished run",
@@ -32,10 +32,8 @@ SCANS = DOCTOR | {
     "find_message": "as redeliver_message",
     "next_message": "messages without a handler here come before the first with one",
     "count_runs": "metrics count every unfinished run, for a hundredth of the time",
-    "count_waits": "metrics count every open wait, for a hundredth of the time",
     "count_unknown": "metrics count every unknown effect, for a hundredth of the time",
-    "count_unknown_first": "1,000 rows of a partial index",
-    "count_messages": "metrics count what is not delivered, for a hundredth of the time",
+    "count_messages": "metrics count what is not delivered, and what was lost",
     "due_schedules": "schedules are a few rows",
     "erase_schedules": "as due_schedules",
     "count_schedules": "as due_schedules",
@@ -51,7 +49,7 @@ SCANS = DOCTOR | {
     "count_pending": "the unfinished runs, in an index that has their state",
     "count_done": "the newest runs, so many",
     "announced_workers": "a list of all workers; there are few",
-    "forget_workers": "workers are a few rows",
+    "delete_workers": "workers are a few rows",
 }
 """Statements that read a whole table, or a whole partial index."""
 RANGES = {
@@ -65,10 +63,9 @@ RANGES = {
     "is_due": "what is due, and what is driven",
     "take_messages": "what is due",
     "next_due": "the first row",
-    "workers": "what is driven",
+    "leased_workers": "what is driven",
     "running_runs": "what is driven",
     "count_running": "what is driven",
-    "count_driven": "what is driven",
     "driven_runs": "what is driven",
     "runs_in_state": "a page of a list",
     "held_runs": "a page of a list",
@@ -90,17 +87,13 @@ RANGES = {
     "unknown_effects": "a page of a list",
     "driven_graphs": "a page of a list",
     "expired_threads": "what is due",
-    "runs_of_prefix": "six rows",
-    "waits_of_prefix": "six rows",
-    "effects_of_prefix": "ids that begin with a prefix",
+    "ids_of_prefix": "ids that begin with a prefix",
     "newest_effects": "a page of a list",
     "unfinished_of_threads": "a page of a list",
     "last_runs_of_threads": "a page of a list",
     "messages_by_due": "a page of a list",
-    "schedules_after": "a page of a list",
-    "count_due_first": "1,000 rows of what is due",
+    "schedules": "a page of a list",
     "count_late_messages": "1,000 rows",
-    "count_given_up": "1,000 rows",
 }
 """Statements that read a part of an index, from a place or up to one."""
 

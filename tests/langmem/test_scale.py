@@ -36,8 +36,8 @@ SMALL = ("json_each", "pragma_database_list", "tree")
 SUBMIT = (
     "count_run",
     "stop_thread",
-    "insert_takeover_events",
-    "trace_stopped",
+    "insert_stop_events",
+    "trace_changed",
     "close_waits",
     "lock_joiners",
     "wake_joiners",
@@ -106,7 +106,7 @@ def test_the_statements_of_a_submit_are_those_that_are_looked_at_here(sqlite_url
     assert seen - {*SUBMIT, *LOOK, *WATCH, *IDLE, "commit", "effect reflect"} == set()
 
 
-IDLE = ("workers", "leases", "renew", "due_schedules", "next_message", "journal_time")
+IDLE = ("leased_workers", "leases", "renew", "due_schedules", "next_message", "journal_time")
 """What the thread that drives may ask meanwhile."""
 
 

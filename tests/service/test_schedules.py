@@ -361,7 +361,7 @@ def test_a_schedule_that_is_changed_while_it_is_enabled_keeps_the_slots_of_its_n
         found = interrupted(
             rt.journal,
             rt.services.schedules.enable("digest", True),
-            "schedule",
+            "schedules",
             lambda: rt.blocking.schedule("digest", "agent", cron="*/5 * * * *"),
         )
         assert (found.enabled, found.next_at) == (True, NOON + timedelta(minutes=5))

@@ -12,7 +12,7 @@ from perdure.commands.events import actor_data, actor_name, change, was_made
 from perdure.commands.run_control import release
 from perdure.commands.runs import RunRow
 from perdure.commands.validation import check_name
-from perdure.commands.waits import Answer, WaitRow, answer_place
+from perdure.commands.waits import COUNTED, WAKES, Answer, WaitRow, answer_place
 from perdure.errors import (
     UNREADABLE,
     AlreadyAnswered,
@@ -318,13 +318,13 @@ def assign(
     """Assign or unassign an open question. False: it already is, it is assigned to someone else, or
     it is not open."""
     made = change(row.thread_id, row.run_id, now, number)
-    params = {**made.params, "wait_id": row.id, "to": actor_name(to)}
+    params = {**made.params, "wakes": 0, "touches": 0, "wait_id": row.id, "to": actor_name(to)}
     params |= {"by": actor_name(by), "expected": actor_name(expected)}
     data = {"wait": row.id, **({"to": str(to)} if to else {}), **actor_data(by)}
     return Op(
         f"assign {row.id}",
         [
-            *with_params(params, "lock_run", "assign_wait", "count_assigned"),
+            *with_params(params, "lock_run", "assign_wait", "count_answer"),
             made.event(serializer, EventKind.ASSIGNED, data),
         ],
         lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
@@ -354,11 +354,12 @@ def answer(
     for n, (row, value) in enumerate(answers):
         made = key if n == 0 else change(row.thread_id, row.run_id, now)
         blob = serializer.dumps(value, answer_place(row, name, at), "the answer")
-        params = {**made.params, "wait_id": row.id, "answer": blob, "answered_at": at, "by": name}
+        params = {**made.params, **WAKES, "wait_id": row.id, "answer": blob}
+        params |= {"answered_at": at, "by": name}
         params["seen"] = None if setup is None else setup.before
         params["last_answered"] = last_answered
         statements += [
-            *with_params(params, "answer_wait", "refuse_unanswered", "wake_run"),
+            *with_params(params, "answer_wait", "refuse_unanswered", "count_answer"),
             made.event(serializer, EventKind.ANSWER, {"wait": row.id, **actor_data(by)}),
         ]
     if setup is not None:
@@ -388,7 +389,7 @@ def withdraw(
     held is due, if none of its effects is unknown. False: a task has gone on with the answer, or
     may at this moment."""
     made = change(row.thread_id, row.run_id, now, number)
-    params = {**made.params, "wait_id": row.id}
+    params = {**made.params, **COUNTED, "wait_id": row.id}
     return Op(
         f"withdraw {row.id}",
         [
@@ -419,9 +420,9 @@ def wake(
     for n, row in enumerate(rows):
         made = key if n == 0 else change(row.thread_id, row.run_id, now)
         answer = serializer.dumps(None, answer_place(row, name, now))
-        params = {**made.params, "wait_id": row.id, "by": name, "answer": answer}
+        params = {**made.params, **WAKES, "wait_id": row.id, "by": name, "answer": answer}
         statements += [
-            *with_params(params, "wake_wait", "wake_run"),
+            *with_params(params, "wake_wait", "count_answer"),
             made.event(serializer, EventKind.WOKE, {"wait": row.id, **said}),
         ]
     return Op(

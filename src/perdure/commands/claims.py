@@ -27,7 +27,7 @@ from perdure.commands.run_control import stop_children, wake_joiners
 from perdure.commands.runs import RunRow, names_in_pieces
 from perdure.commands.stored_rows import as_time
 from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
-from perdure.journal.clock import LONGEST_LEASE, HostTime
+from perdure.journal.clock import LONGEST_LEASE, UNLIMITED, HostTime
 from perdure.journal.names import random_number
 from perdure.serde.serializer import Serializer
 from perdure.types import DrivenBy, EventKind, State
@@ -35,7 +35,7 @@ from perdure.types import DrivenBy, EventKind, State
 T = TypeVar("T")
 
 _DECIDED_IN_SQL = (EventKind.RELEASED, EventKind.CANCELLED, EventKind.PAUSED)
-"""What `insert_end_event` makes of a segment's end, if a request to stop came meanwhile."""
+"""What `insert_event` makes of a segment's end, if a request to stop came meanwhile."""
 
 
 class LeaseRow(NamedTuple):
@@ -209,11 +209,11 @@ def renew(worker: str, times: LeaseTimes, run_ids: Iterable[str]) -> Op[list[Lea
 def workers() -> Op[list[WorkerLeases]]:
     """Every worker that has a lease."""
     return read_op(
-        "workers",
-        {},
+        "leased_workers",
+        {"count": UNLIMITED},
         lambda rows: [
             WorkerLeases(worker, *(at if isinstance(at, int) else 0 for at in times))
-            for worker, *times in rows[0]
+            for worker, _, *times in rows[0]
             if isinstance(worker, str)  # a damaged row is left to its lease
         ],
     )
@@ -276,7 +276,7 @@ def end_segment(
     at = len(statements)
     statements += [
         Statement("end_segment", params),
-        EventStatement("insert_end_event", params, data),
+        EventStatement("insert_event", params, data),
         *traces.mark(made, sinks),
         *with_params(params, "close_waits", "make_next_due"),
         *wake_joiners(params),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from perdure.commands import messages, schedules
 from perdure.journal import Op, Row, Statement, with_params
+from perdure.journal.clock import UNLIMITED
 from perdure.types import Kind, State
 
 MOST = 1000
@@ -69,7 +70,7 @@ def due(now: int) -> Op[list[GraphDue]]:
     """The graphs that have due runs."""
     return Op(
         "count_due",
-        [Statement("count_due", {"now": now})],
+        [Statement("count_due", {"now": now, "count": UNLIMITED})],
         lambda rows: [
             GraphDue(str(graph), runs, _since(first, now)) for graph, runs, first in rows[0]
         ],
@@ -78,16 +79,19 @@ def due(now: int) -> Op[list[GraphDue]]:
 
 def rest(now: int) -> Op[Rest]:
     """Unfinished runs, open waits, unknown effects, messages, and the size of the database."""
-    names = ["count_runs", "count_waits", "count_unknown", "count_messages", "database_bytes"]
-    names.append("count_losses")
-    late = {"late": now - schedules.LATE}
+    params = {"count": UNLIMITED, "late": now - schedules.LATE}
+    names = ("count_runs", "count_unknown", "count_messages", "database_bytes", "count_schedules")
 
     def result(rows: Sequence[Sequence[Row]]) -> Rest:
-        runs, waits, unknown, [(messages, oldest)], size, [(losses,)], found = rows
+        runs, unknown, [(messages, oldest, losses)], size, found, *waits = rows
         return Rest(
             {(str(graph), str(state)): count for graph, state, count in runs},
-            [OpenWaits(str(kind), count, _since(first, now)) for kind, count, first in waits],
-            {str(name): count for name, count in unknown},
+            [
+                OpenWaits(kind, count, _since(first, now))
+                for [(kind, count, first)] in waits
+                if count
+            ],
+            {str(name): count for name, count, _ in unknown},
             messages,
             _since(oldest, now),
             int(size[0][0]) if size and size[0][0] is not None else None,
@@ -96,8 +100,7 @@ def rest(now: int) -> Op[Rest]:
             losses,
         )
 
-    statements = [*(Statement(name, {}) for name in names), Statement("count_schedules", late)]
-    return Op("count_rest", statements, result)
+    return Op("count_rest", [*with_params(params, *names), *_count_waits(UNLIMITED)], result)
 
 
 def runs_by_state(most: int) -> Op[dict[State, int]]:
@@ -115,10 +118,15 @@ def runs_by_state(most: int) -> Op[dict[State, int]]:
 
 def open_waits(most: int) -> Op[dict[Kind, int]]:
     """Open waits of each kind, counted up to `most`."""
-    statements = [
-        Statement("count_open_waits", {"kind": kind.value, "most": most}) for kind in Kind
-    ]
-    return Op("count_open_waits", statements, lambda rows: {Kind(one): n for [[one, n]] in rows})
+    return Op(
+        "count_open_waits",
+        _count_waits(most),
+        lambda rows: {Kind(kind): count for [(kind, count, _)] in rows},
+    )
+
+
+def _count_waits(most: int) -> list[Statement]:
+    return [Statement("count_open_waits", {"kind": kind.value, "most": most}) for kind in Kind]
 
 
 class Signs(NamedTuple):
@@ -144,17 +152,14 @@ class Signs(NamedTuple):
 def first_signs(now: int) -> Op[Signs]:
     """What needs attention, counted up to `MOST` of each."""
     params = {"now": now, "never": messages.NEVER, "count": MOST, "late": now - schedules.LATE}
-    names = (
-        *("count_due_first", "count_unknown_first", "count_late_messages", "count_given_up"),
-        "failing_schedules",
-    )
+    names = ("count_due", "count_unknown", "count_late_messages", "failing_schedules")
 
     def result(rows: Sequence[Sequence[Row]]) -> Signs:
-        due, [(unknown, since)], [(waiting, late)], [(given_up,)], failing, size = rows
+        due, unknown, [(waiting, late, given_up)], failing, size = rows
         return Signs(
             [GraphDue(str(graph), runs, _since(first, now)) for graph, runs, first in due],
-            unknown,
-            _since(since, now),
+            sum(count for _, count, _ in unknown),
+            max((_since(first, now) for _, _, first in unknown), default=0),
             waiting,
             _since(late, now),
             given_up,

@@ -235,7 +235,7 @@ def insert_intent(owner: Owner, row: EffectRow) -> Statement:
 def store_intent(owner: Owner, row: EffectRow) -> Op[bool]:
     """Store an intent. False: there is one already at this place, or with this business key."""
     insert = insert_intent(owner, row)
-    key = Statement("find_intent", insert.params)
+    key = Statement("find_intent", {**insert.params, "state": None})
     name = f"the intent of effect {row.name!r}"
     return Op(name, [insert], lambda rows: bool(rows[0]), write=True, key=key)
 
@@ -259,7 +259,7 @@ def take_over(owner: Owner, row: EffectRow, intent: int, attempts: int, now: int
         lambda rows: stored_rows.stored(EffectRow, rows[-1][0]),
         write=True,
         key=at,
-        proof=Statement("find_intent", params),
+        proof=Statement("find_intent", {**params, "state": None}),
     )
 
 
@@ -290,7 +290,7 @@ def write_state(
         [*before, written, *after],
         lambda rows: bool(rows[at] if len(rows) > 1 else rows[0]),
         write=True,
-        key=Statement("find_outcome", params),
+        key=Statement("find_intent", params),
         proof=made.key if has_event else None,
     )
 

@@ -71,7 +71,7 @@ class Change:
         body = dump_event(
             serializer, self.number, self.now, [kind], data, self.thread_id, self.run_id
         )
-        params = {**self.params, "kind": kind.value, "body": body}
+        params = {**self.params, "kind": kind.value, "state": None, "body": body}
         return EventStatement("insert_event", params, data)
 
     def body(

@@ -50,12 +50,13 @@ def _write(name: str, statements: Sequence[Statement]) -> Op[None]:
 
 def losses() -> Op[list[Loss]]:
     """What was lost in the last 30 days, the last changes first."""
-    return read_op("losses", {"count": MOST_LOSSES}, lambda rows: _losses(rows[0]))
+    return read_op("losses", {"id": None, "count": MOST_LOSSES}, lambda rows: _losses(rows[0]))
 
 
 def loss_of_run(run_id: str) -> Op[Loss | None]:
     """What was lost of a run."""
-    return read_op("loss_of_run", {"id": run_id}, lambda rows: next(iter(_losses(rows[0])), None))
+    params = {"id": run_id, "count": 1}
+    return read_op("losses", params, lambda rows: next(iter(_losses(rows[0])), None))
 
 
 def _losses(rows: Iterable[Row]) -> list[Loss]:

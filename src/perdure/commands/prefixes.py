@@ -5,12 +5,7 @@ from __future__ import annotations
 from perdure.errors import BadArgument, NotFound
 from perdure.journal import Op, Plan, read_op
 
-STATEMENTS = {
-    "run": "runs_of_prefix",
-    "reflection": "runs_of_prefix",
-    "wait": "waits_of_prefix",
-    "effect": "effects_of_prefix",
-}
+TABLES = {"run": "runs", "reflection": "runs", "wait": "waits", "effect": "effects"}
 
 SHORTEST = 4
 """Minimum number of characters of an id."""
@@ -53,5 +48,5 @@ def some(what: str, prefix: str) -> Plan[list[str]]:
 
 
 def _with_prefix(what: str, prefix: str) -> Op[list[Found]]:
-    params = {"first": prefix, "last": f"{prefix}\U0010ffff"}
-    return read_op(STATEMENTS[what], params, lambda rows: [(a, b, c) for a, b, c in rows[0]])
+    params = {"table": TABLES[what], "first": prefix, "last": f"{prefix}\U0010ffff"}
+    return read_op("ids_of_prefix", params, lambda rows: [(a, b, c) for a, b, c in rows[0]])

@@ -125,6 +125,7 @@ def stop_thread(
     number, data = random_number(), {"by": by.run_id}
     params = {
         **by.params,
+        "id": None,
         "change": number,
         "key": key,
         "only": only,
@@ -145,8 +146,8 @@ def stop_thread(
     }
     return [
         Statement("stop_thread", params),
-        EventStatement("insert_takeover_events", params, data),
-        *with_params(params, "trace_stopped", "close_waits"),
+        EventStatement("insert_stop_events", params, data),
+        *with_params(params, "trace_changed", "close_waits"),
         *wake_joiners(by.params),
         messages.announce_ends(change(by.thread_id, by.run_id, by.now, number)),
         *stop_children(serializer, change(by.thread_id, "", by.now, number), grace),

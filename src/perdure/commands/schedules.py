@@ -187,7 +187,8 @@ _rows = partial(stored_rows.every, ScheduleRow)
 
 
 def find(name: str) -> Op[ScheduleRow | None]:
-    return read_op("schedule", {"name": name}, partial(stored_rows.first, ScheduleRow))
+    params = {"name": name, "after": "", "count": 1}
+    return read_op("schedules", params, partial(stored_rows.first, ScheduleRow))
 
 
 def every() -> Op[list[ScheduleRow]]:
@@ -196,7 +197,7 @@ def every() -> Op[list[ScheduleRow]]:
 
 def page(after: str, count: int) -> Op[list[ScheduleRow]]:
     """The schedules behind a name, by name."""
-    return read_op("schedules_after", {"after": after, "count": count}, _rows)
+    return read_op("schedules", {"name": None, "after": after, "count": count}, _rows)
 
 
 def due(now: int) -> Op[list[ScheduleRow]]:

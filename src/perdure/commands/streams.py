@@ -151,6 +151,7 @@ def insert(
 def chunks_after(thread_id: str, run_id: str, number: int, now: int) -> Op[StreamPage]:
     """What a run streamed after a number, and whether more may follow."""
     params = {"thread_id": thread_id, "id": run_id, "after": number, "now": now, "count": PAGE}
+    params["replaced"] = 0
 
     def result(rows: Sequence[Sequence[Row]]) -> StreamPage:
         found = [_row(row) for row in rows[0]]
@@ -168,7 +169,9 @@ _ENDED = {state.value for state in ENDED}
 def between(thread_id: str, run_id: str, number: int, count: int) -> Op[list[StreamRow]]:
     """Rows with chunks after a number, also those that were replaced."""
     params = {"thread_id": thread_id, "id": run_id, "after": number, "count": count}
-    return read_op("stream_between", params, lambda rows: [_row(row) for row in rows[0]])
+    return read_op(
+        "stream_after", {**params, "replaced": 1}, lambda rows: [_row(row) for row in rows[0]]
+    )
 
 
 def last(row: RunRow) -> Op[int]:

@@ -6,8 +6,8 @@ answer to a value that is no longer shown finds its wait closed. Which of two ca
 
     two answers                 answer_wait: only an open wait is answered
     two commands                refuse_unanswered: the run rests, and has the setup that was seen
-    an answer and its expiry    answer_wait, answer_by_clock: both read the time in the row
-    an answer and the run       wake_run: the run is due, or, while driven, does not rest
+    an answer and its expiry    answer_wait, answer_by_driver: both read the time in the row
+    an answer and the run       count_answer: the run is due, or, while driven, does not rest
     two signals of one key      insert_signal: the key is unique
     one signal, two waits       take_signal: a signal has at most one wait
     withdrawing and the run     withdraw_wait: not while it is driven
@@ -49,6 +49,12 @@ TAKEN_BACK = "__perdure_taken_back__"
 """Key of the answer that resumes a task whose question a signal withdrew."""
 
 KINDS = frozenset(Kind)
+
+COUNTED = {"wakes": 0, "touches": 1}
+"""What `count_answer` does to a run that is driven, or rests."""
+
+WAKES = {"wakes": 1, "touches": 1}
+"""The same for one that is due then, or does not rest."""
 
 
 class WaitRow(NamedTuple):
@@ -424,9 +430,11 @@ def fire(
     made = change(row.thread_id, row.run_id, now)
     params = {
         **made.params,
+        **COUNTED,
         "wait_id": row.id,
         "token": token,
         "by": by,
+        "timed": 1,
         "answer": serializer.dumps(value, answer_place(row, by, now), "the answer"),
     }
     data = {"wait": row.id}
@@ -436,7 +444,7 @@ def fire(
     return Op(
         f"fire {row.id}",
         [
-            *with_params(params, "fence", "answer_by_clock", "count_answer"),
+            *with_params(params, "fence", "answer_by_driver", "count_answer"),
             made.event(serializer, kind, data),
         ],
         lambda rows: None,
@@ -448,7 +456,7 @@ def fire(
 def deliver(serializer: Serializer, row: WaitRow, token: int, now: int) -> Op[None]:
     """Answer a wait with a stored signal of its name, if there is one."""
     made = change(row.thread_id, row.run_id, now)
-    params = {**made.params, "wait_id": row.id, "name": row.name, "token": token}
+    params = {**made.params, **COUNTED, "wait_id": row.id, "name": row.name, "token": token}
     return Op(
         f"deliver {row.id}",
         [
@@ -474,9 +482,11 @@ def join(
     by = "run" if is_done else "failed run"  # reopen_joins reads it
     params = {
         **made.params,
+        **COUNTED,
         "wait_id": row.id,
         "token": token,
         "by": by,
+        "timed": 0,
         # Read from the rows of these runs, so redacted already.
         "answer": serializer.dumps(
             list(ended), answer_place(row, by, now), "the runs' outputs", own=True
@@ -486,7 +496,7 @@ def join(
     return Op(
         f"join {row.id}",
         [
-            *with_params(params, "fence", "answer_by_runs", "count_answer"),
+            *with_params(params, "fence", "answer_by_driver", "count_answer"),
             made.event(serializer, EventKind.JOINED, data),
         ],
         lambda rows: None,

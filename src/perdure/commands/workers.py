@@ -58,6 +58,7 @@ class Load(NamedTuple):
 
     worker: str
     runs: int
+    lease_until: int
     until: int | None
 
 
@@ -79,44 +80,50 @@ class DrainRequest(NamedTuple):
 def announce(row: WorkerRow, *, is_new: bool) -> Op[int | None]:
     """Store the heartbeat of a worker, and return the time of the one before. The first one also
     deletes stale rows of others."""
-    params = {**row._asdict(), "before": row.seen_at - KEPT}
-    names = ["last_heartbeat", "announce_worker", *(["forget_workers"] if is_new else [])]
+    params = row._asdict()
+    statements = with_params(params, "announced", "announce_worker")
+    if is_new:
+        stale = {"id": None, "before": row.seen_at - KEPT}
+        statements.append(Statement("delete_workers", stale))
     return Op(
         "announce_worker",
-        with_params(params, *names),
+        statements,
         lambda rows: rows[0][0][0] if rows[0] else None,
         write=True,
-        key=Statement("last_heartbeat", params),
+        key=Statement("announced", params),
         proof=NO_PROOF,
     )
 
 
 def leave(worker: str) -> Op[None]:
     """Delete the row of a worker that has stopped, or is dead."""
-    statement = Statement("delete_worker", {"worker": worker})
+    statement = Statement("delete_workers", {"id": worker, "before": None})
     return Op("leave", [statement], lambda rows: None, write=True)
 
 
 def drain(worker: str, by: str | None, now: int) -> Op[bool]:
     """Ask a worker to drain. False: none with this id has announced itself."""
-    params = {"worker": worker, "now": now, "by": json.dumps(actor_data(by))}
+    params = {"id": worker, "now": now, "by": json.dumps(actor_data(by))}
     return Op(
         f"drain {worker}",
-        with_params(params, "drain_worker", "drain_request"),
+        with_params(params, "drain_worker", "announced"),
         lambda rows: bool(rows[-1]),
         write=True,
-        key=Statement("drain_request", params),
+        key=Statement("announced", params),
         proof=NO_PROOF,
     )
 
 
 def drain_request(worker: str) -> Op[DrainRequest | None]:
     """The request to drain a worker, if there is one."""
-    return read_op("drain_request", {"worker": worker}, _request)
+    return read_op("announced", {"id": worker}, _request)
 
 
 def _request(rows: Sequence[Sequence[Row]]) -> DrainRequest | None:
-    return DrainRequest(rows[0][0][0], load_actor(rows[0][0][1])) if rows[0] else None
+    for _, at, by in rows[0]:
+        if at is not None:
+            return DrainRequest(at, load_actor(by))
+    return None
 
 
 def load_actor(stored: str | None) -> dict[str, str]:
@@ -143,7 +150,7 @@ def dump_graphs(graphs: Iterable[str]) -> str:
 
 def crew() -> Op[Crew]:
     """Every worker, and what it drives."""
-    names = ("announced_workers", "count_driven", "driven_runs")
+    names = ("announced_workers", "leased_workers", "driven_runs")
     return Op(
         "workers_and_runs",
         with_params({"count": MOST}, *names),

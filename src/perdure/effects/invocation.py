@@ -124,7 +124,7 @@ class TransactionalCall:
         task, now = self.call.task, self.call.task.now
         row = self.call.row._replace(state=EffectState.DONE.value)
         name = f"the transactional effect {row.name!r}"
-        proof = Statement("find_outcome", {**row.place, "intent": row.intent, "state": row.state})
+        proof = Statement("find_intent", {**row.place, "intent": row.intent, "state": row.state})
         try:
             settled, result = task.journal.transact(name, partial(self._work, now=now), proof)
         except _FunctionRaised as raised:

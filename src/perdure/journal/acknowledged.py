@@ -132,7 +132,7 @@ class Acknowledged:
                     if not isinstance(statement, EventStatement):
                         continue
                     is_of_run = True
-                    own = [(params["thread_id"], params["id"], -1)] if "id" in params else []
+                    own = [(params["thread_id"], params["id"], -1)] if params.get("id") else []
                     for thread_id, run_id, number, *_ in own if again else rows[n]:
                         self._runs[run_id] = _Run(thread_id, run_id, params["change"], number, now)
                         self._runs.move_to_end(run_id)

@@ -17,11 +17,11 @@ Crash points, lost answers, and what decides:
     the function raises                nothing was sent; the effect fails as it does elsewhere
     killed before the batch is sent    nothing is stored; the function is called again
     killed after it is committed       the record has the outcome; nothing is called again
-    the answer is lost                 `find_outcome` reads our intent with its outcome. If it is
+    the answer is lost                 `find_intent` reads our intent with its outcome. If it is
                                        missing, the same batch is sent again; the function is not
                                        called again
     a lost batch arrives late          whichever comes second is refused by `fence_intent`, since
-                                       the intent is no longer open; then `find_outcome` decides
+                                       the intent is no longer open; then `find_intent` decides
     another process has the key        its intent is there: `fence_intent` refuses
     another process took it over       the intent is no longer ours: `fence_intent` refuses
     the lease is lost                  `insert_effect` or `count_effect` refuses

@@ -357,17 +357,12 @@ WHERE thread_id = :thread_id AND ns = :ns AND channel = :channel AND chain = :ch
 -- `alone`, if it has no other run than the ended one that is deleted; `no runs`, if it has none.
 DELETE FROM perdure_checkpoints WHERE thread_id = :thread_id AND {is_deletable};
 
--- name: delete_state_writes
--- This and the next: up to :count rows of a thread that has no checkpoints left.
-DELETE FROM perdure_writes
-WHERE thread_id = :thread_id AND (ns, checkpoint_id, task_id, stamp) IN (
-    SELECT ns, checkpoint_id, task_id, stamp FROM perdure_writes WHERE thread_id = :thread_id LIMIT :count)
-  AND {no_checkpoints} AND {is_deletable};
-
--- name: delete_state_values
-DELETE FROM perdure_values
-WHERE thread_id = :thread_id AND (ns, channel, chain, seq, step) IN (
-    SELECT ns, channel, chain, seq, step FROM perdure_values WHERE thread_id = :thread_id LIMIT :count)
+-- name: delete_state_{table}
+-- for writes (ns, checkpoint_id, task_id, stamp), values (ns, channel, chain, seq, step)
+-- Up to :count rows of a thread that has no checkpoints left.
+DELETE FROM perdure_{table}
+WHERE thread_id = :thread_id AND {key} IN (
+    SELECT {columns} FROM perdure_{table} WHERE thread_id = :thread_id LIMIT :count)
   AND {no_checkpoints} AND {is_deletable};
 
 -- name: delete_thread_effects
@@ -570,10 +565,18 @@ ORDER BY created_at, id;
 -- name: runs_by_ids
 SELECT {run} FROM perdure_runs WHERE id IN ({names});
 
--- name: runs_of_prefix
--- Runs whose ids begin with a prefix: a few, so that an ambiguous prefix shows.
-SELECT id, state || ' run of ' || graph, thread_id FROM perdure_runs
-WHERE id >= :first AND id < :last ORDER BY id LIMIT 6;
+-- name: ids_of_prefix
+-- Runs, waits or effects whose ids begin with a prefix: a few, so that an ambiguous prefix shows.
+SELECT id, what, thread_id FROM (
+  SELECT * FROM (SELECT id, state || ' run of ' || graph AS what, thread_id FROM perdure_runs
+                 WHERE :table = 'runs' AND id >= :first AND id < :last ORDER BY id LIMIT 6) AS r
+  UNION ALL
+  SELECT * FROM (SELECT id, state || ' wait for a ' || kind, thread_id FROM perdure_waits
+                 WHERE :table = 'waits' AND id >= :first AND id < :last ORDER BY id LIMIT 6) AS w
+  UNION ALL
+  SELECT * FROM (SELECT DISTINCT key, state || ' effect ' || name, thread_id FROM perdure_effects
+                 WHERE :table = 'effects' AND key >= :first AND key < :last ORDER BY key LIMIT 6) AS e
+) AS ids ORDER BY id;
 
 -- name: unfinished_runs
 -- Runs that are not over, of graphs whose names are in a range, behind a position, oldest first.
@@ -724,33 +727,28 @@ SELECT id FROM perdure_runs WHERE thread_id = :thread_id AND state NOT IN {ended
 
 -- name: insert_event
 -- Adds the event of a change to the history of the run that was changed, or does nothing when
--- the change was not made. Like all that add events, it returns what observers get.
+-- the change was not made. Like all that add events, it returns what observers get. Of a segment that ended
+-- it is :kind if the run is in :state, and not if a request to stop came meanwhile.
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
-SELECT thread_id, id, events, CAST(:now AS BIGINT), CAST(:kind AS TEXT), CAST(:change AS BIGINT),
-       CAST(:body AS {blob})
+SELECT thread_id, id, events, CAST(:now AS BIGINT),
+       CASE WHEN CAST(:state AS TEXT) IS NULL OR state = :state THEN CAST(:kind AS TEXT)
+            WHEN state = 'pending' THEN 'released' ELSE state END,
+       CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT DO NOTHING
 {returning_event};
 
 -- name: insert_stop_events
--- The same for what stops a run: :asked if it is driven, else :kind.
+-- The same for a run that is stopped, or, without :id, those whose thread was taken over: :asked for one that is
+-- driven, else :kind.
 INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
 SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CASE WHEN state IN ('running', 'pending') THEN CAST(:asked AS TEXT)
             ELSE CAST(:kind AS TEXT) END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
-FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
-ON CONFLICT DO NOTHING
-{returning_event};
-
--- name: insert_takeover_events
--- The same for runs whose thread was taken over.
-INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
-SELECT thread_id, id, events, CAST(:now AS BIGINT),
-       CASE WHEN state IN ('running', 'pending') THEN CAST(:asked AS TEXT)
-            ELSE CAST(:kind AS TEXT) END,
-       CAST(:change AS BIGINT), CAST(:body AS {blob})
-FROM perdure_runs WHERE thread_id = :thread_id AND stop_change = :change AND change = :change
+FROM perdure_runs
+WHERE (thread_id = :thread_id AND id = CAST(:id AS TEXT) OR thread_id = :thread_id AND stop_change = :change)
+  AND change = :change
 ON CONFLICT DO NOTHING
 {returning_event};
 
@@ -760,17 +758,6 @@ SELECT thread_id, id, events, CAST(:now AS BIGINT),
        CASE WHEN was = 'running' THEN 'recovered' ELSE 'claimed' END,
        CAST(:change AS BIGINT), CAST(:body AS {blob})
 FROM perdure_runs WHERE worker = :worker AND change = :change
-ON CONFLICT DO NOTHING
-{returning_event};
-
--- name: insert_end_event
--- The event of a released run: :kind, unless a request to stop came meanwhile.
-INSERT INTO perdure_events (thread_id, run_id, n, at, kind, change, body)
-SELECT thread_id, id, events, CAST(:now AS BIGINT),
-       CASE WHEN state = :state THEN CAST(:kind AS TEXT)
-            WHEN state = 'pending' THEN 'released' ELSE state END,
-       CAST(:change AS BIGINT), CAST(:body AS {blob})
-FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT DO NOTHING
 {returning_event};
 
@@ -924,11 +911,11 @@ WHERE id IN (SELECT id FROM mine);
 SELECT id, token, control, control_at, events FROM perdure_runs
 WHERE worker = :worker AND state = 'running';
 
--- name: workers
--- Workers that hold a lease, with the first end of one by the clock of their host, and the last by
--- the database's.
-SELECT worker, min(COALESCE(lease_until, 0)), max(due_at) FROM perdure_runs
-WHERE worker IS NOT NULL GROUP BY worker;
+-- name: leased_workers
+-- Workers that hold a lease: how many runs each drives, the first end of a lease by the clock of its host, and
+-- the last by the database's.
+SELECT worker, COUNT(*), min(COALESCE(lease_until, 0)), max(due_at) FROM perdure_runs
+WHERE worker IS NOT NULL GROUP BY worker ORDER BY worker LIMIT :count;
 
 -- name: expire
 -- Makes the runs of a dead worker due now; with a :tick, those whose lease is over by that.
@@ -1105,12 +1092,6 @@ WHERE state IN ('waiting', 'running') AND id IN (
   JOIN perdure_waits AS w ON w.thread_id = j.thread_id AND w.id = j.wait_id AND w.state = 'open'
   WHERE j.joined_thread = :thread_id AND {joined});
 
--- name: answer_by_runs
--- Answers a question whose runs have all ended, for the driver of the run.
-UPDATE perdure_waits
-SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by, change = :change
-WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open';
-
 -- name: reopen_joins
 -- A person tries a run again: the runs it waited for that were not done are looked at again.
 UPDATE perdure_waits SET state = 'open', answer = NULL
@@ -1120,11 +1101,6 @@ WHERE run_id = :id AND kind = 'run' AND state IN ('answered', 'applied')
 
 -- name: wait_by_id
 SELECT {wait} FROM perdure_waits WHERE id = :wait_id;
-
--- name: waits_of_prefix
--- Waits whose ids begin with a prefix: a few, so that an ambiguous prefix shows.
-SELECT id, state || ' wait for a ' || kind, thread_id FROM perdure_waits
-WHERE id >= :first AND id < :last ORDER BY id LIMIT 6;
 
 -- name: waits_by_ids
 SELECT {wait} FROM perdure_waits WHERE id IN ({names});
@@ -1200,13 +1176,6 @@ WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open' AND kind = 'hu
   AND (assignee IS NULL OR assignee = CAST(:by AS TEXT) OR assignee = CAST(:expected AS TEXT))
 RETURNING id;
 
--- name: count_assigned
--- Counts the event of the assignment. Like a score, it changes nothing else of the run.
-UPDATE perdure_runs SET events = events + 1, change = :change
-WHERE thread_id = :thread_id AND id = :id AND change <> :change AND EXISTS (
-  SELECT 1 FROM perdure_waits
-  WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
-
 -- name: count_comment
 -- Counts an event that changes nothing else of its run.
 UPDATE perdure_runs SET events = events + 1, change = :change
@@ -1271,13 +1240,13 @@ SET poked = 1,
              ELSE due_at END
 WHERE thread_id = :thread_id AND id = :id AND state IN ('waiting', 'running');
 
--- name: answer_by_clock
--- The clock answers a question whose time has come, for the driver of the run; in an evaluation, the example.
+-- name: answer_by_driver
+-- Answers a question for the driver of its run: by the end of the runs it waits for; or, with :timed, by the
+-- clock, whose time has come, or in an evaluation by the example.
 UPDATE perdure_waits
-SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by,
-    change = :change
+SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by, change = :change
 WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open'
-  AND COALESCE(wake_at, expires_at) <= :now;
+  AND (:timed = 0 OR COALESCE(wake_at, expires_at) <= :now);
 
 -- name: wake_wait
 -- A person ends a sleep before its time.
@@ -1297,20 +1266,15 @@ WHERE thread_id = :thread_id AND id = :id
   AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND id = :wait_id)
 ON CONFLICT DO NOTHING;
 
--- name: wake_run
--- An answer was accepted: its run is due, or is not to rest.
-UPDATE perdure_runs
-SET poked = 1,
-    due_at = CASE WHEN state = 'waiting' AND COALESCE(due_at, :now) >= :now THEN :now
-             ELSE due_at END,
-    events = events + 1, change = :change, updated_at = :now
-WHERE thread_id = :thread_id AND id = :id AND change <> :change AND EXISTS (
-  SELECT 1 FROM perdure_waits
-  WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
-
 -- name: count_answer
--- Counts the event of an answer by the clock or a signal.
-UPDATE perdure_runs SET events = events + 1, change = :change, updated_at = :now
+-- Counts the event of a question that was answered, assigned or withdrawn. With :wakes its run is due, or is not
+-- to rest; without :touches it is not updated, as with a score.
+UPDATE perdure_runs
+SET poked = CASE WHEN :wakes = 1 THEN 1 ELSE poked END,
+    due_at = CASE WHEN :wakes = 1 AND state = 'waiting' AND COALESCE(due_at, :now) >= :now THEN :now
+             ELSE due_at END,
+    updated_at = CASE WHEN :touches = 1 THEN :now ELSE updated_at END,
+    events = events + 1, change = :change
 WHERE thread_id = :thread_id AND id = :id AND change <> :change AND EXISTS (
   SELECT 1 FROM perdure_waits
   WHERE thread_id = :thread_id AND id = :wait_id AND change = :change);
@@ -1442,9 +1406,10 @@ SELECT {effect} FROM perdure_effects
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
 
 -- name: find_intent
--- Our own key: is this intent stored?
-SELECT 1 FROM perdure_effects
-WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent;
+-- Our own key: is this intent stored, and in :state, if there is one?
+SELECT n FROM perdure_effects
+WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent
+  AND (CAST(:state AS TEXT) IS NULL OR state = :state);
 
 -- name: write_effect
 -- Stores the result of a call, if it is still ours: an outcome, or how it goes on.
@@ -1457,12 +1422,6 @@ SET state = :state, outcome = :outcome, attempts = :attempts, due_at = :due_at, 
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent
   AND state = 'open'
 RETURNING n;
-
--- name: find_outcome
--- Our own key: is that stored?
-SELECT n FROM perdure_effects
-WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :intent
-  AND state = :state;
 
 -- name: add_provisional_digest
 -- Notes that a call with other arguments matched this record.
@@ -1510,11 +1469,6 @@ SELECT scope, task, name, n, key FROM perdure_effects WHERE run_id = :id AND run
 -- After an undo, a newer effect may have the same business key.
 SELECT {effect} FROM perdure_effects WHERE key = :key
 ORDER BY CASE WHEN undo = 2 THEN 1 ELSE 0 END, created_at DESC LIMIT 1;
-
--- name: effects_of_prefix
--- Keys that begin with a prefix: a few, so that an ambiguous prefix shows.
-SELECT DISTINCT key, state || ' effect ' || name, thread_id FROM perdure_effects
-WHERE key >= :first AND key < :last ORDER BY key LIMIT 6;
 
 -- name: effects_of_run
 SELECT {effect} FROM perdure_effects WHERE run_id = :id AND run_id <> ''
@@ -1690,17 +1644,13 @@ FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change
 ON CONFLICT (thread_id, run_id, sink) DO UPDATE SET {trace_due};
 
 -- name: trace_changed
--- The same for a run that another process than its driver changed, if a sink has its trace already.
-UPDATE perdure_traces SET {trace_due}
-WHERE thread_id = :thread_id AND run_id = :id AND EXISTS (
-  SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
-
--- name: trace_stopped
--- The same for the runs of a thread that was taken over.
+-- The same for a run that another process than its driver changed, or, without :id, those whose thread was taken
+-- over, if a sink has its trace already.
 UPDATE perdure_traces SET {trace_due}
 WHERE thread_id = :thread_id AND run_id IN (
   SELECT id FROM perdure_runs
-  WHERE thread_id = :thread_id AND stop_change = :change AND change = :change);
+  WHERE (thread_id = :thread_id AND id = CAST(:id AS TEXT) OR thread_id = :thread_id AND stop_change = :change)
+    AND change = :change);
 
 -- name: take_traces
 -- Takes the traces that are due; no other process takes them until :until.
@@ -1744,11 +1694,10 @@ SET next_at = CASE WHEN perdure_schedules.cron = excluded.cron
     end_at = excluded.end_at, updated_at = excluded.updated_at, thread_id = excluded.thread_id,
     problem = NULL;
 
--- name: schedule
-SELECT {schedule} FROM perdure_schedules WHERE name = :name;
-
--- name: schedules_after
-SELECT {schedule} FROM perdure_schedules WHERE name > :after ORDER BY name LIMIT :count;
+-- name: schedules
+-- The schedule of a :name, or those behind one (:after), by name.
+SELECT {schedule} FROM perdure_schedules
+WHERE (CAST(:name AS TEXT) IS NULL OR name = :name) AND name > :after ORDER BY name LIMIT :count;
 
 -- name: due_schedules
 SELECT {schedule} FROM perdure_schedules
@@ -1801,16 +1750,11 @@ WHERE thread_id = :thread_id AND run_id = :id AND n IN (
     ORDER BY n DESC LIMIT :count)
   AND {over};
 
--- name: delete_run_reads
-DELETE FROM perdure_reads
-WHERE thread_id = :thread_id AND run_id = :id AND (task, n) IN (
-    SELECT task, n FROM perdure_reads WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
-  AND {over};
-
--- name: delete_run_stream
-DELETE FROM perdure_stream
-WHERE thread_id = :thread_id AND run_id = :id AND n IN (
-    SELECT n FROM perdure_stream WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
+-- name: delete_run_{table}
+-- for reads (task, n), stream (n), scores (name, about)
+DELETE FROM perdure_{table}
+WHERE thread_id = :thread_id AND run_id = :id AND {key} IN (
+    SELECT {columns} FROM perdure_{table} WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
   AND {over};
 
 -- name: delete_run_effects
@@ -1821,17 +1765,11 @@ WHERE scope = :thread_id AND (task, name, n) IN (
     WHERE scope = :thread_id AND run_id = :id AND run_id <> '' LIMIT :count)
   AND {over};
 
--- name: delete_run_signals
-DELETE FROM perdure_signals
-WHERE thread_id = :thread_id AND id IN (
-    SELECT id FROM perdure_signals WHERE thread_id = :thread_id
-      AND wait_id IN (SELECT id FROM perdure_waits WHERE run_id = :id) LIMIT :count)
-  AND {over};
-
--- name: delete_run_joins
-DELETE FROM perdure_joins
-WHERE thread_id = :thread_id AND (wait_id, joined_id) IN (
-    SELECT wait_id, joined_id FROM perdure_joins WHERE thread_id = :thread_id
+-- name: delete_run_{table}
+-- for signals (id), joins (wait_id, joined_id)
+DELETE FROM perdure_{table}
+WHERE thread_id = :thread_id AND {key} IN (
+    SELECT {columns} FROM perdure_{table} WHERE thread_id = :thread_id
       AND wait_id IN (SELECT id FROM perdure_waits WHERE run_id = :id) LIMIT :count)
   AND {over};
 
@@ -1846,13 +1784,6 @@ WHERE thread_id = :thread_id AND id IN (
   AND NOT EXISTS (
     SELECT 1 FROM perdure_joins WHERE thread_id = :thread_id
       AND wait_id IN (SELECT id FROM perdure_waits WHERE run_id = :id))
-  AND {over};
-
--- name: delete_run_scores
-DELETE FROM perdure_scores
-WHERE thread_id = :thread_id AND run_id = :id AND (name, about) IN (
-    SELECT name, about FROM perdure_scores
-    WHERE thread_id = :thread_id AND run_id = :id LIMIT :count)
   AND {over};
 
 -- name: delete_run_traces
@@ -1931,20 +1862,16 @@ WHERE (scope, task, name, n) IN (
     SELECT scope, task, name, n FROM perdure_effects WHERE thread_id = :thread_id LIMIT :count)
   AND {no_runs};
 
--- name: erase_signals
-DELETE FROM perdure_signals
-WHERE thread_id = :thread_id AND id IN (
-    SELECT id FROM perdure_signals WHERE thread_id = :thread_id LIMIT :count)
+-- name: erase_{table}
+-- for signals (id), outbox (id)
+DELETE FROM perdure_{table}
+WHERE thread_id = :thread_id AND {key} IN (
+    SELECT {columns} FROM perdure_{table} WHERE thread_id = :thread_id LIMIT :count)
   AND {no_runs};
 
--- name: erase_outbox
-DELETE FROM perdure_outbox
-WHERE thread_id = :thread_id AND id IN (
-    SELECT id FROM perdure_outbox WHERE thread_id = :thread_id LIMIT :count)
-  AND {no_runs};
-
--- name: erase_schedules
-DELETE FROM perdure_schedules WHERE thread_id = :thread_id AND {no_runs};
+-- name: erase_{table}
+-- for schedules (name), losses (run_id)
+DELETE FROM perdure_{table} WHERE thread_id = :thread_id AND {no_runs};
 
 -- name: erase_thread
 -- The last of its rows.
@@ -1967,19 +1894,10 @@ SET acknowledged_at = excluded.acknowledged_at, noticed_at = excluded.noticed_at
 DELETE FROM perdure_losses WHERE noticed_at < :before;
 
 -- name: losses
--- Acknowledged changes that are missing, the last ones first.
+-- Acknowledged changes that are missing, or those of a run (:id), the last ones first.
 SELECT thread_id, run_id, what, acknowledged_at, noticed_at FROM perdure_losses
+WHERE CAST(:id AS TEXT) IS NULL OR run_id = :id AND run_id <> ''
 ORDER BY acknowledged_at DESC LIMIT :count;
-
--- name: loss_of_run
-SELECT thread_id, run_id, what, acknowledged_at, noticed_at FROM perdure_losses
-WHERE run_id = :id AND run_id <> '' LIMIT 1;
-
--- name: count_losses
-SELECT COUNT(*) FROM perdure_losses;
-
--- name: erase_losses
-DELETE FROM perdure_losses WHERE thread_id = :thread_id AND {no_runs};
 
 -- name: standbys
 -- Which standbys a commit waits for, and how many replicate.
@@ -2026,43 +1944,33 @@ SELECT 'done', COUNT(*) FROM (
   WHERE state = 'done' LIMIT :most) AS few;
 
 -- name: count_open_waits
--- Open waits of a kind, up to :most.
-SELECT CAST(:kind AS TEXT), COUNT(*) FROM (
-  SELECT 1 FROM perdure_waits WHERE state = 'open' AND kind = :kind
+-- Open waits of a kind, up to :most, and since when there has been one.
+SELECT CAST(:kind AS TEXT), COUNT(*), MIN(created_at) FROM (
+  SELECT created_at FROM perdure_waits WHERE state = 'open' AND kind = :kind
   ORDER BY created_at, id LIMIT :most) AS few;
 
 -- name: count_due
-SELECT graph, COUNT(*), MIN(due_at) FROM perdure_runs WHERE due_at <= :now GROUP BY graph;
-
--- name: count_due_first
--- The same for the :count runs that have been due for longest.
+-- The graphs of the :count runs that have been due for longest.
 SELECT graph, COUNT(*), MIN(due_at) FROM (
   SELECT graph, due_at FROM perdure_runs WHERE due_at <= :now ORDER BY due_at LIMIT :count) AS d
 GROUP BY graph ORDER BY 3;
 
--- name: count_waits
-SELECT kind, COUNT(*), MIN(created_at) FROM perdure_waits WHERE state = 'open' GROUP BY kind;
-
 -- name: count_unknown
-SELECT name, COUNT(*) FROM perdure_effects WHERE state = 'unknown' GROUP BY name;
+-- Effects with an unknown outcome, :count at most, by name, and since when there has been one.
+SELECT name, COUNT(*), MIN(created_at) FROM (
+  SELECT name, created_at FROM perdure_effects WHERE state = 'unknown'
+  ORDER BY created_at, key LIMIT :count) AS u
+GROUP BY name;
 
 -- name: count_messages
-SELECT COUNT(*), MIN(sent_at) FROM perdure_outbox;
-
--- name: count_unknown_first
--- Effects with an unknown outcome, :count at most, and since when there has been one.
-SELECT COUNT(*), MIN(created_at) FROM (
-  SELECT created_at FROM perdure_effects WHERE state = 'unknown'
-  ORDER BY created_at, key LIMIT :count) AS u;
+-- Messages that are not delivered, since when there has been one, and changes that were lost.
+SELECT COUNT(*), MIN(sent_at), (SELECT COUNT(*) FROM perdure_losses) FROM perdure_outbox;
 
 -- name: count_late_messages
--- Messages with an attempt to come, :count at most, and when the first one is due.
-SELECT COUNT(*), MIN(due_at) FROM (
-  SELECT due_at FROM perdure_outbox WHERE due_at < :never ORDER BY due_at LIMIT :count) AS m;
-
--- name: count_given_up
--- Messages that were given up, :count at most.
-SELECT COUNT(*) FROM (SELECT 1 FROM perdure_outbox WHERE due_at >= :never LIMIT :count) AS m;
+-- Messages with an attempt to come, when the first one is due, and messages that were given up: :count of each at most.
+SELECT COUNT(*), MIN(due_at),
+       (SELECT COUNT(*) FROM (SELECT 1 FROM perdure_outbox WHERE due_at >= :never LIMIT :count) AS g)
+FROM (SELECT due_at FROM perdure_outbox WHERE due_at < :never ORDER BY due_at LIMIT :count) AS m;
 
 -- name: nothing
 -- The trace of an operation that leaves none of its own.
@@ -2295,28 +2203,20 @@ SELECT n FROM perdure_stream
 WHERE thread_id = :thread_id AND run_id = :id AND n = :n AND token = :token;
 
 -- name: stream_after
--- What a run produced after chunk :after, without rows that a later segment replaced, and from
--- which chunk on it replaced the others.
+-- What a run produced after chunk :after, without rows that a later segment replaced (or with them: :replaced), and
+-- from which chunk on it replaced the others.
 SELECT s.n, s.last, s.token, s.at, s.replaces, s.body,
        (SELECT min(v.replaces) FROM perdure_stream AS v
         WHERE v.thread_id = :thread_id AND v.run_id = :id AND v.replaces IS NOT NULL
-          AND v.replaces > s.n AND v.replaces <= s.last AND v.n > s.n)
+          AND v.replaces > s.n AND v.replaces <= s.last AND v.n > s.n AND :replaced = 0)
 FROM perdure_stream AS s
 WHERE s.thread_id = :thread_id AND s.run_id = :id AND s.last > :after
   AND s.n >= COALESCE((SELECT max(f.n) FROM perdure_stream AS f
                        WHERE f.thread_id = :thread_id AND f.run_id = :id AND f.n <= :after), 0)
-  AND NOT EXISTS (
+  AND (:replaced = 1 OR NOT EXISTS (
     SELECT 1 FROM perdure_stream AS m
     WHERE m.thread_id = :thread_id AND m.run_id = :id AND m.replaces IS NOT NULL
-      AND m.replaces <= s.n AND m.n > s.n)
-ORDER BY s.n LIMIT :count;
-
--- name: stream_between
--- Every row of a run with chunks after :after, including replaced ones.
-SELECT s.n, s.last, s.token, s.at, s.replaces, s.body, NULL FROM perdure_stream AS s
-WHERE s.thread_id = :thread_id AND s.run_id = :id AND s.last > :after
-  AND s.n >= COALESCE((SELECT max(f.n) FROM perdure_stream AS f
-                       WHERE f.thread_id = :thread_id AND f.run_id = :id AND f.n <= :after), 0)
+      AND m.replaces <= s.n AND m.n > s.n))
 ORDER BY s.n LIMIT :count;
 
 -- name: stream_state
@@ -2401,9 +2301,10 @@ ORDER BY created_at DESC, id DESC LIMIT :count;
 -- name: newest_runs
 SELECT id, created_at FROM perdure_runs ORDER BY created_at DESC, id DESC LIMIT :count;
 
--- name: last_heartbeat
--- As it is in the database: an older one than was written means that the database went back in time.
-SELECT seen_at FROM perdure_workers WHERE id = :id;
+-- name: announced
+-- The last heartbeat of a worker as it is in the database, where an older one than was written means that this went
+-- back in time; and the request to drain it.
+SELECT seen_at, drain_at, drain_by FROM perdure_workers WHERE id = :id;
 
 -- name: announce_worker
 -- Stores the heartbeat of a worker. A restart, with another :started_at, clears a request to drain.
@@ -2415,28 +2316,17 @@ SET graphs = excluded.graphs, concurrency = excluded.concurrency, seen_at = excl
     drain_at = CASE WHEN perdure_workers.started_at = excluded.started_at THEN perdure_workers.drain_at END,
     drain_by = CASE WHEN perdure_workers.started_at = excluded.started_at THEN perdure_workers.drain_by END;
 
--- name: forget_workers
--- Deletes workers that have been silent for a long time.
-DELETE FROM perdure_workers WHERE seen_at < :before;
-
--- name: delete_worker
-DELETE FROM perdure_workers WHERE id = :worker;
+-- name: delete_workers
+-- Deletes a worker (:id), and those that have been silent for a long time.
+DELETE FROM perdure_workers WHERE id = CAST(:id AS TEXT) OR seen_at < CAST(:before AS BIGINT);
 
 -- name: drain_worker
 -- Asks a worker to drain. The first request stays.
-UPDATE perdure_workers SET drain_at = :now, drain_by = :by WHERE id = :worker AND drain_at IS NULL;
-
--- name: drain_request
-SELECT drain_at, drain_by FROM perdure_workers WHERE id = :worker AND drain_at IS NOT NULL;
+UPDATE perdure_workers SET drain_at = :now, drain_by = :by WHERE id = :id AND drain_at IS NULL;
 
 -- name: announced_workers
 SELECT id, host, pid, graphs, concurrency, started_at, seen_at, drain_at, drain_by
 FROM perdure_workers ORDER BY started_at, id LIMIT :count;
-
--- name: count_driven
--- How many runs each worker drives, and when the last of its leases ends.
-SELECT worker, COUNT(*), MAX(due_at) FROM perdure_runs
-WHERE worker IS NOT NULL GROUP BY worker ORDER BY worker LIMIT :count;
 
 -- name: driven_runs
 SELECT worker, id, thread_id, graph, version, driven, updated_at, due_at FROM perdure_runs

@@ -2,7 +2,8 @@
 
 A statement starts at a line `-- name: some_name`, and a text that several share at a line
 `-- fragment: some_name`; parameters are `:name`; `{fragment}` is one of these, or one of the
-dialect's few.
+dialect's few. One with `{table}` in its name is a statement for each table of its next line,
+`-- for reads (task, n), stream (n)`; `{key}` is what is in parentheses, `{columns}` without these.
 """
 
 from __future__ import annotations
@@ -14,14 +15,23 @@ from functools import cache
 from importlib.resources import files
 
 EVENT = "thread_id, run_id, n, at, kind"
-_BEGIN = re.compile(r"^-- (name|fragment): (\w+)$", re.MULTILINE)
+_BEGIN = re.compile(r"^-- (name|fragment): ([\w{}]+)$", re.MULTILINE)
+_FOR = re.compile(r"(\w+) \(([^)]*)\)")
 
 
 @cache
 def _parts(kind: str) -> Mapping[str, str]:
-    _, *found = _BEGIN.split((files("perdure.journal") / "queries.sql").read_text())
-    parts = zip(found[::3], found[1::3], found[2::3], strict=True)
-    return {name: _body(text) for one, name, text in parts if one == kind}
+    _, *split = _BEGIN.split((files("perdure.journal") / "queries.sql").read_text())
+    parts = {}
+    for one, name, text in zip(split[::3], split[1::3], split[2::3], strict=True):
+        if one == kind and "{table}" not in name:
+            parts[name] = _body(text)
+        elif one == kind:
+            tables = text.strip().splitlines()[0]
+            for table, columns in _FOR.findall(tables):
+                each = _body(text).replace("{table}", table).replace("{columns}", columns)
+                parts[name.replace("{table}", table)] = each.replace("{key}", f"({columns})")
+    return parts
 
 
 def templates() -> Mapping[str, str]:

@@ -82,7 +82,7 @@ def _runs_of(committed: Committed, read: Read) -> list[tuple[str, str]]:
     if name == "insert_claim_events":
         claimed = every(RunRow, committed.rows) if committed.rows else []
         return [(row.thread_id, row.id) for row in claimed]
-    if name == "insert_takeover_events":
+    if name == "insert_stop_events" and params["id"] is None:  # the runs of a thread
         page = runs.page(thread_id=params["thread_id"], count=1000)
         return [(row.thread_id, row.id) for row in page.result(read(page.render()))]
     if name == "insert_descendant_events":
