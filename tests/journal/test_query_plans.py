@@ -77,7 +77,6 @@ RANGES = {
     "count_open_waits": "1,000 rows",
     "runs_before": "a page of a list, which filters may stretch",
     "runs_newer": "a page of a list",
-    "threads_before": "a page of a list",
     "unfinished_runs": "a page of a list, which filters may stretch",
     "runs_last_driven_with": "a page of a list, which filters may stretch",
     "old_runs": "a page of a list, which filters may stretch",

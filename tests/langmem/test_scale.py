@@ -45,7 +45,7 @@ SUBMIT = (
     "insert_descendant_events",
     "insert_run",
     "insert_event",
-    "announce_ends",
+    "announce_state",
     "make_next_due",
     "find_run",
 )

@@ -78,9 +78,9 @@ def values(
     thread_id: str, ns: str, refs: Iterable[ValueRef], *, chains: bool
 ) -> Op[list[tuple[ValueRef, bytes]]]:
     """The bodies of the rows at `refs`; with `chains`, of all the rows each is made of."""
-    every = [{"thread_id": thread_id, "ns": ns, **ref._asdict()} for ref in refs]
-    name = "chain_of" if chains else "value_at"
-    return _select(name, lambda *row: (ValueRef(*row[:4]), row[4]), every)
+    place = {"thread_id": thread_id, "ns": ns}
+    every = [{**place, **ref._asdict(), "from": -1 if chains else ref.seq} for ref in refs]
+    return _select("chain_of", lambda *row: (ValueRef(*row[:4]), row[4]), every)
 
 
 def insert_value(

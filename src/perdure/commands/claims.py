@@ -269,10 +269,11 @@ def end_segment(
     }
     statements = with_params(params, "lock_thread", "lock_run")
     statements += count_saved(Owner(made.thread_id, made.run_id, token), end.saved)
-    if end.state in (State.WAITING, State.DONE) and not end.in_step:
-        statements.append(Statement("consume_waits", params))
-    if (end.state is State.WAITING and not end.in_step) or end.kind is EventKind.UPDATED:
-        statements.append(Statement("close_stale_waits", params))
+    consumes = end.state in (State.WAITING, State.DONE) and not end.in_step
+    closes = (end.state is State.WAITING and not end.in_step) or end.kind is EventKind.UPDATED
+    if consumes or closes:
+        passed = {**params, "consumes": int(consumes), "closes": int(closes)}
+        statements.append(Statement("pass_waits", passed))
     at = len(statements)
     statements += [
         Statement("end_segment", params),

@@ -300,15 +300,19 @@ def store_unknown(
 ) -> Op[None]:
     """Store a call that is not made: a person says whether `other` stands for it."""
     written = write_state(owner, row, now, event=event)
-    asked = Statement("set_unconfirmed", {**other.place, "unconfirmed": Unconfirmed.ASKED.value})
+    asked = _match(other, "", Unconfirmed.ASKED.value)
     statements = [insert_intent(owner, row), *written.render(), asked]
     return Op(written.name, statements, lambda rows: None, True, written.key, written.proof)
 
 
 def note_provisional_match(owner: Owner, row: EffectRow, digest: str) -> Op[None]:
     """Note that the call with this digest matched a record with other arguments."""
-    noted = Statement("add_provisional_digest", {**row.place, "digest": digest})
-    return Op("add_provisional_digest", [*owner.fence, noted], lambda rows: None, write=True)
+    noted = _match(row, f"{digest} ", None)
+    return Op("note_match", [*owner.fence, noted], lambda rows: None, write=True)
+
+
+def _match(row: EffectRow, digest: str, unconfirmed: int | None) -> Statement:
+    return Statement("note_match", {**row.place, "digest": digest, "unconfirmed": unconfirmed})
 
 
 def raise_min_equal(owner: Owner, row: EffectRow, min_equal: int) -> Op[None]:
@@ -319,8 +323,8 @@ def raise_min_equal(owner: Owner, row: EffectRow, min_equal: int) -> Op[None]:
 
 def confirm(owner: Owner, row: EffectRow) -> Op[None]:
     """Note that a call was made with the right arguments."""
-    confirmed = Statement("set_unconfirmed", {**row.place, "unconfirmed": Unconfirmed.NO.value})
-    return Op("set_unconfirmed", [*owner.fence, confirmed], lambda rows: None, write=True)
+    confirmed = _match(row, "", Unconfirmed.NO.value)
+    return Op("note_match", [*owner.fence, confirmed], lambda rows: None, write=True)
 
 
 def abandon(owner: Owner, now: int) -> Op[None]:

@@ -122,30 +122,19 @@ def was_made(thread_id: str, run_id: str, number: int | None) -> Plan[bool]:
 
 
 def events(
-    serializer: Serializer, thread_id: str, run_id: str, after: int, count: int
-) -> Op[list[Event]]:
-    """The events of a run after number `after`."""
-    params = {"thread_id": thread_id, "id": run_id, "after": after, "count": count}
-    return read_op(
-        "events_after",
-        params,
-        lambda rows: [to_event(serializer, stored_rows.stored(EventRow, row)) for row in rows[0]],
-    )
-
-
-def of_kinds(
     serializer: Serializer,
     thread_id: str,
     run_id: str,
-    kinds: Iterable[EventKind],
     after: int,
     count: int,
+    *,
+    kinds: Iterable[EventKind] | None = None,
 ) -> Op[list[Event]]:
-    """The same, only those of these kinds."""
+    """The events of a run after number `after`, or only those of these kinds."""
     params = {"thread_id": thread_id, "id": run_id, "after": after, "count": count}
-    params["names"] = json.dumps(sorted(kinds))
+    params["names"] = None if kinds is None else json.dumps(sorted(kinds))
     return read_op(
-        "events_of_kinds",
+        "events_after",
         params,
         lambda rows: [to_event(serializer, stored_rows.stored(EventRow, row)) for row in rows[0]],
     )

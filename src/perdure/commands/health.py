@@ -38,7 +38,7 @@ def store_losses(serializer: Serializer, error: WentBack, now: int) -> list[Op[N
         statements = [Statement("insert_loss", {**params, "reason": error.why})]
         if loss.run_id is not None:
             made = change(loss.thread_id, loss.run_id, now)
-            statements.append(Statement("count_comment", made.params))
+            statements.append(Statement("count_note", {**made.params, "name": None, "about": None}))
             statements.append(made.event(serializer, EventKind.REWOUND, {"reason": error.why}))
         ops.append(_write("insert_loss", statements))
     return ops

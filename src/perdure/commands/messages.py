@@ -83,7 +83,8 @@ def is_of_runtime(topic: str) -> bool:
 
 def announce_ends(made: Change) -> Statement:
     """Store messages for the own webhooks of runs that a change ended, held or left waiting."""
-    return Statement("announce_ends", {**made.params, "empty": b""})
+    params = {**made.params, "topic": None, "suffix": "", "names": "[]", "empty": b""}
+    return Statement("announce_state", params)
 
 
 def announce_states(made: Change, endpoints: Iterable[Endpoint]) -> list[Statement]:
@@ -94,7 +95,7 @@ def announce_states(made: Change, endpoints: Iterable[Endpoint]) -> list[Stateme
             {
                 **made.params,
                 "topic": one.topic,
-                "endpoint": one.name,
+                "suffix": f"-{one.name}",
                 "names": json.dumps([state.value for state in one.states]),
                 "empty": b"",
             },

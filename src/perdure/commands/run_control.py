@@ -357,7 +357,7 @@ def comment(
     return Op(
         "comment",
         [
-            Statement("count_comment", made.params),
+            Statement("count_note", {**made.params, "name": None, "about": None}),
             made.event(serializer, EventKind.COMMENT, data),
             made.key,
         ],

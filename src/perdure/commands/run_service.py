@@ -368,10 +368,7 @@ class RunService:
             count = 1000 if limit is None else min(1000, limit - len(found))
             last = found[-1].n if found else after
             place = (self._serializer, row.thread_id, row.id)
-            if kinds is None:
-                page = yield events.events(*place, last, count)
-            else:
-                page = yield events.of_kinds(*place, kinds, last, count)
+            page = yield events.events(*place, last, count, kinds=kinds)
             found += page
             if len(page) < count:
                 break

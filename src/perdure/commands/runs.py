@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from perdure.commands import stored_rows
 from perdure.journal import Op, Row, Statement, read_op, with_params
 from perdure.times import FIRST_MS, LAST_MS
-from perdure.types import State
+from perdure.types import EventKind, State
 
 NAMES = 1000
 """How many ids one statement looks for."""
@@ -296,8 +296,9 @@ def held(after: tuple[int, str], count: int) -> Op[list[RunRow]]:
 
 def has_begun(row: RunRow) -> Op[bool]:
     """Whether the history of a run has a step or a question."""
-    params = {"thread_id": row.thread_id, "id": row.id}
-    return read_op("has_begun", params, lambda rows: bool(rows[0]))
+    params = {"thread_id": row.thread_id, "id": row.id, "after": 0, "count": 1}
+    params["names"] = json.dumps([EventKind.STEP, EventKind.WAIT])
+    return read_op("events_after", params, lambda rows: bool(rows[0]))
 
 
 def set_setup(row: RunRow, setup: bytes) -> Op[None]:

@@ -88,7 +88,7 @@ def _put(
         "body": serializer.dumps(body, place, "the score", own=True),
     }
     return [
-        *with_params(params, "put_score", "count_score"),
+        *with_params(params, "put_score", "count_note"),
         made.event(serializer, EventKind.SCORED, _event_data(score, attempt)),
         Statement("trace_changed", params),
     ]

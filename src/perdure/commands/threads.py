@@ -227,6 +227,7 @@ def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[Thr
         "offset": offset,
         "now": now,
     }
+    params |= {"before": LAST_MS, "before_id": "\U0010ffff"}
     if chosen.ids is not None:
         for id in chosen.ids:
             check_text("thread_id", id)
@@ -249,8 +250,8 @@ def before(
     """Threads by their last activity, newest first, behind a position."""
     at, id = position or (LAST_MS, "\U0010ffff")
     params = {"graph": _maybe_text("graph_id", graph), "before": at, "before_id": id}
-    params |= {"count": count, "now": now}
-    return read_op("threads_before", params, partial(stored_rows.every, ThreadRow))
+    params |= {"count": count, "now": now, "status": None, "assistant": None, "offset": 0}
+    return read_op("threads_by_updated", params, partial(stored_rows.every, ThreadRow))
 
 
 def _maybe_text(name: str, text: str | None) -> str | None:

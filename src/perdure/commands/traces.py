@@ -92,7 +92,7 @@ def unexported(serializer: Serializer, traces: Sequence[Trace], count: int) -> O
     """The next `count` events of each of these runs that its sink was not given."""
     statements = []
     for one in traces:
-        place = {"thread_id": one.thread_id, "id": one.run_id, "count": count}
+        place = {"thread_id": one.thread_id, "id": one.run_id, "count": count, "names": None}
         after = 0 if one.open is None else one.n
         statements.append(Statement("events_after", {**place, "after": after}))
 

@@ -19,6 +19,7 @@ answer to a value that is no longer shown finds its wait closed. Which of two ca
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -311,7 +312,8 @@ wait_rows = partial(stored_rows.every, WaitRow)
 
 def find(wait_id: str) -> Op[WaitRow | None]:
     """A wait by its id."""
-    return read_op("wait_by_id", {"wait_id": wait_id}, partial(stored_rows.first, WaitRow))
+    params = {"names": json.dumps([wait_id])}
+    return read_op("waits_by_ids", params, partial(stored_rows.first, WaitRow))
 
 
 def find_all(wait_ids: Iterable[str]) -> Op[list[WaitRow]]:

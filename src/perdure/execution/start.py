@@ -136,7 +136,9 @@ def _is_given_up(driver: Driver, row: RunRow, setup: Mapping[str, Any]) -> Plan[
     if row.begun or row.parent_id is not None:
         return bool(setup.get("updates"))
     kinds = (EventKind.CLAIMED, EventKind.RECOVERED)
-    claims = yield events.of_kinds(driver.serializer, row.thread_id, row.id, kinds, 0, row.events)
+    claims = yield events.events(
+        driver.serializer, row.thread_id, row.id, 0, row.events, kinds=kinds
+    )
     return all(one.data.get("driven") != DrivenBy.CALL for one in claims)
 
 

@@ -271,16 +271,10 @@ SELECT thread_id, ns, checkpoint_id, task_id, stamp, body FROM perdure_writes
 WHERE thread_id = :thread_id AND ns = :ns AND checkpoint_id = :checkpoint_id;
 
 -- name: chain_of
--- The rows of a chain up to one of them.
+-- The rows of a chain up to one of them, which :from may be, too: then it is that row alone.
 SELECT channel, chain, seq, step, body FROM perdure_values
 WHERE thread_id = :thread_id AND ns = :ns AND channel = :channel AND chain = :chain
-  AND seq <= :seq;
-
--- name: value_at
--- One row of a chain.
-SELECT channel, chain, seq, step, body FROM perdure_values
-WHERE thread_id = :thread_id AND ns = :ns AND channel = :channel AND chain = :chain
-  AND seq = :seq AND step = :step;
+  AND seq <= :seq AND seq >= :from AND (:from < 0 OR step = :step);
 
 -- name: list_namespace
 -- Checkpoints of one namespace older than a position, newest first.
@@ -528,18 +522,11 @@ SELECT {run} FROM perdure_runs
 WHERE (created_at, id) > (:after, :after_id) AND created_at >= :since AND created_at < :until
 ORDER BY created_at, id LIMIT :count;
 
--- name: runs_of_thread
--- As runs_before, of one thread.
+-- name: runs_of_{table}
+-- for thread (thread_id), parent (parent_id)
+-- As runs_before, of one thread, or the children of one run.
 SELECT {run} FROM perdure_runs
-WHERE thread_id = :thread_id AND (created_at, id) < (:before, :before_id) AND created_at >= :since
-  AND (CAST(:names AS TEXT) IS NULL OR state IN ({names}))
-  AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
-ORDER BY created_at DESC, id DESC LIMIT :count;
-
--- name: runs_of_parent
--- The same of the children of one run.
-SELECT {run} FROM perdure_runs
-WHERE parent_id = :parent_id AND (created_at, id) < (:before, :before_id) AND created_at >= :since
+WHERE {columns} = :{columns} AND (created_at, id) < (:before, :before_id) AND created_at >= :since
   AND (CAST(:names AS TEXT) IS NULL OR state IN ({names}))
   AND (CAST(:graph AS TEXT) IS NULL OR graph = :graph)
 ORDER BY created_at DESC, id DESC LIMIT :count;
@@ -774,19 +761,11 @@ WHERE thread_id = :thread_id AND run_id = :id AND n < :events
                    'effect', 'differs', 'settled', 'scored', 'assigned', 'comment', 'rewound')
 ORDER BY n DESC LIMIT 1;
 
--- name: has_begun
--- Whether a run has a step, or a question.
-SELECT 1 FROM perdure_events
-WHERE thread_id = :thread_id AND run_id = :id AND kind IN ('step', 'wait') LIMIT 1;
-
 -- name: events_after
+-- The events of a run behind a number, or only those of these kinds.
 SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
-WHERE thread_id = :thread_id AND run_id = :id AND n > :after ORDER BY n LIMIT :count;
-
--- name: events_of_kinds
--- The same, only those of these kinds.
-SELECT thread_id, run_id, n, at, kind, change, body FROM perdure_events
-WHERE thread_id = :thread_id AND run_id = :id AND n > :after AND kind IN ({names}) ORDER BY n LIMIT :count;
+WHERE thread_id = :thread_id AND run_id = :id AND n > :after
+  AND (CAST(:names AS TEXT) IS NULL OR kind IN ({names})) ORDER BY n LIMIT :count;
 
 -- name: claim
 -- Takes the runs that are due, those whose lease ran out among them. The token is the fence. The
@@ -949,17 +928,12 @@ SET token = CASE WHEN token = :token AND state = 'running' THEN token ELSE {refu
     steps = steps + :steps, model_calls = model_calls + :model_calls
 WHERE thread_id = :thread_id AND id = :id;
 
--- name: close_stale_waits
--- Questions that a driver did not ask again before it rests: the graph is elsewhere now.
-UPDATE perdure_waits SET state = 'closed'
-WHERE run_id = :id AND state = 'open' AND token <> :token
-  AND EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id
-                AND token = :token AND state = 'running');
-
--- name: consume_waits
--- Answers that were handed over, and with which the tasks went on.
-UPDATE perdure_waits SET state = 'consumed'
-WHERE run_id = :id AND state = 'applied'
+-- name: pass_waits
+-- Before a driver rests: answers that were handed over, and with which the tasks went on (:consumes), are used;
+-- questions that it did not ask again (:closes) are closed, as the graph is elsewhere now.
+UPDATE perdure_waits SET state = CASE WHEN state = 'open' THEN 'closed' ELSE 'consumed' END
+WHERE run_id = :id
+  AND (:consumes = 1 AND state = 'applied' OR :closes = 1 AND state = 'open' AND token <> :token)
   AND EXISTS (SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id
                 AND token = :token AND state = 'running');
 
@@ -1099,9 +1073,6 @@ WHERE run_id = :id AND kind = 'run' AND state IN ('answered', 'applied')
   AND answered_by = 'failed run' AND EXISTS (
     SELECT 1 FROM perdure_runs WHERE thread_id = :thread_id AND id = :id AND change = :change);
 
--- name: wait_by_id
-SELECT {wait} FROM perdure_waits WHERE id = :wait_id;
-
 -- name: waits_by_ids
 SELECT {wait} FROM perdure_waits WHERE id IN ({names});
 
@@ -1176,10 +1147,15 @@ WHERE thread_id = :thread_id AND id = :wait_id AND state = 'open' AND kind = 'hu
   AND (assignee IS NULL OR assignee = CAST(:by AS TEXT) OR assignee = CAST(:expected AS TEXT))
 RETURNING id;
 
--- name: count_comment
--- Counts an event that changes nothing else of its run.
+-- name: count_note
+-- Counts the event of a comment, or of a score (:name, :about) that was stored. It changes nothing else of its
+-- run: not when that was last updated, nor whether it is due.
 UPDATE perdure_runs SET events = events + 1, change = :change
-WHERE thread_id = :thread_id AND id = :id AND change <> :change;
+WHERE thread_id = :thread_id AND id = :id AND change <> :change
+  AND (CAST(:name AS TEXT) IS NULL OR EXISTS (
+    SELECT 1 FROM perdure_scores
+    WHERE thread_id = :thread_id AND run_id = :id AND name = :name AND about = CAST(:about AS TEXT)
+      AND change = :change));
 
 -- name: answer_wait
 -- Accepts an answer, once, in time, for a run that has not ended, unless the signal is there that
@@ -1339,15 +1315,6 @@ DO UPDATE SET value = excluded.value, at = excluded.at, body = excluded.body, ki
 WHERE CAST(:seen AS BIGINT) IS NULL OR perdure_scores.change = CAST(:seen AS BIGINT)
 RETURNING change;
 
--- name: count_score
--- Counts the event of a score that was stored. A score changes nothing else of its run: not when that
--- was last updated, nor whether it is due.
-UPDATE perdure_runs SET events = events + 1, change = :change
-WHERE thread_id = :thread_id AND id = :id AND change <> :change AND EXISTS (
-  SELECT 1 FROM perdure_scores
-  WHERE thread_id = :thread_id AND run_id = :id AND name = :name AND about = :about
-    AND change = :change);
-
 -- name: scores_of_run
 SELECT name, about, value, at, body, kind, label, target, target_id, change FROM perdure_scores
 WHERE thread_id = :thread_id AND run_id = :id ORDER BY at, name, about;
@@ -1423,20 +1390,18 @@ WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND intent = :
   AND state = 'open'
 RETURNING n;
 
--- name: add_provisional_digest
--- Notes that a call with other arguments matched this record.
-UPDATE perdure_effects SET provisional_digests = provisional_digests || :digest || ' '
+-- name: note_match
+-- Notes that a call with other arguments matched this record (:digest); or, with :unconfirmed, that it was called with
+-- the right ones, or a person is asked about it.
+UPDATE perdure_effects
+SET provisional_digests = provisional_digests || :digest,
+    unconfirmed = COALESCE(CAST(:unconfirmed AS INTEGER), unconfirmed)
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
 
 -- name: raise_min_equal
 -- A call matched the record of another: from now on so many arguments must be equal.
 UPDATE perdure_effects SET min_equal = :min_equal
 WHERE scope = :scope AND task = :task AND name = :name AND min_equal < :min_equal;
-
--- name: set_unconfirmed
--- It was called with the right arguments, or a person is asked about it.
-UPDATE perdure_effects SET unconfirmed = :unconfirmed
-WHERE scope = :scope AND task = :task AND name = :name AND n = :n;
 
 -- name: abandon_effects
 -- Marks open effects whose run will not come back to them: a person has to settle them.
@@ -1555,30 +1520,23 @@ INSERT INTO perdure_outbox
   (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
 VALUES (:thread_id, :id, :run_id, :topic, :now, 0, 0, :now, :body) ON CONFLICT DO NOTHING;
 
--- name: announce_ends
--- A message for the webhook of each run that this change ended, held, or left waiting for a person. Its id is
--- that of the run and the number of the event; what it says is read from the journal when it is delivered.
+-- name: announce_state
+-- A message about the state in which this change leaves a run: for an endpoint (:topic) that is told of runs in one of
+-- these states; or, without one, for the own webhook of each run that it ended, held, or left waiting for a person.
+-- Its id is that of the run and the number of the event; what it says is read when it is delivered.
 INSERT INTO perdure_outbox
   (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
-SELECT thread_id, id || '-' || CAST(events AS TEXT), id, webhook, CAST(:now AS BIGINT), 0, 0,
-       CAST(:now AS BIGINT), CAST(:empty AS {blob})
+SELECT thread_id, id || '-' || CAST(events AS TEXT) || CAST(:suffix AS TEXT), id,
+       COALESCE(CAST(:topic AS TEXT), webhook), CAST(:now AS BIGINT), 0, 0, CAST(:now AS BIGINT),
+       CAST(:empty AS {blob})
 FROM perdure_runs
 WHERE (thread_id = :thread_id AND id = :id OR thread_id = :thread_id AND stop_change = :change)
-  AND change = :change AND webhook IS NOT NULL
-  AND (state IN {ended} OR state = 'held'
-       OR state = 'waiting' AND COALESCE(due_at, :now + 1) > :now AND EXISTS (
-         SELECT 1 FROM perdure_waits AS w
-         WHERE w.run_id = perdure_runs.id AND w.state = 'open' AND w.kind = 'human'))
-ON CONFLICT DO NOTHING;
-
--- name: announce_state
--- The same for an endpoint (:topic) that is told of runs in one of these states.
-INSERT INTO perdure_outbox
-  (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
-SELECT thread_id, id || '-' || CAST(events AS TEXT) || '-' || CAST(:endpoint AS TEXT), id,
-       CAST(:topic AS TEXT), CAST(:now AS BIGINT), 0, 0, CAST(:now AS BIGINT), CAST(:empty AS {blob})
-FROM perdure_runs
-WHERE thread_id = :thread_id AND id = :id AND change = :change AND state IN ({names})
+  AND change = :change AND (CAST(:topic AS TEXT) IS NOT NULL OR webhook IS NOT NULL)
+  AND CASE WHEN CAST(:topic AS TEXT) IS NOT NULL THEN state IN ({names})
+      ELSE state IN {ended} OR state = 'held'
+           OR state = 'waiting' AND COALESCE(due_at, :now + 1) > :now AND EXISTS (
+             SELECT 1 FROM perdure_waits AS w
+             WHERE w.run_id = perdure_runs.id AND w.state = 'open' AND w.kind = 'human') END
 ON CONFLICT DO NOTHING;
 
 -- name: next_message
@@ -2133,20 +2091,14 @@ SELECT {thread} FROM {thread_rows} WHERE {is_listed}
 ORDER BY t.created_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
 
 -- name: threads_by_updated
-SELECT {thread} FROM {thread_rows} WHERE {is_listed}
+SELECT {thread} FROM {thread_rows}
+WHERE (t.updated_at, t.thread_id) < (:before, :before_id) AND {is_listed}
 ORDER BY t.updated_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
 
 -- name: threads_of_graph
 -- The same of one graph.
 SELECT {thread} FROM {thread_rows} WHERE t.graph = :graph AND {is_listed}
 ORDER BY t.created_at DESC, t.thread_id DESC LIMIT :count OFFSET :offset;
-
--- name: threads_before
--- Threads whose last activity was before a position, newest first.
-SELECT {thread} FROM {thread_rows}
-WHERE (t.updated_at, t.thread_id) < (:before, :before_id)
-  AND (CAST(:graph AS TEXT) IS NULL OR t.graph = :graph)
-ORDER BY t.updated_at DESC, t.thread_id DESC LIMIT :count;
 
 -- name: threads_not_idle
 -- Threads that are busy, interrupted or failed, found by the runs that may make them so.
