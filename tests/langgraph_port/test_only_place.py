@@ -24,6 +24,7 @@ PRIVATE = re.compile(
 OWN_STACK = {
     "testing/crashtest/observer.py": ("f_back", "_getframe", "langgraph_node"),
     "execution/segment.py": ("f_back",),
+    "langmem/reflector.py": ("__interrupt__",),
 }
 """They look for the agent's own lines on the stack, not for LangGraph's."""
 ON_THE_WIRE = ("__interrupt__", "checkpoint_map", "langgraph_node")

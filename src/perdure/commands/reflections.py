@@ -6,7 +6,7 @@ LangMem; `perdure.langmem` accepts and runs reflections.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,10 +14,11 @@ from typing import Any
 from perdure.commands import claims, run_control, runs
 from perdure.commands.events import change, was_made
 from perdure.commands.run_payload import load_error, load_setup, state_of
-from perdure.commands.run_service import GRACE
+from perdure.commands.run_service import GRACE, RunService, make_setup
 from perdure.commands.runs import RunRow, UnfinishedRun
 from perdure.errors import UNREADABLE, NotFound, WrongState
-from perdure.journal import Op, Plan, Poll, Statement, read_op
+from perdure.journal import Op, Plan, Statement, read_op
+from perdure.journal import Poll as Poll
 from perdure.journal.clock import Clock
 from perdure.serde.serializer import Serializer
 from perdure.text import describe_error
@@ -83,6 +84,24 @@ class Pending:
 def graph_name(executor: str) -> str:
     """The name of the graph whose runs are this executor's reflections."""
     return PREFIX + executor
+
+
+def accept(
+    runs: RunService,
+    executor: str,
+    thread_id: str,
+    input: Mapping[str, Any],
+    *,
+    metadata: Mapping[str, Any],
+    key: str,
+    after: timedelta,
+) -> Plan[str]:
+    """Accept a reflection and return its id. The same `key` returns the one it made before."""
+    setup = make_setup(input=input, metadata=metadata, tags=(), context=None, config=None)
+    row = yield from runs.accept(
+        (graph_name(executor), ""), thread_id, setup, "replace", key=key, after=after
+    )
+    return row.id
 
 
 class ReflectionService:

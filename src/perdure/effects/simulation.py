@@ -11,31 +11,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, NoReturn
 
 from perdure.commands import effect_payload, effects
+from perdure.commands.evaluation_policy import (
+    FUNCTION,
+    JUDGING,
+    REAL,
+    RECORDED,
+    SIMULATIONS,
+    VALUE,
+    EvaluationPolicy,
+)
 from perdure.effects.call import Call
 from perdure.effects.context import current
 from perdure.effects.spec import ONCE
 from perdure.effects.task import current_task
 from perdure.errors import UNREADABLE, BadArgument, EffectRefused, NotInRun
-from perdure.execution.evaluation_policy import (
-    FUNCTION,
-    REAL,
-    RECORDED,
-    VALUE,
-    EvaluationPolicy,
-)
 from perdure.execution.segment import EVALUATED, Segment, driven, is_evaluating
 from perdure.types import EffectState
 
-_FUNCTIONS: dict[str, list[Mapping[str, Callable[..., Any]]]] = {}
-"""By evaluation, the functions that simulate effects, for each evaluation in this process."""
 _HARMLESS: ContextVar[str] = ContextVar("perdure_harmless_tool", default="")
-_JUDGING: ContextVar[bool] = ContextVar("perdure_judging", default=False)
 
 
 @contextlib.contextmanager
@@ -71,29 +70,6 @@ def refuse(segment: Segment, name: str, why: str) -> NoReturn:
     raise error
 
 
-@contextlib.contextmanager
-def simulating(experiment: str, functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """While this process has the functions that simulate the effects of an evaluation."""
-    known = _FUNCTIONS.setdefault(experiment, [])
-    known.append(functions)
-    try:
-        yield
-    finally:
-        del known[next(n for n, one in enumerate(known) if one is functions)]
-        if not known:
-            del _FUNCTIONS[experiment]
-
-
-@contextlib.contextmanager
-def judging() -> Iterator[None]:
-    """While an evaluator is asked: it calls no effect, and changes no run."""
-    token = _JUDGING.set(True)
-    try:
-        yield
-    finally:
-        _JUDGING.reset(token)
-
-
 def simulate(call: Call, policy: EvaluationPolicy) -> None:
     """Put what simulates a call in its place, unless the effect is really called. Raises
     `EffectRefused`."""
@@ -124,7 +100,7 @@ def simulate(call: Call, policy: EvaluationPolicy) -> None:
 
 
 def _function(policy: EvaluationPolicy, name: str) -> Callable[..., Any]:
-    given = _FUNCTIONS.get(policy.experiment, [{}])[-1].get(name)
+    given = SIMULATIONS.get(policy.experiment, [{}])[-1].get(name)
     if given is None:
         again = f"evaluate {policy.experiment!r} again"
         raise EffectRefused(name, f"the function that simulates it is not in this process: {again}")
@@ -159,8 +135,8 @@ def check_unseen(name: str, *, reads: bool) -> None:
                 "`verify`, calls it, where nothing is simulated"
             )
             refuse(segment, name, why)
-    elif current() is None and (_FUNCTIONS or is_evaluating()):
-        if _JUDGING.get():
+    elif current() is None and (SIMULATIONS or is_evaluating()):
+        if JUDGING.get():
             raise NotInRun(f"The effect {name!r} was not called: an evaluator must not call one.")
         raise NotInRun(
             f"The effect {name!r} was not called: this process evaluates, and the call comes from "
@@ -172,7 +148,7 @@ def check_unseen(name: str, *, reads: bool) -> None:
 def refuse_in_evaluation(name: str) -> None:
     """Refuse what reaches other runs without being an effect, such as the stream of a bound graph:
     their effects would not be simulated."""
-    if _JUDGING.get():
+    if JUDGING.get():
         raise NotInRun(f"{name!r} was not called: an evaluator must not change a run.")
     if EVALUATED and (segment := _evaluated_segment()) is not None:
         refuse(segment, name, "it reaches another run, and its own is part of an evaluation")

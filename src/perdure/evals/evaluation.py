@@ -25,14 +25,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+from perdure.commands import evaluation_policy as policy
 from perdure.commands.run_service import make_setup
-from perdure.effects.simulation import judging, simulating
 from perdure.errors import BadArgument, NotFound
 from perdure.evals.evaluators import Evaluator, Verdict, evaluators_of
 from perdure.evals.examples import read_examples
 from perdure.evals.results import Evaluation, Result
 from perdure.evals.targets import registered, target_name
-from perdure.execution import evaluation_policy as policy
 from perdure.runtime import Runtime
 from perdure.types import ENDED, Example, Run, Score, State
 
@@ -116,7 +115,7 @@ async def evaluate(
         if runtime is None:
             runtime = await stack.enter_async_context(Runtime())
         of = target_name(target)
-        with registered(target, of, name, runtime) as graph, simulating(name, functions):
+        with registered(target, of, name, runtime) as graph, policy.simulating(name, functions):
             call = _Call(runtime, name, of, graph, judges, rules, setup, concurrency)
             return await call.run(given, repetitions)
 
@@ -254,7 +253,7 @@ class _Call:
         """Ask the evaluators that have not judged a run, and store their scores. Returns errors."""
         stored = {one.name: one.by for one in await self.runtime.scores(run.id) if not one.about}
         to_ask = [one for one in self.evaluators if stored.get(one.name) != one.name]
-        with judging():
+        with policy.judging():
             found = await asyncio.gather(*(one.judge(run, example) for one in to_ask))
         errors: dict[str, str] = {}
         for evaluator, (verdicts, error) in zip(to_ask, found, strict=True):

@@ -24,12 +24,12 @@ from langgraph.store.base import BaseStore, Op, PutOp, Result
 
 from perdure.commands import waits
 from perdure.commands.answer_dialects import check_fits
+from perdure.commands.evaluation_policy import REAL, VALUE, EvaluationPolicy
 from perdure.commands.waits import WaitRow
 from perdure.effects.decorator import is_effect_tool
 from perdure.effects.simulation import check_tool, refuse
 from perdure.errors import BadAnswer, Unanswered
 from perdure.execution.drive import Drive
-from perdure.execution.evaluation_policy import REAL, VALUE, EvaluationPolicy
 from perdure.execution.segment import Segment
 from perdure.langgraph_port.call_stack import tool_being_called
 from perdure.serde.serializer import Serializer

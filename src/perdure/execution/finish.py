@@ -13,6 +13,7 @@ from perdure.commands import claims, effects, runs
 from perdure.commands.claims import SegmentEnd
 from perdure.commands.effect_payload import describe, is_recorded
 from perdure.commands.effects import EffectRow, Mark, Owner, report
+from perdure.commands.evaluation_policy import evaluation_of
 from perdure.commands.events import change, redacted_data
 from perdure.commands.messages import Endpoint
 from perdure.commands.run_payload import dump_error, dump_output, load_setup
@@ -50,7 +51,6 @@ from perdure.execution.drive import (
     latest_checkpoint,
     stop_at_breakpoint,
 )
-from perdure.execution.evaluation_policy import evaluation_of
 from perdure.execution.segment import Segment
 from perdure.execution.start import held_by_error
 from perdure.journal import Plan

@@ -20,10 +20,10 @@ from typing import Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
 from perdure.commands.effects import Owner
+from perdure.commands.evaluation_policy import EvaluationPolicy
 from perdure.commands.messages import Endpoint
 from perdure.commands.runs import RunRow
 from perdure.errors import LeaseLost, NotDurable, WriteLost
-from perdure.execution.evaluation_policy import EvaluationPolicy
 from perdure.execution.progress import Progress
 from perdure.execution.questions import Questions
 from perdure.execution.recorded_reads import RecordedReads

@@ -19,6 +19,7 @@ from perdure.commands import deleting, effects, events, run_control, runs
 from perdure.commands.claims import SegmentEnd
 from perdure.commands.effect_payload import describe
 from perdure.commands.effects import EffectRow
+from perdure.commands.evaluation_policy import evaluation_of
 from perdure.commands.run_payload import check_state, dump_error, load_setup, tags_of
 from perdure.commands.runs import RunRow
 from perdure.effects.compensation import undo_effects
@@ -35,7 +36,6 @@ from perdure.execution.drive import (
     stop_at_breakpoint,
 )
 from perdure.execution.evaluation import GuardedStore, ToolGuard
-from perdure.execution.evaluation_policy import evaluation_of
 from perdure.execution.graphs import Graph
 from perdure.execution.segment import KEY, Segment
 from perdure.execution.stream_capture import begin_stream

@@ -19,9 +19,9 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from perdure.commands import runs
+from perdure.commands.reflections import Poll
 from perdure.errors import Closed, Error, NotFound, ReflectionFailed, ReflectionLeft
 from perdure.failures import WORKER
-from perdure.journal import Poll
 from perdure.runtime import Runtime
 from perdure.types import ENDED, Run, State
 

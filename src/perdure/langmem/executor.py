@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import hashlib
 import logging
 import threading
 import weakref
@@ -23,11 +24,10 @@ from langgraph.store.base import BaseStore
 
 from perdure import effect
 from perdure import key as effect_key
-from perdure.commands.reflections import Pending
+from perdure.commands.reflections import Pending, accept
 from perdure.commands.validation import check_limit
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument, Closed, Error, NotFound, Unavailable, WrongState
-from perdure.langgraph_port import configs, neighbours
 from perdure.langmem.background_worker import BackgroundWorker, Reflection
 from perdure.langmem.langmem_port import labels_of, variables_of
 from perdure.langmem.reflection_graph import LONGEST_PAUSE, ReflectionGraph
@@ -35,15 +35,14 @@ from perdure.langmem.reflection_request import (
     FROM_CONFIG,
     Namespace,
     ReflectionRequest,
-    accept,
     check_delay,
     current_config,
     debounce_thread,
     resolve_namespace,
 )
 from perdure.langmem.staged_writes import StagingStore, in_reflector
-from perdure.recorded_calls import call_number
 from perdure.runtime import Runtime
+from perdure.stores import loop_of, store_in
 from perdure.types import Retry, State
 
 RETRY = Retry(attempts=5, first=timedelta(seconds=2), longest=timedelta(minutes=10))
@@ -199,8 +198,7 @@ class ReflectionExecutor(ContextManaged):
         check_delay(after_seconds)
         self._graph.check_payload(payload)
         if self._graph.store is None:
-            graph_runtime = configs.runtime_of(config.get("configurable") or {})
-            store = getattr(graph_runtime, "store", None)
+            store = store_in(config)
             self.use(self._graph.required_store() if store is None else store)
         request = ReflectionRequest.of(payload, config, self._graph.template, thread_id)
         shared_thread = "" if request.thread_id is None else self._thread_of(request, "")
@@ -375,11 +373,11 @@ class ReflectionExecutor(ContextManaged):
 
     @effect(name="perdure.cancel reflection", retry=None, record=("id",))
     def _cancel_once(self, id: str) -> None:
-        self._cancel(id, call_number())
+        self._cancel(id, _call_number())
 
     @effect(name="perdure.retry reflection", retry=None, record=("id",))
     def _retry_once(self, id: str) -> None:
-        plan = self._runtime.reflections.retry(id, self.name, number=call_number())
+        plan = self._runtime.reflections.retry(id, self.name, number=_call_number())
         self._runtime.journal.run(plan)
 
     def _future(self, id: str, shared_thread: str, after: float) -> Reflection:
@@ -446,7 +444,7 @@ class ReflectionExecutor(ContextManaged):
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return True
-        in_loop_of_store = neighbours.store_loop(self._graph.store) is loop
+        in_loop_of_store = loop_of(self._graph.store) is loop
         if in_loop_of_store:
             log.warning(
                 "%r was shut down in the event loop that its store needs, so what is due is left "
@@ -467,6 +465,11 @@ class LocalReflectionExecutor(ReflectionExecutor):
 
     def __init__(self, reflector: Any, store: BaseStore | None = None, **options: Any) -> None:
         super().__init__(reflector, store=store, **options)
+
+
+def _call_number() -> int:
+    """A number for the change that an effect makes, the same for every attempt."""
+    return int.from_bytes(hashlib.blake2b(effect_key().encode(), digest_size=8).digest()) >> 2
 
 
 def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:

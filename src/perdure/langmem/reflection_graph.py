@@ -27,8 +27,8 @@ from langmem.utils import NamespaceTemplate
 from perdure import sleep
 from perdure.commands import reflections, runs
 from perdure.commands.reflections import graph_name
+from perdure.commands.validation import check_text
 from perdure.errors import BadArgument, Error, WrongState
-from perdure.journal.names import check_text
 from perdure.langmem import reflector as reflectors
 from perdure.langmem.langmem_port import is_memory_manager
 from perdure.langmem.reflection_request import Namespace, ReflectionRequest
@@ -122,7 +122,7 @@ class ReflectionGraph:
         scope = self._scope(state["request"]["namespace"])
         is_current = not scope or journal.run(reflections.has_turn(scope, run_id))
         if self.committer is None:
-            self.committer = StoreCommitter(self.required_store(), journal)
+            self.committer = StoreCommitter(self.required_store(), self._runtime)
         with self.store_calls:
             if self.committer.commit(state["writes"] or [], is_current=is_current):
                 return {}

@@ -12,21 +12,17 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langmem.utils import NamespaceTemplate
 
-from perdure.commands.reflections import PREFIX, graph_name
-from perdure.commands.run_service import RunService, make_setup
+from perdure.commands.reflections import PREFIX
+from perdure.commands.validation import check_text
 from perdure.errors import BadArgument
-from perdure.journal import Plan
-from perdure.journal.names import check_text
-from perdure.langgraph_port.configs import is_own_key
 from perdure.langmem.langmem_port import labels_of, variables_of
-from perdure.serde.redaction import is_secret
+from perdure.stores import storable_entries
 
 Namespace = tuple[str, ...]
 LONGEST_DELAY = 100 * 365 * 86_400
@@ -60,8 +56,8 @@ class ReflectionRequest:
             payload,
             resolve_namespace(template, config),
             None if thread_id in (None, "") else check_text("thread_id", str(thread_id)),
-            _storable_entries(given),
-            _storable_entries(config.get("metadata") or {}),
+            storable_entries(given),
+            storable_entries(config.get("metadata") or {}),
             tuple(map(str, config.get("tags") or ())),
         )
 
@@ -75,17 +71,6 @@ class ReflectionRequest:
             "metadata": dict(self.metadata),
             "tags": list(self.tags),
         }
-
-
-def _storable_entries(given: Mapping[Any, Any]) -> dict[str, Any]:
-    """The caller's own scalars. Secrets and LangGraph's own entries are not stored."""
-    return {
-        key: value
-        for key, value in given.items()
-        if isinstance(key, str) and not is_own_key(key) and key != "run_id" and not is_secret(key)
-        if type(value) in (str, float, bool, type(None))
-        or (type(value) is int and abs(value) < 2**63)
-    }
 
 
 def check_delay(seconds: Any) -> None:
@@ -130,21 +115,3 @@ def debounce_thread(
     parts = [key] if conversation is None else [*namespace, "", conversation]
     digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16)
     return f"{PREFIX}{executor}:{digest.hexdigest()}"
-
-
-def accept(
-    runs: RunService,
-    executor: str,
-    thread_id: str,
-    input: Mapping[str, Any],
-    *,
-    metadata: Mapping[str, Any],
-    key: str,
-    after: timedelta,
-) -> Plan[str]:
-    """Accept a reflection and return its id. The same `key` returns the one it made before."""
-    setup = make_setup(input=input, metadata=metadata, tags=(), context=None, config=None)
-    row = yield from runs.accept(
-        (graph_name(executor), ""), thread_id, setup, "replace", key=key, after=after
-    )
-    return row.id

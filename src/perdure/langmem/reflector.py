@@ -14,12 +14,10 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 from langgraph.errors import GraphBubbleUp
 from langgraph.pregel import Pregel
-from langgraph.runtime import Runtime as GraphRuntime
 from langgraph.store.base import BaseStore
 from langmem.utils import NamespaceTemplate
 
 from perdure.errors import BadArgument, UnknownReflector
-from perdure.langgraph_port import checkpoint_names, configs
 from perdure.langmem.langmem_port import (
     copy_manager,
     is_memory_manager,
@@ -34,6 +32,7 @@ from perdure.langmem.staged_writes import (
     StoreCalls,
     staging,
 )
+from perdure.stores import calling_with
 
 CANNOT_WAIT = (
     "A reflection is one step and cannot wait for an answer or a timer. Make it a graph of the "
@@ -133,12 +132,11 @@ def call_reflector(
     # Of the node that calls it, a reflector gets only the callbacks: a graph in it is not one of
     # the node's subgraphs and has no checkpoints.
     config = request.config()
-    configs.set_runtime(config["configurable"], GraphRuntime(store=staging_store))
     if callbacks:
         config["callbacks"] = callbacks
     bound = as_runnable(_bind(reflector, staging_store, tuple(request.namespace)))
     try:
-        with configs.running_with(config), staging(writes):
+        with calling_with(config, staging_store), staging(writes):
             if any(_is_only_async(part) for part in _parts(bound)):
                 result = asyncio.run(bound.ainvoke(request.payload, config))
             else:
@@ -147,7 +145,7 @@ def call_reflector(
         raise RuntimeError(CANNOT_WAIT) from error
     if writes.error is not None:
         raise writes.error
-    if isinstance(result, dict) and checkpoint_names.INTERRUPT in result:
+    if isinstance(result, dict) and "__interrupt__" in result:
         raise RuntimeError(CANNOT_WAIT)
     return _with_final_keys(result, writes), writes.to_list()
 

@@ -31,8 +31,8 @@ from langgraph.store.base.embed import EmbeddingsLambda
 from langgraph.store.memory import InMemoryStore
 
 from perdure.errors import Error, Unavailable
-from perdure.langgraph_port.neighbours import store_loop
 from perdure.langmem.langmem_port import is_generated_key
+from perdure.stores import loop_of
 
 ItemKey = tuple[tuple[str, ...], str]
 """Namespace and key of an item in a store."""
@@ -98,7 +98,7 @@ def _is_of_closed_store(error: BaseException) -> bool:
 
 def check_loop(store: BaseStore) -> None:
     """Raise if the event loop of an async store has stopped: a call would never return."""
-    loop = store_loop(store)
+    loop = loop_of(store)
     if isinstance(loop, asyncio.AbstractEventLoop) and not loop.is_running():
         raise RuntimeError(
             f"{type(store).__name__} belongs to an event loop that has stopped. Create the store "
@@ -111,7 +111,7 @@ def run_batch(store: BaseStore, ops: Iterable[Op]) -> list[Result]:
     check_loop(store)
     embeddings = getattr(store, "embeddings", None)
     only_async = isinstance(embeddings, EmbeddingsLambda) and not hasattr(embeddings, "func")
-    if only_async and store_loop(store) is None:
+    if only_async and loop_of(store) is None:
         return asyncio.run(store.abatch(ops))
     return store.batch(ops)
 

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 import perdure
-from perdure.langmem.reflection_request import accept, debounce_thread
+from perdure.commands.reflections import accept
+from perdure.langmem.reflection_request import debounce_thread
 from perdure.runtime import Runtime
 from perdure.types import State
 from tests.server.ui.html_judge import faults

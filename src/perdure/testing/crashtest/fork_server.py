@@ -79,10 +79,10 @@ def _find(place: str) -> tuple[Any, str]:
 
 def _warm_up(setup: dict[str, Any]) -> None:
     """Import what every child needs, once."""
-    import perdure.runtime
+    import perdure.runtime  # noqa: F401
 
     if setup["url"].startswith("postgresql"):
-        import perdure.journal.postgres  # noqa: F401
+        import psycopg  # noqa: F401
     if setup["stock"]:
         if setup["url"].startswith("sqlite"):
             import langgraph.checkpoint.sqlite.aio

@@ -6,17 +6,21 @@ retry of the run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-ANY = "*"
-"""The rule for every effect that has none of its own."""
+ANY = "*"  # the rule for every effect that has none of its own
 REFUSE, RECORDED, REAL, VALUE, FUNCTION = "refuse", "recorded", "real", "value", "function"
 MODES = (REFUSE, RECORDED, REAL)
 
+# By the name of an effect: a mode, `[VALUE, value]`, or `[FUNCTION]`.
 Rules = Mapping[str, Sequence[Any]]
-"""By the name of an effect: a mode, `[VALUE, value]`, or `[FUNCTION]`."""
+# By evaluation, the functions that simulate effects, for each evaluation in this process.
+SIMULATIONS: dict[str, list[Mapping[str, Callable[..., Any]]]] = {}
+JUDGING: ContextVar[bool] = ContextVar("perdure_judging", default=False)
 
 
 @dataclass(frozen=True)
@@ -43,3 +47,26 @@ def evaluation_of(setup: Mapping[str, Any]) -> EvaluationPolicy | None:
     """The policy in the setup of a run, if an evaluation started it."""
     stored = setup.get("evaluation")
     return None if stored is None else EvaluationPolicy(**stored)
+
+
+@contextlib.contextmanager
+def simulating(experiment: str, functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """While this process has the functions that simulate the effects of an evaluation."""
+    known = SIMULATIONS.setdefault(experiment, [])
+    known.append(functions)
+    try:
+        yield
+    finally:
+        del known[next(n for n, one in enumerate(known) if one is functions)]
+        if not known:
+            del SIMULATIONS[experiment]
+
+
+@contextlib.contextmanager
+def judging() -> Iterator[None]:
+    """While an evaluator is asked: it calls no effect, and changes no run."""
+    token = JUDGING.set(True)
+    try:
+        yield
+    finally:
+        JUDGING.reset(token)
