@@ -169,7 +169,26 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             A reader that stops early gives the run back, and a worker finishes it. The rest is as
             in `invoke`.
             """
-            return self._stream(input, config, kwargs)
+            journal, pregel = self._journal, self._graph.pregel
+            call = self._call(input, config, kwargs)
+            if call is None:
+                yield from pregel.stream(input, config, **kwargs)
+                return
+            refuse_in_evaluation("perdure.stream")
+            with self._opening(call):
+                drive = journal.run(self._runs.open(call))
+                outcome: Outcome = Returned()
+                with self._leased(drive):
+                    try:
+                        call.accepted = None  # it is begun
+                        yield from pregel.stream(call.input, drive.config, **call.arguments)
+                    except BaseException as error:
+                        outcome = Raised(error)
+                        if isinstance(error, LeaseLost):
+                            raise taken_over(drive) from error
+                        raise
+                    finally:
+                        journal.run(self._runs.close(drive, outcome))
 
         def astream(
             self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
@@ -196,13 +215,37 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
             Raises:
                 ThreadBusy: A run of the thread is driven now.
             """
-            return self._update(config, supersteps)
+            journal, pregel = self._journal, self._graph.pregel
+            call = self._call(None, config, {})
+            if call is None:
+                return pregel.bulk_update_state(config, supersteps)
+            refuse_in_evaluation("perdure.update_state")
+            with self._opening(call):
+                drive, waiting = journal.run(self._runs.lease_for_update(call))
+                with self._leased(drive):
+                    try:
+                        call.accepted = None
+                        return pregel.bulk_update_state(call.with_lease(drive), supersteps)
+                    finally:
+                        journal.run(self._runs.after_update(drive, waiting))
 
         async def abulk_update_state(
             self, config: RunnableConfig, supersteps: Any
         ) -> RunnableConfig:
             """`bulk_update_state`, without blocking the event loop."""
-            return await self._aupdate(config, supersteps)
+            journal, pregel = self._journal, self._graph.pregel
+            call = self._call(None, config, {})
+            if call is None:
+                return await pregel.abulk_update_state(config, supersteps)
+            refuse_in_evaluation("perdure.update_state")
+            with self._opening(call):
+                drive, waiting = await journal.arun(self._runs.lease_for_update(call))
+                with self._leased(drive):
+                    try:
+                        call.accepted = None
+                        return await pregel.abulk_update_state(call.with_lease(drive), supersteps)
+                    finally:
+                        await journal.arun(self._runs.after_update(drive, waiting))
 
     # -- running
 
@@ -226,31 +269,6 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
         if configs.is_nested(full["configurable"]):
             return None
         return BoundCall(input, config, full, kwargs)
-
-    def _stream(
-        self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
-    ) -> Iterator[Any]:
-        journal, pregel = self._journal, self._graph.pregel
-        call = self._call(input, config, kwargs)
-        if call is None:
-            yield from pregel.stream(input, config, **kwargs)
-            return
-        refuse_in_evaluation("perdure.stream")
-        with self._opening(call):
-            drive = journal.run(self._runs.open(call))
-            outcome: Outcome = Returned()
-            with self._leased(drive):
-                try:
-                    call.accepted = None  # it is begun
-                    yield from pregel.stream(call.input, drive.config, **call.arguments)
-                except LeaseLost as lost:
-                    outcome = Raised(lost)
-                    raise taken_over(drive) from lost
-                except BaseException as error:
-                    outcome = Raised(error)
-                    raise
-                finally:
-                    journal.run(self._runs.close(drive, outcome))
 
     async def _astream(
         self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any], *, keep: bool
@@ -278,46 +296,13 @@ class BoundGraph(Pregel[Any, Any, Any, Any]):
                     async with contextlib.aclosing(cast(AsyncGenerator[Any], chunks)):
                         async for chunk in chunks:
                             yield chunk
-                except LeaseLost as lost:
-                    outcome = Raised(lost)
-                    raise taken_over(drive) from lost
                 except BaseException as error:
                     outcome = Raised(error)
+                    if isinstance(error, LeaseLost):
+                        raise taken_over(drive) from error
                     raise
                 finally:
                     await journal.arun(self._runs.close(drive, outcome))
-
-    # -- changing
-
-    def _update(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
-        journal, pregel = self._journal, self._graph.pregel
-        call = self._call(None, config, {})
-        if call is None:
-            return pregel.bulk_update_state(config, supersteps)
-        refuse_in_evaluation("perdure.update_state")
-        with self._opening(call):
-            drive, waiting = journal.run(self._runs.lease_for_update(call))
-            with self._leased(drive):
-                try:
-                    call.accepted = None
-                    return pregel.bulk_update_state(call.with_lease(drive), supersteps)
-                finally:
-                    journal.run(self._runs.after_update(drive, waiting))
-
-    async def _aupdate(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
-        journal, pregel = self._journal, self._graph.pregel
-        call = self._call(None, config, {})
-        if call is None:
-            return await pregel.abulk_update_state(config, supersteps)
-        refuse_in_evaluation("perdure.update_state")
-        with self._opening(call):
-            drive, waiting = await journal.arun(self._runs.lease_for_update(call))
-            with self._leased(drive):
-                try:
-                    call.accepted = None
-                    return await pregel.abulk_update_state(call.with_lease(drive), supersteps)
-                finally:
-                    await journal.arun(self._runs.after_update(drive, waiting))
 
 
 _INVOKING: ContextVar[bool] = ContextVar("perdure_invoking", default=False)

@@ -126,7 +126,8 @@ def _prepare(driver: Driver, row: RunRow, graph: Graph, inline: bool) -> Plan[Dr
             stopped_there = yield from stop_at_breakpoint(driver.saver, drive)
             if stopped_there is not None:
                 return stopped_there
-    yield from begin_stream(driver.saver, drive, setup)
+    if setup.get("stream"):
+        yield from begin_stream(driver.saver, drive, setup["stream"])
     return drive
 
 
@@ -162,7 +163,7 @@ def _make_drive(
         fingerprint=fingerprint,
         origin=setup.get("fork"),
         announced=[one for one in driver.outbox.endpoints if one.questions],
-        evaluation=evaluation_of(setup),
+        evaluation=evaluation_of(setup) if "evaluation" in setup else None,
     )
     if segment.evaluation is not None:
         graph = graph.for_evaluation(lambda store: GuardedStore.of(store, segment))

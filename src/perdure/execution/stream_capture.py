@@ -40,11 +40,9 @@ PAGE = 200
 """Rows of the previous segment to read at once."""
 
 
-def begin_stream(saver: Saver, drive: Drive, setup: Mapping[str, Any]) -> Plan[None]:
-    """Let a segment record its output, if its run keeps any."""
-    segment, wanted, row = drive.segment, setup.get("stream"), drive.row
-    if not wanted:
-        return
+def begin_stream(saver: Saver, drive: Drive, wanted: Mapping[str, Any]) -> Plan[None]:
+    """Let a segment record its output: `wanted` says which of it its run keeps."""
+    segment, row = drive.segment, drive.row
     marks: dict[str, int] = json.loads(row.streamed or "{}")
     last = 0 if row.token == 1 else (yield streams.last(row))
     recorder = StreamRecorder(

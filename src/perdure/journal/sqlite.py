@@ -140,7 +140,8 @@ class SQLite:
                 ) from error
             try:
                 result = run(writer)
-                failpoints.at("commit.before")
+                if failpoints.hook is not None:
+                    failpoints.hook("commit.before")
             except BaseException as error:
                 _roll_back(writer)
                 if isinstance(error, sqlite3.IntegrityError) and GUARD in str(error):
@@ -154,7 +155,8 @@ class SQLite:
                 # A failed fsync says nothing about what reached the disk.
                 _roll_back(writer)
                 raise Ambiguous(f"{self._path}: {error}") from error
-            failpoints.at("commit.after")
+            if failpoints.hook is not None:
+                failpoints.hook("commit.after")
             return result
 
     def _check_file(self) -> None:

@@ -34,6 +34,10 @@ class Unreadable(NamedTuple):
     reason: str
 
 
+BOUND_TO_PLACE = (b"\x03", b"\x04")
+"""First bytes of what was sealed at a `Place`."""
+
+
 class Envelope:
     """Seals and opens blobs. A place is a `Place`, or the text that names a row of a checkpoint;
     that text is authenticated together with `columns`, the row's others."""
@@ -47,8 +51,9 @@ class Envelope:
     def unseal(self, blob: Any, place: Place | str, columns: str = "") -> bytes:
         """What was sealed at this place. Raises `Damaged` or `WrongKey`."""
         name = place if isinstance(place, str) else place.name
-        blob = as_bytes(blob, name)
-        if isinstance(place, str) or not is_bound_to_place(blob):
+        if type(blob) is not bytes:
+            blob = as_bytes(blob, name)
+        if isinstance(place, str) or blob[:1] not in BOUND_TO_PLACE:
             return self._open(False, blob, name, name + columns)
         return self._open(True, blob, name, bound_text(["place", name, *place.columns]))
 
@@ -135,7 +140,7 @@ class EncryptedEnvelope(Envelope):
 
 def is_bound_to_place(blob: Any) -> bool:
     """Whether a blob was sealed at a `Place`, and not by a perdure that had none."""
-    return isinstance(blob, (bytes, memoryview)) and bytes(blob[:1]) in (b"\x03", b"\x04")
+    return isinstance(blob, (bytes, memoryview)) and bytes(blob[:1]) in BOUND_TO_PLACE
 
 
 def as_bytes(blob: Any, name: str) -> bytes:
