@@ -348,7 +348,7 @@ def prompt(name: str, text: str) -> Prompt:
     if not name:
         raise BadArgument("prompt() needs a name.")
     config = configurable()
-    if (segment := _find_segment(config)) is None:
+    if (segment := _segment()) is None:
         return made
     inside = current()
     if inside is not None and inside.owner is not None:
@@ -395,29 +395,16 @@ def uuid() -> _uuid.UUID:
     return _uuid.uuid4() if segment is None else _read(segment, _uuid.uuid4)
 
 
-def _config() -> dict[str, Any] | None:
-    """The `configurable` of the node this is called in."""
-    from langgraph.config import get_config
-
-    try:
-        return get_config().get("configurable")
-    except RuntimeError:
-        return None
-
-
 def _segment() -> Segment | None:
-    return _find_segment(_config() or {})
-
-
-def _find_segment(config: Mapping[str, Any]) -> Segment | None:
+    """The segment of the node this is called in."""
     from perdure.execution.segment import find
 
-    return find(config)
+    return find(configurable())
 
 
 def _read(segment: Segment, make: Callable[[], T]) -> T:
     segment.check()
-    config = _config() or {}
+    config = configurable()
     inside = current()
     if inside is not None and inside.owner is not None:
         # An effect has its own count: a recorded one is not called again, and must shift nothing.
@@ -455,7 +442,7 @@ def _interrupt(value: Any, question: Question, response_schema: Any = None) -> A
     from langgraph.errors import GraphInterrupt
     from langgraph.types import interrupt
 
-    config = _config() or {}
+    config = configurable()
     if not configs.is_in_task(config):
         raise NotInRun("sleep(), ask() and wait_for() can only be called in a node of a graph.")
     _check_durable(config)
@@ -483,7 +470,7 @@ def _check_durable(config: Mapping[str, Any]) -> None:
 
 def _place_answer(value: Any, kind: Kind) -> None:
     """Make sure that this question does not get the answer to another."""
-    segment, config = _segment(), _config() or {}
+    segment, config = _segment(), configurable()
     if segment is not None:
         task = configs.task_info(config)
         index = task_interrupts.interrupts_so_far(task_interrupts.interrupt_counter(config))

@@ -3,14 +3,10 @@ what it may lose, and nothing else. perdure's own promises are tested elsewhere,
 
 from __future__ import annotations
 
-import _sqlite3
 import itertools
-import math
 import random
 import shutil
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -126,16 +122,6 @@ def test_a_wal_with_full_sync_loses_nothing_that_was_marked(
     assert verdicts(log, tmp_path) == {"kept": CUTS}
 
 
-def test_a_wal_that_starts_over_again_and_again_loses_nothing_with_full_sync(
-    disk: Disk, tmp_path: Path
-) -> None:
-    log = record(
-        disk, tmp_path / "a.db", journal_mode="WAL", synchronous="FULL", wal_autocheckpoint=5
-    )
-    assert Counter(e.kind for e in log if e.path.endswith("a.db"))["sync"] > 3, "no checkpoints?"
-    assert verdicts(log, tmp_path) == {"kept": CUTS}
-
-
 @pytest.mark.parametrize("checkpoint_every", [None, 3])
 def test_a_wal_with_normal_sync_loses_marked_commits_but_is_never_corrupt(
     disk: Disk, tmp_path: Path, checkpoint_every: int | None
@@ -170,54 +156,12 @@ def test_a_rollback_journal_that_comes_back_undoes_a_marked_commit_unless_sync_i
     assert verdicts(extra, tmp_path) == {"kept": CUTS}
 
 
-def test_a_database_that_was_there_before_the_recording_survives_with_it(
-    disk: Disk, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.db"
-    db = connect(path, journal_mode="WAL", synchronous="FULL")
-    commit(db, disk, range(10))
-    disk.record(True)  # the connection stays open, and its WAL is not checkpointed
-    for n in range(10):
-        disk.mark(str(n))
-    commit(db, disk, range(10, 20))
-    disk.record(False)
-    start = next(i for i, event in enumerate(disk.log) if event.path == "0")
-    assert verdict_at_every_cut(disk.log, start, tmp_path) == {"kept"}
-    db.close()
-
-
 def verdict_at_every_cut(log: list[Event], start: int, tmp_path: Path) -> set[str]:
     outcomes = set()
     for cut in range(start, len(log) + 1):
         after = tmp_path / f"after-{cut}"
         outcomes.add(verdict(after, surviving(log, cut, random.Random(cut), after)))
     return outcomes
-
-
-def test_a_log_that_ends_synced_gives_back_the_very_files(disk: Disk, tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-    disk.record(True)
-    db = connect(path, journal_mode="WAL", synchronous="NORMAL", wal_autocheckpoint=4)
-    commit(db, disk, range(COMMITS))
-    wal = tmp_path / "a.db-wal"
-    log = [*disk.log, Event("sync", str(path)), Event("sync", str(wal))]
-    surviving(log, len(log), random.Random(SEED), tmp_path / "after")
-    assert (tmp_path / "after" / "a.db").read_bytes() == path.read_bytes()
-    assert (tmp_path / "after" / "a.db-wal").read_bytes() == wal.read_bytes()
-    assert not (tmp_path / "after" / "a.db-shm").exists()
-    db.close()
-
-
-def test_the_same_seed_gives_the_same_disk(disk: Disk, tmp_path: Path) -> None:
-    log = record(disk, tmp_path / "a.db", journal_mode="WAL", synchronous="NORMAL")
-    disks = []
-    for name in ("one", "two"):
-        marks = surviving(log, len(log) // 2, random.Random(SEED), tmp_path / name)
-        files = {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()}
-        disks.append((marks, files))
-    assert disks[0] == disks[1]
-    with pytest.raises(FileExistsError, match="not empty"):
-        surviving(log, 1, random.Random(SEED), tmp_path / "one")
 
 
 def test_writes_without_a_sync_survive_in_every_combination(tmp_path: Path) -> None:
@@ -263,17 +207,6 @@ def test_a_deleted_file_comes_back_whole_or_not_at_all(tmp_path: Path) -> None:
     assert possible(7) == {None, b"", b"n", b"\0"}
 
 
-def test_syncs_are_counted_without_recording(disk: Disk, tmp_path: Path) -> None:
-    db = connect(tmp_path / "a.db", journal_mode="WAL", synchronous="FULL")
-    commit(db, disk, range(1))
-    disk.reset()
-    commit(db, disk, range(1, 11))
-    assert disk.syncs == 10, "one fsync for each commit"
-    assert disk.writes > 10
-    assert disk.log == []
-    db.close()
-
-
 def test_threads_share_one_log_and_lose_nothing_with_full_sync(disk: Disk, tmp_path: Path) -> None:
     path, turn = tmp_path / "a.db", threading.Lock()
     connect(path, journal_mode="WAL").close()
@@ -294,39 +227,3 @@ def test_threads_share_one_log_and_lose_nothing_with_full_sync(disk: Disk, tmp_p
     for thread in threads:
         thread.join()
     assert verdicts(disk.log, tmp_path) == {"kept": CUTS}
-
-
-def test_as_the_default_it_sees_any_connection_until_it_is_uninstalled(
-    disk: Disk, tmp_path: Path
-) -> None:
-    assert Disk.install() is disk
-    db = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
-    db.execute("CREATE TABLE t (n)")
-    assert (before := disk.syncs) > 0
-    disk.uninstall()
-    db.execute("INSERT INTO t VALUES (1)")
-    assert disk.syncs == before
-    assert db.execute("SELECT * FROM t").fetchall() == [(1,)]
-    db.close()
-    with pytest.raises(sqlite3.OperationalError, match="no such vfs"):
-        connect(tmp_path / "b.db")
-
-
-def test_a_process_that_ends_with_a_connection_open_ends_well(disk: Disk, tmp_path: Path) -> None:
-    program = (
-        "import sqlite3, sys; from tests.support.disk import Disk; disk = Disk.install();"
-        "db = sqlite3.connect(sys.argv[1]); sys.modules['keep'] = db;"
-        "db.execute('PRAGMA journal_mode = WAL'); db.execute('CREATE TABLE t (n)');"
-        "db.execute('INSERT INTO t VALUES (1)')"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path / "a.db")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
-
-
-def test_a_sqlite_that_cannot_be_reached_is_named_as_the_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(_sqlite3, "__file__", getattr(math, "__file__", None))
-    with pytest.raises(SqliteOutOfReach, match="linked statically"):
-        Disk.install(default=False)

@@ -40,39 +40,6 @@ def test_the_same_value_is_never_the_same_bytes_twice() -> None:
 
 
 @pytest.mark.parametrize("keys", [None, NEW], ids=["checksum", "encrypted"])
-@pytest.mark.parametrize(
-    ("table", "move"),
-    [
-        ("perdure_checkpoints", "thread_id = 'u'"),
-        ("perdure_checkpoints", "ns = 'n'"),
-        ("perdure_checkpoints", "id = '0'"),
-        ("perdure_values", "channel = 'b'"),
-        ("perdure_values", "seq = 1 - seq"),
-        ("perdure_writes", "task_id = 'other'"),
-        ("perdure_writes", "stamp = stamp + 1"),
-    ],
-)
-def test_a_row_that_was_moved_is_refused(
-    url: str, keys: dict[str, bytes] | None, table: str, move: str
-) -> None:
-    with Saver(url, encryption_keys=keys) as saver:
-        where = put(saver, {"a": [LONG]})
-        put(saver, {"a": [LONG, LONG]}, parent=where)
-        put(saver, {"b": LONG}, "u")
-        saver.put_writes(where, [("a", 1)], "task")
-    execute(url, "DELETE FROM perdure_values WHERE thread_id = 'u'")
-    if table == "perdure_checkpoints":
-        execute(url, "DELETE FROM perdure_checkpoints WHERE thread_id = 'u'")
-        execute(url, "DELETE FROM perdure_checkpoints WHERE parent_id IS NOT NULL")
-    execute(url, f"UPDATE {table} SET {move} WHERE thread_id = 't'")
-    if "channel" in move:
-        refs = "replace(refs, '\"a\"', '\"b\"')"
-        execute(url, f"UPDATE perdure_checkpoints SET refs = {refs}")
-    with Saver(url, encryption_keys=keys) as saver, pytest.raises((Damaged, WrongKey)):
-        assert list(saver.list(None)) == []
-
-
-@pytest.mark.parametrize("keys", [None, NEW], ids=["checksum", "encrypted"])
 def test_a_checkpoint_cannot_be_pointed_at_other_values_or_none(
     url: str, keys: dict[str, bytes] | None
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +57,7 @@ class WriteElement:
 class TaskWrites:
     """One call of put_writes, on its way to disk."""
 
-    __slots__ = ("elements", "entries", "finished", "task_id")
+    __slots__ = ("elements", "entries", "finished", "size", "task_id")
 
     def __init__(
         self,
@@ -68,20 +68,24 @@ class TaskWrites:
     ) -> None:
         self.task_id = task_id
         self.entries = entries  # each: index, channel, whether it is a list, elements
+        self.elements: list[tuple[str, WriteElement]] = []
+        self.size = 0
+        for n, channel, _, many in entries:
+            refused = refused or n >= 0
+            for element in many:
+                self.elements.append((channel, element))
+                self.size += len(element.data)
         # Not an interrupt or an error alone: the task will not run again.
-        ordinary = refused or any(entry[0] >= 0 for entry in entries)
-        self.finished = task_id != NULL_TASK and ordinary
-        self.elements = [(channel, one) for _, channel, _, many in entries for one in many]
+        self.finished = task_id != NULL_TASK and refused
 
     def largest(self) -> tuple[str, int] | None:
         """The channel that most bytes are for, and how many."""
-        sizes: dict[str, int] = {}
+        sizes: Counter[str] = Counter()
         for channel, element in self.elements:
-            sizes[channel] = sizes.get(channel, 0) + len(element.data)
-        if not sizes:
-            return None
-        channel = max(sizes, key=sizes.__getitem__)
-        return f"channel {channel!r}", sizes[channel]
+            sizes[channel] += len(element.data)
+        for channel, size in sizes.most_common(1):
+            return f"channel {channel!r}", size
+        return None
 
 
 @dataclass(slots=True)

@@ -102,8 +102,7 @@ class TaskWriter:
             for n, (channel, value) in enumerate(writes)
         ]
         written = TaskWrites(task.task_id, entries)
-        size = sum([len(element.data) for _, element in written.elements])
-        serializer = self._format.serializer
+        size, serializer = written.size, self._format.serializer
         if size > min(serializer.limit, serializer.largest_batch):
             what = f"The writes of task {task.task_id} at {checkpoint_location(*task[:3])}"
             serializer.check_state(size, what, written.largest)

@@ -164,9 +164,13 @@ class Writer:
                 ran.update(parent.sends)
             nodes = sorted(filter(checkpoint_names.is_node, ran))
             statements += segment.progress.step(ns, checkpoint["id"], put.key.id, metadata, nodes)
-        elements = [element for one in written for element in one.elements] if written else []
+        elements: list[tuple[str, WriteElement]] = []
+        for one in written:
+            elements += one.elements
         values, shared = self._values(put, parent, elements, step, statements)
-        size = sum([value.size for value in values.values()])
+        size = 0
+        for value in values.values():
+            size += value.size
         location = checkpoint_location(thread_id, ns, checkpoint["id"])
         row = self._row(put, values, location, step, size)
         row["base"], row["base_step"] = (None, None) if parent is None else (parent.id, parent.step)

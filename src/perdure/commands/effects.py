@@ -26,7 +26,6 @@ from perdure.commands.runs import names_in_pieces
 from perdure.errors import UNREADABLE, Damaged
 from perdure.journal import Op, Row, Statement, read_op, with_params
 from perdure.journal.clock import HostTime
-from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, LAST_MS, maybe_moment, moment
@@ -150,16 +149,15 @@ class EffectRow(NamedTuple):
 
     @property
     def arguments_place(self) -> Place:
-        at = (self._guarded, self.task, self.name, self.n)
-        return places.of_arguments(
-            self.key, *at, self.checkpoint_id, self.digest, self.undo != UndoState.NONE
-        )
+        at = (self._guarded, self.task, self.name, self.n, self.checkpoint_id, self.digest)
+        return Place(f"arguments of effect {self.key}", (*at, self.undo != UndoState.NONE))
 
     def outcome_place(self, state: str) -> Place:
         """What the outcome of a call that is left in a state is bound to."""
         settled = state if state in (EffectState.DONE, EffectState.FAILED) else "attempt"
-        at = (self._guarded, self.task, self.name, self.n)
-        return places.of_outcome(self.key, *at, self.digest, self.thread_id, self.run_id, settled)
+        at = (self._guarded, self.task, self.name, self.n, self.digest)
+        columns = (*at, self.thread_id, self.run_id, settled)
+        return Place(f"outcome of effect {self.key}", columns)
 
     def check(self, serializer: Serializer) -> None:
         """Raise an error of `UNREADABLE` unless the row is as it was stored."""

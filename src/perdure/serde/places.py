@@ -3,7 +3,7 @@
 A blob opens only while its row has the same values in these columns, so a row that was moved to
 another thread, run or task, or whose deciding columns were changed, is `Damaged`. Columns that SQL
 computes are not among them; `docs/guides/safe-loading.md` says what that leaves open. The blobs of
-checkpoints have their places in `checkpoint/row_format.py`.
+checkpoints have their places in `checkpoint/row_format.py`, those of effects in `EffectRow`.
 """
 
 from __future__ import annotations
@@ -86,29 +86,6 @@ def of_read(thread_id: str, run_id: str, task: str, n: int) -> Place:
 
 def of_schedule(name: str, graph: str, cron: str, timezone: str, catch_up: int | None) -> Place:
     return Place(f"schedule {name!r}", (graph, cron, timezone, catch_up))
-
-
-def of_arguments(
-    key: str, scope: str, task: str, name: str, n: int, checkpoint_id: str, digest: str, undo: bool
-) -> Place:
-    columns = (scope, task, name, n, checkpoint_id, digest, undo)
-    return Place(f"arguments of effect {key}", columns)
-
-
-def of_outcome(
-    key: str,
-    scope: str,
-    task: str,
-    name: str,
-    n: int,
-    digest: str,
-    thread_id: str,
-    run_id: str,
-    settled: str,
-) -> Place:
-    """`settled`: `done` or `failed`; any other state of the effect is `attempt`."""
-    columns = (scope, task, name, n, digest, thread_id, run_id, settled)
-    return Place(f"outcome of effect {key}", columns)
 
 
 def of_message(thread_id: str, id: str, run_id: str, topic: str, sent_at: int) -> Place:
