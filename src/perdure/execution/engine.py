@@ -28,7 +28,7 @@ from perdure.execution.journal_store import JournalStore
 from perdure.execution.lease import LeaseKeeper
 from perdure.execution.liveness import Presence
 from perdure.execution.outbox import Outbox
-from perdure.execution.schedules import fire_schedules
+from perdure.execution.schedules import fire_now, fire_schedules
 from perdure.execution.sweeps import RetentionSweep, StreamSweep, Sweep, ThreadExpiry
 from perdure.execution.worker import Worker
 from perdure.journal import Blocking, Journal, Plan
@@ -167,6 +167,10 @@ class Engine(LocalEngine):
         return continue_run(
             self, self.saver, thread_id, command, place, changes, may_start=may_start, by=by
         )
+
+    def fire_schedule(self, name: str, nonce: str, by: str | None) -> Plan[RunRow]:
+        """Start an extra run of a schedule; see `schedules.fire_now`."""
+        return fire_now(self._get_services(), self.serializer, name, nonce, by)
 
     def find_store(self) -> tuple[BaseStore | None, asyncio.AbstractEventLoop | None]:
         """The store of this runtime, or the only one that its graphs were compiled with; and the

@@ -27,7 +27,7 @@ from langgraph.types import Command
 from perdure.errors import BadArgument, Error, NotDurable, UnknownGraph, forgot_await
 from perdure.execution.topology import Topology, old_names, resolve, topology_of
 from perdure.journal.names import check_text
-from perdure.langgraph_port import compiled_graphs, neighbours
+from perdure.langgraph_port import checkpoint_names, compiled_graphs, neighbours
 from perdure.saver import Saver
 from perdure.serde.allowlist import check_storable
 from perdure.serde.serializer import Serializer
@@ -65,6 +65,11 @@ class Graph:
     def fingerprint(self) -> str:
         """The hash of its topology."""
         return fingerprint_of(self.topology)
+
+    @property
+    def node_names(self) -> list[str]:
+        """Its nodes, without LangGraph's own."""
+        return list(filter(checkpoint_names.is_node, self.pregel.nodes))
 
     def with_old_names(self, fingerprint: str, old: Topology) -> Graph:
         """This graph for a run that was driven with another: its renamed nodes also have

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from perdure.commands import runs
+from perdure.commands import Plan, runs
 from perdure.commands import threads as operations_threads
 from perdure.commands.runs import RunRow
 from perdure.errors import NotFound
-from perdure.journal import Plan
 from perdure.server.authorization import Filters
 from perdure.server.routes import Api
 

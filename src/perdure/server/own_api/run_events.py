@@ -15,9 +15,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 
+from perdure.commands import Poll
 from perdure.commands.event_feed import EventFeed
 from perdure.commands.runs import RunRow
-from perdure.journal import Poll
 from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot, encode
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError

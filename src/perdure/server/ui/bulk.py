@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 
 from fastapi import Response
 
-from perdure.commands import runs
+from perdure.commands import Plan, runs
 from perdure.commands.run_control import RunAction, read_stakes
 from perdure.commands.run_payload import maybe_control, state_of
 from perdure.commands.run_service import GRACE
 from perdure.commands.runs import RunRow
 from perdure.errors import Error, NotFound
-from perdure.journal import Plan
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.own_api.access import find_run

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from types import TracebackType
+from typing import Any
 
 from perdure.commands.live import Glance, glance, new_ids
-from perdure.journal import Journal
 
 INTERVAL = 1.0
 """Seconds between two polls, unless the database is polled less often."""
@@ -112,7 +112,7 @@ class Follower:
 class LiveFeed:
     """The followers in one server process, and the task that polls for them."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Any) -> None:
         self._journal = journal
         self._followers: set[Follower] = set()
         self._followed: Counter[str] = Counter()

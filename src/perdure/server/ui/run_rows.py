@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perdure.commands import runs
+from perdure.commands import Plan, runs
 from perdure.commands.run_search import RunLine, as_text
 from perdure.commands.run_service import RunService, UnknownGraphName
 from perdure.commands.runs import RunRow
 from perdure.commands.services import Services
-from perdure.journal import Plan
 from perdure.server.authorization import Scope
 from perdure.server.own_api.access import ThreadFilter
 from perdure.server.ui.page import Ui

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.runnables import RunnableConfig
 
 from perdure.errors import UNREADABLE
-from perdure.execution.drive import latest_checkpoint
-from perdure.execution.graphs import Graph
 from perdure.server.agent_api.assistants import drawing
 from perdure.server.agent_api.thread_views import place, read_state, stored_state
 from perdure.views.graph_layout import GraphShape
@@ -38,10 +36,10 @@ async def state_at(
     runtime: Runtime, thread_id: str, ns: str = "", checkpoint: str | None = None
 ) -> StoredState:
     """The state of a thread at a checkpoint, by default the latest."""
-    saver, where = runtime.saver, place(thread_id, {"checkpoint_ns": ns})
+    where = place(thread_id, {"checkpoint_ns": ns})
+    at = place(thread_id, {"checkpoint_ns": ns, "checkpoint_id": checkpoint})
     try:
-        plan = latest_checkpoint(saver, thread_id, ns, checkpoint)
-        found = await runtime.journal.arun(plan)
+        found = await runtime.saver.aget_tuple(at)
     except UNREADABLE as error:
         return StoredState(problem=str(error))
     if found is None:
@@ -59,13 +57,13 @@ def _checkpoint_in(config: RunnableConfig | None) -> str | None:
     return None if config is None else config["configurable"].get("checkpoint_id")
 
 
-def graph_of(runtime: Runtime, name: str, version: str) -> Graph | None:
+def graph_of(runtime: Runtime, name: str, version: str) -> Any:
     """The graph of a run, if it is registered here."""
     graphs = runtime.engine.graphs
     return graphs.find(name, version) or graphs.newest.get(name)
 
 
-async def next_nodes(runtime: Runtime, graph: Graph, thread_id: str) -> tuple[str, ...]:
+async def next_nodes(runtime: Runtime, graph: Any, thread_id: str) -> tuple[str, ...]:
     """The nodes that run next on a thread."""
     try:
         state = await runtime.journal.in_thread(
@@ -82,7 +80,7 @@ class GraphShapes:
     def __init__(self, site: Site) -> None:
         self._known: dict[str, GraphShape | None] = {}
 
-    def of(self, graph: Graph) -> GraphShape | None:
+    def of(self, graph: Any) -> GraphShape | None:
         """The shape of a graph; None if LangGraph cannot draw it."""
         place = graph.fingerprint
         if place not in self._known:

@@ -11,7 +11,6 @@ from perdure.commands import runs
 from perdure.commands.runs import RunRow
 from perdure.commands.schedules import CRON, ScheduleRow
 from perdure.errors import UNREADABLE, NotFound
-from perdure.execution.schedules import fire_now
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.ui.change_log import note_change
@@ -88,7 +87,7 @@ async def start(ui: UiDep) -> Response:
     name, nonce, rt = ui.posted.get("name"), ui.posted.get("nonce"), ui.runtime
     if not nonce:
         raise ApiError(422, "The form is incomplete. Reload the page.")
-    fire = fire_now(rt.services, rt.engine.serializer, name, nonce, ui.actor)
+    fire = rt.engine.fire_schedule(name, nonce, ui.actor)
     row: RunRow = await rt.journal.arun(fire)
     rt.engine.wake()
     return ui.redirect(f"/runs/{row.id}", notice=f"{name} was started.")

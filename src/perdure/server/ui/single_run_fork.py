@@ -19,8 +19,6 @@ from pydantic import BaseModel
 
 from perdure.commands.runs import RunRow
 from perdure.errors import Error
-from perdure.execution.graphs import Graph
-from perdure.langgraph_port import checkpoint_names
 from perdure.server.agent_api.thread_views import update_error
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
@@ -101,7 +99,7 @@ async def _state(ui: Ui, row: RunRow, at: str) -> StoredState:
 
 def _page(ui: Ui, row: RunRow, state: StoredState, typed: Typed) -> Response:
     graph = graph_of(ui.runtime, row.graph, row.version)
-    nodes = [] if graph is None else list(filter(checkpoint_names.is_node, graph.pregel.nodes))
+    nodes = [] if graph is None else graph.node_names
     return ui.page(
         "run_fork.html",
         title="Fork a run",
@@ -128,7 +126,7 @@ def _readable(value: Any) -> Any:
     return {name: one for name, one in found.items() if one or name == "content"}
 
 
-def _update(graph: Graph | None, values: Mapping[str, Any], typed: str) -> dict[str, Any]:
+def _update(graph: Any, values: Mapping[str, Any], typed: str) -> dict[str, Any]:
     """The edits of a state, as an update that replaces channels. Raises `NotThatState`."""
     if not typed.strip():
         return {}
@@ -150,7 +148,7 @@ def _update(graph: Graph | None, values: Mapping[str, Any], typed: str) -> dict[
     return {name: _replacing(graph, name, values.get(name), one) for name, one in changed.items()}
 
 
-def _replacing(graph: Graph | None, name: str, old: Any, new: Any) -> Any:
+def _replacing(graph: Any, name: str, old: Any, new: Any) -> Any:
     """A value that replaces the one of a channel, of the type that it had."""
     try:
         value = _typed_like(old, new)

@@ -17,7 +17,7 @@ from perdure.commands.run_control import Stakes, read_stakes
 from perdure.commands.run_report import RunReport, RunReporter
 from perdure.commands.run_service import GRACE
 from perdure.commands.runs import RunRow
-from perdure.observe.span_ids import trace_id
+from perdure.observe import trace_id
 from perdure.server.authorization import Scope
 from perdure.server.own_api.access import find_run
 from perdure.server.ui import display, run_states
