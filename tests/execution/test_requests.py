@@ -168,7 +168,7 @@ async def test_an_idle_worker_asks_once_per_poll_and_for_everything(
         assert asked - {"journal_time"} == {  # the time too, on a slow machine: every two seconds
             "leased_workers",
             "next_due",
-            "next_claimable",
+            "claimable",
             "due_schedules",
             "oldest_kept",
             "next_message",

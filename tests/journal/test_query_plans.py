@@ -36,8 +36,7 @@ SCANS = DOCTOR | {
     "count_messages": "metrics count what is not delivered, and what was lost",
     "due_schedules": "schedules are a few rows",
     "erase_schedules": "as due_schedules",
-    "count_schedules": "as due_schedules",
-    "failing_schedules": "as due_schedules",
+    "schedule_health": "as due_schedules",
     "assistants": "a list of all assistants",
     "threads_by_created": "a page of a list, in the order of its index",
     "threads_by_updated": "a page of a list, in the order of its index",
@@ -54,9 +53,8 @@ SCANS = DOCTOR | {
 """Statements that read a whole table, or a whole partial index."""
 RANGES = {
     "claim": "what is due",
-    "claimable": "what is due",
+    "claimable": "what is due, and what is soon",
     "due_messages": "what is due",
-    "next_claimable": "what is due, and what is soon",
     "other_graphs_due": "what is due",
     "late_graphs": "what is due",
     "count_due": "what is due",
@@ -79,7 +77,6 @@ RANGES = {
     "runs_newer": "a page of a list",
     "unfinished_runs": "a page of a list, which filters may stretch",
     "runs_last_driven_with": "a page of a list, which filters may stretch",
-    "old_runs": "a page of a list, which filters may stretch",
     "oldest_runs": "a page of a list",
     "runs_with_streams": "a page of a list",
     "oldest_kept": "the first rows",

@@ -49,7 +49,7 @@ SUBMIT = (
     "make_next_due",
     "find_run",
 )
-LOOK = ("next_due", "next_claimable", "claim", "insert_claim_events", "other_graphs_due")
+LOOK = ("next_due", "claimable", "claim", "insert_claim_events", "other_graphs_due")
 TURN = ("take_turn", "entry")
 WATCH = ("runs_by_ids", "run_by_id", "unfinished_runs")
 END = ("end_segment", "stop_run", "insert_stop_events", "is_due")

@@ -160,10 +160,10 @@ def delete_thread(thread_id: str, count: int) -> Op[bool]:
         "delete_state",
         "delete_state_writes",
         "delete_state_values",
-        "delete_thread_effects",
+        "delete_effects",
         "is_thread_left",
     )
-    params = {"thread_id": thread_id, "count": count, "only": None, "id": None}
+    params = {"thread_id": thread_id, "count": count, "only": None, "id": None, "old": 0}
     return Op("delete_thread", with_params(params, *names), is_left, write=True)
 
 
@@ -178,8 +178,8 @@ def delete_checkpoints(thread_id: str, checkpoints: Iterable[tuple[str, str]]) -
 
 def delete_old_effects(thread_id: str, count: int) -> Op[bool]:
     """Delete up to `count` effects whose tasks cannot run again. True: some are left."""
-    params = {"thread_id": thread_id, "count": count}
-    statements = with_params(params, "delete_old_effects", "are_old_effects_left")
+    params = {"thread_id": thread_id, "count": count, "old": 1}
+    statements = with_params(params, "delete_effects", "is_thread_left")
     return Op("delete_old_effects", statements, is_left, write=True)
 
 

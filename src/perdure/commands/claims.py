@@ -130,8 +130,8 @@ def claimable(
 ) -> Op[list[tuple[str, str]]]:
     """Thread and id of each run that `claim` would take."""
     params = {**times.params, "names": json.dumps(sorted(graphs)), "count": count}
-    params["suspect"] = int(suspect)
-    return read_op("claimable", params, lambda rows: [(row[0], row[1]) for row in rows[0]])
+    params |= {"suspect": int(suspect), "after": -UNLIMITED, "before": times.now}
+    return read_op("claimable", params, lambda rows: [(row[1], row[2]) for row in rows[0]])
 
 
 def postpone(thread_id: str, run_id: str, until: int, reason: str) -> Op[None]:

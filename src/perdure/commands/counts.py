@@ -8,8 +8,8 @@ each, so it takes as long on a large journal as on a small one. So do `runs_by_s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from perdure.commands import messages, schedules
 from perdure.journal import Op, Row, Statement, with_params
@@ -80,7 +80,7 @@ def due(now: int) -> Op[list[GraphDue]]:
 def rest(now: int) -> Op[Rest]:
     """Unfinished runs, open waits, unknown effects, messages, and the size of the database."""
     params = {"count": UNLIMITED, "late": now - schedules.LATE}
-    names = ("count_runs", "count_unknown", "count_messages", "database_bytes", "count_schedules")
+    names = ("count_runs", "count_unknown", "count_messages", "database_bytes", "schedule_health")
 
     def result(rows: Sequence[Sequence[Row]]) -> Rest:
         runs, unknown, [(messages, oldest, losses)], size, found, *waits = rows
@@ -95,8 +95,8 @@ def rest(now: int) -> Op[Rest]:
             messages,
             _since(oldest, now),
             int(size[0][0]) if size and size[0][0] is not None else None,
-            {str(graph): int(missed) for graph, missed, _ in found},
-            {str(graph): int(failing) for graph, _, failing in found},
+            _by_graph((graph, missed) for _, graph, missed, _ in found),
+            _by_graph((graph, fails) for _, graph, _, fails in found),
             losses,
         )
 
@@ -152,7 +152,7 @@ class Signs(NamedTuple):
 def first_signs(now: int) -> Op[Signs]:
     """What needs attention, counted up to `MOST` of each."""
     params = {"now": now, "never": messages.NEVER, "count": MOST, "late": now - schedules.LATE}
-    names = ("count_due", "count_unknown", "count_late_messages", "failing_schedules")
+    names = ("count_due", "count_unknown", "count_late_messages", "schedule_health")
 
     def result(rows: Sequence[Sequence[Row]]) -> Signs:
         due, unknown, [(waiting, late, given_up)], failing, size = rows
@@ -164,11 +164,18 @@ def first_signs(now: int) -> Op[Signs]:
             _since(late, now),
             given_up,
             int(size[0][0]) if size and size[0][0] is not None else None,
-            [str(name) for (name,) in failing],
+            schedules.failing_of(failing)[:MOST],
         )
 
     statements = [*with_params(params, *names), Statement("database_bytes", {})]
     return Op("first_signs", statements, result)
+
+
+def _by_graph(counts: Iterable[tuple[Any, Any]]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for graph, count in counts:
+        sums[str(graph)] = sums.get(str(graph), 0) + int(count)
+    return sums
 
 
 def _since(at: object, now: int) -> int:

@@ -6,9 +6,8 @@ thread's row is created if it is missing, locked first, and deleted last.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 from perdure.journal import Op, Statement, is_left, read_op, with_params
 
@@ -29,18 +28,11 @@ def rows_of_thread(thread_id: str) -> Op[dict[str, int]]:
     )
 
 
-def newest_of_thread(thread_id: str) -> Op[tuple[str, str] | None]:
-    """The id and state of a run of a thread, preferably one that has not ended."""
-    return read_op(
-        "newest_of_thread",
-        {"thread_id": thread_id},
-        lambda rows: (rows[0][0][0], rows[0][0][1]) if rows[0] else None,
-    )
-
-
 def erase(thread_id: str, count: int) -> Op[bool]:
     """Erase up to `count` rows of a table of a thread without runs. True: rows are left."""
-    params = {"thread_id": thread_id, "count": count, "only": "no runs", "id": None}
+    params: dict[str, Any] = {"thread_id": thread_id, "count": count, "only": "no runs", "id": None}
+    row = {"thread_id": thread_id, "now": 0, "change": 0}
+    row |= dict.fromkeys(("graph", "assistant", "expires_at", "body"))
     state = ("delete_state", "delete_state_writes", "delete_state_values")
     tables = (
         "effects",
@@ -50,8 +42,9 @@ def erase(thread_id: str, count: int) -> Op[bool]:
         "losses",
         "thread",
     )
-    names = ("keep_thread", *state, *(f"erase_{one}" for one in tables), "is_erasure_left")
-    return Op("erase_thread", with_params(params, *names), is_left, write=True)
+    names = ("lock_thread", *state, *(f"erase_{one}" for one in tables), "is_erasure_left")
+    statements = [Statement("insert_thread", row), *with_params(params, *names)]
+    return Op("erase_thread", statements, is_left, write=True)
 
 
 DELETING = "it is being deleted: prune again to finish that"
@@ -79,13 +72,6 @@ def note_rolled_back(thread_id: str, run_id: str) -> Op[None]:
     )
 
 
-def ended_before(states: Iterable[str], before: int, count: int) -> Op[list[tuple[str, str]]]:
-    """(thread, run) of each run that ended before a time, or whose deletion was begun."""
-    params = {"before": before, "names": json.dumps(sorted(states)), "count": count}
-    params["deleting"] = DELETING
-    return read_op("old_runs", params, lambda rows: [(row[0], row[1]) for row in rows[0]])
-
-
 class OldRun(NamedTuple):
     """What decides whether a run is to be deleted."""
 
@@ -96,6 +82,12 @@ class OldRun(NamedTuple):
     updated_at: int
     is_deleted_in_part: int
     has_live_parent: int
+
+    def is_due(self, states: Collection[str], before: int) -> bool:
+        """Whether it ended in one of these states before a time, and no parent needs it; or its
+        deletion was begun."""
+        is_old = self.state in states and self.updated_at <= before
+        return not self.has_live_parent and (is_old or bool(self.is_deleted_in_part))
 
 
 def oldest(after: tuple[int, str], before: int, count: int) -> Op[list[OldRun]]:

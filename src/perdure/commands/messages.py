@@ -151,8 +151,8 @@ def due(topics: Iterable[str], now: int, count: int) -> Op[list[tuple[str, str]]
 
 def postpone(thread_id: str, message_id: str, until: int, error: str) -> Op[None]:
     """Try a message that cannot be taken again at `until`, and say why."""
-    params = {"thread_id": thread_id, "id": message_id, "until": until, "error": error}
-    statement = Statement("postpone_message", params)
+    params = {"thread_id": thread_id, "id": message_id, "due_at": until, "error": error}
+    statement = Statement("delay_message", {**params, "change": None})
     return Op("postpone_message", [statement], lambda _: None, write=True)
 
 

@@ -69,7 +69,7 @@ def look(
 
     def claimable(after: int, before: int, suspect: int) -> Statement:
         params = {**times.params, "names": names, "suspect": suspect}
-        return Statement("next_claimable", params | {"after": after, "before": before})
+        return Statement("claimable", params | {"after": after, "before": before, "count": 1})
 
     asked: dict[str, Op[Any]] = {
         "workers": claims.workers(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -504,18 +503,19 @@ class RunService:
         between two of them, pruning again goes on with it.
         """
         before = self._clock.now() - round(older_than.total_seconds() * 1000)
-        if dry_run:
-            return len((yield deleting.ended_before(states, before, limit or sys.maxsize)))
         count, rows = 0, self._engine.journal.capabilities.delete_count
+        chosen, after = frozenset(states), (FIRST_MS, "")
         while limit is None or count < limit:
-            size = PAGE if limit is None else min(PAGE, limit - count)
-            found = yield deleting.ended_before(states, before, size)
-            for thread_id, run_id in found:
-                yield from in_pieces(deleting.delete(thread_id, run_id, rows))
-                self._engine.forget(thread_id)
-            count += len(found)
-            if len(found) < size:
+            page: list[deleting.OldRun] = yield deleting.oldest(after, before, PAGE)
+            old = [run for run in page if run.is_due(chosen, before)]
+            for run in old if limit is None else old[: limit - count]:
+                if not dry_run:
+                    yield from in_pieces(deleting.delete(run.thread_id, run.id, rows))
+                    self._engine.forget(run.thread_id)
+                count += 1
+            if len(page) < PAGE:
                 break
+            after = (page[-1].created_at, page[-1].id)
         return count
 
     def delete(self, run_id: str) -> Plan[None]:
@@ -539,18 +539,22 @@ class RunService:
         """
         found: dict[str, int] = yield deleting.rows_of_thread(thread_id)
         rows = self._engine.journal.capabilities.delete_count
-        while (run := (yield deleting.newest_of_thread(thread_id))) is not None:
-            run_id, state = run
-            if State(state) not in ENDED:
+        while (run := (yield from self._last_to_end(thread_id))) is not None:
+            if State(run.state) not in ENDED:
                 why = "cancel it, wait until it has ended, and erase the thread again."
-                raise WrongState(run_id, state, "be erased", why)
-            yield from in_pieces(deleting.delete(thread_id, run_id, rows))
+                raise WrongState(run.id, run.state, "be erased", why)
+            yield from in_pieces(deleting.delete(thread_id, run.id, rows))
         yield from in_pieces(deleting.erase(thread_id, rows))
         self._engine.forget(thread_id)
-        if run := (yield deleting.newest_of_thread(thread_id)):
-            run_id, state = run
-            raise WrongState(run_id, state, "be erased", "it was started meanwhile.")
+        if (run := (yield from self._last_to_end(thread_id))) is not None:
+            raise WrongState(run.id, run.state, "be erased", "it was started meanwhile.")
         return found
+
+    def _last_to_end(self, thread_id: str) -> Plan[RunRow | None]:
+        """A run of a thread, preferably one that has not ended."""
+        head: RunRow | None = yield runs.head(thread_id)
+        newest: list[RunRow] = [] if head else (yield runs.page(thread_id=thread_id, count=1))
+        return head or next(iter(newest), None)
 
 
 def _suggestion(name: str, version: str, driven: set[tuple[str, str]]) -> str:

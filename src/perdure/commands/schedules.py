@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import chain, islice, takewhile
@@ -14,7 +14,7 @@ from cronsim import CronSim, CronSimError
 from perdure.commands import stored_rows
 from perdure.commands.run_payload import redacted_setup
 from perdure.errors import UNREADABLE, BadArgument, NotFound
-from perdure.journal import Op, Plan, Statement, read_op
+from perdure.journal import Op, Plan, Row, Statement, read_op
 from perdure.journal.clock import Clock
 from perdure.serde import places
 from perdure.serde.places import Place
@@ -207,8 +207,13 @@ def due(now: int) -> Op[list[ScheduleRow]]:
 
 def failing(now: int, count: int) -> Op[list[str]]:
     """The names of schedules that start no runs although they should."""
-    params = {"late": now - LATE, "count": count}
-    return read_op("failing_schedules", params, lambda rows: [str(name) for (name,) in rows[0]])
+    params = {"late": now - LATE}
+    return read_op("schedule_health", params, lambda rows: failing_of(rows[0])[:count])
+
+
+def failing_of(rows: Sequence[Row]) -> list[str]:
+    """The names of those that fail, of the rows of `schedule_health`."""
+    return [str(name) for name, _, _, fails in rows if fails]
 
 
 def move(

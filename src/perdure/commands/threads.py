@@ -121,7 +121,7 @@ def create(
     """Create the record of a thread, or find the existing one: `change` says which."""
     params = _params(serializer, thread_id, now, content, change)
     params |= {"now": now, "expires_at": _expiry(content, now)}
-    found = Statement("thread", params)
+    found = _by_id(thread_id, now)
     return Op(
         f"thread {thread_id}",
         [Statement("insert_thread", params), found],
@@ -149,7 +149,7 @@ def change(
         "seen": seen.change,
         "expires_at": _expiry(content, now) if renew else seen.expires_at,
     }
-    found = Statement("thread", params)
+    found = _by_id(seen.thread_id, now)
     return Op(
         f"change of thread {seen.thread_id}",
         [Statement("change_thread", params), found],
@@ -211,8 +211,13 @@ def set_has_next(thread_id: str, *, has_next: bool) -> Op[None]:
 
 
 def find(thread_id: str, now: int) -> Op[ThreadRow | None]:
-    params = {"thread_id": check_text("thread_id", thread_id), "now": now}
-    return read_op("thread", params, partial(stored_rows.first, ThreadRow))
+    found = _by_id(check_text("thread_id", thread_id), now)
+    return Op("thread", [found], partial(stored_rows.first, ThreadRow))
+
+
+def _by_id(thread_id: str, now: int) -> Statement:
+    params = {"names": json.dumps([thread_id]), "status": None, "now": now}
+    return Statement("threads_by_ids", params)
 
 
 def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[ThreadRow]]:

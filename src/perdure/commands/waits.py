@@ -304,7 +304,7 @@ def _announcement(
     message = serializer.dumps(payload, place, "the value of an interrupt", own=True)
     params = {**made.params, "wait_id": id, "message_id": message_id, "topic": to.topic}
     params["body"] = message
-    return Statement("announce_wait", params)
+    return Statement("insert_message", params)
 
 
 wait_rows = partial(stored_rows.every, WaitRow)

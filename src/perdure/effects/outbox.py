@@ -56,8 +56,9 @@ def _store(topic: str, payload: Any) -> str:
     place = places.of_message(owner.thread_id, id, owner.run_id, topic, now)
     params = {
         "thread_id": owner.thread_id,
-        "run_id": owner.run_id,
-        "id": id,
+        "id": owner.run_id,
+        "message_id": id,
+        "wait_id": None,
         "topic": topic,
         "now": now,
         "body": task.serializer.dumps(payload, place, f"a message of topic {topic!r}"),

@@ -359,29 +359,23 @@ WHERE thread_id = :thread_id AND {key} IN (
     SELECT {columns} FROM perdure_{table} WHERE thread_id = :thread_id LIMIT :count)
   AND {no_checkpoints} AND {is_deletable};
 
--- name: delete_thread_effects
--- Effects with a business key are kept: they still prevent a second call.
+-- name: delete_effects
+-- Up to :count effects of a thread that has no checkpoints left; or, without a runtime, of tasks whose checkpoint is
+-- gone, and that cannot run again (:old). Those with a business key are kept: they still prevent a second call.
 DELETE FROM perdure_effects
 WHERE scope = :thread_id AND (task, name, n) IN (
-    SELECT task, name, n FROM perdure_effects WHERE scope = :thread_id LIMIT :count)
-  AND {no_checkpoints};
+    SELECT task, name, n FROM perdure_effects
+    WHERE scope = :thread_id AND (:old = 0 OR {old_effect}) LIMIT :count)
+  AND (:old = 1 OR {no_checkpoints});
 
 -- name: is_thread_left
--- 1: rows are left of a thread that is being deleted.
-SELECT CASE WHEN EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id)
-              OR EXISTS (SELECT 1 FROM perdure_writes WHERE thread_id = :thread_id)
-              OR EXISTS (SELECT 1 FROM perdure_values WHERE thread_id = :thread_id)
-              OR EXISTS (SELECT 1 FROM perdure_effects WHERE scope = :thread_id)
+-- 1: rows are left of a thread that is being deleted, or effects that are to be deleted.
+SELECT CASE WHEN :old = 0 AND (
+         EXISTS (SELECT 1 FROM perdure_checkpoints WHERE thread_id = :thread_id)
+         OR EXISTS (SELECT 1 FROM perdure_writes WHERE thread_id = :thread_id)
+         OR EXISTS (SELECT 1 FROM perdure_values WHERE thread_id = :thread_id))
+       OR EXISTS (SELECT 1 FROM perdure_effects WHERE scope = :thread_id AND (:old = 0 OR {old_effect}))
        THEN 1 ELSE 0 END;
-
--- name: delete_old_effects
--- Without a runtime: up to :count of tasks whose checkpoint is gone, and that cannot run again.
-DELETE FROM perdure_effects
-WHERE scope = :thread_id AND (task, name, n) IN (
-  SELECT task, name, n FROM perdure_effects WHERE {old_effect} LIMIT :count);
-
--- name: are_old_effects_left
-SELECT CASE WHEN EXISTS (SELECT 1 FROM perdure_effects WHERE {old_effect}) THEN 1 ELSE 0 END;
 
 -- name: all_values
 -- The values of a thread, for copying it.
@@ -802,17 +796,10 @@ SELECT {run} FROM perdure_runs WHERE worker = :worker AND state = 'running' AND 
   SELECT 1 FROM perdure_events AS e
   WHERE e.thread_id = perdure_runs.thread_id AND e.run_id = perdure_runs.id AND e.change = :change);
 
--- name: next_claimable
--- When the first run is due, after one time and by another, that `claim` would take.
-SELECT due_at FROM perdure_runs
-WHERE due_at > :after AND due_at <= :before AND graph || '@' || version IN ({names}) AND NOT {held}
-  AND :suspect = CASE WHEN state = 'running' AND attempts >= 2 THEN 1 ELSE 0 END
-ORDER BY due_at LIMIT 1;
-
 -- name: claimable
--- The runs that `claim` would take.
-SELECT thread_id, id FROM perdure_runs
-WHERE due_at <= :now AND graph || '@' || version IN ({names}) AND NOT {held}
+-- The runs that `claim` would take, due after one time and by another.
+SELECT due_at, thread_id, id FROM perdure_runs
+WHERE due_at > :after AND due_at <= :before AND graph || '@' || version IN ({names}) AND NOT {held}
   AND :suspect = CASE WHEN state = 'running' AND attempts >= 2 THEN 1 ELSE 0 END
 ORDER BY due_at LIMIT :count;
 
@@ -1231,17 +1218,6 @@ SET state = 'answered', answer = :answer, answered_at = :now, answered_by = :by,
 WHERE thread_id = :thread_id AND id = :wait_id AND kind = 'clock' AND state = 'open'
 RETURNING id;
 
--- name: announce_wait
--- A message about a question, if it is a new one.
-INSERT INTO perdure_outbox
-  (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
-SELECT thread_id, CAST(:message_id AS TEXT), id, CAST(:topic AS TEXT), CAST(:now AS BIGINT), 0, 0,
-       CAST(:now AS BIGINT), CAST(:body AS {blob})
-FROM perdure_runs
-WHERE thread_id = :thread_id AND id = :id
-  AND NOT EXISTS (SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND id = :wait_id)
-ON CONFLICT DO NOTHING;
-
 -- name: count_answer
 -- Counts the event of a question that was answered, assigned or withdrawn. With :wakes its run is due, or is not
 -- to rest; without :touches it is not updated, as with a score.
@@ -1516,9 +1492,14 @@ SET undo = 2, updated_at = :now,
 WHERE scope = :scope AND task = :task AND name = :name AND n = :n AND undo = 1;
 
 -- name: insert_message
+-- A message; one about a question (:wait_id), if that is a new one.
 INSERT INTO perdure_outbox
   (thread_id, id, run_id, topic, due_at, attempts, change, sent_at, body)
-VALUES (:thread_id, :id, :run_id, :topic, :now, 0, 0, :now, :body) ON CONFLICT DO NOTHING;
+SELECT CAST(:thread_id AS TEXT), CAST(:message_id AS TEXT), CAST(:id AS TEXT), CAST(:topic AS TEXT),
+       CAST(:now AS BIGINT), 0, 0, CAST(:now AS BIGINT), CAST(:body AS {blob})
+WHERE CAST(:wait_id AS TEXT) IS NULL OR NOT EXISTS (
+  SELECT 1 FROM perdure_waits WHERE thread_id = :thread_id AND id = :wait_id)
+ON CONFLICT DO NOTHING;
 
 -- name: announce_state
 -- A message about the state in which this change leaves a run: for an endpoint (:topic) that is told of runs in one of
@@ -1558,10 +1539,12 @@ RETURNING thread_id, id, run_id, topic, attempts, sent_at, body;
 SELECT thread_id, id FROM perdure_outbox
 WHERE due_at <= :now AND topic IN ({names}) ORDER BY due_at, id LIMIT :count;
 
--- name: postpone_message
--- A message that cannot be taken keeps no other back.
-UPDATE perdure_outbox SET due_at = :until, error = :error
-WHERE thread_id = :thread_id AND id = :id AND due_at <= :until;
+-- name: delay_message
+-- A message is tried again later: one that was taken (:change) and not delivered, or one that cannot be taken, so that
+-- it keeps no other back.
+UPDATE perdure_outbox SET due_at = :due_at, error = :error
+WHERE thread_id = :thread_id AND id = :id
+  AND CASE WHEN CAST(:change AS BIGINT) IS NULL THEN due_at <= :due_at ELSE change = CAST(:change AS BIGINT) END;
 
 -- name: taken_messages
 -- Our own key: the messages of one such call.
@@ -1571,11 +1554,6 @@ WHERE due_at = :until AND change = :change;
 -- name: delete_message
 -- It was delivered.
 DELETE FROM perdure_outbox WHERE thread_id = :thread_id AND id = :id;
-
--- name: delay_message
--- It was not: tried again later.
-UPDATE perdure_outbox SET due_at = :due_at, error = :error
-WHERE thread_id = :thread_id AND id = :id AND change = :change;
 
 -- name: redeliver_message
 -- Delivers again what was given up, or is to be tried later.
@@ -1676,16 +1654,6 @@ WHERE name = :name AND enabled <> :enabled AND cron = :cron AND timezone = :time
 
 -- name: delete_schedule
 DELETE FROM perdure_schedules WHERE name = :name;
-
--- name: old_runs
--- Runs that ended before a time, and those whose deletion was begun, for pruning. A child is kept until
--- its parent has ended.
-SELECT thread_id, id, state FROM perdure_runs
-WHERE created_at <= :before AND updated_at <= :before
-  AND (state IN ({names}) OR state = 'cancelled' AND reason = :deleting)
-  AND NOT EXISTS (SELECT 1 FROM perdure_runs AS p
-                  WHERE p.id = perdure_runs.parent_id AND p.state NOT IN {ended})
-ORDER BY created_at LIMIT :count;
 
 -- name: oldest_runs
 -- Runs behind a position, oldest first, for a sweep that deletes by age and state: how each ended, whether
@@ -1801,17 +1769,6 @@ SELECT (SELECT COUNT(*) FROM perdure_runs WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_schedules WHERE thread_id = :thread_id),
        (SELECT COUNT(*) FROM perdure_losses WHERE thread_id = :thread_id);
 
--- name: newest_of_thread
--- A run of a thread; first one that has not ended.
-SELECT id, state FROM perdure_runs WHERE thread_id = :thread_id
-ORDER BY CASE WHEN state IN {ended} THEN 1 ELSE 0 END, n DESC LIMIT 1;
-
--- name: keep_thread
--- Makes the row of a thread if it has none, and locks it.
-INSERT INTO perdure_threads (thread_id, runs, created_at, updated_at, change)
-VALUES (:thread_id, 0, 0, 0, 0)
-ON CONFLICT (thread_id) DO UPDATE SET runs = perdure_threads.runs;
-
 -- name: erase_effects
 -- This and the next: up to :count rows of a thread without runs. Effects with a business key, too: they prevent no
 -- call any more.
@@ -1869,13 +1826,10 @@ ORDER BY acknowledged_at DESC LIMIT :count;
 -- Unfinished runs by graph and state, for metrics, as the next ones.
 SELECT graph, state, COUNT(*) FROM perdure_runs WHERE state NOT IN {ended} GROUP BY graph, state;
 
--- name: count_schedules
--- Missed slots of each graph's schedules, and how many of these fail.
-SELECT graph, SUM(missed), SUM(CASE WHEN {schedule_fails} THEN 1 ELSE 0 END)
-FROM perdure_schedules GROUP BY graph;
-
--- name: failing_schedules
-SELECT name FROM perdure_schedules WHERE {schedule_fails} ORDER BY name LIMIT :count;
+-- name: schedule_health
+-- Missed slots of each schedule, and whether it starts no runs although it should.
+SELECT name, graph, missed, CASE WHEN {schedule_fails} THEN 1 ELSE 0 END FROM perdure_schedules
+ORDER BY name;
 
 -- name: count_in_state
 -- Runs in a state other than pending, running and done, up to :most; this and the next are for pages.
@@ -2078,9 +2032,6 @@ WHERE thread_id = :thread_id AND change = :seen;
 -- name: set_has_next
 -- Whether nodes are left to run after a caller changed the state of a thread.
 UPDATE perdure_threads SET has_next = :has_next WHERE thread_id = :thread_id;
-
--- name: thread
-SELECT {thread} FROM {thread_rows} WHERE t.thread_id = :thread_id;
 
 -- name: threads_by_ids
 SELECT {thread} FROM {thread_rows} WHERE t.thread_id IN ({names}) AND {has_status};
