@@ -51,42 +51,25 @@ Read = Callable[[Sequence[Statement]], list[list[Row]]]
 log = logging.getLogger("perdure")
 
 
-class _Run(NamedTuple):
-    """The last acknowledged change of a run."""
+class _Write(NamedTuple):
+    """An acknowledged write: the last change of a run, or another."""
 
-    thread_id: str
-    id: str
-    change: int
-    n: int
-    """The number of its last event, if the reply was not lost."""
-    at: float
-
-    @property
-    def key(self) -> str:
-        return self.id
-
-    @property
-    def find(self) -> Statement:
-        return Statement("find_event", self._asdict())
-
-    def loss(self, read: Read) -> Loss:
-        [rows] = read([Statement("find_run", {**self._asdict(), "key": None})])
-        return Loss(
-            self.thread_id, self.id, "its last changes" if rows else "the run", _time(self.at)
-        )
-
-
-class _Other(NamedTuple):
-    """Another acknowledged write."""
-
-    key: tuple[Any, ...]
-    name: str
     find: Statement
+    """Finds a row if it is there."""
     at: float
+    name: str = ""
+    """Of the operation; empty: it is of a run."""
+    n: int = -1
+    """The number of the last event of a run, if the reply was not lost."""
 
     def loss(self, read: Read) -> Loss:
-        thread_id = self.find.params.get("thread_id")
-        return Loss(str(thread_id or ""), None, self.name, _time(self.at))
+        params, what, run_id = self.find.params, self.name, None
+        if not what:
+            run_id = params["id"]
+            [rows] = read([Statement("find_run", {**params, "key": None})])
+            what = "its last changes" if rows else "the run"
+        at = datetime.now(UTC) - timedelta(seconds=time.monotonic() - self.at)
+        return Loss(str(params.get("thread_id") or ""), run_id, what, at)
 
 
 class Commit(NamedTuple):
@@ -110,8 +93,8 @@ class Acknowledged:
         self.listeners: list[Callable[[WentBack], None]] = []
         """Called before anyone uses the older database. They may defer operations of the journal,
         and must not use it in any other way."""
-        self._runs: OrderedDict[Any, _Run] = OrderedDict()
-        self._others: OrderedDict[Any, _Other] = OrderedDict()
+        self._runs: OrderedDict[Any, _Write] = OrderedDict()
+        self._others: OrderedDict[Any, _Write] = OrderedDict()
         self._lock = threading.Lock()
 
     def reopen(self) -> None:
@@ -132,15 +115,17 @@ class Acknowledged:
                     if not isinstance(statement, EventStatement):
                         continue
                     is_of_run = True
-                    own = [(params["thread_id"], params["id"], -1)] if params.get("id") else []
-                    for thread_id, run_id, number, *_ in own if again else rows[n]:
-                        self._runs[run_id] = _Run(thread_id, run_id, params["change"], number, now)
+                    own_rows = [(params["thread_id"], params["id"], -1)] if params.get("id") else []
+                    for thread_id, run_id, number, *_ in own_rows if again else rows[n]:
+                        own = {"thread_id": thread_id, "id": run_id, "change": params["change"]}
+                        write = _Write(Statement("find_event", own), now, n=number)
+                        self._runs[run_id] = write
                         self._runs.move_to_end(run_id)
                 if op is not None and op.key is not None and not is_of_run:
                     name = op.key.name
                     find = {one: op.key.params[one] for one in parameters()[name]}
                     key = (name, *find.values())
-                    self._others[key] = _Other(key, op.name, Statement(name, find), now)
+                    self._others[key] = _Write(Statement(name, find), now, op.name)
                     self._others.move_to_end(key)
             while len(self._runs) > MOST_RUNS:
                 self._runs.popitem(last=False)
@@ -157,19 +142,17 @@ class Acknowledged:
         nothing is missing of what is remembered. Raises `WentBack`, after telling the listeners."""
         since = time.monotonic() - KEPT
         with self._lock:
-            every: list[_Run | _Other] = [*self._runs.values(), *self._others.values()]
-        newest = sorted((one for one in every if one.at >= since), key=lambda one: -one.at)
-        missing: list[_Run | _Other] = []
-        for one, is_there in self._looked_up(newest, read):
+            every = [*self._runs.items(), *self._others.items()]
+        newest = sorted((one for one in every if one[1].at >= since), key=lambda one: -one[1].at)
+        missing: dict[Any, _Write] = {}
+        for key, write, is_there in _looked_up(newest, read):
             if not is_there:
-                missing.append(one)
+                missing[key] = write
             elif not is_certain:
                 break
-        losses = tuple(one.loss(read) for one in reversed(missing))
+        losses = tuple(write.loss(read) for write in reversed(missing.values()))
         with self._lock:  # another thread may have found the same
-            known = [
-                self._runs.pop(one.key, None) or self._others.pop(one.key, None) for one in missing
-            ]
+            known = [self._runs.pop(key, None) or self._others.pop(key, None) for key in missing]
             if not (any(known) or is_certain):
                 return
             self.epoch += 1
@@ -182,15 +165,17 @@ class Acknowledged:
                 log.exception("Dropping what was based on a lost history failed.")
         raise error
 
-    def _looked_up(
-        self, some: Sequence[_Run | _Other], read: Read
-    ) -> Iterator[tuple[_Run | _Other, bool]]:
-        """Each with whether it is there. The first alone: usually it is."""
-        begin, end = 0, 1
-        while begin < len(some):
-            found = read([one.find for one in some[begin:end]])
-            yield from zip(some[begin:end], map(bool, found), strict=True)
-            begin, end = end, end + AT_ONCE
+
+def _looked_up(
+    writes: Sequence[tuple[Any, _Write]], read: Read
+) -> Iterator[tuple[Any, _Write, bool]]:
+    """Each with whether it is there. The first alone: usually it is."""
+    begin, end = 0, 1
+    while begin < len(writes):
+        some = writes[begin:end]
+        for (key, write), rows in zip(some, read([one.find for _, one in some]), strict=True):
+            yield key, write, bool(rows)
+        begin, end = end, end + AT_ONCE
 
 
 def unreplicated(names: str, standbys: int) -> str | None:
@@ -208,8 +193,3 @@ def _log(error: WentBack) -> None:
     for begin in range(0, len(error.losses), NAMED):
         named = "; ".join(str(loss) for loss in error.losses[begin : begin + NAMED])
         log.error("Acknowledged, and no longer in the database: %s", named)
-
-
-def _time(at: float) -> datetime:
-    """The time of a reading of the monotonic clock."""
-    return datetime.now(UTC) - timedelta(seconds=time.monotonic() - at)
