@@ -80,10 +80,10 @@ def due(now: int) -> Op[list[GraphDue]]:
 def rest(now: int) -> Op[Rest]:
     """Unfinished runs, open waits, unknown effects, messages, and the size of the database."""
     params = {"count": UNLIMITED, "late": now - schedules.LATE}
-    names = ("count_runs", "count_unknown", "count_messages", "database_bytes", "schedule_health")
+    names = ("count_runs", "count_unknown", "count_messages", "schedule_health")
 
     def result(rows: Sequence[Sequence[Row]]) -> Rest:
-        runs, unknown, [(messages, oldest, losses)], size, found, *waits = rows
+        runs, unknown, [(messages, oldest, losses, size)], found, *waits = rows
         return Rest(
             {(str(graph), str(state)): count for graph, state, count in runs},
             [
@@ -94,7 +94,7 @@ def rest(now: int) -> Op[Rest]:
             {str(name): count for name, count, _ in unknown},
             messages,
             _since(oldest, now),
-            int(size[0][0]) if size and size[0][0] is not None else None,
+            None if size is None else int(size),
             _by_graph((graph, missed) for _, graph, missed, _ in found),
             _by_graph((graph, fails) for _, graph, _, fails in found),
             losses,
@@ -155,7 +155,7 @@ def first_signs(now: int) -> Op[Signs]:
     names = ("count_due", "count_unknown", "count_late_messages", "schedule_health")
 
     def result(rows: Sequence[Sequence[Row]]) -> Signs:
-        due, unknown, [(waiting, late, given_up)], failing, size = rows
+        due, unknown, [(waiting, late, given_up, size)], failing = rows
         return Signs(
             [GraphDue(str(graph), runs, _since(first, now)) for graph, runs, first in due],
             sum(count for _, count, _ in unknown),
@@ -163,12 +163,11 @@ def first_signs(now: int) -> Op[Signs]:
             waiting,
             _since(late, now),
             given_up,
-            int(size[0][0]) if size and size[0][0] is not None else None,
+            None if size is None else int(size),
             schedules.failing_of(failing)[:MOST],
         )
 
-    statements = [*with_params(params, *names), Statement("database_bytes", {})]
-    return Op("first_signs", statements, result)
+    return Op("first_signs", with_params(params, *names), result)
 
 
 def _by_graph(counts: Iterable[tuple[Any, Any]]) -> dict[str, int]:

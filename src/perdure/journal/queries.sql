@@ -1875,22 +1875,22 @@ SELECT name, COUNT(*), MIN(created_at) FROM (
 GROUP BY name;
 
 -- name: count_messages
--- Messages that are not delivered, since when there has been one, and changes that were lost.
-SELECT COUNT(*), MIN(sent_at), (SELECT COUNT(*) FROM perdure_losses) FROM perdure_outbox;
+-- Messages that are not delivered, since when there has been one, changes that were lost, and the size of the
+-- database, if it can tell.
+SELECT COUNT(*), MIN(sent_at), (SELECT COUNT(*) FROM perdure_losses), (SELECT {bytes})
+FROM perdure_outbox;
 
 -- name: count_late_messages
--- Messages with an attempt to come, when the first one is due, and messages that were given up: :count of each at most.
+-- Messages with an attempt to come, when the first one is due, and messages that were given up, :count of each at most;
+-- and the size of the database, if it can tell.
 SELECT COUNT(*), MIN(due_at),
-       (SELECT COUNT(*) FROM (SELECT 1 FROM perdure_outbox WHERE due_at >= :never LIMIT :count) AS g)
+       (SELECT COUNT(*) FROM (SELECT 1 FROM perdure_outbox WHERE due_at >= :never LIMIT :count) AS g),
+       (SELECT {bytes})
 FROM (SELECT due_at FROM perdure_outbox WHERE due_at < :never ORDER BY due_at LIMIT :count) AS m;
 
 -- name: nothing
 -- The trace of an operation that leaves none of its own.
 SELECT version FROM perdure_schema WHERE version = -1;
-
--- name: database_bytes
--- NULL if the database cannot tell.
-SELECT {bytes};
 
 -- name: doctor_two_running
 -- Two runs of one thread are driven at once.
