@@ -10,18 +10,17 @@ result; it has no colour. The journal takes operations in order and commits them
 The order of the queue is the order on disk: when an operation is durable, so is every one
 queued before it.
 
-    operation           what passes between the journal and a database: Op, Statement, Backend
+    operation           what passes between the journal and a database: Op, Statement, Backend, and
+                        what a database can do: Capabilities
     journal             what can be asked of a journal
     group_commit        the ordered queue whose first waiter commits for all
-    committer           one batch, and whether it was committed
+    committer           one batch, and whether it was committed; passes its events to a listener
     acknowledged        what this process knows to be committed: did the database go back in time?
     collected_transaction
                         a transaction that is one batch, where none stays open
     reads               where coroutines read, several in one visit to the database
     opened_later        a database that its first use opens
-    commit_listener     passes committed events to a listener
     changes             wakes those who wait for a run, in any process, or for a commit of this one
-    capabilities        what a database can do
     sqlite, postgres    the databases; under them sqlite_file, sqlite_wal, postgres_pool,
                         postgres_pipeline; postgres_errors: what an error means;
                         postgres_history: which server has the newest history
@@ -43,7 +42,6 @@ from urllib.parse import parse_qs, unquote
 from perdure import failpoints
 from perdure.errors import BadURL, needs_extra
 from perdure.journal.acknowledged import Acknowledged
-from perdure.journal.capabilities import Capabilities
 from perdure.journal.journal import Journal
 from perdure.journal.opened_later import OpenedLater
 from perdure.journal.operation import (
@@ -52,6 +50,7 @@ from perdure.journal.operation import (
     Action,
     Backend,
     Blocking,
+    Capabilities,
     EventStatement,
     Op,
     Plan,

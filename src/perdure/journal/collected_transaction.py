@@ -38,9 +38,10 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from perdure.errors import BadArgument, Unsupported
-from perdure.journal.capabilities import NOTHING, Capabilities
 from perdure.journal.operation import (
     ENDED_INSIDE,
+    NOTHING,
+    Capabilities,
     Op,
     Row,
     Statement,

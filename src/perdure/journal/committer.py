@@ -6,27 +6,33 @@ a guard refused                  its `otherwise`, in its place
 the database went back in time   what was made before that fails: `acknowledged`
 COMMIT sent, no reply            read the operation's own key; if it is missing, send again
 the database is unavailable      nothing is settled: the queue decides who gets the error
+
+A listener gets the committed events: after the commit, in order, once, in a separate thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from perdure.errors import Error, LeaseLost, Unavailable, WentBack, WriteLost
-from perdure.journal.acknowledged import Acknowledged, Commit
-from perdure.journal.capabilities import NOTHING, Size
+from perdure.journal.acknowledged import Acknowledged, Commit, Read
 from perdure.journal.changes import ChangeFeed, changed_names
-from perdure.journal.commit_listener import CommitListener
 from perdure.journal.operation import (
+    NOTHING,
     Ambiguous,
     Backend,
+    EventStatement,
     InteractiveBackend,
     Op,
     Refused,
     Row,
+    Size,
     Statement,
     Transaction,
     no_result,
@@ -35,6 +41,12 @@ from perdure.journal.operation import (
 T = TypeVar("T")
 Results = Sequence[Sequence[Row]]
 
+DRAIN = 5.0
+"""Seconds that `close` waits for the listener."""
+GATHER = 0.05
+"""Seconds between two calls of the listener."""
+IDLE = 0.5
+"""Seconds after which the thread ends if nothing is committed."""
 ATTEMPTS = 3
 """How often a batch is sent whose reply gets lost."""
 
@@ -151,8 +163,9 @@ class Committer:
         for _ in range(ATTEMPTS):
             try:
                 sent = self._send(batch)
+                if not (stored := self._stored(batch)):
+                    return sent
                 # Of what was sent twice, its trace decides, where there is one.
-                stored = self._stored(batch)
                 return [stored.get(queued, rows) for queued, rows in zip(batch, sent, strict=True)]
             except Ambiguous as error:
                 lost = error
@@ -276,3 +289,91 @@ def _unknown_outcome(lost: Exception | None) -> Unavailable:
         f"A commit was sent and its outcome is unknown: {lost}. Calling again is safe: what is "
         "already stored is not stored twice."
     )
+
+
+class Committed(NamedTuple):
+    """A committed statement that stores events."""
+
+    statement: EventStatement
+    returned: Sequence[Row] | None
+    """The events that it stored; None: its reply was lost."""
+    rows: Results
+    """The rows of its operation."""
+
+
+Listener = Callable[[Sequence[Committed], Read], None]
+"""Called with the statements of one or more commits, and a function that reads rows."""
+
+
+class CommitListener:
+    """The queue of committed events, and the thread that passes them to the listener.
+
+    Waking the thread at each commit would cost more than its work. So it passes the first events at
+    once, later ones every `GATHER` seconds, and ends when none came for a while.
+    """
+
+    def __init__(self, listener: Listener, read: Read) -> None:
+        self._listener, self._read = listener, read
+        self._committed: deque[Committed] = deque()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._woken = threading.Event()
+        self._urgent = threading.Event()
+        """Set while a caller waits for the queue to be empty."""
+
+    def note(self, statements: Sequence[Statement], rows: Results, *, again: bool) -> None:
+        """Queue the event statements of a committed operation. `again`: its reply was lost, and its
+        rows are those of its key, or of a second copy."""
+        for n, one in enumerate(statements):
+            if isinstance(one, EventStatement):
+                self._committed.append(Committed(one, None if again else rows[n], rows))
+
+    def tell(self) -> None:
+        """Wake the thread if something is queued."""
+        with self._lock:
+            if not self._committed:
+                return
+            if self._thread is not None:
+                self._woken.set()
+                return
+            thread = threading.Thread(target=self._tell_all, name="perdure-observer", daemon=True)
+            try:
+                thread.start()
+                self._thread = thread
+                return
+            except RuntimeError:  # no thread can be started, or the interpreter is ending
+                pass
+        self._tell_queued()
+
+    def drain(self) -> None:
+        """Wait until the listener has everything, unless the listener itself calls this."""
+        self.tell()
+        with self._lock:
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            self._urgent.set()
+            self._woken.set()
+            thread.join(DRAIN)
+            self._urgent.clear()
+
+    def _tell_all(self) -> None:
+        while True:
+            self._woken.clear()
+            if self._tell_queued():
+                self._urgent.wait(GATHER)
+            elif self._urgent.is_set() or not self._woken.wait(IDLE):
+                with self._lock:
+                    if not self._committed:
+                        self._thread = None
+                        return
+
+    def _tell_queued(self) -> bool:
+        """Pass what is queued to the listener. False if nothing is."""
+        found = [self._committed.popleft() for _ in range(len(self._committed))]
+        if not found:
+            return False
+        try:
+            self._listener(found, self._read)
+        except BaseException:  # an observer may raise anything; it still gets the next events
+            logging.getLogger("perdure").exception("Telling an observer of events failed.")
+        return True

@@ -22,11 +22,17 @@ from collections.abc import Sequence
 from perdure import failpoints
 from perdure.errors import BadURL, Unavailable
 from perdure.journal import d1_values
-from perdure.journal.capabilities import Capabilities
 from perdure.journal.d1_client import D1Client, D1Error, Denied
 from perdure.journal.d1_values import Call, ChunksGone, quoted, unquoted
 from perdure.journal.migrate import VERSION_TABLE, migrations, script, version
-from perdure.journal.operation import Ambiguous, Refused, Row, Statement, UserStatement
+from perdure.journal.operation import (
+    Ambiguous,
+    Capabilities,
+    Refused,
+    Row,
+    Statement,
+    UserStatement,
+)
 from perdure.journal.sql import fill, parameters, render
 from perdure.journal.sqlite import FRAGMENTS as SQLITE
 

@@ -39,10 +39,9 @@ from typing import Any, TypeVar, cast
 
 from perdure.errors import BadArgument, Closed, Unavailable
 from perdure.journal.acknowledged import Acknowledged
-from perdure.journal.capabilities import NOTHING
 from perdure.journal.changes import ChangeFeed, Watch
 from perdure.journal.committer import Committer, QueuedOperation
-from perdure.journal.operation import Backend, Op, Statement, Transaction
+from perdure.journal.operation import NOTHING, Backend, Op, Statement, Transaction
 from perdure.journal.reads import Reads
 
 T = TypeVar("T")
@@ -235,7 +234,8 @@ class GroupCommit:
         while not queued.settled and (future := self._future_of(queued)) is not None:
             self.schedule(0.0)
             await future
-            self._raise_unavailable(queued)
+            if not queued.settled:
+                self._raise_unavailable(queued)
 
     def _future_of(self, queued: QueuedOperation[Any]) -> asyncio.Future[None] | None:
         """A future that the next commit of an operation resolves. None: it is settled already."""

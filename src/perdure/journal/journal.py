@@ -15,13 +15,20 @@ from typing import Any, TypeVar, cast
 
 from perdure.errors import Closed, Error, StatementFailed, Unavailable, WentBack
 from perdure.journal.acknowledged import Acknowledged
-from perdure.journal.capabilities import Capabilities
 from perdure.journal.changes import ChangeFeed
 from perdure.journal.collected_transaction import CollectedTransaction
-from perdure.journal.commit_listener import CommitListener, Listener
-from perdure.journal.committer import QueuedOperation
+from perdure.journal.committer import CommitListener, Listener, QueuedOperation
 from perdure.journal.group_commit import CLOSED, GroupCommit, Meter
-from perdure.journal.operation import Ambiguous, Backend, Op, Plan, Poll, Statement, Transaction
+from perdure.journal.operation import (
+    Ambiguous,
+    Backend,
+    Capabilities,
+    Op,
+    Plan,
+    Poll,
+    Statement,
+    Transaction,
+)
 
 T = TypeVar("T")
 
@@ -109,7 +116,8 @@ class Journal:
             self._acknowledged.reopen()
             group = self._group = self._new_group()
             self._backend.reopen()
-        group.raise_lost()
+        if group.committer.lost is not None:
+            group.raise_lost()
         return group
 
     @property
@@ -165,7 +173,7 @@ class Journal:
         if op.write:
             queued = group.append(op, waited=True)
             await group.acommit_through(queued)
-            return queued.get()
+            return queued.value if queued.error is None else queued.get()
         if group.newest is not None and not group.newest.settled:
             await self.aflush()
         return await group.reads.read(op)

@@ -15,8 +15,7 @@ from functools import partial
 from typing import Any
 
 from perdure.errors import Closed, Unavailable
-from perdure.journal.capabilities import Capabilities
-from perdure.journal.operation import Backend, Row, Statement
+from perdure.journal.operation import Backend, Capabilities, Row, Statement
 
 PAUSE = 0.2
 """Seconds between two attempts to open."""

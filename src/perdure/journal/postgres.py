@@ -25,12 +25,12 @@ from perdure import failpoints
 from perdure.errors import BadArgument, BadURL, Unavailable
 from perdure.journal import postgres_pipeline
 from perdure.journal.acknowledged import Acknowledged, unreplicated
-from perdure.journal.capabilities import Capabilities
 from perdure.journal.changes import changed_names, streamed_names
 from perdure.journal.migrate import migrate, migrations, version
 from perdure.journal.operation import (
     ENDED_INSIDE,
     Ambiguous,
+    Capabilities,
     Refused,
     Row,
     Statement,

@@ -18,11 +18,11 @@ from urllib.parse import quote
 from perdure import failpoints
 from perdure.errors import BadArgument, BadURL, Error, Unavailable
 from perdure.journal.acknowledged import Acknowledged
-from perdure.journal.capabilities import Capabilities
 from perdure.journal.migrate import version
 from perdure.journal.operation import (
     ENDED_INSIDE,
     Ambiguous,
+    Capabilities,
     Refused,
     Row,
     Statement,
@@ -131,7 +131,8 @@ class SQLite:
         with self._connections.writing:
             self._check_file()
             writer = self._connections.writer()
-            _roll_back(writer)  # what Ctrl-C may have left
+            if writer.in_transaction:
+                _roll_back(writer)  # what Ctrl-C may have left
             try:
                 self._connections.begin(writer)
             except sqlite3.OperationalError as error:

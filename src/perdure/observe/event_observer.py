@@ -14,7 +14,8 @@ from perdure.commands import runs
 from perdure.commands.runs import RunRow
 from perdure.commands.stored_rows import every
 from perdure.journal import Journal, Statement
-from perdure.journal.commit_listener import Committed, Read
+from perdure.journal.acknowledged import Read
+from perdure.journal.committer import Committed
 from perdure.times import moment
 from perdure.types import Observer
 
