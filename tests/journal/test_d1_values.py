@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from perdure.errors import BadArgument
 from perdure.journal import d1_values, sqlite
-from perdure.journal.d1_values import BLOBS, CHUNK, INLINE, bind, quoted, unquoted
+from perdure.journal.d1_values import BLOBS, CHUNK, INLINE, _outer_words, bind, quoted, unquoted
 from perdure.journal.migrate import migrate
 from perdure.journal.sql import has_rows, positional, render
 
@@ -43,6 +43,15 @@ def test_every_statement_gives_as_many_columns_quoted_as_it_does_plain(
             plain = empty.execute(sql, params).description
             columns = [column[0] for column in empty.execute(quoted(sql), params).description]
             assert columns == [f"c{n}" for n in range(len(plain))], name
+
+
+def test_no_statement_gives_rows_of_a_second_select_that_are_not_quoted() -> None:
+    compound = {
+        name
+        for name, sql in render(sqlite.FRAGMENTS).items()
+        if any(word == "UNION" for word, _, _ in _outer_words(sql))
+    }
+    assert compound == {"is_due"}, "its only column is a number, which stays one"
 
 
 @given(

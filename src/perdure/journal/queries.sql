@@ -2142,11 +2142,13 @@ WHERE thread_id = :thread_id AND run_id = :id
 -- name: versions_of_runs
 -- Values that differ once one of these runs has changed or produced output, or one of these threads
 -- has a new run.
-SELECT r.id, r.change, COALESCE((SELECT max(s.n) FROM perdure_stream AS s
-                                 WHERE s.thread_id = r.thread_id AND s.run_id = r.id), 0)
-FROM perdure_runs AS r WHERE r.id IN ({names})
-UNION ALL
-SELECT t.thread_id, t.runs, 0 FROM perdure_threads AS t WHERE t.thread_id IN ({names});
+SELECT id, version, streamed FROM (
+  SELECT r.id AS id, r.change AS version,
+         COALESCE((SELECT max(s.n) FROM perdure_stream AS s
+                   WHERE s.thread_id = r.thread_id AND s.run_id = r.id), 0) AS streamed
+  FROM perdure_runs AS r WHERE r.id IN ({names})
+  UNION ALL
+  SELECT t.thread_id, t.runs, 0 FROM perdure_threads AS t WHERE t.thread_id IN ({names})) AS versions;
 
 -- name: runs_with_streams
 -- The oldest runs after a position whose chunks are kept.
