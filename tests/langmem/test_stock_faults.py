@@ -1,4 +1,6 @@
-"""Our executor does right what LangMem's own does wrong: see tests/neighbours/test_langmem.py."""
+"""Our executor does right what LangMem's own does wrong: see tests/neighbours/test_langmem.py.
+
+Most of it is in the other files of this folder."""
 
 from __future__ import annotations
 
@@ -6,30 +8,22 @@ import contextlib
 import gc
 
 import pytest
-from langgraph.config import get_config
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from perdure import Runtime
-from perdure.errors import Closed, ReflectionFailed, ReflectionLeft
 from perdure.testing import Clock
-from perdure.types import State
 from tests.langmem.faults import (
     ONCE,
     SOON,
-    USERS,
     Breaks,
-    Playing,
-    Refuses,
     Stopped,
     cancel_all,
-    chat,
     failing,
     later,
     ours,
     stop_while_it_fails,
     submit_and_change,
-    submit_for_two,
     submit_in_graph,
     submit_thrice,
     unaware,
@@ -41,7 +35,7 @@ from tests.langmem.faults import stopped_ours as stopped_ours
 from tests.langmem.faults import store as store
 from tests.langmem.stock_child import FACTS, HOUR, Model
 from tests.support.agents import Gate
-from tests.support.memory import manager, opened_store, remembered, talk, who
+from tests.support.memory import manager, remembered, talk, who
 from tests.support.polling import until
 
 
@@ -55,29 +49,6 @@ def test_a_third_submit_replaces_the_second(
         assert pending.thread_id == "t"
         assert pending.id != getattr(second, "id", None)
         assert remembered(sqlite_store, "ana") == ["fact-behind", "fact-busy"]
-
-
-@USERS
-def test_no_user_cancels_what_another_one_submitted(
-    sqlite_url: str, sqlite_store: BaseStore, thread: str | None
-) -> None:
-    with ours(sqlite_url, manager(), sqlite_store) as executor:
-        submit_for_two(executor, thread)
-        namespaces = [one.namespace for one in executor.pending()]
-        assert namespaces == [("memories", "ana"), ("memories", "bo")]
-
-
-def test_what_is_worked_on_is_told_of_when_the_next_comes(
-    sqlite_url: str, sqlite_store: BaseStore, busy: Gate
-) -> None:
-    with ours(sqlite_url, manager(before=Model(busy=busy)), sqlite_store) as executor:
-        first = executor.submit(talk("fact-busy"), who("ana", "t"))
-        until(lambda: busy.entered, "the first being worked on")
-        second = executor.submit(talk("fact-2"), who("ana", "t"))
-        busy.open()
-        second.result(30)
-        assert [one["value"]["content"] for one in first.result(30)] == [{"content": "fact-busy"}]
-        assert remembered(sqlite_store, "ana") == ["fact-2", "fact-busy"]
 
 
 def test_a_future_is_not_cancelled_while_its_reflection_goes_on(
@@ -97,22 +68,6 @@ def test_shutdown_while_busy_ends(stopped_ours: Stopped) -> None:
 
 def test_shutdown_does_nothing_that_was_superseded(stopped_ours: Stopped) -> None:
     assert "fact-old" not in stopped_ours["asked"]
-
-
-def test_shutdown_does_what_is_due(stopped_ours: Stopped) -> None:
-    assert stopped_ours["remembered"] == ["fact-busy", "fact-last", "fact-new"]
-
-
-def test_shutdown_leaves_what_is_not_due_to_the_next_start(
-    sqlite_url: str, sqlite_store: BaseStore
-) -> None:
-    with ours(sqlite_url, manager(), sqlite_store) as executor:
-        future = executor.submit(talk("fact-1"), who("ana", "t"), after_seconds=HOUR)
-        executor.shutdown()
-        assert remembered(sqlite_store, "ana") == []
-        assert isinstance(future.exception(0), ReflectionLeft)
-    with later(sqlite_url, manager(), sqlite_store):
-        until(lambda: remembered(sqlite_store, "ana") == ["fact-1"], "it being remembered")
 
 
 def test_shutdown_does_nothing_that_it_cancelled(
@@ -143,55 +98,6 @@ def test_shutdown_raises_nothing_that_a_reflection_raised(
 ) -> None:
     with ours(sqlite_url, manager(before=failing(busy)), sqlite_store, retry=ONCE) as executor:
         assert stop_while_it_fails(executor, busy) is None
-
-
-def test_submit_after_shutdown_is_refused(sqlite_url: str, sqlite_store: BaseStore) -> None:
-    with ours(sqlite_url, manager(), sqlite_store) as executor:
-        executor.shutdown()
-        with pytest.raises(Closed, match="was shut down"):
-            executor.submit(talk("fact-1"), who("ana", "t"))
-
-
-@pytest.mark.slow
-def test_a_process_ends_without_shutdown(url: str, playing: Playing) -> None:
-    with playing("ends", "ours", url) as (child, told):
-        assert told == "over"
-        assert child.wait() == 0
-    with opened_store(url) as store, later(url, manager(), store):
-        both = ["fact-done", "fact-later"]
-        until(lambda: remembered(store, "ana") == both, "what it left being done")
-
-
-def test_an_error_is_tried_again(sqlite_url: str, sqlite_store: BaseStore) -> None:
-    model = Refuses()
-    with ours(sqlite_url, manager(before=model), sqlite_store, retry=SOON) as executor:
-        executor.submit(talk("fact-1"), who("ana", "t"))
-        until(lambda: remembered(sqlite_store, "ana") == ["fact-1"], "it being tried again")
-        assert model.times == 2
-
-
-def test_an_error_is_seen_by_the_next_process_and_can_be_retried(
-    sqlite_url: str, sqlite_store: BaseStore
-) -> None:
-    model = Refuses()
-    with ours(sqlite_url, manager(before=model), sqlite_store, retry=ONCE) as executor:
-        future = executor.submit(talk("fact-1"), who("ana", "t"))
-        assert isinstance(future.exception(30), ReflectionFailed)
-    with ours(sqlite_url, manager(before=model), sqlite_store) as executor:
-        [held] = executor.pending()
-        assert held.state is State.HELD
-        assert held.error is not None
-        assert held.error.message == "no model today"
-        executor.retry(held.id)
-        until(lambda: remembered(sqlite_store, "ana") == ["fact-1"], "it being retried")
-
-
-def test_without_a_store_of_its_own_the_graphs_is_used(
-    sqlite_url: str, sqlite_store: BaseStore
-) -> None:
-    with ours(sqlite_url, manager(), None) as executor:
-        submit_in_graph(executor, sqlite_store).result(30)
-        assert remembered(sqlite_store, "ana") == ["fact-1"]
 
 
 def test_without_a_store_of_its_own_the_graphs_is_searched(
@@ -237,17 +143,6 @@ def test_any_number_can_be_due_at_once(sqlite_url: str, sqlite_store: BaseStore)
         assert len({one.due_at for one in executor.pending()}) == 1
     with later(sqlite_url, manager(), sqlite_store):
         until(lambda: remembered(sqlite_store, "ana") == FACTS, "all being done")
-
-
-def test_what_waits_is_written_down(sqlite_url: str, sqlite_store: BaseStore) -> None:
-    with ours(sqlite_url, manager(), sqlite_store) as executor:
-
-        def node() -> None:
-            executor.submit(talk("fact-1"), get_config(), after_seconds=HOUR)
-
-        chat(node, sqlite_store)
-    with later(sqlite_url, manager(), sqlite_store):
-        until(lambda: remembered(sqlite_store, "ana") == ["fact-1"], "it being remembered")
 
 
 def test_what_was_submitted_is_as_it_was_then(

@@ -18,8 +18,7 @@ from perdure.commands import claims
 from perdure.commands.claims import LeaseTimes
 from perdure.errors import BadArgument
 from perdure.observe import Metrics
-from perdure.observe.journal_gauges import BILLED_ROWS, pause_after
-from perdure.observe.metrics import MOST_SERIES
+from perdure.observe.metrics import BILLED_ROWS, MOST_SERIES, pause_after
 from perdure.testing import Clock
 from perdure.types import Retry
 from tests.support.agents import NOON, Log, chain, opened

@@ -4,9 +4,8 @@ examples = [Example("ada", expected="Dear Ada,"), Example("grace", expected="Dea
 found = await evaluate("campaign", examples, [correct], name="b", runtime=runtime)
 print(found.table(Evaluation.read("a.jsonl")))
 
-evaluation    evaluate: the runs of the target and their rules for effects, then the evaluators
+evaluation    evaluate: the target as a graph, its runs and their rules for effects, the evaluators
 examples      examples from values, a JSON Lines file, or a dataset of LangSmith
-targets       what is evaluated, as a graph
 evaluators    what judges, and what it may return
 results       Evaluation and Result: as a table, and in a file to compare with
 

@@ -25,23 +25,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+from langgraph.func import entrypoint
+from langgraph.graph import StateGraph
+from langgraph.pregel import Pregel
+
 from perdure.commands import evaluation_policy as policy
 from perdure.commands.run_service import make_setup
-from perdure.errors import BadArgument, NotFound
-from perdure.evals.evaluators import Evaluator, Verdict, evaluators_of
+from perdure.errors import BadArgument, NotFound, UnknownGraph
+from perdure.evals.evaluators import (
+    Evaluator,
+    Verdict,
+    evaluators_of,
+    is_coroutine_function,
+)
 from perdure.evals.examples import read_examples
 from perdure.evals.results import Evaluation, Result
-from perdure.evals.targets import registered, target_name
 from perdure.runtime import Runtime
 from perdure.types import ENDED, Example, Run, Score, State
 
-STARTED_AT_ONCE = 100
-"""Runs accepted at once, which share commits."""
+STARTED_AT_ONCE = 100  # runs accepted at once, which share commits
+# Seconds that a segment has for its step when the evaluation is stopped; and between two looks at
+# runs that another process drives.
 GRACE, PAUSE = 10.0, 0.1
-"""Seconds that a segment has for its step when the evaluation is stopped; and between two looks at
-runs that another process drives."""
-RESTING = (*ENDED, State.HELD, State.PAUSED)
-"""States in which nothing is left for a worker."""
+RESTING = (*ENDED, State.HELD, State.PAUSED)  # states in which nothing is left for a worker
+TARGETS = "evals:"  # the name of a target's graph begins with it
+# Workers in a row that may die with a run: more than usual, since a person restarts each.
+DEATHS = 25
 _NAMESPACE = uuid.UUID("3a1f0c52-6f0e-5d5b-9a0e-65766c757065")
 
 
@@ -125,8 +134,7 @@ class _Case(NamedTuple):
 
     example: Example
     repetition: int
-    key: str
-    """The key of its run."""
+    key: str  # the key of its run
 
     @property
     def thread_id(self) -> str:
@@ -140,8 +148,7 @@ class _Call:
     runtime: Runtime
     name: str
     target: str
-    graph: tuple[str, str]
-    """The name and version of the target as a graph."""
+    graph: tuple[str, str]  # the name and version of the target as a graph
     evaluators: Sequence[Evaluator]
     rules: policy.Rules
     setup: Mapping[str, Any]
@@ -314,3 +321,72 @@ def rules_of(effects: Any) -> tuple[policy.Rules, dict[str, Callable[..., Any]]]
                 "not be simulated. Give a value or a function."
             )
     return rules, functions
+
+
+# -- the target, as a graph with a name of its own: its runs are distinct from real ones, and only a
+# process that evaluates drives them
+
+
+def target_name(target: Any) -> str:
+    """The name of a target."""
+    if isinstance(target, str):
+        return target
+    if isinstance(target, StateGraph):
+        return "graph"
+    if isinstance(target, Pregel) or hasattr(target, "unbound"):
+        return str(target.name)
+    name = getattr(target, "__name__", None) or type(target).__name__
+    return "function" if name == "<lambda>" else str(name)
+
+
+@contextlib.contextmanager
+def registered(
+    target: Any, name: str, evaluation: str, runtime: Runtime
+) -> Iterator[tuple[str, str]]:
+    """Register the graph that the runs of the target are runs of, under another name and with the
+    evaluation as its version. Gives both."""
+    graphs = runtime.engine.graphs
+    if hasattr(target, "unbound") and target.name in runtime.graphs:
+        target = target.name
+    if isinstance(target, str):
+        if target not in graphs.newest:
+            raise UnknownGraph(target, runtime.graphs)
+        original = graphs.newest[target]
+        graph = replace(
+            original,
+            name=TARGETS + name,
+            version=evaluation,
+            deaths=max(DEATHS, original.deaths),
+            hold=False,
+            _with_old_names={},
+        )
+        graphs.add(graph)
+    else:
+        if not isinstance(target, (StateGraph, Pregel)) and not hasattr(target, "unbound"):
+            target = as_graph(target)
+        runtime.register(target, name=TARGETS + name, version=evaluation, deaths=DEATHS)
+        graph = graphs.newest[TARGETS + name]
+    try:
+        yield graph.name, graph.version
+    finally:
+        graphs.discard(graph)
+
+
+def as_graph(function: Callable[[Any], Any]) -> Any:
+    """A function of the input, as a graph."""
+    if not callable(function):
+        raise BadArgument(
+            f"The target must be the name of a registered graph, a graph, or a function of the "
+            f"input, not {function!r}."
+        )
+    if is_coroutine_function(function):
+
+        async def acall(input: Any) -> Any:
+            return await function(input)
+
+        return entrypoint()(acall)
+
+    def call(input: Any) -> Any:
+        return function(input)
+
+    return entrypoint()(call)

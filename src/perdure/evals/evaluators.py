@@ -21,13 +21,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from perdure.errors import BadArgument
-from perdure.evals.targets import is_coroutine_function
 from perdure.types import Example, Retry, Run
 
 BY_NAME = ("inputs", "outputs", "reference_outputs", "run", "example")
 RETURNED = ("key", "score", "value", "comment")
-RETRY = Retry()
-"""Attempts at an evaluator that raises."""
+RETRY = Retry()  # attempts at an evaluator that raises
 
 
 class Verdict(NamedTuple):
@@ -197,3 +195,9 @@ def _plain(value: Any) -> Any:
         return value.item()
     is_other = isinstance(value, numbers.Number) and not isinstance(value, (int, float, complex))
     return float(value) if is_other else value
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Whether calling it makes a coroutine: it may also be an object with `async def __call__`."""
+    call = getattr(function, "__call__", None)  # noqa: B004 (is it a coroutine function?)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

@@ -12,8 +12,7 @@ from typing import Any
 from perdure.errors import BadArgument, NotFound
 from perdure.types import Example
 
-LANGSMITH = "langsmith:"
-"""Prefix of the name of a LangSmith dataset."""
+LANGSMITH = "langsmith:"  # prefix of the name of a LangSmith dataset
 _FIELDS = frozenset(field.name for field in fields(Example))
 
 

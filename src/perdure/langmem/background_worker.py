@@ -28,14 +28,12 @@ from perdure.types import ENDED, Run, State
 log = logging.getLogger("perdure")
 
 SETTLING = "Settling reflections"
+# Seconds between two looks at reflections whose futures are held, if this process commits.
 POLL_FUTURES = 0.05
-"""Seconds between two looks at reflections whose futures are held, if this process commits."""
+# Time a running reflection gets when its executor stops; then it is given back to the journal.
 GRACE = timedelta(seconds=0.2)
-"""Time a running reflection gets when its executor stops; then it is given back to the journal."""
-BATCH = 200
-"""Maximum number of reflections read at once."""
-_WORKERS: set[BackgroundWorker] = set()
-"""The workers whose threads run."""
+BATCH = 200  # maximum number of reflections read at once
+_WORKERS: set[BackgroundWorker] = set()  # the workers whose threads run
 
 
 class Reflection(Future[Any]):

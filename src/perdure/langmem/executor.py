@@ -47,11 +47,11 @@ from perdure.types import Retry, State
 
 RETRY = Retry(attempts=5, first=timedelta(seconds=2), longest=timedelta(minutes=10))
 PAGE = 100
+# Seconds after which an executor that was given no store warns that nothing pending starts.
 STORE_EXPECTED = 60.0
-"""Seconds after which an executor that was given no store warns that nothing pending starts."""
 log = logging.getLogger("perdure")
+# The open executors of this process, by journal and name.
 _OPEN: WeakValueDictionary[tuple[str, str], ReflectionExecutor] = WeakValueDictionary()
-"""The open executors of this process, by journal and name."""
 
 
 class ReflectionExecutor(ContextManaged):

@@ -25,11 +25,10 @@ from perdure.langmem.langmem_port import labels_of, variables_of
 from perdure.stores import storable_entries
 
 Namespace = tuple[str, ...]
-LONGEST_DELAY = 100 * 365 * 86_400
-"""Longest `after_seconds`: a hundred years."""
+LONGEST_DELAY = 100 * 365 * 86_400  # longest `after_seconds`: a hundred years
 
+# Default of `submit(thread_id=...)`; None means a reflection without a conversation.
 FROM_CONFIG: Any = object()
-"""Default of `submit(thread_id=...)`; None means a reflection without a conversation."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,7 @@ class ReflectionRequest:
 
     payload: Any
     namespace: Namespace = ()
-    thread_id: str | None = None
-    """The conversation's thread."""
+    thread_id: str | None = None  # the conversation's thread
     configurable: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     tags: tuple[str, ...] = ()

@@ -34,11 +34,10 @@ from perdure.errors import Error, Unavailable
 from perdure.langmem.langmem_port import is_generated_key
 from perdure.stores import loop_of
 
-ItemKey = tuple[tuple[str, ...], str]
-"""Namespace and key of an item in a store."""
+ItemKey = tuple[tuple[str, ...], str]  # namespace and key of an item in a store
+# One write as plain data: namespace, key, value (None deletes), index, ttl, and `before`, the value
+# it was based on (None if there was no item).
 StagedWrite = dict[str, Any]
-"""One write as plain data: namespace, key, value (None deletes), index, ttl, and `before`, the
-value it was based on (None if there was no item)."""
 
 _UUID_NAMESPACE = uuid.UUID("5f0f7c1e-64e5-5d6c-9f0e-6d656d6f7279")
 
@@ -129,8 +128,8 @@ class StagedWrites:
         self._store, self._calls = store, calls
         self._id, self._stable_keys = reflection_id, stable_keys
         self.ended = False
+        # The first error of a write: LangMem's managers write in threads and ignore errors.
         self.error: BaseException | None = None
-        """The first error of a write: LangMem's managers write in threads and ignore errors."""
         self._writes: dict[ItemKey, PutOp] = {}
         self._before: dict[ItemKey, Any] = {}
         self._overlay = InMemoryStore()

@@ -22,11 +22,10 @@ from perdure.types import EventKind
 from perdure.views.event_fields import safe_fields
 
 LOGGER = "perdure.events"
-MOST_RUNS = 10_000
-"""Runs whose graph and segment are remembered."""
+MOST_RUNS = 10_000  # runs whose graph and segment are remembered
 CLAIMS = (EventKind.CLAIMED, EventKind.RECOVERED)
+# Events that are logged as warnings.
 WARNINGS = frozenset({EventKind.RECOVERED, EventKind.FAILED, EventKind.HELD, EventKind.EXPIRED})
-"""Events that are logged as warnings."""
 PLAIN = re.compile(r"[^\s\"'=]+")
 
 

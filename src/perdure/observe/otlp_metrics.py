@@ -19,8 +19,7 @@ from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, Resou
 import perdure
 from perdure.observe.metric_catalogue import COUNTERS, GAUGES, HISTOGRAMS, Description, Readings
 
-FLUSH = 5_000
-"""Milliseconds that closing waits for the last export."""
+FLUSH = 5_000  # milliseconds that closing waits for the last export
 
 
 class OTLPMetrics:

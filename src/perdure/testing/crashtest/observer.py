@@ -31,8 +31,7 @@ from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp
 
 import perdure
-from perdure import failpoints
-from perdure.testing import crashes
+from perdure import failpoints, testing
 from perdure.testing.crashtest.report import KEEPER, Point
 
 GONE = 4  # exit status of a process whose judge is gone
@@ -149,7 +148,7 @@ class ProcessObserver:
         failpoints.hook = self.at
         failpoints.called = partial(self._connection.send, "effect")
         failpoints.asked = partial(self._connection.send, "asked")
-        crashes.report = partial(self._report, "outside")
+        testing.report = partial(self._report, "outside")
         sys.addaudithook(self._audit)
         handler: BaseCallbackHandler | None = _Callbacks(self)
         # By its default it is there in every thread and task.
@@ -290,7 +289,7 @@ def _calling_place(package: str) -> _Where | None:
     """Where the calling code acts, for an agent whose code is in this file or folder. None for what
     perdure, Python's imports and the loop do for themselves."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename in (__file__, crashes.__file__):
+    while frame is not None and frame.f_code.co_filename in (__file__, testing.__file__):
         frame = frame.f_back
     line = ""
     while frame is not None:
