@@ -397,9 +397,9 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
         by_task: dict[str, builtins.list[tuple[str, Any]]] = {}
         for task_id, channel, value in writes:
             by_task.setdefault(task_id, []).append((channel, value))
-        for task_id, given in by_task.items():
+        for task_id, task_writes in by_task.items():
             path = paths.get(task_id, "")
-            self._task_writer.put(self.journal, config, given, task_id, path)
+            self._task_writer.put(self.journal, config, task_writes, task_id, path)
 
     def check_storable(self, found: CheckpointTuple) -> None:
         """Raise what `restore` would raise for the values of a checkpoint. Internal."""

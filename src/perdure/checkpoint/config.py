@@ -34,13 +34,13 @@ def already_read(config: RunnableConfig, found: Found) -> RunnableConfig:
 
 def key_of(config: RunnableConfig) -> CheckpointKey:
     wanted = config.get("configurable") or {}
-    given = wanted.get("thread_id")
-    if given is None or given == "":
+    thread_id = wanted.get("thread_id")
+    if thread_id is None or thread_id == "":
         raise Error("The config names no thread: pass {'configurable': {'thread_id': ...}}.")
     ns, id = wanted.get("checkpoint_ns") or "", wanted.get("checkpoint_id") or None
     if isinstance(ns, str) and isinstance(id, str | None):
-        return _key(str(given), ns, id)
-    return _key.__wrapped__(str(given), ns, id)  # which refuses them
+        return _key(str(thread_id), ns, id)
+    return _key.__wrapped__(str(thread_id), ns, id)  # which refuses them
 
 
 @functools.lru_cache(maxsize=1024)

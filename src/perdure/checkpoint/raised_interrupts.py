@@ -54,7 +54,7 @@ class RaisedInterrupts:
         answer is the next that the task will get."""
         info = configs.task_info(configurable)
         levels = reversed(checkpoint_names.namespace_nodes(info.namespace))
-        made = _Raised(
+        raised = _Raised(
             {_task_id(ns): node for node, ns in levels},
             weakref.ref(info.execution),
             info.attempt,
@@ -65,7 +65,7 @@ class RaisedInterrupts:
             # A graph inside a node repeats what was raised in it.
             known = [one for found in self._by_task.values() for one in found.interrupts]
             if self._of(info) is None and any(one not in known for one in interrupts):
-                self._by_task[_task_id(info.namespace)] = made
+                self._by_task[_task_id(info.namespace)] = raised
             while len(self._by_task) > MOST:
                 del self._by_task[next(iter(self._by_task))]
 
@@ -92,16 +92,16 @@ class RaisedInterrupts:
         with self._lock:
             own, inside = self._take(task_id, lease)
         raised = [own] if own is not None else inside
-        given = dict(writes)
-        if not raised or (ERROR in given and not isinstance(given[ERROR], WaitCaught)):
+        by_channel = dict(writes)
+        if not raised or (ERROR in by_channel and not isinstance(by_channel[ERROR], WaitCaught)):
             return writes, None  # a task that failed is not over, and asks again
         interrupts = tuple(one for found in raised for one in found.interrupts)
-        if given.get(INTERRUPT) and (own is None or given[INTERRUPT][0] is interrupts[0]):
+        if by_channel.get(INTERRUPT) and (own is None or by_channel[INTERRUPT][0] is interrupts[0]):
             return writes, None
         kept: Writes = [(INTERRUPT, interrupts)]
-        if RESUME in given:
-            kept = [*kept, (RESUME, given[RESUME])]
-        is_caught = INTERRUPT not in given and ERROR not in given
+        if RESUME in by_channel:
+            kept = [*kept, (RESUME, by_channel[RESUME])]
+        is_caught = INTERRUPT not in by_channel and ERROR not in by_channel
         return kept, WaitCaught(raised[0].nodes[task_id]) if is_caught else None
 
     def _take(self, task_id: str, lease: Any) -> tuple[_Raised | None, list[_Raised]]:

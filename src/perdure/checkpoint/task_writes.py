@@ -179,11 +179,11 @@ def _storable(writes: Writes, segment: Segment | None) -> Writes:
 def _waits(segment: Segment, task: TaskKey, writes: Writes, stamp: int) -> list[Statement]:
     """The waits that are stored with the interrupt of a task that the runtime drives."""
     segment.progress.has_written = True
-    given = dict(writes)
-    if not given.get(INTERRUPT):
+    by_channel = dict(writes)
+    if not by_channel.get(INTERRUPT):
         return []
-    before = given.get(RESUME, [])
+    before = by_channel.get(RESUME, [])
     before = before if isinstance(before, list) else [before]
     place = {**task._asdict(), "stamp": stamp}
     del place["thread_id"]
-    return segment.questions.ask(given[INTERRUPT], before, place)
+    return segment.questions.ask(by_channel[INTERRUPT], before, place)

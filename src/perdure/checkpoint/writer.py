@@ -93,13 +93,13 @@ class Writer:
     def put(self, journal: Journal, put: Put, *, blocking: bool) -> QueuedOperation[None] | None:
         """Queue a checkpoint. Return it if the caller must wait until it is durable."""
         segment = put.segment
-        asked = configs.durability_of(put.config["configurable"])
-        mode: Durability = "sync" if asked == "sync" else self._durability
+        requested = configs.durability_of(put.config["configurable"])
+        mode: Durability = "sync" if requested == "sync" else self._durability
         if segment is not None:
             segment.check()
             mode = "sync" if segment.is_overdue else segment.durability
         # Coroutines come in order, and a run that is put at its exit writes nothing before.
-        arriving = blocking and asked != "exit"
+        arriving = blocking and requested != "exit"
         queued, stopped = self._queue(journal, put, arriving, hold=mode == "exit")
         if mode == "sync" or journal.full:
             return queued

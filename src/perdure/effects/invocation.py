@@ -169,7 +169,7 @@ class TransactionalCall:
         except BaseException as error:
             raise _FunctionRaised from error
         settled = row._replace(state=EffectState.DONE.value, outcome=blob)
-        said = {"attempt": row.attempts, "transactional": True, **self.call.prompts_in_event()}
-        op = effects.write_state(task.owner, settled, now, event=(task.serializer, said))
+        data = {"attempt": row.attempts, "transactional": True, **self.call.prompts_in_event()}
+        op = effects.write_state(task.owner, settled, now, event=(task.serializer, data))
         transaction.run(op.render())
         return settled, task.serializer.codec.redacted(result)

@@ -100,11 +100,11 @@ def simulate(call: Call, policy: EvaluationPolicy) -> None:
 
 
 def _function(policy: EvaluationPolicy, name: str) -> Callable[..., Any]:
-    given = SIMULATIONS.get(policy.experiment, [{}])[-1].get(name)
-    if given is None:
+    function = SIMULATIONS.get(policy.experiment, [{}])[-1].get(name)
+    if function is None:
         again = f"evaluate {policy.experiment!r} again"
         raise EffectRefused(name, f"the function that simulates it is not in this process: {again}")
-    return given
+    return function
 
 
 def give(name: str, *arguments: Any) -> tuple[Any] | None:
@@ -177,17 +177,17 @@ def _evaluated_segment() -> Segment | None:
 
 
 def _in_colour_of(
-    original: Callable[..., Any], given: Callable[..., Any], name: str
+    original: Callable[..., Any], stand_in: Callable[..., Any], name: str
 ) -> Callable[..., Any]:
     """Calls a function in place of the effect, which is a coroutine function or a plain one."""
-    if inspect.iscoroutinefunction(original) or not inspect.iscoroutinefunction(given):
-        return given
+    if inspect.iscoroutinefunction(original) or not inspect.iscoroutinefunction(stand_in):
+        return stand_in
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(given(*args, **kwargs))
+            return asyncio.run(stand_in(*args, **kwargs))
         raise BadArgument(
             f"The effect {name!r} is a plain function called from a coroutine: simulate it with a "
             "plain function."

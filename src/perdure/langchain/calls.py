@@ -153,11 +153,11 @@ def _usage_of(packed: Any, model: str) -> ModelUsage:
     if not isinstance(packed, dict):
         return ModelUsage(0, 0, model, 0, 0)
     usages = [getattr(message, "usage_metadata", None) or {} for message in packed["messages"]]
-    total, given, made = (
+    total, input_tokens, output_tokens = (
         sum(usage.get(f"{part}_tokens", 0) for usage in usages)
         for part in ("total", "input", "output")
     )
-    return ModelUsage(1, total, model, given, made)
+    return ModelUsage(1, total, model, input_tokens, output_tokens)
 
 
 def model_name(model: Any) -> str:

@@ -131,28 +131,28 @@ def with_old_names(
     A graph reads its `nodes`, `channels` and what `validate` derives from them when it is called.
     A node's writers are `ChannelWrite`s; those of a join are plain entries.
     """
-    made = copy.copy(graph)
-    made.channels = {name: one for name, one in graph.channels.items() if name not in joins}
+    copied = copy.copy(graph)
+    copied.channels = {name: one for name, one in graph.channels.items() if name not in joins}
     for name, join in joins.items():
         channel: Any = copy.copy(graph.channels[name])
         channel.names = {join.names.get(one, one) for one in channel.names}
-        made.channels[join.channel] = channel
-    made.nodes = {name: _write_to_joins(node, joins) for name, node in graph.nodes.items()}
-    for name, node in made.nodes.items():
+        copied.channels[join.channel] = channel
+    copied.nodes = {name: _write_to_joins(node, joins) for name, node in graph.nodes.items()}
+    for name, node in copied.nodes.items():
         kept = [one for one in node.triggers if one not in joins]
         node.triggers = kept + [join.channel for join in joins.values() if join.end == name]
     for old, (now, triggers) in nodes.items():
-        made.nodes[old] = made.nodes[now].copy({"triggers": [*triggers]})
+        copied.nodes[old] = copied.nodes[now].copy({"triggers": [*triggers]})
         for trigger in triggers:
-            made.channels.setdefault(trigger, copy.copy(graph.channels[edge_channel(now)]))
+            copied.channels.setdefault(trigger, copy.copy(graph.channels[edge_channel(now)]))
     handlers = {old: graph.node_error_handler_map.get(now) for old, (now, _) in nodes.items()}
-    made.node_error_handler_map = {
+    copied.node_error_handler_map = {
         **graph.node_error_handler_map,
         **{old: handler for old, handler in handlers.items() if handler is not None},
     }
-    made.interrupt_before_nodes = _and_old(graph.interrupt_before_nodes, nodes)
-    made.interrupt_after_nodes = _and_old(graph.interrupt_after_nodes, nodes)
-    return made.validate()
+    copied.interrupt_before_nodes = _and_old(graph.interrupt_before_nodes, nodes)
+    copied.interrupt_after_nodes = _and_old(graph.interrupt_after_nodes, nodes)
+    return copied.validate()
 
 
 def _write_to_joins(node: Any, joins: Mapping[str, OldJoin]) -> Any:
@@ -195,8 +195,8 @@ def with_outputs(graph: Graph, change: Callable[[Any], Any]) -> Graph:
     from langgraph._internal._runnable import RunnableCallable
     from langgraph.pregel import Pregel
 
-    made = copy.copy(graph)
-    made.nodes = {}
+    copied = copy.copy(graph)
+    copied.nodes = {}
     for name, node in graph.nodes.items():
         update: dict[str, Any] = {}
         if isinstance(node.bound, Pregel):
@@ -205,5 +205,5 @@ def with_outputs(graph: Graph, change: Callable[[Any], Any]) -> Graph:
         if node.writers:
             first = RunnableCallable(change, trace=False, name="redact")
             update["writers"] = [first, *node.writers]
-        made.nodes[name] = node.copy({"triggers": [*node.triggers], **update})
-    return made.validate()
+        copied.nodes[name] = node.copy({"triggers": [*node.triggers], **update})
+    return copied.validate()

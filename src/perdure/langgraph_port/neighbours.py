@@ -88,8 +88,8 @@ def can_write_queries(store: Any) -> bool:
 
 def put_queries(store: Any, ops: list[PutOp]) -> tuple[list[Any], Any]:
     """They give the statements of `put`s, and the statement and texts of what is to be embedded."""
-    made, embed = store._prepare_batch_PUT_queries(list(enumerate(ops)))
-    return list(made), embed
+    queries, embed = store._prepare_batch_PUT_queries(list(enumerate(ops)))
+    return list(queries), embed
 
 
 def store_cursor(store: Any) -> Any:

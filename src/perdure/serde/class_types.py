@@ -202,23 +202,23 @@ class PydanticAdapter(ClassAdapter):
         self.extras = cls.model_config.get("extra") == "allow"
 
     def get_state(self, value: Any) -> Any:
-        given = value.__pydantic_fields_set__
+        fields_set = value.__pydantic_fields_set__
         fields = value.__dict__
         attributes = None
         if len(fields) != len(self.blank):
             fields, attributes = self._sort_out(value, fields)
-        chosen = {name: fields[name] for name in fields if name in given}
+        chosen = {name: fields[name] for name in fields if name in fields_set}
         if self.message:
             defaults = self.defaults
             rest = {
                 name: item
                 for name, item in fields.items()
-                if name not in given and (name not in defaults or item != defaults[name])
+                if name not in fields_set and (name not in defaults or item != defaults[name])
             }
         else:
-            rest = {name: item for name, item in fields.items() if name not in given}
+            rest = {name: item for name, item in fields.items() if name not in fields_set}
         extra, private = value.__pydantic_extra__, value.__pydantic_private__
-        more = None if len(given) == len(chosen) else sorted(given - chosen.keys())
+        more = None if len(fields_set) == len(chosen) else sorted(fields_set - chosen.keys())
         if extra or private or more or attributes:
             state = [chosen, rest, extra, _defined(private) if private else None, more, attributes]
             while len(state) > 1 and not state[-1]:
@@ -333,10 +333,10 @@ def find(module: str, name: str) -> Any:
     for part in plain.split("."):
         found = getattr(found, part)
     if plain != name:
-        made = [cls for cls in found.__subclasses__() if cls.__qualname__ == name]
-        if len(made) != 1:
-            raise AttributeError(f"{plain} has {len(made)} parametrizations called {name}")
-        return made[0]
+        matches = [cls for cls in found.__subclasses__() if cls.__qualname__ == name]
+        if len(matches) != 1:
+            raise AttributeError(f"{plain} has {len(matches)} parametrizations called {name}")
+        return matches[0]
     if (found.__module__, found.__qualname__) != (module, name):
         raise AttributeError(f"{module} only borrows {found.__module__}.{found.__qualname__}")
     return found

@@ -96,8 +96,8 @@ class EncryptedEnvelope(Envelope):
             raise Error(needs_extra("Encryption", "encryption")) from error
         if not keys or not isinstance(keys, Mapping):
             raise BadArgument("encryption_keys={} has no key; pass {id: 16, 24 or 32 random bytes}")
-        given: Mapping[Any, Any] = keys
-        for key_id, key in given.items():
+        unchecked: Mapping[Any, Any] = keys
+        for key_id, key in unchecked.items():
             if not isinstance(key, bytes) or len(key) not in (16, 24, 32):
                 raise Error(f"Key {key_id!r} must be 16, 24 or 32 bytes, such as os.urandom(32).")
             if not isinstance(key_id, str) or not 0 < len(key_id.encode(errors="replace")) < 256:

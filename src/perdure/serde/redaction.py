@@ -72,22 +72,18 @@ def is_secret_value(value: Any) -> bool:
 # -- values
 
 
-def hide(value: Any) -> Any:
+def hide(value: Any, depth: int = 0) -> Any:
     """A value without its secrets: keys of dicts are left out, other secrets are `***`."""
-    return _hide(value, 0)
-
-
-def _hide(value: Any, depth: int) -> Any:
     if depth > 50:  # nor is a secret looked for in there
         return value
     if is_secret_value(value):
         return HIDDEN
     if type(value) is dict:
-        return {k: _hide(item, depth + 1) for k, item in value.items() if not is_secret(k)}
+        return {k: hide(item, depth + 1) for k, item in value.items() if not is_secret(k)}
     if type(value) in (list, tuple):
         if _is_pair(value):
             return type(value)([value[0], _blank(value[1])])
-        return type(value)([_hide(item, depth + 1) for item in value])
+        return type(value)([hide(item, depth + 1) for item in value])
     return _hide_in_text(value) if type(value) is str else value
 
 
@@ -451,16 +447,16 @@ class Redactor:
         self, value: dict[str, Any], *, of_user: bool, links: frozenset[str] = frozenset()
     ) -> dict[str, Any]:
         """A dict without secrets. Its keys are searched too, unless they are names of fields."""
-        changed, made = False, {}
+        changed, redacted = False, {}
         for key, item in value.items():
             if key in links:
-                made[key] = item
+                redacted[key] = item
                 continue
             found = self._value(key, item)
             name = self.text(key) if of_user else key
             changed = changed or found is not item or name != key
-            made[name] = found
-        return made if changed else value
+            redacted[name] = found
+        return redacted if changed else value
 
     def _value(self, key: Any, item: Any) -> Any:
         if item is not None and self.hides(key):

@@ -61,13 +61,13 @@ class Serializer:
         redacted = self.codec.redacted
         return {k: v if k in ids else redacted(v, k) for k, v in ours.items()}
 
-    def redacted_entries(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def redacted_entries(self, entries: Mapping[str, Any]) -> Mapping[str, Any]:
         """Metadata, or a config, as it is stored. Its ids are left alone."""
         if not self.redacts:
-            return given
+            return entries
         return {
             name: value if is_id(name) else self.codec.redacted({name: value}, name)[name]
-            for name, value in given.items()
+            for name, value in entries.items()
         }
 
     def check_blob(self, size: int, name: str, largest: FindPart = lambda: None) -> None:
