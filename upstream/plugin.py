@@ -160,7 +160,7 @@ def _bound(graph: Any) -> Any:
     runtime: Any = getattr(saver, "runtime", None)
     if runtime is None:
         runtime = saver.runtime = Runtime("sqlite:///:memory:")  # type: ignore[attr-defined]
-        engine = Engine(saver, 3.0, Observers(), lambda: runtime.services)
+        engine = Engine(None, saver, 3.0, Observers())
         runtime._compose(None, engine, None, None)
     # One name for all graphs of a test: each is the next version of the one before.
     runtime.unregister("graph")

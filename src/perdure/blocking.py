@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 from perdure.errors import Closed
 from perdure.recorded_calls import calling_from_node
+from perdure.verbs import BlockingCaller
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,8 +30,7 @@ def blocking_method(
     """A coroutine method of the owner as a blocking method of its loop thread."""
 
     def call(self: LoopThread, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with calling_from_node():
-            return self._run(method(self._owner, *args, **kwargs))
+        return self.call(method, *args, **kwargs)
 
     return functools.update_wrapper(call, method)
 
@@ -104,7 +104,7 @@ class _Call(Generic[T]):
             self._task.cancel()
 
 
-class LoopThread:
+class LoopThread(BlockingCaller):
     """A thread with an event loop that runs the coroutine methods of its owner."""
 
     def __init__(self, owner: Any) -> None:
@@ -118,6 +118,10 @@ class LoopThread:
             target=self._loop.run_forever, name="perdure-blocking", daemon=True
         )
         self._thread.start()
+
+    def call(self, method: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+        with calling_from_node():
+            return self._run(method(self._owner, *args, **kwargs))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine that uses this client, such as `evals.evaluate(…)`, and wait for it.

@@ -1,8 +1,8 @@
 """What a node asks of a client is an effect: it happens once, however often the node runs again.
 
-`recorded` makes a coroutine method of a client such an effect. Outside of a run it is the plain
-method, and LangGraph is not loaded. The key of the effect makes a second attempt harmless: a run or
-a signal has it as its own key, any other change is numbered by it.
+Outside of a run a verb is its plan, and LangGraph is not loaded. The key of the effect makes a
+second attempt harmless: a run or a signal has it as its own key, any other change is numbered by it
+(`verbs.call_key`, `verbs.call_number`).
 """
 
 from __future__ import annotations
@@ -11,70 +11,96 @@ import contextlib
 import functools
 import hashlib
 import sys
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
-from perdure.commands.starting import Parent
-from perdure.journal import Journal
+from perdure.commands import run_service
+from perdure.commands.connection import Connection
+from perdure.journal import Journal, Plan
 from perdure.types import Record, Run
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from perdure.verbs import CALL, Recorded
 
 _IS_PARALLEL: ContextVar[bool | None] = ContextVar("perdure_is_parallel", default=None)
 """What the caller of a blocking method knows of its position in its node."""
 
 
-def recorded(
-    name: str, *, returns_run: bool = False, without: Collection[str] = (), **options: Any
-) -> Callable[
-    [Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]],
-    Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
-]:
-    """Make a method the effect `perdure.<name>` where a node calls it.
+class RecordingConnection(Connection):
+    """A connection whose verbs are effects where a node calls them."""
 
-    Its arguments, `without` some, and its result must be values that can be stored. Of a method
-    that `returns_run`, the record has the id, and its caller gets the run as it is now. `options`
-    are those of `effect`.
-    """
+    async def perform(
+        self, call: Recorded[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if call.effect_name is None:
+            return await call.run(self, args, kwargs)
+        if not _is_in_run():
+            self.refuse_in_evaluation(f"perdure.{call.effect_name}")
+            return await call.run(self, args, kwargs)
+        from perdure.effects.decorator import aperform
 
-    def decorate(
-        method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
-    ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-        @functools.cache
-        def effect() -> Any:
-            from perdure.effects.decorator import Effect
+        effect = replace(_effect(call), is_parallel=_IS_PARALLEL.get())
+        result = await aperform(effect, (self, *args), kwargs)
+        if not call.returns_run:
+            return result
+        # Older journals have no result of a call that changed an existing run.
+        run_id = result or (args[0] if args else kwargs["run_id"])
+        return await self.journal.arun(run_service.get.plan(self, run_id))
 
-            record = Record(without=tuple(without), result=_id_of if returns_run else None)
-            found = Effect.of(
-                method, **{"record": record, **options}, name=f"perdure.{name}", retry=None
-            )
-            return replace(found, spec=replace(found.spec, in_journal=True))
+    def refuse_in_evaluation(self, name: str) -> None:
+        """A graph with a checkpointer of its own, in a run of an evaluation, changes no other
+        run."""
+        if "perdure.saver" in sys.modules:
+            from perdure.effects.simulation import refuse_in_evaluation
 
-        @functools.wraps(method)
-        async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            if not _is_in_run():
-                refuse_in_evaluation(f"perdure.{name}")
-                return await method(self, *args, **kwargs)
-            from perdure.effects.decorator import aperform
+            refuse_in_evaluation(name)
 
-            own = replace(effect(), is_parallel=_IS_PARALLEL.get())
-            result: T = await aperform(own, (self, *args), kwargs)
-            if not returns_run:
-                return result
-            # Older journals have no result of a call that changed an existing run.
-            found: T = await self.get(result or (args[0] if args else kwargs["run_id"]))
-            return found
 
-        return call
+@functools.cache
+def _effect(call: Recorded[..., Any]) -> Any:
+    """The effect that a verb is in a node."""
+    from perdure.effects.decorator import Effect
 
-    return decorate
+    async def function(on: Connection, /, *args: Any, **kwargs: Any) -> Any:
+        token = CALL.set(_CallOfNode())
+        try:
+            return await call.run(on, args, kwargs)
+        finally:
+            CALL.reset(token)
+
+    function.__signature__ = call.signature  # type: ignore[attr-defined]
+    function.__module__ = "perdure.client"  # the digests of calls in older journals have it
+    keep = _id_of if call.returns_run else call.keep
+    record = Record(without=(*call.without, "self"), result=keep)
+    name = f"perdure.{call.effect_name}"
+    found = Effect.of(function, record=record, name=name, retry=None, verify=call.verify)
+    return replace(found, spec=replace(found.spec, in_journal=True))
 
 
 def _id_of(run: Run) -> str:
     return run.id
+
+
+class _CallOfNode:
+    """The recorded call that this code runs in."""
+
+    def key(self) -> str:
+        from perdure.effects.context import key
+
+        return key()
+
+    def number(self) -> int | None:
+        from perdure.effects.context import current
+
+        context = current()
+        if context is None or context.owner is None:
+            return None
+        return int.from_bytes(hashlib.blake2b(context.key.encode(), digest_size=8).digest()) >> 2
+
+    def parent(self, journal: Journal, *, ignores_parent_cancel: bool) -> Plan[Any]:
+        from perdure.effects.task import parent_of_call
+
+        return parent_of_call(journal, ignores_parent_cancel=ignores_parent_cancel)
 
 
 @contextlib.contextmanager
@@ -92,50 +118,8 @@ def calling_from_node() -> Iterator[None]:
         _IS_PARALLEL.reset(token)
 
 
-def call_key() -> str | None:
-    """The key of the recorded call this is in: the far side is given it. None outside of a run."""
-    if not _is_in_run():
-        return None
-    from perdure.effects.context import key
-
-    return key()
-
-
-async def parent_of_call(journal: Journal, *, ignores_parent_cancel: bool) -> Parent | None:
-    """The run that starts another one by the recorded call, if both are in this journal."""
-    if not _is_in_run():
-        return None
-    from perdure.effects.task import parent_of_call
-
-    return await journal.arun(parent_of_call(journal, ignores_parent_cancel=ignores_parent_cancel))
-
-
-def call_number() -> int | None:
-    """A number for the change that the recorded call makes, the same for every attempt."""
-    if not _is_in_run():
-        return None
-    from perdure.effects.context import current
-
-    context = current()
-    if context is None or context.owner is None:
-        return None
-    return int.from_bytes(hashlib.blake2b(context.key.encode(), digest_size=8).digest()) >> 2
-
-
-def refuse_in_evaluation(name: str) -> None:
-    """A graph with a checkpointer of its own, in a run of an evaluation, changes no other run."""
-    if "perdure.saver" in sys.modules:
-        from perdure.effects.simulation import refuse_in_evaluation
-
-        refuse_in_evaluation(name)
-
-
 def _is_in_run() -> bool:
     if "perdure.saver" not in sys.modules:  # then no graph of ours runs, and nothing has to load
-        return False
-    from perdure.langgraph_port.configs import current_configurable
-
-    if not current_configurable():
         return False
     from perdure.effects.task import is_in_run
 

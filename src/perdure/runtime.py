@@ -12,12 +12,11 @@ from langgraph.store.base import BaseStore
 
 from perdure.blocking import blocking_method
 from perdure.client import BlockingClient, Client
-from perdure.commands import runs
+from perdure.commands import run_service, runs
 from perdure.commands.mail import Mail
 from perdure.commands.mail import from_environment as mail_from
 from perdure.commands.messages import QUESTION
-from perdure.commands.run_service import GRACE
-from perdure.commands.validation import check_duration, check_limit
+from perdure.commands.validation import GRACE, check_duration, check_limit
 from perdure.commands.webhooks import RunWebhooks, Webhook
 from perdure.commands.webhooks import from_environment as webhooks_from
 from perdure.errors import BadArgument, Error, needs_extra
@@ -33,7 +32,6 @@ from perdure.journal.names import check_id, check_text
 from perdure.notifications.mail import MailSender
 from perdure.notifications.webhooks import WebhookSender
 from perdure.observe.observers import Observers
-from perdure.recorded_calls import call_key, recorded
 from perdure.saver import Saver
 from perdure.serde.redaction import Redaction
 from perdure.types import (
@@ -46,11 +44,40 @@ from perdure.types import (
     Retry,
     Run,
 )
+from perdure.verbs import call_key, recorded
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, FastAPI
 
     from perdure.server.options import ServerSettings
+
+
+@recorded("fork")
+async def _fork(
+    on: Engine,
+    run_id: str,
+    *,
+    at: str | None = None,
+    update: Any = None,
+    as_node: str | None = None,
+    thread_id: str | None = None,
+) -> Run:
+    if thread_id is None and (key := call_key()) is not None:
+        thread_id = str(uuid.uuid5(uuid.NAMESPACE_OID, key))
+        if found := await on.journal.ado(runs.page(thread_id=thread_id, count=1)):
+            # An attempt that was cut off accepted it.
+            return await on.journal.arun(run_service.get.plan(on, found[0].id))
+        await on.saver.adelete_thread(thread_id)
+    row = await forks.fork(
+        on,
+        check_id("run", run_id),
+        at=at,
+        update=update,
+        as_node=as_node,
+        thread_id=thread_id,
+    )
+    on.wake()
+    return await on.journal.arun(run_service.show(on, row))
 
 
 class Runtime(Client):
@@ -146,9 +173,7 @@ class Runtime(Client):
             journal=lambda: observers.connect(url),
         )
         check_duration("stream_ttl", stream_ttl)
-        engine = Engine(
-            saver, lease.total_seconds(), observers, lambda: self.services, retention, stream_ttl
-        )
+        engine = Engine(url, saver, lease.total_seconds(), observers, retention, stream_ttl)
         self._compose(url, engine, clock, public_url)
         told, own = webhooks_from(os.environ)
         told = told if webhooks is None else list(webhooks)
@@ -356,7 +381,6 @@ class Runtime(Client):
             raise BadArgument(f"The handler of topic {topic!r} must be callable, not {handler!r}.")
         self.engine.outbox.receive(topic, handler)
 
-    @recorded("fork", returns_run=True)
     async def fork(
         self,
         run_id: str,
@@ -398,22 +422,9 @@ class Runtime(Client):
             UnknownGraph: The run's graph is not registered here.
             BadArgument: The thread has runs already, or the graph has no node `as_node`.
         """
-        if thread_id is None and (key := call_key()) is not None:
-            thread_id = str(uuid.uuid5(uuid.NAMESPACE_OID, key))
-            if found := await self.journal.ado(runs.page(thread_id=thread_id, count=1)):
-                return await self.get(found[0].id)  # by an attempt that was cut off
-            await self.saver.adelete_thread(thread_id)
-        row = await forks.fork(
-            self.engine,
-            self.services,
-            check_id("run", run_id),
-            at=at,
-            update=update,
-            as_node=as_node,
-            thread_id=thread_id,
+        return await _fork(
+            self.engine, run_id, at=at, update=update, as_node=as_node, thread_id=thread_id
         )
-        self.engine.wake()
-        return await self.journal.arun(self.services.runs.show(row))
 
     # -- driving
 

@@ -174,7 +174,7 @@ def _import_thread(source: Source, paths: Paths, target: Saver, thread_id: str) 
         # The record of the thread, so that lists of threads have it before its first run.
         now, content = JournalClock(target.journal).now(), thread_records.ThreadContent()
         target.journal.do(
-            thread_records.create(target.serializer, thread_id, content, random_number(), now)
+            thread_records.create_row(target.serializer, thread_id, content, random_number(), now)
         )
     except Error as error:
         return ImportedThread(thread_id, refused=str(error))

@@ -11,6 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 import perdure
+from perdure.commands import tokens
 from tests.browser.chromium import People, axe, fits
 from tests.support.agent_server import served
 from tests.support.mail_server import receiving_mail
@@ -30,7 +31,7 @@ def mailed(url: str) -> Iterator[tuple[str, Any, Any]]:
         mail = perdure.Mail(server.url, "agents@example.com", [ANA])
         runtime = perdure.Runtime(url, mail=mail, public_url="https://agents.example.com")
         runtime.register(agent, name="mailer")
-        runtime.journal.run(runtime.services.tokens.create("op", ["admin"]))
+        runtime.journal.run(tokens.create(runtime.engine, "op", ["admin"]))
         with runtime, served(runtime, ui=True) as pages:
             run = runtime.blocking.start("mailer", {"messages": [("human", "Go")]})
             until(lambda: server.got, "a letter")

@@ -10,6 +10,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 import perdure
+from perdure.commands import tokens
 from perdure.server.ui.site import sign_in_path
 from tests.browser.chromium import People, axe, fits
 from tests.support.agent_server import served
@@ -23,7 +24,7 @@ def pages(url: str, *scopes: str, **options: Any) -> Iterator[tuple[str, str]]:
     runtime = perdure.Runtime(url)
     token = ""
     if scopes:
-        create = runtime.services.tokens.create("ana", scopes)
+        create = tokens.create(runtime.engine, "ana", scopes)
         token = runtime.journal.run(create)
     with runtime, served(runtime, ui=True, **options) as server:
         yield f"{server.url}/ui", token

@@ -17,6 +17,7 @@ from typing import Any
 from playwright.async_api import BrowserContext, Page
 
 import perdure
+from perdure.commands import tokens
 from perdure.commands.question_links import server_secret
 from perdure.server.ui.page_route import session_cookie
 from perdure.server.ui.signing import Session, Signer
@@ -43,11 +44,11 @@ class Site:
 
     @contextmanager
     def serving(self) -> Iterator[Site]:
-        journal, services = self.runtime.journal, self.runtime.services
+        journal, on = self.runtime.journal, self.runtime.engine
         signer = Signer(journal.run(server_secret(self.runtime.engine.serializer)))
         for name, scope in self._accounts.items():
-            journal.run(services.tokens.create(name, [scope]))
-        for row in journal.run(services.tokens.rows()):
+            journal.run(tokens.create(on, name, [scope]))
+        for row in journal.run(tokens.read_rows(on)):
             self._cookies[row.name] = signer.session(Session(row.hash))
         self._cookie = session_cookie(signer)
         with self.runtime, served(self.runtime, ui=True, **self._options) as server:

@@ -19,6 +19,7 @@ import pytest
 import perdure
 from perdure.cli import main
 from perdure.client import Client
+from perdure.commands import question_links
 from perdure.journal import connect, version
 from perdure.journal.migrate import migrations
 from perdure.testing import Clock, TemporaryRuntime
@@ -296,7 +297,7 @@ def test_a_link_to_a_question_is_printed_for_one_person(
     url = command("link", wait.id[:8], "--to", "ana", "--expires", "2d").done.out.strip()
     assert url.startswith("https://agents.example.com/ui/link?t=")
     token = url.partition("=")[2]
-    seen = rt.journal.run(rt.services.links.look(token))
+    seen = rt.journal.run(question_links.look_at(rt.engine, token))
     assert (seen.link.wait_id, seen.link.to) == (wait.id, "ana")
     assert "--expires" in command("link", wait.id, "--to", "ana", "--expires", "soon").refused
     assert "--to" in command("link", wait.id).refused

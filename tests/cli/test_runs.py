@@ -34,7 +34,7 @@ def command(capsys: pytest.CaptureFixture[str], url: str) -> Command:
 
 def accept(client: Client, graph: str = "g", **given: object) -> Run:
     """A run that is accepted a minute after the one before it."""
-    clock = client.services.clock
+    clock = client.engine.clock
     assert isinstance(clock, Clock)
     clock.advance(timedelta(minutes=1))
     return client.blocking.start(graph, None, **given)  # type: ignore[arg-type]
@@ -159,7 +159,7 @@ def test_an_age_may_be_given_instead_of_a_time(url: str, command: Command) -> No
     now = datetime.now(UTC)
     with Client(url, clock=Clock(now - timedelta(days=3))) as client:
         old = accept(client)
-        clock = client.services.clock
+        clock = client.engine.clock
         assert isinstance(clock, Clock)
         clock.move_to(now - timedelta(hours=1))
         new = accept(client)

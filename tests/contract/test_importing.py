@@ -21,6 +21,7 @@ from langgraph.types import Command
 
 import perdure
 from perdure import Saver, import_threads
+from perdure.commands import threads
 from perdure.errors import BadArgument
 from perdure.types import State
 from tests.contract import import_child
@@ -343,4 +344,4 @@ def test_a_type_that_a_script_stored_is_read_as_the_allowed_type_of_its_name(
 
 
 def found_thread(client: perdure.Client, thread_id: str) -> Any:
-    return client.journal.arun(client.services.threads.find(thread_id))
+    return client.journal.arun(threads.find(client.engine, thread_id))

@@ -12,6 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PUBLIC = {
     "perdure",
+    "perdure.commands",
+    "perdure.commands.threads",  # records of threads and tokens have no method of their own
+    "perdure.commands.tokens",
     "perdure.d1",
     "perdure.errors",
     "perdure.evals",

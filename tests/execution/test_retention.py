@@ -75,7 +75,7 @@ async def test_two_processes_that_sweep_at_once_delete_each_run_once(url: str) -
         register(rt)
         await ended(rt, "done", 30)
         clock.advance(31 * DAY)
-        now = rt.services.clock.now()
+        now = rt.engine.clock.now()
         both = [sweeps.RetentionSweep(POLICY, Failures()) for _ in range(2)]
         journals = rt.journal, other.journal
         while await left(rt):

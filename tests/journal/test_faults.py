@@ -168,10 +168,10 @@ def test_when_a_reply_is_lost_an_operation_without_a_key_does_not_run_again_behi
 SERIALIZER = Serializer(Codec(), ChecksumEnvelope())
 THREAD = ThreadContent(metadata={"a": 1})
 LEAVES_NO_TRACE: dict[str, Callable[[], Op[Any]]] = {
-    "drain": lambda: workers.drain("w", "ana", 1),
+    "drain": lambda: workers.request_drain("w", "ana", 1),
     "server secret": lambda: question_links._insert(b"secret"),
     "redeliver": lambda: messages.redeliver("m", 1),
-    "thread": lambda: threads.create(SERIALIZER, "t", THREAD, random_number(), 1),
+    "thread": lambda: threads.create_row(SERIALIZER, "t", THREAD, random_number(), 1),
 }
 
 

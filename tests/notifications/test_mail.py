@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 import perdure
 from perdure import Mail
+from perdure.commands import question_links
 from perdure.commands.mail import Encryption, SmtpServer
 from perdure.errors import BadArgument, WaitExpired
 from perdure.execution.outbox import Undelivered
@@ -173,12 +174,13 @@ async def test_the_link_of_a_letter_answers_in_the_name_of_its_recipient(
 ) -> None:
     async with mailing(url, to(server, ANA, BO)) as rt:
         wait = await asked(rt)
-        links = rt.services.links
         for got in server.got:
             assert got.url.startswith(f"{BASE}/ui/link?t=")
-            seen = await rt.journal.arun(links.look(token_of(got.url)))
+            seen = await rt.journal.arun(question_links.look_at(rt.engine, token_of(got.url)))
             assert (seen.link.to, seen.wait.id) == (got.to[0], wait.id)
-        await rt.journal.arun(links.answer(token_of(server.got[0].url), "yes", None))
+        await rt.journal.arun(
+            question_links.answer_by_link(rt.engine, token_of(server.got[0].url), "yes", None)
+        )
         [record] = await rt.wait_history(wait.run_id)
         assert record.answered_by == server.got[0].to[0]
 
@@ -535,7 +537,7 @@ async def test_with_encryption_nothing_of_a_question_or_a_recipient_is_in_the_jo
         await rt.tick()
         [got] = server.got
         assert "Dear Ada" in got.part("plain")
-        await rt.journal.arun(rt.services.links.look(token_of(got.url)))
+        await rt.journal.arun(question_links.look_at(rt.engine, token_of(got.url)))
 
 
 async def test_logs_have_neither_the_question_nor_the_recipient_nor_the_link(

@@ -89,7 +89,7 @@ async def test_the_last_runs_of_a_schedule_come_first(url: str) -> None:
         for _ in range(2):
             rt.clock.advance(timedelta(days=1))
             await rt.tick()
-        plan = fire_now(rt.services, rt.engine.serializer, "daily", "2030-01-03T12:00:00Z+1", None)
+        plan = fire_now(rt.engine, rt.engine.serializer, "daily", "2030-01-03T12:00:00Z+1", None)
         await rt.journal.arun(plan)
         found = await rt.journal.ado(runs.of_schedule("daily", 9))
         assert [one.key for one in found] == [
@@ -97,5 +97,5 @@ async def test_the_last_runs_of_a_schedule_come_first(url: str) -> None:
             "daily@2030-01-03T00:00:00Z",
             "daily@2030-01-02T00:00:00Z",
         ]
-        page = await rt.journal.ado(schedules.page("daily", 1))
+        page = await rt.journal.ado(schedules.page_of_rows("daily", 1))
         assert [one.name for one in page] == ["daily@x"]

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from playwright.async_api import Page
 
 import perdure
+from perdure.commands import question_links
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def link(rt: perdure.Runtime) -> str:
     """The page behind a signed link, as a mail has it."""
     waits = rt.blocking.waits(kind="human", limit=100)
     [asked] = [one for one in waits if one.thread_id.startswith("support")]
-    make = rt.services.links.make(asked.id, "mia@example.com", timedelta(days=2))
+    make = question_links.make_link(rt.engine, asked.id, "mia@example.com", timedelta(days=2))
     _, token = rt.journal.run(make)
     return "/link?" + urlencode({"t": token})
 

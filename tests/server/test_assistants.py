@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from langgraph_sdk.errors import APIStatusError, ConflictError, NotFoundError
 
+from perdure.commands import assistants
 from perdure.commands.assistants import AssistantContent, default_id
 from perdure.errors import UnknownGraph
 from perdure.runtime import Runtime
@@ -214,11 +215,11 @@ async def test_the_schemas_of_a_graph_and_of_its_subgraphs_are_shown(server: Age
 async def test_concurrent_changes_are_all_applied(sqlite_url: str) -> None:
     async with TemporaryRuntime(sqlite_url) as rt:
         with_graphs(rt)
-        service, id = rt.services.assistants, str(uuid.uuid4())
-        await rt.journal.arun(service.create(id, AssistantContent("numbers", "mine")))
-        changes = [service.change(id, {"metadata": {str(n): n}}) for n in range(8)]
+        id = str(uuid.uuid4())
+        await rt.journal.arun(assistants.create(rt.engine, id, AssistantContent("numbers", "mine")))
+        changes = [assistants.change(rt.engine, id, {"metadata": {str(n): n}}) for n in range(8)]
         await asyncio.gather(*(rt.journal.arun(one) for one in changes))
-        found = await rt.journal.arun(service.find(id))
+        found = await rt.journal.arun(assistants.find(rt.engine, id))
         assert (found.version, found.metadata) == (9, {str(n): n for n in range(8)})
         with pytest.raises(UnknownGraph):
-            await rt.journal.arun(service.find("nothing"))
+            await rt.journal.arun(assistants.find(rt.engine, "nothing"))

@@ -12,6 +12,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.applications import Starlette
 
 import perdure
+from perdure.commands import tokens
 from perdure.journal import opened_later
 from perdure.server import authentication
 from perdure.server.authorization import Scope
@@ -42,7 +43,7 @@ async def scoped(scope: Scope, api: ApiDep) -> None:
 
 async def create(rt: perdure.Runtime, *scopes: str, **options: Any) -> str:
     name = options.pop("name", "ada")
-    return await rt.journal.arun(rt.services.tokens.create(name, scopes, **options))
+    return await rt.journal.arun(tokens.create(rt.engine, name, scopes, **options))
 
 
 # -- open, to this machine only
@@ -242,9 +243,9 @@ async def test_an_expired_or_revoked_token_is_refused_and_the_server_stays_close
                 return [(await http.get("/private", headers=one)).status_code for one in sent]
 
             assert await statuses() == [200, 200, 401]
-            await rt.journal.arun(rt.services.tokens.revoke("revoked"))
+            await rt.journal.arun(tokens.revoke(rt.engine, "revoked"))
             assert await statuses() == [200, 401, 401]
-            rt._given_clock.advance(timedelta(days=91))  # type: ignore[union-attr]
+            rt.engine.given_clock.advance(timedelta(days=91))  # type: ignore[union-attr]
             assert await statuses() == [401, 401, 401]
 
 
@@ -255,20 +256,20 @@ async def test_a_request_costs_no_query_and_the_use_of_its_token_is_noted_once(
     async with opened(url) as rt:
         token = await create(rt, "read")
         reads = 0
-        rows = rt.services.tokens.rows
+        rows = tokens.read_rows
 
-        def count() -> Any:
+        def count(on: Any) -> Any:
             nonlocal reads
             reads += 1
-            return rows()
+            return rows(on)
 
-        monkeypatch.setattr(rt.services.tokens, "rows", count)
+        monkeypatch.setattr(tokens, "read_rows", count)
         async with client_of(app_with(rt, declared), headers={"x-api-key": token}) as http:
             answers = await asyncio.gather(*(http.get("/private") for _ in range(20)))
             assert {one.status_code for one in answers} == {200}
             assert reads == 1
             await asyncio.sleep(0.2)
-        [found] = await rt.journal.arun(rt.services.tokens.all())
+        [found] = await rt.journal.arun(tokens.list_tokens(rt.engine))
         assert found.used_at == found.created_at  # the clock stands still
 
 

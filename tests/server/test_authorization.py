@@ -9,6 +9,7 @@ import pytest
 from fastapi import APIRouter
 from langgraph_sdk import Auth
 
+from perdure.commands import tokens
 from perdure.errors import BadArgument, Error
 from perdure.runtime import Runtime
 from perdure.server.authorization import AuthHandlers, Filters, Scope
@@ -190,7 +191,7 @@ async def test_a_perdure_token_is_accepted_beside_the_handlers(sqlite_url: str) 
         return False
 
     async with opened(sqlite_url) as rt:
-        token = await rt.journal.arun(rt.services.tokens.create("ops", [Scope.READ]))
+        token = await rt.journal.arun(tokens.create(rt.engine, "ops", [Scope.READ]))
         headers = {"x-api-key": token}
         assert (await call(rt, auth, "/me/1", headers=headers)).json()["identity"] == "ops"
         answer = await call(rt, auth, "/ask/threads/read", headers=headers)

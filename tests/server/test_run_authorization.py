@@ -14,6 +14,7 @@ import pytest
 from langgraph_sdk import Auth
 from langgraph_sdk.errors import APIStatusError
 
+from perdure.commands import tokens
 from perdure.server import authentication
 from perdure.testing import Clock
 from tests.support.agent_server import AgentServer, served
@@ -38,8 +39,9 @@ def test_a_stream_ends_with_its_token(
     monkeypatch.setattr(authentication, "READ_EVERY", 0.1)
     clock = Clock()
     with closing(wire_runtime(sqlite_url, clock=clock)) as runtime, served(runtime) as server:
-        create, revoke = runtime.services.tokens.create, runtime.services.tokens.revoke
-        token = runtime.journal.run(create("short", ["start"], expires=timedelta(hours=1)))
+        token = runtime.journal.run(
+            tokens.create(runtime.engine, "short", ["start"], expires=timedelta(hours=1))
+        )
         http, t = server.http(headers={"x-api-key": token}), str(uuid4())
         body = {"assistant_id": "slow", "input": {"n": 1}, "if_not_exists": "create"}
         run = http.post(f"/threads/{t}/runs", json=body).json()["run_id"]
@@ -54,7 +56,7 @@ def test_a_stream_ends_with_its_token(
             streams = [opened.enter_context(http.stream("GET", path)) for path in paths]
             assert [one.status_code for one in streams] == [200, 200, 200]
             if how == "revoked":
-                runtime.journal.run(revoke("short"))
+                runtime.journal.run(tokens.revoke(runtime.engine, "short"))
             else:
                 clock.advance(timedelta(hours=2))
             for one in streams:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.commands import answering
 from perdure.errors import (
     AlreadyAnswered,
     AlreadyAssigned,
@@ -89,7 +90,7 @@ def test_a_question_released_while_somebody_claims_it_is_theirs(url: str) -> Non
         rt.blocking.assign(wait.id, "ana", by="ana")
         interrupted(
             rt.journal,
-            rt.services.waits.assign(wait.id, "bo", BO, None),
+            answering.assign_once(rt.engine, wait.id, "bo", BO, None),
             f"assign {wait.id}",
             lambda: rt.blocking.assign(wait.id, None, by="ana"),
         )

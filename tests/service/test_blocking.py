@@ -51,7 +51,7 @@ def rt() -> Iterator[TemporaryRuntime]:
 
 
 def methods(kind: type) -> dict[str, Any]:
-    return {name: one for name, one in vars(kind).items() if not name.startswith("_")}
+    return {name: getattr(kind, name) for name in vars(kind) if not name.startswith("_")}
 
 
 ASYNC = {name: one for name, one in methods(Runtime).items() if inspect.iscoroutinefunction(one)}

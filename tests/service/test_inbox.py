@@ -46,7 +46,7 @@ def fill(rt: TemporaryRuntime) -> None:
 def page(
     rt: TemporaryRuntime, after: Position | None = None, limit: int = 25, **query: Any
 ) -> InboxPage:
-    found: InboxPage = rt.journal.run(rt.services.inbox.page(InboxQuery(**query), after, limit))
+    found: InboxPage = rt.journal.run(inbox.page(rt.engine, InboxQuery(**query), after, limit))
     return found
 
 
@@ -118,13 +118,13 @@ def test_decided_items_leave_the_list(rt: TemporaryRuntime) -> None:
     rt.blocking.cancel(held.id)
     assert kinds(page(rt)) == EVERYTHING[3:]
     runs = [one.run.id for one in (question, effect, held) if one.run]
-    assert rt.journal.run(rt.services.inbox.of_runs(runs)) == []
+    assert rt.journal.run(inbox.of_runs(rt.engine, runs)) == []
 
 
 def test_what_a_run_needs_is_found_by_the_run(rt: TemporaryRuntime) -> None:
     entries = page(rt).entries
     runs = [one.run.id for one in entries if one.run]
-    found = rt.journal.run(rt.services.inbox.of_runs(runs))
+    found = rt.journal.run(inbox.of_runs(rt.engine, runs))
     assert {(one.kind, one.id) for one in found} == {(one.kind, one.id) for one in entries}
     now = rt.blocking.run(rt.now())
     for query in (
@@ -133,8 +133,8 @@ def test_what_a_run_needs_is_found_by_the_run(rt: TemporaryRuntime) -> None:
         InboxQuery(kinds=[InboxKind.HELD]),
         InboxQuery(labels=(("team", "red"),), until=now - timedelta(minutes=4)),
     ):
-        some = rt.journal.run(rt.services.inbox.of_runs(runs, query))
-        listed = rt.journal.run(rt.services.inbox.page(query, None, 25)).entries
+        some = rt.journal.run(inbox.of_runs(rt.engine, runs, query))
+        listed = rt.journal.run(inbox.page(rt.engine, query, None, 25)).entries
         assert {one.id for one in some} == {one.id for one in listed}
 
 
@@ -156,9 +156,9 @@ def test_threads_that_the_caller_may_not_see_are_hidden(rt: TemporaryRuntime) ->
         yield from ()
         return {one for one in threads if one.startswith("ask")}
 
-    found = rt.journal.run(rt.services.inbox.page(InboxQuery(), None, 1, visible))
+    found = rt.journal.run(inbox.page(rt.engine, InboxQuery(), None, 1, visible))
     assert kinds(found) == ["question"]
-    rest = rt.journal.run(rt.services.inbox.page(InboxQuery(), found.after, 5, visible))
+    rest = rt.journal.run(inbox.page(rt.engine, InboxQuery(), found.after, 5, visible))
     assert kinds(rest) == ["question"]
     assert rest.after is None
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.commands import runs
+from perdure.commands import run_service, runs, unknown_graphs
 from perdure.commands.prefixes import resolve
 from perdure.errors import BadArgument, NotFound
 from perdure.journal.sql import render
@@ -75,33 +75,39 @@ async def test_a_graph_that_no_worker_ever_drove_is_found(url: str) -> None:
         await rt.start("campaign", {"log": []})
         await rt.tick()
     async with perdure.Client(url, clock=clock) as client:
-        plans = client.services.runs
         await client.start("campain")
-        assert await client.journal.arun(plans.unknown_graphs()) == []  # not late yet
+        assert (
+            await client.journal.arun(unknown_graphs.unknown_graphs(client.engine)) == []
+        )  # not late yet
         clock.advance(timedelta(minutes=1))
-        [unknown] = await client.journal.arun(plans.unknown_graphs())
+        [unknown] = await client.journal.arun(unknown_graphs.unknown_graphs(client.engine))
         assert (unknown.graph, unknown.runs) == ("campain", 1)
         assert unknown.suggestion == " Did you mean 'campaign'?"
-        assert await client.journal.arun(plans.unknown_graph("campaign", "")) is None
-        assert await client.journal.arun(plans.unknown_graph("campain", "")) == unknown
+        assert (
+            await client.journal.arun(unknown_graphs.unknown_graph(client.engine, "campaign", ""))
+            is None
+        )
+        assert (
+            await client.journal.arun(unknown_graphs.unknown_graph(client.engine, "campain", ""))
+            == unknown
+        )
 
 
 async def test_a_graph_that_was_driven_before_a_long_queue_is_known(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.commands.run_service.LOOKED_BACK", 3)
+    monkeypatch.setattr("perdure.commands.unknown_graphs.LOOKED_BACK", 3)
     clock = Clock(NOON)
     async with opened(url, clock) as rt:
         rt.register(chain(ask), name="campaign")
         await rt.start("campaign", {"log": []})
         await rt.tick()
         clock.advance(timedelta(minutes=1))
-        plans = rt.services.runs
         for _ in range(5):  # and no worker is there
             await rt.start("campaign", {"log": []})
         clock.advance(timedelta(minutes=1))
-        assert await rt.journal.arun(plans.unknown_graphs()) == []
-        assert await rt.journal.arun(plans.unknown_graph("campain", "")) is None
+        assert await rt.journal.arun(unknown_graphs.unknown_graphs(rt.engine)) == []
+        assert await rt.journal.arun(unknown_graphs.unknown_graph(rt.engine, "campain", "")) is None
         await rt.tick(100)
 
 
@@ -143,7 +149,9 @@ async def test_the_runs_below_a_run_are_a_tree(url: str) -> None:
         await rt.tick(100)
 
         async def below(limit: int = 100) -> list[tuple[str, str, bool, bool]]:
-            found, _ = await rt.journal.arun(rt.services.runs.descendants(run.id, 10, limit, 9))
+            found, _ = await rt.journal.arun(
+                run_service.descendants(rt.engine, run.id, 10, limit, 9)
+            )
             return [
                 (one.run.graph, one.run.state.value, one.is_joined, one.is_waited_for)
                 for one in found
@@ -155,7 +163,7 @@ async def test_the_runs_below_a_run_are_a_tree(url: str) -> None:
             ("leaf", "waiting", True, True),
         ]
         assert await below(2) == (await below())[:2]
-        narrow = rt.services.runs.descendants(run.id, 1, 100, 9)
+        narrow = run_service.descendants(rt.engine, run.id, 1, 100, 9)
         [oldest, grown], _ = await rt.journal.arun(narrow)
         assert (oldest.run.graph, oldest.siblings) == ("branch", 2)  # and one is left out
         assert (grown.run.parent_id, grown.siblings) == (oldest.run.id, 1)
@@ -177,7 +185,7 @@ async def test_a_long_line_of_descendants_is_cut(sqlite_url: str) -> None:
             for parent, child in itertools.pairwise(line):
                 file.execute("UPDATE perdure_runs SET parent_id = ? WHERE id = ?", [parent, child])
         for levels, is_cut in ((2, True), (3, True), (4, False)):
-            below = rt.services.runs.descendants(line[0], 10, 100, levels)
+            below = run_service.descendants(rt.engine, line[0], 10, 100, levels)
             found, is_found_cut = await rt.journal.arun(below)
             assert [one.run.id for one in found] == line[1 : levels + 1]
             assert is_found_cut == is_cut
@@ -190,7 +198,7 @@ async def test_a_run_that_is_its_own_ancestor_is_listed_once(sqlite_url: str) ->
         with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file, file:
             for child, parent in ((one.id, other.id), (other.id, one.id)):
                 file.execute("UPDATE perdure_runs SET parent_id = ? WHERE id = ?", [parent, child])
-        [found], _ = await rt.journal.arun(rt.services.runs.descendants(one.id, 10, 100, 9))
+        [found], _ = await rt.journal.arun(run_service.descendants(rt.engine, one.id, 10, 100, 9))
         assert found.run.id == other.id
 
 

@@ -13,7 +13,8 @@ from itsdangerous import URLSafeSerializer
 
 import perdure
 from perdure import Runtime
-from perdure.commands.question_links import PublicUrl, check_public_url
+from perdure.commands import question_links
+from perdure.commands.connection import PublicUrl, check_public_url
 from perdure.errors import (
     AlreadyAnswered,
     BadAnswer,
@@ -61,11 +62,11 @@ def token_of(url: str) -> str:
 
 
 async def look(rt: Runtime, token: str) -> Any:
-    return await rt.journal.arun(rt.services.links.look(token))
+    return await rt.journal.arun(question_links.look_at(rt.engine, token))
 
 
 async def answer(rt: Runtime, token: str, value: Any, address: str | None = None) -> Any:
-    return await rt.journal.arun(rt.services.links.answer(token, value, address))
+    return await rt.journal.arun(question_links.answer_by_link(rt.engine, token, value, address))
 
 
 async def test_an_answer_through_a_link_is_that_of_the_person_it_was_made_for(url: str) -> None:

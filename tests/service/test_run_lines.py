@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import perdure
+from perdure.commands import run_search
 from perdure.commands.run_search import RunLine
 from perdure.types import Run, State
 from perdure.views.waiting_for import line_note
@@ -26,7 +27,7 @@ from tests.support.waiters import (
 
 async def lines(rt: Any) -> dict[str, RunLine]:
     found = await rt.runs(limit=100, output=False)
-    read = await rt.journal.arun(rt.services.run_lines.of(found))
+    read = await rt.journal.arun(run_search.lines_of(rt.engine, found))
     return {line.run.id: line for line in read}
 
 
@@ -97,7 +98,7 @@ async def test_a_hundred_runs_need_no_more_reads_than_one(sqlite_url: str) -> No
 
 
 def _reads(rt: Any, found: list[Run]) -> int:
-    plan, count, sent = rt.services.run_lines.of(found), 0, None
+    plan, count, sent = run_search.lines_of(rt.engine, found), 0, None
     do: Callable[[Any], Any] = rt.journal.do
     while True:
         try:

@@ -30,7 +30,7 @@ def start(client: Client, graph: str = "campaign", **options: Any) -> Run:
 def search(
     client: Client, query: RunQuery | None = None, limit: int = 50, **places: Any
 ) -> RunPage:
-    plan = client.services.run_search.search(query or RunQuery(), limit, **places)
+    plan = run_search.search(client.engine, query or RunQuery(), limit, **places)
     return client.journal.run(plan)
 
 
@@ -103,9 +103,9 @@ async def test_words_are_found_in_the_error_and_in_the_labels_of_the_agent(url: 
         run = await rt.start("g", {"log": []})
         await rt.tick()
         for text in ("no such mailbox", "ValueError", "lovelace"):
-            plan = rt.services.run_search.search(RunQuery(text=text), 10)
+            plan = run_search.search(rt.engine, RunQuery(text=text), 10)
             assert [row.id for row in (await rt.journal.arun(plan)).rows] == [run.id]
-        plan = rt.services.run_search.search(RunQuery(labels=(("customer", "Ada Lovelace"),)), 10)
+        plan = run_search.search(rt.engine, RunQuery(labels=(("customer", "Ada Lovelace"),)), 10)
         assert [row.id for row in (await rt.journal.arun(plan)).rows] == [run.id]
 
 
@@ -114,7 +114,7 @@ def test_a_run_and_a_thread_are_found_by_their_ids_without_reading_others(client
     start(client)
 
     def direct(text: str, **facts: Any) -> Any:
-        plan = client.services.run_search.find_direct(RunQuery(text=text, **facts))
+        plan = run_search.find_direct(client.engine, RunQuery(text=text, **facts))
         return client.journal.run(plan)
 
     kind, query, _ = direct("conversation-7", graph="campaign")

@@ -240,7 +240,7 @@ async def test_a_line_changed_while_its_slot_is_started_keeps_its_new_slot(url: 
         rt.clock.advance(timedelta(minutes=30))
         due = await rt.journal.ado(schedules.due(rt.clock.now()))
         plan, answer = (
-            fire_schedules(rt.services, rt.saver.serializer, ["agent"], due, Failures()),
+            fire_schedules(rt.engine, rt.saver.serializer, ["agent"], due, Failures()),
             None,
         )
         changed = None
@@ -360,7 +360,7 @@ def test_a_schedule_that_is_changed_while_it_is_enabled_keeps_the_slots_of_its_n
         rt.blocking.enable_schedule("digest", enabled=False)
         found = interrupted(
             rt.journal,
-            rt.services.schedules.enable("digest", True),
+            schedules.enable(rt.engine, "digest", True),
             "schedules",
             lambda: rt.blocking.schedule("digest", "agent", cron="*/5 * * * *"),
         )
@@ -377,7 +377,7 @@ async def test_a_schedule_started_now_starts_one_run_for_each_time_it_is_asked(
 ) -> None:
     await rt.schedule("hourly", "agent", cron="0 * * * *", input={"log": ["in"]})
     for nonce in ("one", "one", "two"):
-        fire = fire_now(rt.services, rt.engine.serializer, "hourly", nonce, "ana")
+        fire = fire_now(rt.engine, rt.engine.serializer, "hourly", nonce, "ana")
         await rt.journal.arun(fire)
     await rt.tick()
     found = await rt.runs()

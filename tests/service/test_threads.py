@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from perdure.commands import threads
+from perdure.commands import assistants, threads
 from perdure.commands.threads import NEWEST, ThreadContent, ThreadFilter, ThreadRow
 from perdure.errors import AlreadyExists, NotFound
 from perdure.journal import sqlite
@@ -29,23 +29,26 @@ MANY = 100_000
 
 async def test_of_two_who_create_a_thread_one_does(url: str) -> None:
     async with opened(url) as rt:
-        service, id = rt.services.threads, str(uuid.uuid4())
+        id = str(uuid.uuid4())
         made = await asyncio.gather(
-            *(rt.journal.arun(service.create(id, ThreadContent({"n": n}))) for n in range(5)),
+            *(
+                rt.journal.arun(threads.create(rt.engine, id, ThreadContent({"n": n})))
+                for n in range(5)
+            ),
             return_exceptions=True,
         )
         assert sum(1 for one in made if isinstance(one, AlreadyExists)) == 4
         with pytest.raises(NotFound):
-            await rt.journal.arun(service.change("another", {}))
+            await rt.journal.arun(threads.change(rt.engine, "another", {}))
 
 
 async def test_changes_at_once_are_all_made(url: str) -> None:
     async with opened(url) as rt:
-        service, id = rt.services.threads, str(uuid.uuid4())
-        await rt.journal.arun(service.create(id, ThreadContent()))
-        plans = [service.change(id, {str(n): n}) for n in range(8)]
+        id = str(uuid.uuid4())
+        await rt.journal.arun(threads.create(rt.engine, id, ThreadContent()))
+        plans = [threads.change(rt.engine, id, {str(n): n}) for n in range(8)]
         await asyncio.gather(*(rt.journal.arun(one) for one in plans))
-        found = await rt.journal.arun(service.get(id))
+        found = await rt.journal.arun(threads.get(rt.engine, id))
         assert found.metadata == {str(n): n for n in range(8)}
 
 
@@ -53,16 +56,18 @@ async def test_the_first_run_gives_a_thread_its_graph_and_assistant(url: str) ->
     async with opened(url) as rt:
         rt.register(row(add), name="numbers")
         rt.register(row(double), name="other")
-        service, id = rt.services.threads, str(uuid.uuid4())
-        mine = (await rt.journal.arun(rt.services.assistants.find("numbers"))).assistant_id
-        await rt.journal.arun(service.create(id, ThreadContent({"who": "ada"})))
-        assistant = await rt.journal.arun(rt.services.assistants.find("numbers"))
-        await rt.journal.arun(service.assign(id, ThreadContent({"who": "ben"}), assistant))
-        other = await rt.journal.arun(rt.services.assistants.find("other"))
-        await rt.journal.arun(service.assign(id, ThreadContent(), other))
+        id = str(uuid.uuid4())
+        mine = (await rt.journal.arun(assistants.find(rt.engine, "numbers"))).assistant_id
+        await rt.journal.arun(threads.create(rt.engine, id, ThreadContent({"who": "ada"})))
+        assistant = await rt.journal.arun(assistants.find(rt.engine, "numbers"))
+        await rt.journal.arun(
+            threads.assign_thread(rt.engine, id, ThreadContent({"who": "ben"}), assistant)
+        )
+        other = await rt.journal.arun(assistants.find(rt.engine, "other"))
+        await rt.journal.arun(threads.assign_thread(rt.engine, id, ThreadContent(), other))
         await rt.start("other", {"n": 1}, thread_id=id)
         await rt.tick()
-        found = await rt.journal.arun(service.get(id))
+        found = await rt.journal.arun(threads.get(rt.engine, id))
         assert found.metadata == {"who": "ada", "graph_id": "numbers", "assistant_id": mine}
         assert (found.graph, found.status) == ("other", "idle")
 
@@ -81,18 +86,18 @@ async def test_a_run_requires_its_thread_in_its_own_batch(url: str) -> None:
         )
         await rt.journal.ado(op._replace(statements=made))
         await rt.journal.ado(op)
-        found = await rt.journal.arun(rt.services.threads.get(id))
+        found = await rt.journal.arun(threads.get(rt.engine, id))
         assert found.metadata == {"a": 1, "graph_id": "g", "assistant_id": "b"}
 
 
 async def test_metadata_is_encrypted_like_everything_else(sqlite_url: str) -> None:
     async with TemporaryRuntime(sqlite_url, encryption_keys={"1": b"k" * 32}) as rt:
         secret = {"who": "ada lovelace"}
-        await rt.journal.arun(rt.services.threads.create(str(uuid.uuid4()), ThreadContent(secret)))
+        await rt.journal.arun(threads.create(rt.engine, str(uuid.uuid4()), ThreadContent(secret)))
         [[body]] = execute(sqlite_url, "SELECT body FROM perdure_threads")
         assert b"lovelace" not in body
         execute(sqlite_url, "UPDATE perdure_threads SET created_at = created_at + 1")
-        [[found], _] = await rt.journal.arun(rt.services.threads.page(ThreadFilter(), 0, 10))
+        [[found], _] = await rt.journal.arun(threads.page(rt.engine, ThreadFilter(), 0, 10))
         assert "damaged" in found.metadata
 
 
@@ -101,7 +106,7 @@ async def test_statuses_follow_the_runs(url: str) -> None:
         with_graphs(rt)
 
         async def status(id: str) -> str:
-            return (await rt.journal.arun(rt.services.threads.get(id))).status
+            return (await rt.journal.arun(threads.get(rt.engine, id))).status
 
         for graph, expected in (("numbers", "idle"), ("gate", "interrupted"), ("faulty", "error")):
             id = str(uuid.uuid4())
@@ -161,7 +166,7 @@ def _instructions(database: sqlite3.Connection, chosen: ThreadFilter, now: int) 
         done += 1
         return 0
 
-    [(name, params)] = threads.page(chosen, 0, 11, now).render()
+    [(name, params)] = threads.page_of_rows(chosen, 0, 11, now).render()
     sql, names = positional(STATEMENTS[name])
     database.set_progress_handler(count, 1000)
     database.execute(sql, [params[one] for one in names]).fetchall()
@@ -176,7 +181,7 @@ async def test_a_page_of_threads_does_not_read_a_hundred_thousand(sqlite_url: st
         await rt.start("gate", {"n": 1}, thread_id="asks")
         await rt.start("numbers", {"n": 1}, thread_id="done")
         await rt.tick()
-        now, threads_of = rt.clock.now(), rt.services.threads
+        now = rt.clock.now()
         with contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file:
             multiply(file, "done")
             for chosen in (
@@ -191,7 +196,7 @@ async def test_a_page_of_threads_does_not_read_a_hundred_thousand(sqlite_url: st
             ):
                 assert _instructions(file, chosen, now) < 10, chosen
             multiply(file, "asks")
-        plan: Any = threads_of.page(ThreadFilter("interrupted", "gate"), 0, 10)
+        plan: Any = threads.page(rt.engine, ThreadFilter("interrupted", "gate"), 0, 10)
         newest: list[ThreadRow] = await rt.journal.ado(next(plan))
         assert len(newest) == NEWEST
         with pytest.raises(StopIteration) as found:  # no other read is needed

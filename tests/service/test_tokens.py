@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from perdure.commands import tokens
 from perdure.commands.tokens import Scope, TokenRow
 from perdure.errors import BadArgument, NotFound
 from tests.support.agents import NOON, opened
@@ -17,12 +18,12 @@ from tests.support.raw import execute
 
 async def test_a_token_is_returned_once_and_only_its_hash_is_stored(url: str) -> None:
     async with opened(url) as rt:
-        tokens, journal = rt.services.tokens, rt.journal
+        journal = rt.journal
         token = await journal.arun(
-            tokens.create("ci", ["start", "read"], expires=timedelta(days=90))
+            tokens.create(rt.engine, "ci", ["start", "read"], expires=timedelta(days=90))
         )
-        [row] = await journal.arun(tokens.rows())
-        [shown] = await journal.arun(tokens.all())
+        [row] = await journal.arun(tokens.read_rows(rt.engine))
+        [shown] = await journal.arun(tokens.list_tokens(rt.engine))
     assert token.startswith("perdure_")
     assert len(token) > 50
     assert row.hash == hashlib.sha256(token.encode()).hexdigest()
@@ -34,19 +35,21 @@ async def test_a_token_is_returned_once_and_only_its_hash_is_stored(url: str) ->
 
 async def test_no_two_tokens_that_can_be_used_have_one_name(url: str) -> None:
     async with opened(url) as rt:
-        tokens, journal = rt.services.tokens, rt.journal
+        journal = rt.journal
         made = await asyncio.gather(
-            *(journal.arun(tokens.create("ci", ["read"])) for _ in range(5)),
+            *(journal.arun(tokens.create(rt.engine, "ci", ["read"])) for _ in range(5)),
             return_exceptions=True,
         )
         assert [type(one) for one in made].count(str) == 1
         with pytest.raises(BadArgument, match="Revoke it first"):
-            await journal.arun(tokens.create("ci", ["read"]))
-        await journal.arun(tokens.revoke("ci"))
-        await journal.arun(tokens.create("ci", ["read"]))
-        assert [one.revoked_at is None for one in await journal.arun(tokens.all())] == [False, True]
+            await journal.arun(tokens.create(rt.engine, "ci", ["read"]))
+        await journal.arun(tokens.revoke(rt.engine, "ci"))
+        await journal.arun(tokens.create(rt.engine, "ci", ["read"]))
+        assert [
+            one.revoked_at is None for one in await journal.arun(tokens.list_tokens(rt.engine))
+        ] == [False, True]
         with pytest.raises(NotFound, match="no token 'bo'"):
-            await journal.arun(tokens.revoke("bo"))
+            await journal.arun(tokens.revoke(rt.engine, "bo"))
 
 
 @pytest.mark.parametrize(
@@ -63,19 +66,19 @@ async def test_a_token_that_makes_no_sense_is_refused(
 ) -> None:
     async with opened(sqlite_url) as rt:
         with pytest.raises(BadArgument, match=said):
-            await rt.journal.arun(rt.services.tokens.create(name, scopes, **options))
+            await rt.journal.arun(tokens.create(rt.engine, name, scopes, **options))
 
 
 async def test_its_use_is_noted_every_few_minutes(url: str) -> None:
     async with opened(url) as rt:
-        tokens, journal, clock = rt.services.tokens, rt.journal, rt._given_clock
-        await journal.arun(tokens.create("ci", ["read"]))
-        [row] = await journal.arun(tokens.rows())
+        journal, clock = rt.journal, rt.engine.given_clock
+        await journal.arun(tokens.create(rt.engine, "ci", ["read"]))
+        [row] = await journal.arun(tokens.read_rows(rt.engine))
         used = []
         for minutes in (1, 5, 6):
             clock.advance(timedelta(minutes=minutes))  # type: ignore[union-attr]
-            await journal.arun(tokens.note_use(row.hash))
-            used.append((await journal.arun(tokens.all()))[0].used_at)
+            await journal.arun(tokens.note_use(rt.engine, row.hash))
+            used.append((await journal.arun(tokens.list_tokens(rt.engine)))[0].used_at)
     first = NOON + timedelta(minutes=1)
     assert used == [first, first, first + timedelta(minutes=11)]
 

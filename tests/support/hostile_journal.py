@@ -25,6 +25,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import interrupt
 
 import perdure
+from perdure.commands import tokens
 from perdure.commands.workers import WorkerRow, announce
 from perdure.langmem import ReflectionExecutor
 from perdure.times import milliseconds
@@ -259,7 +260,7 @@ class Seed:
         name, metadata = f"{self.name('schedule')} {self.number}", self.pair("schedule")
         await rt.schedule(name, self.graph, cron="0 9 * * 1", input={}, metadata=metadata)
         token = f"{self.name('token')} {self.number}"
-        await rt.journal.arun(rt.services.tokens.create(token, ["read"]))
+        await rt.journal.arun(tokens.create(rt.engine, token, ["read"]))
 
 
 def _single(node: Any) -> StateGraph[Any, Any, Any, Any]:

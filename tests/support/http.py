@@ -17,6 +17,7 @@ from fastapi.routing import APIRoute
 
 import perdure
 from perdure import Runtime
+from perdure.commands import tokens
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ async def visiting(
 
 
 async def account(rt: perdure.Runtime, *scopes: str, name: str = "ana", **options: Any) -> str:
-    return await rt.journal.arun(rt.services.tokens.create(name, scopes, **options))
+    return await rt.journal.arun(tokens.create(rt.engine, name, scopes, **options))
 
 
 async def signer_of(rt: perdure.Runtime) -> Signer:

@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 import httpx
 
 from perdure import Runtime
+from perdure.commands import tokens
 from tests.support.agent_server import AgentServer, served
 
 
@@ -176,7 +177,7 @@ def ui_server(runtime: Runtime, **options: Any) -> Iterator[Person]:
 @contextmanager
 def ui_account(runtime: Runtime, *scopes: str, **options: Any) -> Iterator[Person]:
     """The same for somebody who signed in with a token of these scopes."""
-    create = runtime.services.tokens.create("ana", scopes)
+    create = tokens.create(runtime.engine, "ana", scopes)
     token: str = runtime.blocking.run(runtime.journal.arun(create))
     with ui_server(runtime, **options) as person:
         yield person.with_token(token)

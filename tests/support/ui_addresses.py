@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import perdure
+from perdure.commands import inbox, question_links
 from perdure.commands.inbox import InboxKind, InboxQuery
 from perdure.types import EffectRecord, EffectState, Kind, State
 
@@ -55,7 +57,7 @@ async def inboxes(rt: perdure.Runtime) -> Iterable[str]:
 
 async def live_inbox(rt: perdure.Runtime) -> Iterable[str]:
     """Every item as an older version of it, so that it is rendered."""
-    page = await rt.journal.arun(rt.services.inbox.page(InboxQuery(), None, 50))
+    page = await rt.journal.arun(inbox.page(rt.engine, InboxQuery(), None, 50))
     shown = [("item", f"{one.kind}:{one.run.id}:old:{one.id}") for one in page.entries if one.run]
     return [f"/ui/inbox/live?{urlencode([*shown, ('grows', 'yes')])}"]
 
@@ -63,7 +65,7 @@ async def live_inbox(rt: perdure.Runtime) -> Iterable[str]:
 async def links(rt: perdure.Runtime) -> Iterable[str]:
     """Links to open questions. An invalid link is a page, too, but not listed here."""
     waits = await rt.waits(kind="human", limit=1000)
-    make = rt.services.links.make
+    make = partial(question_links.make_link, rt.engine)
     made = [await rt.journal.arun(make(one.id, f"<b>{n}", DAY)) for n, one in enumerate(waits)]
     return [asked("/ui/link", t=token) for _, token in made]
 

@@ -222,7 +222,7 @@ def _lines(client: Client, what: str | None, ids: Iterable[str]) -> Iterator[dic
     """One object per line; one run at a time is in memory."""
     from perdure.commands.run_report import RunReporter
 
-    reporter = RunReporter(client.journal, client.services)
+    reporter = RunReporter(client.engine)
     for one in map(client.blocking.get, ids):
         if what == "runs":
             yield vars(one)

@@ -34,6 +34,8 @@ from perdure.cli.output import (
     print_json,
 )
 from perdure.cli.target import check_graph, client_at, find_id, one_place
+from perdure.commands import reflections as reflection_plans
+from perdure.commands import tokens
 from perdure.errors import BadArgument, NotFound
 from perdure.text import printable
 from perdure.times import utc_time
@@ -196,20 +198,22 @@ def reflections(
         raise BadArgument("Pass one of --retry and --cancel, not both.")
     at, by = one_place(place, at), actor(os.environ.get("USER"))
     with client_at(at) as client:
-        journal, plans = client.journal, client.reflections
+        journal, on = client.journal, client.engine
         if retry:
             retry = find_id(client, "reflection", retry)
-            journal.run(plans.retry(retry, executor, by))
+            journal.run(reflection_plans.retry(on, retry, executor, by))
             print(f"{retry} is retried.")
             return
         if cancel:
             cancel = find_id(client, "reflection", cancel)
-            journal.run(plans.cancel(cancel, executor, by))
+            journal.run(reflection_plans.cancel(on, cancel, executor, by))
             print(f"{cancel} is cancelled.")
             return
         found: list[Pending] = []
         last: Pending | None = None
-        while len(found) < limit and (page := journal.run(plans.pending(executor, last, PAGE))):
+        while len(found) < limit and (
+            page := journal.run(reflection_plans.pending(on, executor, last, PAGE))
+        ):
             last = page[-1]
             matching = (one for one in page if state in (None, one.state))
             found += islice(matching, limit - len(found))
@@ -256,9 +260,9 @@ def create(
     used again. A missing journal is created.
     """
     with client_at(at, create=True) as client:
-        plans = client.services.tokens
-        token = client.journal.run(plans.create(name, scope, expires=expires))
-        usable = [one for one in client.journal.run(plans.all()) if one.revoked_at is None]
+        token = client.journal.run(tokens.create(client.engine, name, scope, expires=expires))
+        known = client.journal.run(tokens.list_tokens(client.engine))
+        usable = [one for one in known if one.revoked_at is None]
     if not any("admin" in one.scopes for one in usable):
         print(
             "perdure: note: no token has the scope admin. Once there are tokens, the address that "
@@ -278,7 +282,7 @@ def list_(at: str | None = AT, json: bool = JSON) -> None:
     Shows name, scopes, and when each was created, expires and was last used.
     """
     with client_at(at) as client:
-        found = client.journal.run(client.services.tokens.all())
+        found = client.journal.run(tokens.list_tokens(client.engine))
 
     def show(found: Sequence[Any]) -> None:
         rows = []
@@ -299,5 +303,5 @@ def revoke(name: str = TOKEN_NAME, at: str | None = AT) -> None:
     Servers refuse it within three seconds.
     """
     with client_at(at) as client:
-        client.journal.run(client.services.tokens.revoke(name))
+        client.journal.run(tokens.revoke(client.engine, name))
     print(f"{printable(name)} is revoked.")

@@ -42,6 +42,7 @@ from perdure.cli.output import (
 )
 from perdure.cli.run_page import print_event, print_report
 from perdure.cli.target import check_graph, client_at, one_place, project_of
+from perdure.commands import run_search, unknown_graphs
 from perdure.errors import BadArgument, NotFound
 from perdure.text import printable
 from perdure.types import Run, State
@@ -139,7 +140,9 @@ def start(
 
 def _warn_of_unknown(client: Client, run: Run) -> None:
     """Warn if the run would wait for a graph that no worker has: its name may be misspelt."""
-    unknown = client.journal.run(client.services.runs.unknown_graph(run.graph, run.version))
+    unknown = client.journal.run(
+        unknown_graphs.unknown_graph(client.engine, run.graph, run.version)
+    )
     if unknown is not None:
         print(f"perdure: note: {printable(no_worker(unknown))}.", file=sys.stderr)
 
@@ -181,7 +184,7 @@ def _why_late(client: Client, run: Run) -> str:
 def _reporter(client: Client) -> RunReporter:
     from perdure.commands.run_report import RunReporter
 
-    return RunReporter(client.journal, client.services)
+    return RunReporter(client.engine)
 
 
 def runs(
@@ -214,7 +217,7 @@ def runs(
 
 def _table(client: Client, found: Sequence[Run]) -> str:
     now, unknown = datetime.now(UTC), client.blocking.run(_reporter(client).unknown_graphs(*found))
-    lines = client.journal.run(client.services.run_lines.of(found))
+    lines = client.journal.run(run_search.lines_of(client.engine, found))
     rows = [
         (
             run.id,

@@ -6,16 +6,16 @@ A graph's default assistant is made on the fly until it is changed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from perdure.commands import stored_rows
+from perdure.commands.connection import Connection
 from perdure.errors import UNREADABLE, AlreadyExists, NotFound, UnknownGraph
 from perdure.journal import Op, Plan, Statement, read_op
-from perdure.journal.clock import Clock
 from perdure.journal.names import check_text, random_number
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
@@ -140,104 +140,99 @@ def put(
     return Op(name, statements, lambda rows: bool(rows[-1]), write=True, key=ours)
 
 
-def find(assistant_id: str) -> Op[AssistantRow | None]:
+def find_row(assistant_id: str) -> Op[AssistantRow | None]:
     return read_op("assistant", {"id": assistant_id}, partial(stored_rows.first, AssistantRow))
 
 
-def every() -> Op[list[AssistantRow]]:
+def all_rows() -> Op[list[AssistantRow]]:
     """All assistants that have a row, newest first."""
     return read_op("assistants", {}, partial(stored_rows.every, AssistantRow))
 
 
-def delete(assistant_id: str) -> Op[None]:
+def delete_row(assistant_id: str) -> Op[None]:
     statement = Statement("delete_assistant", {"id": assistant_id})
     return Op("delete_assistant", [statement], lambda rows: None, write=True)
 
 
-class AssistantService:
-    """Plans about the assistants of a journal. `graphs` names the graphs of this process."""
+def _own(on: Connection, graph: str) -> Assistant:
+    """A graph's default assistant, as if it were created when first requested."""
+    if on.assistants_since is None:
+        on.assistants_since = on.clock.now()
+    return of_graph(graph, moment(on.assistants_since))
 
-    def __init__(
-        self, serializer: Serializer, clock: Clock, graphs: Callable[[], Iterable[str]]
-    ) -> None:
-        self._serializer, self._clock, self._graphs = serializer, clock, graphs
-        self._began: int | None = None
 
-    def _own(self, graph: str) -> Assistant:
-        """A graph's default assistant, as if it were created when first requested."""
-        if self._began is None:
-            self._began = self._clock.now()
-        return of_graph(graph, moment(self._began))
+def by_default_id(on: Connection) -> dict[str, str]:
+    """The graphs of this process by the ids of their default assistants."""
+    return {default_id(graph): graph for graph in on.graph_names}
 
-    def by_default_id(self) -> dict[str, str]:
-        """The graphs of this process by the ids of their default assistants."""
-        return {default_id(graph): graph for graph in self._graphs()}
 
-    def find(self, name: str) -> Plan[Assistant]:
-        """The assistant with an id, or the default one of the graph with that name. Raises
-        `NotFound`, or `UnknownGraph` if it is not an id."""
-        id = _canonical(name)
-        if name in self._graphs():
-            id = default_id(name)
-        elif id is None:
-            raise UnknownGraph(name, sorted(self._graphs()))
-        row: AssistantRow | None = yield find(id)
-        graph = self.by_default_id().get(id)
-        if row is not None:
-            return row.load(self._serializer)
-        if graph is None:
-            raise NotFound("assistant", name)
-        return self._own(graph)
+def find(on: Connection, name: str) -> Plan[Assistant]:
+    """The assistant with an id, or the default one of the graph with that name. Raises
+    `NotFound`, or `UnknownGraph` if it is not an id."""
+    id = _canonical(name)
+    if name in on.graph_names:
+        id = default_id(name)
+    elif id is None:
+        raise UnknownGraph(name, sorted(on.graph_names))
+    row: AssistantRow | None = yield find_row(id)
+    graph = by_default_id(on).get(id)
+    if row is not None:
+        return row.load(on.serializer)
+    if graph is None:
+        raise NotFound("assistant", name)
+    return _own(on, graph)
 
-    def every(self) -> Plan[list[Assistant]]:
-        """All assistants, newest first: the default ones of this process's graphs, and those that
-        have a row."""
-        rows: list[AssistantRow] = yield every()
-        known = {row.id for row in rows}
-        own = [self._own(graph) for id, graph in self.by_default_id().items() if id not in known]
-        return own + [row.load(self._serializer, listed=True) for row in rows]
 
-    def create(
-        self, assistant_id: str, content: AssistantContent, *, accept_existing: bool = False
-    ) -> Plan[Assistant]:
-        """Store a new assistant. If it exists, raises `AlreadyExists` or returns it."""
-        made = False
-        if assistant_id not in self.by_default_id():
-            made = yield put(
-                self._serializer, assistant_id, 1, content, random_number(), self._clock.now()
-            )
-        if not made and not accept_existing:
-            raise AlreadyExists("assistant", assistant_id)
-        return (yield from self.find(assistant_id))
+def every(on: Connection) -> Plan[list[Assistant]]:
+    """All assistants, newest first: the default ones of this process's graphs, and those that
+    have a row."""
+    rows: list[AssistantRow] = yield all_rows()
+    known = {row.id for row in rows}
+    own = [_own(on, graph) for id, graph in by_default_id(on).items() if id not in known]
+    return own + [row.load(on.serializer, listed=True) for row in rows]
 
-    def change(self, assistant_id: str, changes: Mapping[str, Any]) -> Plan[Assistant]:
-        """Change these parts of an assistant; metadata is merged.
 
-        If another change came first, this one is applied on top of it.
-        """
-        while True:
-            found = yield from self.find(assistant_id)
-            content = AssistantContent(
-                **{one.name: getattr(found, one.name) for one in fields(AssistantContent)}
-            )
-            merged = {**content.metadata, **(changes.get("metadata") or {})}
-            content = replace(content, **{**changes, "metadata": merged})
-            made = yield put(
-                self._serializer,
-                found.assistant_id,
-                found.version + 1,
-                content,
-                random_number(),
-                self._clock.now(),
-                seen=found.change,
-            )
-            if made:
-                return (yield from self.find(found.assistant_id))
+def create(
+    on: Connection, assistant_id: str, content: AssistantContent, *, accept_existing: bool = False
+) -> Plan[Assistant]:
+    """Store a new assistant. If it exists, raises `AlreadyExists` or returns it."""
+    made = False
+    if assistant_id not in by_default_id(on):
+        made = yield put(on.serializer, assistant_id, 1, content, random_number(), on.clock.now())
+    if not made and not accept_existing:
+        raise AlreadyExists("assistant", assistant_id)
+    return (yield from find(on, assistant_id))
 
-    def delete(self, assistant_id: str) -> Plan[None]:
-        """Delete an assistant. A default assistant only loses its changes."""
-        found = yield from self.find(assistant_id)
-        yield delete(found.assistant_id)
+
+def change(on: Connection, assistant_id: str, changes: Mapping[str, Any]) -> Plan[Assistant]:
+    """Change these parts of an assistant; metadata is merged.
+
+    If another change came first, this one is applied on top of it.
+    """
+    while True:
+        found = yield from find(on, assistant_id)
+        content = AssistantContent(
+            **{one.name: getattr(found, one.name) for one in fields(AssistantContent)}
+        )
+        merged = {**content.metadata, **(changes.get("metadata") or {})}
+        content = replace(content, **{**changes, "metadata": merged})
+        made = yield put(
+            on.serializer,
+            found.assistant_id,
+            found.version + 1,
+            content,
+            random_number(),
+            on.clock.now(),
+            seen=found.change,
+        )
+        if made:
+            return (yield from find(on, found.assistant_id))
+
+
+def delete(on: Connection, assistant_id: str) -> Plan[None]:
+    """Delete an assistant. A default assistant only loses its changes."""
+    found = yield from find(on, assistant_id)
+    yield delete_row(found.assistant_id)
 
 
 def _canonical(id: str) -> str | None:

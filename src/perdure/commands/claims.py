@@ -20,17 +20,19 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from perdure.commands import messages, stored_rows, traces
+from perdure.commands.connection import Connection
 from perdure.commands.effects import NOTHING_SAVED, Owner, Saved, count_saved
 from perdure.commands.events import Change, change, dump_event, redacted_data
 from perdure.commands.messages import Endpoint
-from perdure.commands.run_control import stop_children, wake_joiners
+from perdure.commands.run_changes import stop_children, wake_joiners
 from perdure.commands.runs import RunRow, names_in_pieces
 from perdure.commands.stored_rows import as_time
-from perdure.journal import EventStatement, Op, Row, Statement, read_op, with_params
+from perdure.journal import EventStatement, Op, Plan, Row, Statement, read_op, with_params
 from perdure.journal.clock import LONGEST_LEASE, UNLIMITED, HostTime
 from perdure.journal.names import random_number
 from perdure.serde.serializer import Serializer
 from perdure.types import DrivenBy, EventKind, State
+from perdure.verbs import verb
 
 T = TypeVar("T")
 
@@ -293,3 +295,13 @@ def end_segment(
         write=True,
         key=made.key,
     )
+
+
+@verb()
+def ping(on: Connection) -> Plan[None]:
+    """Read one row, to check that the journal answers.
+
+    Raises:
+        Unavailable: The journal does not answer.
+    """
+    yield next_due()

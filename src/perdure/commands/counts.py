@@ -12,9 +12,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from perdure.commands import messages, schedules
-from perdure.journal import Op, Row, Statement, with_params
+from perdure.commands.connection import Connection
+from perdure.commands.validation import check_limit
+from perdure.journal import Op, Plan, Row, Statement, with_params
 from perdure.journal.clock import UNLIMITED
 from perdure.types import Kind, State
+from perdure.verbs import verb
 
 MOST = 1000
 """Where `first_signs` stops counting."""
@@ -179,3 +182,31 @@ def _by_graph(counts: Iterable[tuple[Any, Any]]) -> dict[str, int]:
 
 def _since(at: object, now: int) -> int:
     return max(0, now - at) if isinstance(at, int) else 0
+
+
+@verb()
+def run_counts(on: Connection, limit: int = 1000) -> Plan[dict[State, int]]:
+    """Count the runs in each state.
+
+        counts = await client.run_counts()
+        print("held:", counts[State.HELD])
+
+    Counting stops early, so that it is fast on a large journal.
+
+    Args:
+        limit: Count up to this number in each state. `done` runs are counted among the newest
+            10 × `limit` runs, so there may be more.
+    """
+    counts: dict[State, int] = yield runs_by_state(check_limit(limit))
+    return counts
+
+
+@verb()
+def wait_counts(on: Connection, limit: int = 1000) -> Plan[dict[Kind, int]]:
+    """Count the open waits of each kind.
+
+    Args:
+        limit: Count up to this number in each kind.
+    """
+    counts: dict[Kind, int] = yield open_waits(check_limit(limit))
+    return counts

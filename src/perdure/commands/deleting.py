@@ -6,10 +6,29 @@ thread's row is created if it is missing, locked first, and deleted last.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from datetime import timedelta
 from typing import Any, NamedTuple
 
-from perdure.journal import Op, Statement, is_left, read_op, with_params
+from perdure.commands.connection import Connection
+from perdure.commands.run_service import _last_to_end, find_row
+from perdure.commands.validation import (
+    PAGE,
+    check_duration,
+    check_member,
+)
+from perdure.errors import (
+    BadArgument,
+    WrongState,
+)
+from perdure.journal import Op, Plan, Statement, in_pieces, is_left, read_op, with_params
+from perdure.journal.names import check_text
+from perdure.times import FIRST_MS
+from perdure.types import (
+    ENDED,
+    State,
+)
+from perdure.verbs import recorded, verb
 
 TABLES = (
     *("runs", "checkpoints", "values", "writes", "events", "effects", "waits", "joins", "signals"),
@@ -28,7 +47,7 @@ def rows_of_thread(thread_id: str) -> Op[dict[str, int]]:
     )
 
 
-def erase(thread_id: str, count: int) -> Op[bool]:
+def erase_rows(thread_id: str, count: int) -> Op[bool]:
     """Erase up to `count` rows of a table of a thread without runs. True: rows are left."""
     params: dict[str, Any] = {"thread_id": thread_id, "count": count, "only": "no runs", "id": None}
     row = {"thread_id": thread_id, "now": 0, "change": 0}
@@ -114,3 +133,148 @@ def delete(thread_id: str, run_id: str, count: int, *, keeps_state: bool = False
     names += [f"delete_run_{what}" for what in ROWS_OF_RUN]
     names += ["delete_run", "retire_run", "is_run_left"]
     return Op("delete_run", with_params(params, *names), is_left, write=True)
+
+
+# -- pruning
+
+
+def prune_runs(
+    on: Connection,
+    older_than: timedelta,
+    states: list[State],
+    limit: int | None,
+    *,
+    dry_run: bool = False,
+) -> Plan[int]:
+    """Delete runs that ended longer ago than that. Returns how many; `dry_run` only counts.
+
+    Each run is deleted in one transaction, or in as many as the database needs: after a crash
+    between two of them, pruning again goes on with it.
+    """
+    before = on.clock.now() - round(older_than.total_seconds() * 1000)
+    count, rows = 0, on.journal.capabilities.delete_count
+    chosen, after = frozenset(states), (FIRST_MS, "")
+    while limit is None or count < limit:
+        page: list[OldRun] = yield oldest(after, before, PAGE)
+        old = [run for run in page if run.is_due(chosen, before)]
+        for run in old if limit is None else old[: limit - count]:
+            if not dry_run:
+                yield from in_pieces(delete(run.thread_id, run.id, rows))
+                on.forget(run.thread_id)
+            count += 1
+        if len(page) < PAGE:
+            break
+        after = (page[-1].created_at, page[-1].id)
+    return count
+
+
+def delete_run(on: Connection, run_id: str) -> Plan[None]:
+    """Delete an ended run and its history. The state of its thread stays. Raises `WrongState`
+    if it has not ended."""
+    row = yield from find_row(on, run_id)
+    if State(row.state) not in ENDED:
+        why = "cancel it and wait until it has ended."
+        raise WrongState(row.id, row.state, "be deleted", why)
+    rows = on.journal.capabilities.delete_count
+    yield from in_pieces(delete(row.thread_id, row.id, rows, keeps_state=True))
+
+
+# -- erasing
+
+
+def erase_thread(on: Connection, thread_id: str) -> Plan[dict[str, int]]:
+    """Delete every row of a thread. Returns how many there were, by table.
+
+    Its runs go first, each in one transaction or in as many as the database needs, then
+    everything else, the row of the thread last. After a crash in between the next call finds
+    what is left.
+    """
+    found: dict[str, int] = yield rows_of_thread(thread_id)
+    rows = on.journal.capabilities.delete_count
+    while (run := (yield from _last_to_end(on, thread_id))) is not None:
+        if State(run.state) not in ENDED:
+            why = "cancel it, wait until it has ended, and erase the thread again."
+            raise WrongState(run.id, run.state, "be erased", why)
+        yield from in_pieces(delete(thread_id, run.id, rows))
+    yield from in_pieces(erase_rows(thread_id, rows))
+    on.forget(thread_id)
+    if (run := (yield from _last_to_end(on, thread_id))) is not None:
+        raise WrongState(run.id, run.state, "be erased", "it was started meanwhile.")
+    return found
+
+
+@verb()
+async def prune(
+    on: Connection,
+    *,
+    older_than: timedelta,
+    states: Iterable[State | str] = tuple(ENDED),
+    limit: int | None = None,
+    dry_run: bool = False,
+) -> int:
+    """Delete runs that ended some time ago, with their history.
+
+    A run is deleted with its input, output, events, waits, answers, effects and scores. A
+    thread without runs loses its checkpoints too. Effects with a business key stay, since they
+    still prevent a second call. A child is kept until its parent has ended.
+
+        deleted = await client.prune(older_than=timedelta(days=30))
+
+    A process that dies in the middle leaves every run whole. On D1, which needs several
+    transactions for a large run, it may leave one run `cancelled` and partly deleted; pruning
+    again finishes it.
+
+    Args:
+        older_than: Delete only runs whose last change is older than this.
+        states: Only runs that ended in these states. By default `done`, `failed` and
+            `cancelled`.
+        limit: Maximum number of runs to delete. By default all of them.
+        dry_run: Only count the runs.
+
+    Returns:
+        How many runs were deleted, or would be.
+
+    Raises:
+        BadArgument: A state is not one in which a run has ended.
+    """
+    wanted = [check_member(State, "a state", state) for state in states]
+    if not set(wanted) <= ENDED:
+        raise BadArgument("Only runs that ended can be pruned: done, failed, cancelled.")
+    check_duration("older_than", older_than)
+    return await _prune(on, older_than, [state.value for state in wanted], limit, dry_run)
+
+
+@recorded("prune")
+def _prune(
+    on: Connection, older_than: timedelta, states: list[str], limit: int | None, dry_run: bool
+) -> Plan[int]:
+    wanted = [State(state) for state in states]
+    return (yield from prune_runs(on, older_than, wanted, limit, dry_run=dry_run))
+
+
+@verb(effect=True)
+def erase(on: Connection, thread_id: str) -> Plan[dict[str, int]]:
+    """Delete everything the journal holds about a thread.
+
+    It deletes the thread's runs, checkpoints, events, questions, answers, signals, recorded
+    reads, effects, scores, streamed output and outbox messages. Effects with a business key are
+    deleted too, and then no longer prevent a second call. Child runs and forks have their own
+    threads: erase those as well.
+
+        await client.erase("customer-7")
+        await client.scrub()
+
+    After a crash, the next call deletes the rest. Deleted bytes stay in the files of a database
+    until it reuses the space, or `scrub` removes them.
+
+    Args:
+        thread_id: The thread.
+
+    Returns:
+        How many rows were deleted, by table.
+
+    Raises:
+        WrongState: A run of the thread has not ended. Cancel it, wait for its end, and call
+            again.
+    """
+    return (yield from erase_thread(on, check_text("thread_id", thread_id)))

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from perdure.commands import stored_rows
 from perdure.commands.events import change
-from perdure.commands.run_control import release
+from perdure.commands.run_changes import release
 from perdure.commands.runs import names_in_pieces
 from perdure.errors import UNREADABLE, Damaged
 from perdure.journal import Op, Row, Statement, read_op, with_params

@@ -3,68 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from perdure.commands import schedules
-from perdure.commands.events import change
-from perdure.errors import Loss, WentBack
-from perdure.journal import Op, Plan, Row, Statement, acknowledged, read_op
+from perdure.commands import losses, schedules
+from perdure.commands.connection import Connection
+from perdure.errors import Loss
+from perdure.journal import Op, Plan, Statement, acknowledged, read_op
 from perdure.journal.sqlite_wal import loses_commits
 from perdure.serde import redaction
 from perdure.serde.redaction import secrets_in
-from perdure.serde.serializer import Serializer
-from perdure.times import milliseconds, moment
-from perdure.types import EventKind
-
-LOSSES_KEPT = 30 * 24 * 3_600_000
-"""Milliseconds for which a loss is listed."""
-
-MOST_LOSSES = 1_000
-"""Maximum number of losses that a diagnosis lists."""
-
-
-def store_losses(serializer: Serializer, error: WentBack, now: int) -> list[Op[None]]:
-    """Store what is missing, and say so in the history of each run that is left."""
-    ops = [_write("forget_losses", [Statement("forget_losses", {"before": now - LOSSES_KEPT})])]
-    for loss in error.losses:
-        params: dict[str, Any] = {
-            "thread_id": loss.thread_id,
-            "run_id": loss.run_id or "",
-            "what": loss.what,
-        }
-        params |= {"acknowledged_at": milliseconds(loss.acknowledged_at), "now": now}
-        statements = [Statement("insert_loss", {**params, "reason": error.why})]
-        if loss.run_id is not None:
-            made = change(loss.thread_id, loss.run_id, now)
-            statements.append(Statement("count_note", {**made.params, "name": None, "about": None}))
-            statements.append(made.event(serializer, EventKind.REWOUND, {"reason": error.why}))
-        ops.append(_write("insert_loss", statements))
-    return ops
-
-
-def _write(name: str, statements: Sequence[Statement]) -> Op[None]:
-    return Op(name, statements, lambda rows: None, write=True)
-
-
-def losses() -> Op[list[Loss]]:
-    """What was lost in the last 30 days, the last changes first."""
-    return read_op("losses", {"id": None, "count": MOST_LOSSES}, lambda rows: _losses(rows[0]))
-
-
-def loss_of_run(run_id: str) -> Op[Loss | None]:
-    """What was lost of a run."""
-    params = {"id": run_id, "count": 1}
-    return read_op("losses", params, lambda rows: next(iter(_losses(rows[0])), None))
-
-
-def _losses(rows: Iterable[Row]) -> list[Loss]:
-    return [
-        Loss(str(thread_id), str(run_id) or None, str(what), moment(at), moment(noticed_at))
-        for thread_id, run_id, what, at, noticed_at in rows
-    ]
-
+from perdure.verbs import verb
 
 INVARIANTS = {
     "doctor_two_running": "two runs of one thread are driven at once",
@@ -149,7 +98,7 @@ def diagnose(url: str, now: int) -> Plan[Diagnosis]:
     """Check every invariant of the journal at `url`, from one snapshot."""
     findings: list[Violation] = yield examine()
     failing: list[str] = yield schedules.failing(now, MOST_SCHEDULES)
-    lost: list[Loss] = yield losses()
+    lost: list[Loss] = yield losses.listed()
     replication: str | None = yield unreplicated()
     said = [f"The schedule {name!r} starts no runs: see `perdure schedules`." for name in failing]
     said += [f"The database lost what was acknowledged: {loss}." for loss in lost]
@@ -160,3 +109,15 @@ def diagnose(url: str, now: int) -> Plan[Diagnosis]:
 def redact(text: str, url: str) -> str:
     """A text without the password in a URL."""
     return redaction.redact(text, secrets_in(url))
+
+
+@verb()
+def doctor(on: Connection) -> Plan[Diagnosis]:
+    """Check the journal's invariants, from one snapshot. It changes nothing.
+
+        diagnosis = await client.doctor()
+        assert not diagnosis.findings
+
+    `perdure doctor` prints the same.
+    """
+    return (yield from diagnose(on.shown_url, on.clock.now()))

@@ -13,15 +13,14 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from perdure.commands import effects, runs, waits
+from perdure.commands import effects, run_service, runs, waits
+from perdure.commands.connection import Connection
 from perdure.commands.effects import EffectRow
 from perdure.commands.reflections import PREFIX
 from perdure.commands.run_search import LAST_ID, MOST_READ, Position, Visible, as_text
-from perdure.commands.run_service import RunService
 from perdure.commands.runs import RunRow
 from perdure.commands.waits import WaitRow
 from perdure.journal import Op, Plan
-from perdure.serde.serializer import Serializer
 from perdure.times import FIRST_MS, milliseconds
 from perdure.types import EffectRecord, EffectState, Kind, Run, State, Wait, WaitState
 
@@ -190,106 +189,105 @@ class InboxPage:
     """Whether the search stopped at its limit before the page was full."""
 
 
-class InboxService:
-    """What needs a person in a journal."""
+def page(
+    on: Connection,
+    query: InboxQuery,
+    after: Position | None,
+    limit: int,
+    visible: Visible | None = None,
+) -> Plan[InboxPage]:
+    """At most `limit` items after a position. `visible` hides threads that the caller may not
+    see."""
+    found: list[Found] = []
+    place, read = after or (FIRST_MS, ""), 0
+    size = CHUNK if query.labels or query.graph or visible is not None else limit + 1
+    while True:
+        rows, end = yield from next_rows(query, place, size)
+        read += len(rows)
+        found += yield from _matching(on, query, rows, visible)
+        if len(found) > limit:
+            entries = yield from _entries(on, found[:limit])
+            return InboxPage(entries, found[limit - 1].position)
+        if end is None or read >= MOST_READ:
+            if end is not None and visible is not None:
+                found, end = without_a_name(found, end)
+            entries = yield from _entries(on, found)
+            return InboxPage(entries, end, is_cut=end is not None)
+        place = end
 
-    def __init__(self, serializer: Serializer, run_service: RunService) -> None:
-        self._serializer, self._runs = serializer, run_service
 
-    def page(
-        self,
-        query: InboxQuery,
-        after: Position | None,
-        limit: int,
-        visible: Visible | None = None,
-    ) -> Plan[InboxPage]:
-        """At most `limit` items after a position. `visible` hides threads that the caller may not
-        see."""
-        found: list[Found] = []
-        place, read = after or (FIRST_MS, ""), 0
-        size = CHUNK if query.labels or query.graph or visible is not None else limit + 1
-        while True:
-            rows, end = yield from next_rows(query, place, size)
-            read += len(rows)
-            found += yield from self._matching(query, rows, visible)
-            if len(found) > limit:
-                entries = yield from self._entries(found[:limit])
-                return InboxPage(entries, found[limit - 1].position)
-            if end is None or read >= MOST_READ:
-                if end is not None and visible is not None:
-                    found, end = without_a_name(found, end)
-                entries = yield from self._entries(found)
-                return InboxPage(entries, end, is_cut=end is not None)
-            place = end
+def of_runs(
+    on: Connection, run_ids: Collection[str], query: InboxQuery | None = None
+) -> Plan[list[InboxEntry]]:
+    """The items of these runs; with a query, only those that match."""
+    rows: list[RunRow] = (yield runs.find_all(run_ids)) if run_ids else []
+    found: list[Found] = []
+    for row in rows:
+        asked: list[WaitRow] = yield waits.of_run(row.id)
+        found += [of_wait(one) for one in asked if is_open_question(one)]
+        if row.state == State.HELD:
+            called: list[EffectRow] = yield effects.of_run(row.id)
+            unknown = [of_effect(one) for one in called if one.state == EffectState.UNKNOWN]
+            found += unknown or [of_run_row(row)]
+    if query is not None:
+        found = [one for one in found if is_wanted(query, one)]
+        found = yield from _matching(on, query, found, None)
+    return (yield from _entries(on, found))
 
-    def of_runs(
-        self, run_ids: Collection[str], query: InboxQuery | None = None
-    ) -> Plan[list[InboxEntry]]:
-        """The items of these runs; with a query, only those that match."""
-        rows: list[RunRow] = (yield runs.find_all(run_ids)) if run_ids else []
-        found: list[Found] = []
-        for row in rows:
-            asked: list[WaitRow] = yield waits.of_run(row.id)
-            found += [of_wait(one) for one in asked if is_open_question(one)]
-            if row.state == State.HELD:
-                called: list[EffectRow] = yield effects.of_run(row.id)
-                unknown = [of_effect(one) for one in called if one.state == EffectState.UNKNOWN]
-                found += unknown or [of_run_row(row)]
-        if query is not None:
-            found = [one for one in found if is_wanted(query, one)]
-            found = yield from self._matching(query, found, None)
-        return (yield from self._entries(found))
 
-    # -- filtering
+# -- filtering
 
-    def _matching(
-        self, query: InboxQuery, rows: Sequence[Found], visible: Visible | None
-    ) -> Plan[list[Found]]:
-        """The rows that match and that the caller may see."""
-        kept = [one for one in rows if one.kind in query.wanted]
-        held = [one.run_id for one in kept if is_run(one)]
-        unknown: Mapping[str, Any] = (yield effects.unknown_of_runs(held)) if held else {}
-        kept = [one for one in kept if not (is_run(one) and one.run_id in unknown)]
-        if query.graph or query.labels:
-            known = yield from self._rows_of(kept)
-            kept = [one for one in kept if self._fits(query, known.get(one.run_id))]
-        if visible is None or not kept:
-            return kept
-        allowed = yield from visible({one.thread_id for one in kept})
-        return [one for one in kept if one.thread_id in allowed]
 
-    def _rows_of(self, found: Sequence[Found]) -> Plan[dict[str, RunRow]]:
-        """The rows of the runs that these belong to."""
-        known = {one.run_id: one.row for one in found if is_run(one)}
-        ids = {one.run_id for one in found} - known.keys()
-        rows: list[RunRow] = (yield runs.find_all(ids)) if ids else []
-        return known | {row.id: row for row in rows}
+def _matching(
+    on: Connection, query: InboxQuery, rows: Sequence[Found], visible: Visible | None
+) -> Plan[list[Found]]:
+    """The rows that match and that the caller may see."""
+    kept = [one for one in rows if one.kind in query.wanted]
+    held = [one.run_id for one in kept if is_run(one)]
+    unknown: Mapping[str, Any] = (yield effects.unknown_of_runs(held)) if held else {}
+    kept = [one for one in kept if not (is_run(one) and one.run_id in unknown)]
+    if query.graph or query.labels:
+        known = yield from _rows_of(on, kept)
+        kept = [one for one in kept if _fits(on, query, known.get(one.run_id))]
+    if visible is None or not kept:
+        return kept
+    allowed = yield from visible({one.thread_id for one in kept})
+    return [one for one in kept if one.thread_id in allowed]
 
-    def _fits(self, query: InboxQuery, row: RunRow | None) -> bool:
-        if row is None or query.graph not in ("", row.graph):
-            return False
-        has = self._runs.labels(row) if query.labels else {}
-        return all(
-            name in has and wanted in ("", as_text(has[name])) for name, wanted in query.labels
-        )
 
-    def _entries(self, found: Sequence[Found]) -> Plan[list[InboxEntry]]:
-        known = yield from self._rows_of(found)
-        shown: dict[str, Run] = {}
-        for id, row in known.items():
-            shown[id] = yield from self._runs.show(row, output=False)
-        return [self._entry(one, shown) for one in found]
+def _rows_of(on: Connection, found: Sequence[Found]) -> Plan[dict[str, RunRow]]:
+    """The rows of the runs that these belong to."""
+    known = {one.run_id: one.row for one in found if is_run(one)}
+    ids = {one.run_id for one in found} - known.keys()
+    rows: list[RunRow] = (yield runs.find_all(ids)) if ids else []
+    return known | {row.id: row for row in rows}
 
-    def _entry(self, one: Found, shown: Mapping[str, Run]) -> InboxEntry:
-        record: Wait | EffectRecord | Run
-        if one.kind is InboxKind.QUESTION:
-            record = waits.to_wait(self._serializer, one.row)
-        elif one.kind is InboxKind.EFFECT:
-            record = effects.to_record(self._serializer, one.row)
-        else:
-            record = shown[one.run_id]
-        id = one.row.key if one.kind is InboxKind.EFFECT else one.row.id
-        return InboxEntry(one.kind, id, record, shown.get(one.run_id), one.position)
+
+def _fits(on: Connection, query: InboxQuery, row: RunRow | None) -> bool:
+    if row is None or query.graph not in ("", row.graph):
+        return False
+    has = run_service.labels(on, row) if query.labels else {}
+    return all(name in has and wanted in ("", as_text(has[name])) for name, wanted in query.labels)
+
+
+def _entries(on: Connection, found: Sequence[Found]) -> Plan[list[InboxEntry]]:
+    known = yield from _rows_of(on, found)
+    shown: dict[str, Run] = {}
+    for id, row in known.items():
+        shown[id] = yield from run_service.show(on, row, output=False)
+    return [_entry(on, one, shown) for one in found]
+
+
+def _entry(on: Connection, one: Found, shown: Mapping[str, Run]) -> InboxEntry:
+    record: Wait | EffectRecord | Run
+    if one.kind is InboxKind.QUESTION:
+        record = waits.to_wait(on.serializer, one.row)
+    elif one.kind is InboxKind.EFFECT:
+        record = effects.to_record(on.serializer, one.row)
+    else:
+        record = shown[one.run_id]
+    id = one.row.key if one.kind is InboxKind.EFFECT else one.row.id
+    return InboxEntry(one.kind, id, record, shown.get(one.run_id), one.position)
 
 
 SOON = timedelta(hours=24)

@@ -7,17 +7,14 @@ Workers that send mail do not serve the pages, so the address is configured: `pu
 from __future__ import annotations
 
 import hashlib
-import os
-import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
 
-from perdure.commands import waits
-from perdure.commands.answering import WaitService, expired_at
+from perdure.commands import answering, waits
+from perdure.commands.answering import expired_at
+from perdure.commands.connection import MISSING, Connection
 from perdure.commands.validation import check_duration, check_name
 from perdure.commands.waits import WaitRow
 from perdure.errors import (
@@ -31,66 +28,11 @@ from perdure.errors import (
     needs_extra,
 )
 from perdure.journal import NO_PROOF, Op, Plan, Row, Statement
-from perdure.journal.clock import Clock
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
 from perdure.times import LAST_MS, moment, utc_time
 from perdure.types import Actor, WaitRecord, WaitState
-
-VARIABLE = "PERDURE_PUBLIC_URL"
-
-LONGEST_URL = 1000
-
-MISSING = (
-    "perdure does not know where people reach its pages. Pass public_url=, or set "
-    f"{VARIABLE}, such as https://agents.example.com."
-)
-
-
-@dataclass(frozen=True)
-class PublicUrl:
-    """The address of a server with pages, including the prefix its routes are mounted under."""
-
-    base: str
-
-    @classmethod
-    def of(cls, given: Any) -> PublicUrl | None:
-        """The given address, or that of the environment. Raises `BadArgument`."""
-        found = os.environ.get(VARIABLE) if given is None else given
-        return cls(check_public_url(found)) if found else None
-
-    def link(self, token: str) -> str:
-        """The address of a signed link. The token is in the query, which access logs leave out."""
-        return f"{self.base}/ui/link?t={quote(token, safe='')}"
-
-    def question(self, wait_id: str) -> str:
-        """The page of a question, for people who can sign in."""
-        return f"{self.base}/ui/questions/{quote(wait_id, safe='')}"
-
-    def run(self, run_id: str) -> str:
-        """The page of a run, for people who can sign in."""
-        return f"{self.base}/ui/runs/{quote(run_id, safe='')}"
-
-
-def check_public_url(given: Any) -> str:
-    """The address without a slash at its end. Raises `BadArgument`."""
-    wrong = BadArgument(
-        f"public_url must be the address that people reach perdure at, such as "
-        f"https://agents.example.com, without a query, not {given!r}."
-    )
-    if not isinstance(given, str) or len(given) > LONGEST_URL or not given.isascii():
-        raise wrong
-    if re.search(r"[\x00-\x20\x7f\\\"<>?#]", given):
-        raise wrong
-    try:
-        parts = urlsplit(given)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        raise wrong from None
-    if parts.scheme not in ("https", "http") or not host or parts.username is not None:
-        raise wrong
-    return given.rstrip("/")
-
+from perdure.verbs import verb
 
 BYTES = 32
 
@@ -186,51 +128,85 @@ class LinkSigner:
             raise InvalidLink from None
 
 
-class QuestionLinkService:
-    """Plans about links: make one, look at its question, answer through it."""
+def make_link(
+    on: Connection, wait_id: str, to: str, expires: timedelta
+) -> Plan[tuple[QuestionLink, str]]:
+    """A new link and its signed text. It expires with its question, if that is earlier. Raises
+    `NotFound`, or the error that answering the question would raise."""
+    check_name("to", to)
+    check_duration("expires", expires, timedelta(seconds=1))
+    row: WaitRow = yield from answering.find_open(on, wait_id)
+    now = on.clock.now()
+    if row.expires_at is not None and row.expires_at <= now:  # its run has not noticed yet
+        raise WaitExpired(row.id, expired_at(row.expires_at))
+    ends = min(now + round(expires.total_seconds() * 1000), LAST_MS)
+    ends = ends if row.expires_at is None else min(ends, row.expires_at)
+    link = QuestionLink(row.id, to, moment(ends), row.answered_at or 0)
+    return link, (yield from _signer(on)).sign(link)
 
-    def __init__(self, serializer: Serializer, clock: Clock, waits: WaitService) -> None:
-        self._serializer, self._clock, self._waits = serializer, clock, waits
 
-    def make(self, wait_id: str, to: str, expires: timedelta) -> Plan[tuple[QuestionLink, str]]:
-        """A new link and its signed text. It expires with its question, if that is earlier. Raises
-        `NotFound`, or the error that answering the question would raise."""
-        check_name("to", to)
-        check_duration("expires", expires, timedelta(seconds=1))
-        row: WaitRow = yield from self._waits.find_open(wait_id)
-        now = self._clock.now()
-        if row.expires_at is not None and row.expires_at <= now:  # its run has not noticed yet
-            raise WaitExpired(row.id, expired_at(row.expires_at))
-        ends = min(now + round(expires.total_seconds() * 1000), LAST_MS)
-        ends = ends if row.expires_at is None else min(ends, row.expires_at)
-        link = QuestionLink(row.id, to, moment(ends), row.answered_at or 0)
-        return link, (yield from self._signer()).sign(link)
+def look_at(on: Connection, token: str) -> Plan[LinkedQuestion]:
+    """The question of a link. Raises `InvalidLink`, `LinkExpired`, or `NotFound` if its run was
+    deleted."""
+    link, row = yield from _find(on, token)
+    is_spent = row.state == WaitState.OPEN and (row.answered_at or 0) != link.last_answered
+    return LinkedQuestion(link, waits.to_record(on, row), is_spent)
 
-    def look(self, token: str) -> Plan[LinkedQuestion]:
-        """The question of a link. Raises `InvalidLink`, `LinkExpired`, or `NotFound` if its run was
-        deleted."""
-        link, row = yield from self._find(token)
-        is_spent = row.state == WaitState.OPEN and (row.answered_at or 0) != link.last_answered
-        return LinkedQuestion(link, self._waits.record(row), is_spent)
 
-    def answer(self, token: str, value: Any, address: str | None) -> Plan[QuestionLink]:
-        """Answer the question of a link as the person it is for, who is at `address`. Raises as
-        `look`, `LinkSpent`, or why the answer is refused."""
-        link, _ = yield from self._find(token)
-        by = Actor(link.to, via="link", address=address)
-        answers = [(link.wait_id, value)]
-        yield from self._waits.answer_all(answers, by, last_answered=link.last_answered)
-        return link
+def answer_by_link(
+    on: Connection, token: str, value: Any, address: str | None
+) -> Plan[QuestionLink]:
+    """Answer the question of a link as the person it is for, who is at `address`. Raises as
+    `look`, `LinkSpent`, or why the answer is refused."""
+    link, _ = yield from _find(on, token)
+    by = Actor(link.to, via="link", address=address)
+    answers = [(link.wait_id, value)]
+    yield from answering.answer_all(on, answers, by, last_answered=link.last_answered)
+    return link
 
-    def _find(self, token: str) -> Plan[tuple[QuestionLink, WaitRow]]:
-        signer = yield from self._signer()
-        link = signer.read(token)
-        if self._clock.now() >= link.expires_at.timestamp() * 1000:
-            raise LinkExpired(link.wait_id, utc_time(link.expires_at))
-        row: WaitRow | None = yield waits.find(link.wait_id)
-        if row is None:
-            raise NotFound("wait", link.wait_id)
-        return link, row
 
-    def _signer(self) -> Plan[LinkSigner]:
-        return LinkSigner((yield from server_secret(self._serializer)))
+def _find(on: Connection, token: str) -> Plan[tuple[QuestionLink, WaitRow]]:
+    signer = yield from _signer(on)
+    link = signer.read(token)
+    if on.clock.now() >= link.expires_at.timestamp() * 1000:
+        raise LinkExpired(link.wait_id, utc_time(link.expires_at))
+    row: WaitRow | None = yield waits.find(link.wait_id)
+    if row is None:
+        raise NotFound("wait", link.wait_id)
+    return link, row
+
+
+def _signer(on: Connection) -> Plan[LinkSigner]:
+    return LinkSigner((yield from server_secret(on.serializer)))
+
+
+@verb()
+def link(on: Connection, wait_id: str, *, to: str, expires: timedelta = LASTS) -> Plan[str]:
+    """Return the URL of a page where one person can answer one question, without signing in.
+
+    Send it by mail or chat. Opening it decides nothing. It works once, until it expires, for
+    anyone who has it, and the answer is recorded under the name `to`, so send each person their
+    own link. It is spent once the question has been answered in any way, even if that answer is
+    withdrawn later.
+
+        url = await client.link(wait.id, to="ana@example.com")
+
+    A server with the pages (`asgi(ui=True)`, or `perdure serve`) must run at `public_url`.
+    Links are signed with a secret in the journal, so every server on that journal accepts them.
+    Needs the extra `server`.
+
+    Args:
+        wait_id: The id of an open question.
+        to: The person the link is for.
+        expires: How long the link works, 7 days by default and at least a second. It ends with
+            the question if that expires earlier.
+
+    Raises:
+        BadArgument: `public_url` is not set.
+        AnswerRefused: The question can no longer be answered.
+        NotFound: The journal has no wait with this id.
+    """
+    if (public := on.public_url) is None:
+        raise BadArgument(MISSING)
+    _, token = yield from make_link(on, wait_id, to, expires)
+    return public.link(token)

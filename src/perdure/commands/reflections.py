@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.commands import claims, run_control, runs
+from perdure.commands import accepting, claims, run_changes, runs
+from perdure.commands.accepting import make_setup
+from perdure.commands.connection import Connection
 from perdure.commands.events import change, was_made
 from perdure.commands.run_payload import load_error, load_setup, state_of
-from perdure.commands.run_service import GRACE, RunService, make_setup
 from perdure.commands.runs import RunRow, UnfinishedRun
+from perdure.commands.validation import GRACE
 from perdure.errors import UNREADABLE, NotFound, WrongState
 from perdure.journal import Op, Plan, Statement, read_op
 from perdure.journal import Poll as Poll
-from perdure.journal.clock import Clock
-from perdure.serde.serializer import Serializer
 from perdure.text import describe_error
 from perdure.times import FIRST_MS, maybe_moment, moment, position_after
 from perdure.types import Control, EventKind, RunError, State
@@ -87,7 +87,7 @@ def graph_name(executor: str) -> str:
 
 
 def accept(
-    runs: RunService,
+    on: Connection,
     executor: str,
     thread_id: str,
     input: Mapping[str, Any],
@@ -98,116 +98,115 @@ def accept(
 ) -> Plan[str]:
     """Accept a reflection and return its id. The same `key` returns the one it made before."""
     setup = make_setup(input=input, metadata=metadata, tags=(), context=None, config=None)
-    row = yield from runs.accept(
-        (graph_name(executor), ""), thread_id, setup, "replace", key=key, after=after
+    row = yield from accepting.accept(
+        on, (graph_name(executor), ""), thread_id, setup, "replace", key=key, after=after
     )
     return row.id
 
 
-class ReflectionService:
-    """The reflections of a journal."""
+def pending(
+    on: Connection, executor: str | None, after: Pending | None, count: int
+) -> Plan[list[Pending]]:
+    """List reflections that have not ended, of one executor or of all, oldest first."""
+    first = PREFIX if executor is None else graph_name(executor)
+    last = f"{PREFIX}\U0010ffff" if executor is None else f"{first}\x01"
+    position = (FIRST_MS, "") if after is None else (position_after(after.submitted_at), after.id)
+    rows = yield runs.unfinished(first, last, position, count)
+    return [_show(on, row) for row in rows]
 
-    def __init__(self, serializer: Serializer, clock: Clock) -> None:
-        self._serializer, self._clock = serializer, clock
 
-    def pending(
-        self, executor: str | None, after: Pending | None, count: int
-    ) -> Plan[list[Pending]]:
-        """List reflections that have not ended, of one executor or of all, oldest first."""
-        first = PREFIX if executor is None else graph_name(executor)
-        last = f"{PREFIX}\U0010ffff" if executor is None else f"{first}\x01"
-        position = (
-            (FIRST_MS, "") if after is None else (position_after(after.submitted_at), after.id)
-        )
-        rows = yield runs.unfinished(first, last, position, count)
-        return [self._show(row) for row in rows]
+def unfinished(
+    on: Connection, after: tuple[str, int] | None, count: int
+) -> Plan[list[UnfinishedRun]]:
+    """The data for a list of unfinished reflections, by thread, so that those of one
+    conversation are together. Ended ones are not read."""
+    last = f"{PREFIX[:-1]}{chr(ord(PREFIX[-1]) + 1)}"
+    rows: list[UnfinishedRun] = yield runs.unfinished_of_threads(PREFIX, last, after, count)
+    return [row for row in rows if row.graph.startswith(PREFIX)]
 
-    def unfinished(self, after: tuple[str, int] | None, count: int) -> Plan[list[UnfinishedRun]]:
-        """The data for a list of unfinished reflections, by thread, so that those of one
-        conversation are together. Ended ones are not read."""
-        last = f"{PREFIX[:-1]}{chr(ord(PREFIX[-1]) + 1)}"
-        rows: list[UnfinishedRun] = yield runs.unfinished_of_threads(PREFIX, last, after, count)
-        return [row for row in rows if row.graph.startswith(PREFIX)]
 
-    def shown(self, ids: Iterable[str]) -> Plan[list[Pending]]:
-        """These reflections, oldest first."""
-        rows: list[RunRow] = yield runs.find_all(ids)
-        return [self._show(row) for row in sorted(rows, key=lambda one: (one.created_at, one.id))]
+def shown(on: Connection, ids: Iterable[str]) -> Plan[list[Pending]]:
+    """These reflections, oldest first."""
+    rows: list[RunRow] = yield runs.find_all(ids)
+    return [_show(on, row) for row in sorted(rows, key=lambda one: (one.created_at, one.id))]
 
-    def find(self, id: str, executor: str | None = None) -> Plan[RunRow]:
-        """Find a reflection. Raises `NotFound` for the run of another graph or executor."""
-        row: RunRow | None = yield runs.find(id)
-        name = None if row is None else row.graph.removeprefix(PREFIX)
-        if row is None or name == row.graph or executor not in (None, name):
-            raise NotFound("reflection", id)
-        return row
 
-    def retry(
-        self,
-        id: str,
-        executor: str | None = None,
-        by: str | None = None,
-        *,
-        number: int | None = None,
-    ) -> Plan[None]:
-        """Make a held reflection due again. The same `number` does so once."""
-        row = yield from self.find(id, executor)
-        if (yield from was_made(row.thread_id, id, number)):
+def find(on: Connection, id: str, executor: str | None = None) -> Plan[RunRow]:
+    """Find a reflection. Raises `NotFound` for the run of another graph or executor."""
+    row: RunRow | None = yield runs.find(id)
+    name = None if row is None else row.graph.removeprefix(PREFIX)
+    if row is None or name == row.graph or executor not in (None, name):
+        raise NotFound("reflection", id)
+    return row
+
+
+def retry(
+    on: Connection,
+    id: str,
+    executor: str | None = None,
+    by: str | None = None,
+    *,
+    number: int | None = None,
+) -> Plan[None]:
+    """Make a held reflection due again. The same `number` does so once."""
+    row = yield from find(on, id, executor)
+    if (yield from was_made(row.thread_id, id, number)):
+        return
+    made = change(row.thread_id, id, on.clock.now(), number)
+    if not (yield run_changes.make_due(on.serializer, made, (State.HELD,), EventKind.RETRIED, by)):
+        raise WrongState(id, row.state, "be retried", "only a held reflection can.")
+
+
+def cancel(
+    on: Connection,
+    id: str,
+    executor: str | None = None,
+    by: str | None = None,
+    *,
+    number: int | None = None,
+) -> Plan[None]:
+    """Cancel a reflection that has not ended. A running one stops before it writes. The same
+    `number` does so once."""
+    row = yield from find(on, id, executor)
+    if (yield from was_made(row.thread_id, id, number)):
+        return
+    made = change(row.thread_id, id, on.clock.now(), number)
+    grace = round(GRACE.total_seconds() * 1000)
+    if not (yield run_changes.request_stop(on.serializer, made, Control.CANCEL, grace, by=by)):
+        raise WrongState(id, row.state, "be cancelled", "it has ended.")
+
+
+def drain(
+    on: Connection, executor: str, worker: str, soon: timedelta, is_alive: Callable[[], bool]
+) -> Plan[None]:
+    """Wait until every reflection that is due now has ended, or the worker stops. One that
+    waits for its turn counts as due if it tries again within `soon`."""
+    begun, margin = on.clock.now(), round(soon.total_seconds() * 1000)
+    poll = Poll(DRAIN_PAUSE)
+    while is_alive():
+        now = on.clock.now()
+        if not (yield claims.is_due(graph_name(executor), worker, begun, now, now + margin)):
             return
-        made = change(row.thread_id, id, self._clock.now(), number)
-        if not (
-            yield run_control.resume(self._serializer, made, (State.HELD,), EventKind.RETRIED, by)
-        ):
-            raise WrongState(id, row.state, "be retried", "only a held reflection can.")
+        yield poll
 
-    def cancel(
-        self,
-        id: str,
-        executor: str | None = None,
-        by: str | None = None,
-        *,
-        number: int | None = None,
-    ) -> Plan[None]:
-        """Cancel a reflection that has not ended. A running one stops before it writes. The same
-        `number` does so once."""
-        row = yield from self.find(id, executor)
-        if (yield from was_made(row.thread_id, id, number)):
-            return
-        made = change(row.thread_id, id, self._clock.now(), number)
-        grace = round(GRACE.total_seconds() * 1000)
-        if not (yield run_control.stop(self._serializer, made, Control.CANCEL, grace, by=by)):
-            raise WrongState(id, row.state, "be cancelled", "it has ended.")
 
-    def drain(
-        self, executor: str, worker: str, soon: timedelta, is_alive: Callable[[], bool]
-    ) -> Plan[None]:
-        """Wait until every reflection that is due now has ended, or the worker stops. One that
-        waits for its turn counts as due if it tries again within `soon`."""
-        begun, margin = self._clock.now(), round(soon.total_seconds() * 1000)
-        poll = Poll(DRAIN_PAUSE)
-        while is_alive():
-            now = self._clock.now()
-            if not (yield claims.is_due(graph_name(executor), worker, begun, now, now + margin)):
-                return
-            yield poll
-
-    def _show(self, row: RunRow) -> Pending:
-        error: RunError | None = None
-        metadata: dict[str, Any] = {}
-        try:
-            metadata = load_setup(self._serializer, row).get("metadata") or {}
-            error = load_error(self._serializer, row)
-        except UNREADABLE as found:  # the rest of the list is still shown
-            error = RunError(**describe_error(found))
-        return Pending(
-            id=row.id,
-            executor=row.graph.removeprefix(PREFIX),
-            namespace=tuple(metadata.get("namespace") or ()),
-            thread_id=metadata.get("thread_id"),
-            state=state_of(row),
-            due_at=maybe_moment(row.due_at),
-            submitted_at=moment(row.created_at),
-            attempts=row.attempts,
-            error=error,
-            reason=row.reason,
-        )
+def _show(on: Connection, row: RunRow) -> Pending:
+    error: RunError | None = None
+    metadata: dict[str, Any] = {}
+    try:
+        metadata = load_setup(on.serializer, row).get("metadata") or {}
+        error = load_error(on.serializer, row)
+    except UNREADABLE as found:  # the rest of the list is still shown
+        error = RunError(**describe_error(found))
+    return Pending(
+        id=row.id,
+        executor=row.graph.removeprefix(PREFIX),
+        namespace=tuple(metadata.get("namespace") or ()),
+        thread_id=metadata.get("thread_id"),
+        state=state_of(row),
+        due_at=maybe_moment(row.due_at),
+        submitted_at=moment(row.created_at),
+        attempts=row.attempts,
+        error=error,
+        reason=row.reason,
+    )

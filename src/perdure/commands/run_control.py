@@ -1,24 +1,365 @@
-"""Cancel, pause, resume and retry runs. Pure, no I/O.
-
-The statement that decides each race is named in `runs.py`.
-"""
+"""Cancel, pause, resume, retry and wake runs; comment on them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
 
-from perdure.commands import messages
-from perdure.commands.events import Change, actor_data, change, dump_event
-from perdure.commands.run_payload import maybe_control
-from perdure.commands.runs import RunRow, names_in_pieces
-from perdure.journal import EventStatement, Op, Plan, Row, Statement, with_params
-from perdure.journal.names import random_number
-from perdure.serde.serializer import Serializer
-from perdure.types import ENDED, Control, EffectState, EventKind, Run, State
+from perdure.commands import (
+    effects,
+    events,
+    run_changes,
+    run_service,
+    runs,
+    waits,
+)
+from perdure.commands.answering import end_sleeps
+from perdure.commands.connection import Connection
+from perdure.commands.effects import report
+from perdure.commands.events import change, was_made
+from perdure.commands.run_changes import AtStake, at_stake, stopped_state
+from perdure.commands.run_payload import (
+    maybe_control,
+)
+from perdure.commands.run_service import find_row, get
+from perdure.commands.runs import RunRow
+from perdure.commands.validation import (
+    GRACE,
+)
+from perdure.commands.waits import WaitRow
+from perdure.errors import (
+    BadArgument,
+    NotFound,
+    WrongState,
+)
+from perdure.journal import Plan
+from perdure.journal.names import check_id, check_text, maybe_id
+from perdure.types import (
+    ENDED,
+    Control,
+    EffectState,
+    EventKind,
+    Kind,
+    Run,
+    State,
+    WaitState,
+)
+from perdure.verbs import Recorded, call_number, recorded, verb
+
+# Meanwhile its assignee released it, or assigned it to someone else.
+
+
+def wake_once(
+    on: Connection, run_id: str, by: str | None, *, number: int | None = None
+) -> Plan[None]:
+    """End the sleeps of a run now. The same `number` does so once."""
+    run: RunRow | None = yield runs.find(check_id("run", run_id))
+    if run is None:
+        raise NotFound("run", run_id)
+    if (yield from was_made(run.thread_id, run.id, number)):
+        return
+    if by is not None:
+        check_text("by", by)
+    found: list[WaitRow] = yield waits.of_run(run.id)
+    # The pause before an effect is retried is the effect's, not a sleep of a task.
+    asleep = [row for row in found if row.kind == Kind.CLOCK and row.task_id]
+    asleep = [row for row in asleep if row.state == WaitState.OPEN]
+    if not asleep or not (yield end_sleeps(on.serializer, asleep, by, on.clock.now(), number)):
+        raise WrongState(run.id, run.state, "be woken", "it is not asleep.")
+
+
+@verb("POST /runs/{run_id}/wake", effect=True)
+def wake(on: Connection, run_id: str, *, by: str | None = None) -> Plan[Run]:
+    """End every current sleep of a run now.
+
+    It is one commit. Questions, signals, joins and the pause before an effect is retried are
+    not sleeps, and stay.
+
+    Args:
+        run_id: The id of the run.
+        by: Who wakes it; recorded in the `woke` event.
+
+    Returns:
+        The run as it is now.
+
+    Raises:
+        WrongState: The run is not asleep.
+        NotFound: The journal has no run with this id.
+    """
+    yield from wake_once(on, run_id, by, number=call_number())
+    on.wake()
+    return (yield from run_service.get.plan(on, run_id))
+
+
+def add_comment(
+    on: Connection,
+    run_id: str,
+    text: str,
+    wait_id: str | None,
+    by: str | None,
+    *,
+    number: int | None = None,
+) -> Plan[None]:
+    """Add a comment to the history of a run. The same `number` does so once."""
+    if not check_text("comment", text).strip():
+        raise BadArgument("A comment is a text that is not empty.")
+    if by is not None:
+        check_text("by", by)
+    row = yield from find_row(on, check_id("run", run_id))
+    if (yield from events.was_made(row.thread_id, row.id, number)):
+        return
+    if wait_id is not None:
+        wait: WaitRow | None = yield waits.find(check_id("wait", wait_id))
+        if wait is None or wait.run_id != row.id:
+            raise NotFound(f"wait of run {row.id}", wait_id)
+    made = change(row.thread_id, row.id, on.clock.now(), number)
+    if not (yield run_changes.store_comment(on.serializer, made, text, wait_id, by)):
+        raise NotFound("run", run_id)
+
+
+# -- cancelling and pausing
+
+
+def stop_run(
+    on: Connection,
+    run_id: str,
+    control: Control,
+    grace: timedelta,
+    *,
+    reason: str | None = None,
+    by: str | None = None,
+    number: int | None = None,
+    undo: bool = False,
+) -> Plan[None]:
+    """Cancel or pause a run: at once, or by asking its driver. The same `number` does so
+    once. With `undo` its checkpoints are to be deleted once it has ended."""
+    row = yield from find_row(on, run_id)
+    if (yield from events.was_made(row.thread_id, row.id, number)):
+        return
+    found = (yield effects.of_run(row.id)) if control is Control.CANCEL else []
+    done = yield run_changes.request_stop(
+        on.serializer,
+        change(row.thread_id, row.id, on.clock.now(), number),
+        control,
+        round(grace.total_seconds() * 1000),
+        effects=report(found),
+        reason=reason,
+        by=by,
+        undo=undo,
+    )
+    row = yield from find_row(on, run_id)
+    state = stopped_state(control)
+    if not done and row.state != state:
+        action, asked = RunAction(control.value), maybe_control(row.control)
+        why = why_not_stopped(State(row.state), asked, action) or "it is being cancelled"
+        raise WrongState(row.id, row.state, f"be {state.value}", f"{why}.")
+
+
+def resume_run(
+    on: Connection, run_id: str, by: str | None = None, *, number: int | None = None
+) -> Plan[None]:
+    """Make a paused run due. The same `number` does so once."""
+    why = "only a paused run can."
+    return _make_due(on, run_id, (State.PAUSED,), EventKind.RESUMED, why, by, number)
+
+
+def retry_run(
+    on: Connection, run_id: str, by: str | None = None, *, number: int | None = None
+) -> Plan[None]:
+    """Make a failed or held run due. The same `number` does so once."""
+    why = "only a failed or held run can, if no later run of its thread has begun."
+    states = (State.FAILED, State.HELD)
+    return _make_due(on, run_id, states, EventKind.RETRIED, why, by, number)
+
+
+def _make_due(
+    on: Connection,
+    run_id: str,
+    states: tuple[State, ...],
+    kind: EventKind,
+    why: str,
+    by: str | None,
+    number: int | None,
+) -> Plan[None]:
+    if by is not None:
+        check_text("by", by)
+    row = yield from find_row(on, run_id)
+    if (yield from events.was_made(row.thread_id, row.id, number)):
+        return
+    made = change(row.thread_id, row.id, on.clock.now(), number)
+    if not (yield run_changes.make_due(on.serializer, made, states, kind, by)):
+        row = yield from find_row(on, run_id)
+        raise WrongState(run_id, row.state, f"be {kind.value}", why)
+
+
+@verb(effect=True)
+def comment(
+    on: Connection, run_id: str, text: str, *, wait_id: str | None = None, by: str | None = None
+) -> Plan[None]:
+    """Add a comment to the history of a run, even after its end.
+
+    It is stored as a `comment` event, and changes nothing else.
+
+        await client.comment(run.id, "Asked finance.", wait_id=wait.id, by="ana")
+
+    Comments appear in the history of the run, and on the pages of the server.
+
+    Args:
+        run_id: The id of the run.
+        text: The comment, up to 64 KiB.
+        wait_id: A question of the run that the comment is about.
+        by: Who comments.
+
+    Raises:
+        NotFound: The journal has no such run, or the run has no such wait.
+        BadArgument: The text is empty.
+    """
+    run_id, wait_id = check_id("run", run_id), maybe_id("wait", wait_id)
+    yield from add_comment(on, run_id, text, wait_id, by, number=call_number())
+
+
+@verb("POST /runs/{run_id}/pause")
+async def pause(
+    on: Connection, run_id: str, *, grace: timedelta = GRACE, by: str | None = None
+) -> Run:
+    """Pause a run until `resume`.
+
+    A run that is not driven is paused at once. If a worker drives it, it stops after its
+    current step, or in the middle of the step once `grace` has passed; that step then runs
+    again on `resume`. Pausing a paused run changes nothing.
+
+    Args:
+        run_id: The id of the run.
+        grace: How long the current step may continue, 10 seconds by default.
+        by: Who pauses it; it is in the event.
+
+    Returns:
+        The run as it is now: `paused`, or still `running` until its step has ended.
+
+    Raises:
+        WrongState: The run has ended, is held, or is being cancelled. Nothing was changed.
+        NotFound: The journal has no run with this id.
+    """
+    return await _stop(on, _pause, run_id, Control.PAUSE, grace, None, by)
+
+
+@verb("POST /runs/{run_id}/cancel")
+async def cancel(
+    on: Connection,
+    run_id: str,
+    *,
+    grace: timedelta = GRACE,
+    reason: str | None = None,
+    by: str | None = None,
+) -> Run:
+    """End a run for good, with the runs that it started.
+
+    A run that is not driven ends at once. If a worker drives it, it ends after its current
+    step, or in the middle of the step once `grace` has passed: a coroutine is cancelled, and a
+    thread that is blocked is abandoned, since Python cannot kill it; its writes are refused.
+    Effects with a compensation are undone before the run ends, in reverse order; until a worker
+    has done so the run is `pending`. Children, and theirs, are cancelled in the same commit,
+    except those started with `on_parent_cancel="leave"`.
+
+        await client.cancel(run.id, reason="the customer left", by="ana")
+
+    If a process dies while effects are being undone, the next worker finishes the
+    cancellation.
+
+    Args:
+        run_id: The id of the run.
+        grace: How long the current step may continue, 10 seconds by default.
+        reason: Why; it is in `Run.reason` and in the event.
+        by: Who cancels it; it is in the event.
+
+    Returns:
+        The run as it is now: `cancelled`, or not yet.
+
+    Raises:
+        WrongState: The run is `done` or `failed`. Nothing was changed.
+        NotFound: The journal has no run with this id.
+    """
+    return await _stop(on, _cancel, run_id, Control.CANCEL, grace, reason, by)
+
+
+@verb("POST /runs/{run_id}/resume", effect=True, without=("by",))
+def resume(on: Connection, run_id: str, *, by: str | None = None) -> Plan[Run]:
+    """Resume a paused run.
+
+    Args:
+        run_id: The id of the run.
+        by: Who resumes it; it is in the event.
+
+    Returns:
+        The run as it is now, `pending`.
+
+    Raises:
+        WrongState: The run is not paused.
+        NotFound: The journal has no run with this id.
+    """
+    yield from resume_run(on, check_id("run", run_id), by, number=call_number())
+    on.wake()
+    return (yield from get.plan(on, run_id))
+
+
+@verb("POST /runs/{run_id}/retry", effect=True, without=("by",))
+def retry(on: Connection, run_id: str, *, by: str | None = None) -> Plan[Run]:
+    """Try a failed or held run again, from its last step.
+
+    The count of attempts starts again. Effects that failed are called again; effects that are
+    done stay done, and unknown ones must be settled first. Two kinds of failed effects are not
+    called again: those that a person settled with `fail`, and those whose result could not be
+    stored.
+
+    Args:
+        run_id: The id of the run.
+        by: Who retries it; it is in the event.
+
+    Returns:
+        The run as it is now, `pending`.
+
+    Raises:
+        WrongState: The run is neither failed nor held, or a later run of its thread has begun.
+        NotFound: The journal has no run with this id.
+    """
+    yield from retry_run(on, check_id("run", run_id), by, number=call_number())
+    on.wake()
+    return (yield from get.plan(on, run_id))
+
+
+async def _stop(
+    on: Connection,
+    record: Recorded[[str, timedelta, str | None, str | None], None],
+    run_id: str,
+    control: Control,
+    grace: timedelta,
+    reason: str | None,
+    by: str | None,
+) -> Run:
+    await record(on, check_id("run", run_id), grace, reason, by)
+    stopped = await on.journal.arun(get.plan(on, run_id))
+    if stopped.state is State.RUNNING:
+        on.stop(run_id, control)
+    on.wake(stopped=control is Control.CANCEL)  # its children may be driven here
+    return stopped
+
+
+@recorded("cancel")
+def _cancel(
+    on: Connection, run_id: str, grace: timedelta, reason: str | None, by: str | None
+) -> Plan[None]:
+    number = call_number()
+    yield from stop_run(on, run_id, Control.CANCEL, grace, reason=reason, by=by, number=number)
+
+
+@recorded("pause")
+def _pause(
+    on: Connection, run_id: str, grace: timedelta, reason: str | None, by: str | None
+) -> Plan[None]:
+    number = call_number()
+    yield from stop_run(on, run_id, Control.PAUSE, grace, reason=reason, by=by, number=number)
 
 
 def read_stakes(found: Sequence[Run]) -> Plan[list[tuple[Run, Stakes]]]:
@@ -92,276 +433,3 @@ def why_not_stopped(state: State, control: Control | None, action: RunAction) ->
     if action is RunAction.PAUSE and state is State.PAUSED:
         return "it is paused already"
     return ""
-
-
-GAVE_UP = "its caller went away"
-"""The reason of a run that only its caller would have driven."""
-
-
-class AtStake(NamedTuple):
-    """What cancelling or retrying a run affects besides it."""
-
-    control: str | None
-    is_passed: bool
-    """Whether a later run of its thread has begun."""
-    children: int
-    """Number of unfinished runs that are cancelled with it."""
-    effects: tuple[tuple[str, str], ...]
-    """State and name of its effects: done ones can be undone."""
-
-
-def stop_thread(
-    serializer: Serializer,
-    by: Change,
-    key: str | None,
-    only: str | None,
-    undo: bool,
-    grace: int,
-    *,
-    alone: bool = False,
-) -> list[Statement]:
-    """Cancel the earlier runs of a thread, for the batch of the run that takes it over. If it is to
-    be `alone`, one run is cancelled at most, and none if others are under way too."""
-    number, data = random_number(), {"by": by.run_id}
-    params = {
-        **by.params,
-        "id": None,
-        "change": number,
-        "key": key,
-        "only": only,
-        "alone": int(alone),
-        "undo": int(undo),
-        "control_at": by.now + grace,
-        "reason": f"run {by.run_id} took the thread over",
-        "asked": EventKind.CANCELLING.value,
-        "kind": EventKind.CANCELLED.value,
-        "body": dump_event(
-            serializer,
-            number,
-            by.now,
-            (EventKind.CANCELLING, EventKind.CANCELLED),
-            data,
-            by.thread_id,
-        ),
-    }
-    return [
-        Statement("stop_thread", params),
-        EventStatement("insert_stop_events", params, data),
-        *with_params(params, "trace_changed", "close_waits"),
-        *wake_joiners(by.params),
-        messages.announce_ends(change(by.thread_id, by.run_id, by.now, number)),
-        *stop_children(serializer, change(by.thread_id, "", by.now, number), grace),
-    ]
-
-
-def wake_joiners(params: Mapping[str, Any]) -> list[Statement]:
-    """Wake the runs that wait for one of a thread, for a batch that ends some of them."""
-    return with_params(params, "lock_joiners", "wake_joiners")
-
-
-def stop_children(serializer: Serializer, by: Change, grace: int) -> list[Statement]:
-    """Cancel the children of the run, or runs, that a change cancels, for its batch."""
-    number = random_number()
-    reason = parent_cancelled(by.run_id) if by.run_id else "its parent run was cancelled"
-    data = {"reason": reason}
-    params = {
-        **by.params,
-        "by": by.number,
-        "change": number,
-        "control_at": by.now + grace,
-        "reason": reason,
-        "kind": EventKind.CANCELLING.value,
-        "body": dump_event(serializer, number, by.now, [EventKind.CANCELLING], data),
-    }
-    return [
-        Statement("stop_descendants", params),
-        EventStatement("insert_descendant_events", params, data),
-    ]
-
-
-def parent_cancelled(run_id: str) -> str:
-    """Why a child is cancelled."""
-    return f"its parent, run {run_id}, was cancelled"
-
-
-def supersede(serializer: Serializer, by: Change) -> Op[None]:
-    """Cancel the run before this one, if it waits."""
-    return Op(
-        "supersede",
-        [
-            Statement("lock_thread", by.params),
-            *stop_thread(serializer, by, None, State.WAITING.value, False, 0),
-            Statement("make_next_due", by.params),
-        ],
-        lambda rows: None,
-        write=True,
-    )
-
-
-def reserve(row: RunRow, until: int) -> Op[None]:
-    """Reserve a run for the caller that waits to drive it."""
-    params = {"thread_id": row.thread_id, "id": row.id, "until": until}
-    return Op("reserve", [Statement("reserve_run", params)], lambda rows: None, write=True)
-
-
-def withdraw(serializer: Serializer, made: Change, worker: str | None = None) -> Op[bool]:
-    """Cancel a run that only its call would drive, and has not begun: with the call, which was made
-    by this worker; or once it is reserved no longer. False: it was begun, or has ended."""
-    reason = serializer.redacted_text(GAVE_UP)
-    params = {**made.params, "worker": worker, "reason": reason}
-    return Op(
-        "withdraw",
-        [
-            *with_params(params, "lock_thread", "withdraw_run"),
-            made.event(serializer, EventKind.CANCELLED, {"reason": reason}),
-            *with_params(params, "trace_changed", "make_next_due"),
-            *wake_joiners(params),
-            messages.announce_ends(made),
-        ],
-        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
-        write=True,
-        key=made.key,
-    )
-
-
-def at_stake(run_ids: Iterable[str]) -> Op[dict[str, AtStake]]:
-    """What cancelling or retrying each of these runs affects besides it, by run."""
-    names = ("runs_at_stake", "children_at_stake", "effects_at_stake")
-    pieces = names_in_pieces(run_ids)
-    statements = [Statement(name, piece) for name in names for piece in pieces]
-
-    def result(rows: Sequence[Sequence[Row]]) -> dict[str, AtStake]:
-        size = len(pieces)
-        every, trees, effects = (
-            [row for some in rows[start : start + size] for row in some]
-            for start in range(0, len(statements), size)
-        )
-        children = {root: int(number) for root, number in trees}
-        touched: dict[str, list[tuple[str, str]]] = {}
-        for run_id, state, name in effects:
-            touched.setdefault(run_id, []).append((state, name))
-        return {
-            id: AtStake(control, bool(passed), children.get(id, 0), tuple(touched.get(id, ())))
-            for id, control, passed in every
-        }
-
-    return Op("at_stake", statements, result)
-
-
-def stop(
-    serializer: Serializer,
-    made: Change,
-    control: Control,
-    grace: int,
-    *,
-    reason: str | None = None,
-    by: str | None = None,
-    effects: Mapping[str, Any] | None = None,
-    undo: bool = False,
-) -> Op[bool]:
-    """Cancel or pause a run. False if its state does not allow that. With `undo` its checkpoints
-    are to be deleted once it has ended."""
-    is_cancel = control is Control.CANCEL
-    reason = serializer.redacted_text(reason)
-    given = {"reason": reason, **actor_data(by), **(effects or {})}
-    data = {name: value for name, value in given.items() if value}
-    asked = EventKind.CANCELLING if is_cancel else EventKind.PAUSING
-    kind = EventKind.CANCELLED if is_cancel else EventKind.PAUSED
-    params = {
-        **made.params,
-        "control": control.value,
-        "control_at": made.now + grace,
-        "state": stopped_state(control).value,
-        "undo": int(undo),
-        "reason": reason,
-        "asked": asked.value,
-        "kind": kind.value,
-        "body": made.body(serializer, (asked, kind), data),
-    }
-    return Op(
-        control.value,
-        [
-            *with_params(params, "lock_thread", "stop_run"),
-            EventStatement("insert_stop_events", params, data),
-            *with_params(params, "trace_changed", "close_waits", "make_next_due"),
-            *(_after_cancel(serializer, made, grace) if is_cancel else ()),
-        ],
-        lambda rows: bool(rows[1] if len(rows) > 1 else rows[0]),
-        write=True,
-        key=made.key,
-    )
-
-
-def _after_cancel(serializer: Serializer, made: Change, grace: int) -> list[Statement]:
-    """Tell those that a cancelled run concerns, for its batch."""
-    told = [*wake_joiners(made.params), messages.announce_ends(made)]
-    return told + stop_children(serializer, made, grace)
-
-
-def stopped_state(control: Control) -> State:
-    """The state of a run once it has been cancelled or paused."""
-    return State.CANCELLED if control is Control.CANCEL else State.PAUSED
-
-
-def resume(
-    serializer: Serializer,
-    made: Change,
-    states: Sequence[State],
-    kind: EventKind,
-    by: str | None = None,
-) -> Op[bool]:
-    """Make a run due that is in one of these states. False if it is in another."""
-    params = {**made.params, "names": json.dumps([state.value for state in states])}
-    params["decision"] = None
-    is_retry = kind is EventKind.RETRIED
-    return Op(
-        kind.value,
-        [
-            *with_params(params, "lock_thread", "lock_runs", "continue_run"),
-            *([Statement("unpause", params)] if State.PAUSED in states else []),
-            *(with_params(params, "retry_effects", "reopen_joins") if is_retry else []),
-            made.event(serializer, kind, actor_data(by)),
-            Statement("requeue_later", params),
-        ],
-        lambda rows: any(rows[2:4] if len(rows) > 1 else rows),
-        write=True,
-        key=made.key,
-    )
-
-
-def release(
-    serializer: Serializer, decided: Change, states: Sequence[State], kind: EventKind
-) -> list[Statement]:
-    """The statements that make a run due that is in one of these states, once a person's decision
-    was made and none of its effects is unknown, for the batch of that decision."""
-    made = change(decided.thread_id, decided.run_id, decided.now)
-    params = {**made.params, "names": json.dumps([*states]), "decision": decided.number}
-    return [
-        Statement("continue_run", params),
-        *(
-            with_params(params, "retry_effects", "reopen_joins")
-            if kind is EventKind.RETRIED
-            else []
-        ),
-        made.event(serializer, kind),
-        *([Statement("requeue_later", params)] if State.FAILED in states else []),
-    ]
-
-
-def comment(
-    serializer: Serializer, made: Change, text: str, wait_id: str | None, by: str | None
-) -> Op[bool]:
-    """Add a person's comment to the history of a run, optionally about one of its questions. False:
-    the run was deleted."""
-    data = {**({"wait": wait_id} if wait_id else {}), "text": text, **actor_data(by)}
-    return Op(
-        "comment",
-        [
-            Statement("count_note", {**made.params, "name": None, "about": None}),
-            made.event(serializer, EventKind.COMMENT, data),
-            made.key,
-        ],
-        lambda rows: bool(rows[-1]),
-        write=True,
-        key=made.key,
-    )

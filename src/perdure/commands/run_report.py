@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from perdure.commands.run_service import Descendant, UnknownGraphName
-from perdure.commands.services import Services
+from perdure.commands import run_service, scores, settling, unknown_graphs, waits
+from perdure.commands.connection import Connection
+from perdure.commands.run_service import Descendant
+from perdure.commands.unknown_graphs import UnknownGraphName
 from perdure.commands.waits import Answer
 from perdure.errors import UNREADABLE
 from perdure.journal import Journal, Plan
@@ -139,59 +141,59 @@ class RunReporter:
     """Reads the reports of runs. Graphs without a worker are looked up once for all runs, because
     that reads everything that is due."""
 
-    def __init__(self, journal: Journal, services: Services) -> None:
-        self._journal, self._services = journal, services
+    def __init__(self, on: Connection) -> None:
+        self._on, self._journal = on, on.journal
         self._unknown: list[UnknownGraphName] | None = None
 
     async def report(self, run: Run) -> RunReport:
         """Everything that belongs to a run. A part that cannot be read here is left out, with the
         reason."""
-        about, unreadable = self._services, _Unreadable(self._journal)
+        on, unreadable = self._on, _Unreadable(self._journal)
         limits = (MOST_CHILDREN, MOST_BELOW, MOST_LEVELS)
-        below, is_cut = await self._journal.arun(about.runs.descendants(run.id, *limits))
+        below, is_cut = await self._journal.arun(run_service.descendants(on, run.id, *limits))
         return RunReport(
             run,
-            events=await unreadable.read(about.runs.events(run.id, 0, None)),
-            waits=await unreadable.read(about.waits.history(run.id)),
+            events=await unreadable.read(run_service.read_events(on, run.id, 0, None)),
+            waits=await unreadable.read(waits.read_history(on, run.id)),
             effects=await unreadable.read(self._effects(run, None)),
-            scores=await unreadable.read(about.scores.scores(run.id)),
+            scores=await unreadable.read(scores.read_scores(on, run.id)),
             children=run_tree(run.id, below),
             tree_is_cut=is_cut,
             unknown_graphs=await self.unknown_graphs(run),
-            answers=await self._journal.arun(about.waits.answers(run.id)),
+            answers=await self._journal.arun(waits.answers_of(on, run.id)),
             unreadable=unreadable.words,
         )
 
     async def brief(self, run: Run, events: list[Event]) -> RunReport:
         """What explains why a run does not continue: its unfinished effects, but neither children
         nor scores."""
-        about, unreadable = self._services, _Unreadable(self._journal)
+        on, unreadable = self._on, _Unreadable(self._journal)
         effects: list[EffectRecord] = []
         for state in (EffectState.OPEN, EffectState.UNKNOWN, EffectState.FAILED):
             effects += await unreadable.read(self._effects(run, state))
         return RunReport(
             run,
             events,
-            waits=await unreadable.read(about.waits.history(run.id)),
+            waits=await unreadable.read(waits.read_history(on, run.id)),
             effects=effects,
             scores=[],
             children=Children(),
             unknown_graphs=await self.unknown_graphs(run),
-            answers=await self._journal.arun(about.waits.answers(run.id)),
+            answers=await self._journal.arun(waits.answers_of(on, run.id)),
             unreadable=unreadable.words,
         )
 
     def _effects(self, run: Run, state: EffectState | None) -> Plan[list[EffectRecord]]:
         of_run: Any = {"run_id": run.id, "thread_id": None, "state": state, "after": None}
-        return self._services.effects.effects(**of_run, count=sys.maxsize)
+        return settling.read_effects(self._on, **of_run, count=sys.maxsize)
 
     async def unknown_graphs(self, *runs: Run) -> list[UnknownGraphName]:
         """The graphs that no worker has, if one of these runs may be waiting because of that."""
         pending = [run.due_at for run in runs if run.state is State.PENDING and run.due_at]
-        if not pending or min(pending) > moment(self._services.clock.now()):
+        if not pending or min(pending) > moment(self._on.clock.now()):
             return []
         if self._unknown is None:
-            self._unknown = await self._journal.arun(self._services.runs.unknown_graphs())
+            self._unknown = await self._journal.arun(unknown_graphs.unknown_graphs(self._on))
         return self._unknown
 
 

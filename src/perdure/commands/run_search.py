@@ -13,6 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from perdure.commands.connection import Connection
 from perdure.types import Control, Run, State, Wait
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ from perdure.commands.runs import Ahead, RunRow
 from perdure.commands.waits import WaitRow
 from perdure.errors import UNREADABLE
 from perdure.journal import Op, Plan
-from perdure.serde.serializer import Serializer
 from perdure.text import json_default
 from perdure.times import FIRST_MS, LAST_MS, milliseconds
 
@@ -104,90 +104,89 @@ class Named(NamedTuple):
     """The run, or the few runs whose ids start with the text."""
 
 
-class RunSearch:
-    """Searches the runs of a journal."""
+def search(
+    on: Connection,
+    query: RunQuery,
+    limit: int,
+    *,
+    before: Position | None = None,
+    after: Position | None = None,
+    visible: Visible | None = None,
+) -> Plan[RunPage]:
+    """At most `limit` runs, the next ones older than `before` or newer than `after`. `visible`
+    hides the threads that the caller may not see."""
+    found: list[RunRow] = []
+    newer, place, read = after is not None, before if after is None else after, 0
+    is_exact = not (newer or query.labels or query.text or visible)
+    while True:
+        size = limit + 1 if is_exact else min(CHUNK, MOST_READ - read)
+        rows: list[RunRow] = yield _read(query, place, size, newer=newer)
+        read += len(rows)
+        found += rows if is_exact else (yield from matching(on, rows, query, visible))
+        if len(found) > limit or len(rows) < size:
+            return _page(found, limit, read, newer=newer)
+        place = _position(rows[-1])
+        if read >= MOST_READ:
+            if visible is not None:
+                found, place = _without_a_name(found, place, before, newer=newer)
+            return _page(found, limit, read, newer=newer, stopped_at=place)
 
-    def __init__(self, serializer: Serializer) -> None:
-        self._serializer = serializer
 
-    def search(
-        self,
-        query: RunQuery,
-        limit: int,
-        *,
-        before: Position | None = None,
-        after: Position | None = None,
-        visible: Visible | None = None,
-    ) -> Plan[RunPage]:
-        """At most `limit` runs, the next ones older than `before` or newer than `after`. `visible`
-        hides the threads that the caller may not see."""
-        found: list[RunRow] = []
-        newer, place, read = after is not None, before if after is None else after, 0
-        is_exact = not (newer or query.labels or query.text or visible)
-        while True:
-            size = limit + 1 if is_exact else min(CHUNK, MOST_READ - read)
-            rows: list[RunRow] = yield _read(query, place, size, newer=newer)
-            read += len(rows)
-            found += rows if is_exact else (yield from self.matching(rows, query, visible))
-            if len(found) > limit or len(rows) < size:
-                return _page(found, limit, read, newer=newer)
-            place = _position(rows[-1])
-            if read >= MOST_READ:
-                if visible is not None:
-                    found, place = _without_a_name(found, place, before, newer=newer)
-                return _page(found, limit, read, newer=newer, stopped_at=place)
+def matching(
+    on: Connection, rows: list[RunRow], query: RunQuery, visible: Visible | None
+) -> Plan[list[RunRow]]:
+    """The runs among these that match a query."""
+    found = [row for row in rows if _is_in(row, query) and _has(on, row, query)]
+    if visible is None or not found:
+        return found
+    allowed = yield from visible({row.thread_id for row in found})
+    return [row for row in found if row.thread_id in allowed]
 
-    def matching(
-        self, rows: list[RunRow], query: RunQuery, visible: Visible | None
-    ) -> Plan[list[RunRow]]:
-        """The runs among these that match a query."""
-        found = [row for row in rows if _is_in(row, query) and self._has(row, query)]
-        if visible is None or not found:
-            return found
-        allowed = yield from visible({row.thread_id for row in found})
-        return [row for row in found if row.thread_id in allowed]
 
-    def find_direct(self, query: RunQuery, visible: Visible | None = None) -> Plan[Named | None]:
-        """What the text of a query names: the beginning of a run's id, or a thread. None if
-        neither."""
-        text, rest = query.text.strip(), replace(query, text="")
-        if not text or len(text) > LONGEST_ID:
-            return None
-        if not query.thread_id and not query.parent_id:
-            of_thread = replace(rest, thread_id=text)
-            page = yield from self.search(of_thread, 1, visible=visible)
-            if page.rows:
-                return Named(Direct.THREAD, of_thread)
-        if len(text) < prefixes.SHORTEST:
-            return None
-        ids: list[str] = yield from prefixes.some("run", text)
-        rows: list[RunRow] = (yield runs.find_all(ids)) if ids else []
-        rows = yield from self.matching(rows, rest, visible)
-        newest_first = sorted(rows, key=_position, reverse=True)
-        return Named(Direct.RUN, query, newest_first) if rows else None
+def find_direct(
+    on: Connection, query: RunQuery, visible: Visible | None = None
+) -> Plan[Named | None]:
+    """What the text of a query names: the beginning of a run's id, or a thread. None if
+    neither."""
+    text, rest = query.text.strip(), replace(query, text="")
+    if not text or len(text) > LONGEST_ID:
+        return None
+    if not query.thread_id and not query.parent_id:
+        of_thread = replace(rest, thread_id=text)
+        page = yield from search(on, of_thread, 1, visible=visible)
+        if page.rows:
+            return Named(Direct.THREAD, of_thread)
+    if len(text) < prefixes.SHORTEST:
+        return None
+    ids: list[str] = yield from prefixes.some("run", text)
+    rows: list[RunRow] = (yield runs.find_all(ids)) if ids else []
+    rows = yield from matching(on, rows, rest, visible)
+    newest_first = sorted(rows, key=_position, reverse=True)
+    return Named(Direct.RUN, query, newest_first) if rows else None
 
-    def _has(self, row: RunRow, query: RunQuery) -> bool:
-        """Whether a run has the labels and the words of a query."""
-        if not query.labels and not query.text:
-            return True
-        setup: dict[str, Any] = {}
-        labels: dict[str, Any] = {}
-        error = ""
-        try:
-            setup = load_setup(self._serializer, row)
-            labels = {**(setup.get("metadata") or {}), **load_labels(self._serializer, row)}
-            error = str(load_error(self._serializer, row) or "") if query.text else ""
-        except UNREADABLE as damage:
-            error = str(damage)
-        if any(name not in labels or as_text(labels[name]) != one for name, one in query.labels):
-            return False
-        texts = (
-            *(row.id, row.thread_id, row.graph, row.version, row.key, row.reason, error),
-            *tags_of(row, setup),
-            *(f"{name}={as_text(one)}" for name, one in labels.items()),
-        )
-        whole = "\n".join(one for one in texts if one).casefold()
-        return all(word in whole for word in query.text.casefold().split())
+
+def _has(on: Connection, row: RunRow, query: RunQuery) -> bool:
+    """Whether a run has the labels and the words of a query."""
+    if not query.labels and not query.text:
+        return True
+    setup: dict[str, Any] = {}
+    labels: dict[str, Any] = {}
+    error = ""
+    try:
+        setup = load_setup(on.serializer, row)
+        labels = {**(setup.get("metadata") or {}), **load_labels(on.serializer, row)}
+        error = str(load_error(on.serializer, row) or "") if query.text else ""
+    except UNREADABLE as damage:
+        error = str(damage)
+    if any(name not in labels or as_text(labels[name]) != one for name, one in query.labels):
+        return False
+    texts = (
+        *(row.id, row.thread_id, row.graph, row.version, row.key, row.reason, error),
+        *tags_of(row, setup),
+        *(f"{name}={as_text(one)}" for name, one in labels.items()),
+    )
+    whole = "\n".join(one for one in texts if one).casefold()
+    return all(word in whole for word in query.text.casefold().split())
 
 
 def as_text(value: Any) -> str:
@@ -281,43 +280,38 @@ SHOWN_WAITS = 3
 """Maximum number of open waits that are read of one run."""
 
 
-class RunLineService:
-    """Runs with what they wait for."""
+def lines_of(on: Connection, found: Sequence[Run]) -> Plan[list[RunLine]]:
+    """These runs with their open waits, turns, unknown effects and survived crashes: at most
+    three reads for any number of runs."""
+    resting = [run.id for run in found if run.state is State.WAITING]
+    held = [run.id for run in found if run.state is State.HELD]
+    open_waits: list[tuple[WaitRow, int]] = (
+        (yield waits.of_runs(resting, SHOWN_WAITS)) if resting else []
+    )
+    unknown: dict[str, list[str]] = (yield effects.unknown_of_runs(held)) if held else {}
+    ahead: dict[str, Ahead] = (yield runs.ahead(run.id for run in found)) if found else {}
+    return [_line(on, run, open_waits, unknown, ahead.get(run.id)) for run in found]
 
-    def __init__(self, serializer: Serializer) -> None:
-        self._serializer = serializer
 
-    def of(self, found: Sequence[Run]) -> Plan[list[RunLine]]:
-        """These runs with their open waits, turns, unknown effects and survived crashes: at most
-        three reads for any number of runs."""
-        resting = [run.id for run in found if run.state is State.WAITING]
-        held = [run.id for run in found if run.state is State.HELD]
-        open_waits: list[tuple[WaitRow, int]] = (
-            (yield waits.of_runs(resting, SHOWN_WAITS)) if resting else []
-        )
-        unknown: dict[str, list[str]] = (yield effects.unknown_of_runs(held)) if held else {}
-        ahead: dict[str, Ahead] = (yield runs.ahead(run.id for run in found)) if found else {}
-        return [self._line(run, open_waits, unknown, ahead.get(run.id)) for run in found]
-
-    def _line(
-        self,
-        run: Run,
-        open_waits: Sequence[tuple[WaitRow, int]],
-        unknown: dict[str, list[str]],
-        ahead: Ahead | None,
-    ) -> RunLine:
-        mine = [(row, total) for row, total in open_waits if row.run_id == run.id]
-        control = None if ahead is None else maybe_control(ahead.control)
-        behind = ahead is not None and _is_behind(run) and ahead.head != run.id
-        return RunLine(
-            run,
-            tuple(waits.to_wait(self._serializer, row) for row, _ in mine),
-            mine[0][1] if mine else 0,
-            ahead.head if ahead is not None and behind else None,
-            tuple(unknown.get(run.id, ())),
-            control if run.state is State.RUNNING else None,
-            0 if ahead is None else ahead.recoveries,
-        )
+def _line(
+    on: Connection,
+    run: Run,
+    open_waits: Sequence[tuple[WaitRow, int]],
+    unknown: dict[str, list[str]],
+    ahead: Ahead | None,
+) -> RunLine:
+    mine = [(row, total) for row, total in open_waits if row.run_id == run.id]
+    control = None if ahead is None else maybe_control(ahead.control)
+    behind = ahead is not None and _is_behind(run) and ahead.head != run.id
+    return RunLine(
+        run,
+        tuple(waits.to_wait(on.serializer, row) for row, _ in mine),
+        mine[0][1] if mine else 0,
+        ahead.head if ahead is not None and behind else None,
+        tuple(unknown.get(run.id, ())),
+        control if run.state is State.RUNNING else None,
+        0 if ahead is None else ahead.recoveries,
+    )
 
 
 def _is_behind(run: Run) -> bool:

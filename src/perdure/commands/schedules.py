@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import chain, islice, takewhile
@@ -12,15 +12,18 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from perdure.commands import stored_rows
+from perdure.commands.accepting import make_setup
+from perdure.commands.connection import Connection
 from perdure.commands.run_payload import redacted_setup
 from perdure.errors import UNREADABLE, BadArgument, NotFound
 from perdure.journal import Op, Plan, Row, Statement, read_op
-from perdure.journal.clock import Clock
+from perdure.journal.names import check_text
 from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import maybe_moment, milliseconds, moment
-from perdure.types import Schedule
+from perdure.types import Done, Schedule
+from perdure.verbs import recorded, verb
 
 CRON = "cron"
 """The part of a schedule's setup that only crons made over HTTP have; the rest is for its runs."""
@@ -176,7 +179,7 @@ def lateness(catch_up: bool | timedelta) -> int | None:
     return 10**15 if catch_up else None
 
 
-def put(row: ScheduleRow, enabled: bool | None) -> Op[None]:
+def put_row(row: ScheduleRow, enabled: bool | None) -> Op[None]:
     """Store a schedule. `enabled=None` keeps the current value, and enables a new one."""
     on = None if enabled is None else int(enabled)
     statement = Statement("put_schedule", row._asdict() | {"enabled": on})
@@ -186,16 +189,16 @@ def put(row: ScheduleRow, enabled: bool | None) -> Op[None]:
 _rows = partial(stored_rows.every, ScheduleRow)
 
 
-def find(name: str) -> Op[ScheduleRow | None]:
+def find_row(name: str) -> Op[ScheduleRow | None]:
     params = {"name": name, "after": "", "count": 1}
     return read_op("schedules", params, partial(stored_rows.first, ScheduleRow))
 
 
-def every() -> Op[list[ScheduleRow]]:
-    return page("", EVERY)
+def all_rows() -> Op[list[ScheduleRow]]:
+    return page_of_rows("", EVERY)
 
 
-def page(after: str, count: int) -> Op[list[ScheduleRow]]:
+def page_of_rows(after: str, count: int) -> Op[list[ScheduleRow]]:
     """The schedules behind a name, by name."""
     return read_op("schedules", {"name": None, "after": after, "count": count}, _rows)
 
@@ -226,7 +229,7 @@ def move(
     return Op("move_schedule", [Statement("move_schedule", params)], lambda rows: None, write=True)
 
 
-def enable(row: ScheduleRow, enabled: bool, now: int) -> Op[None]:
+def enable_row(row: ScheduleRow, enabled: bool, now: int) -> Op[None]:
     """Enable a schedule from its next slot on, or disable it. No change if it already is, or if it
     has another cron line by now."""
     params: dict[str, Any] = {"name": row.name, "cron": row.cron, "timezone": row.timezone}
@@ -236,93 +239,226 @@ def enable(row: ScheduleRow, enabled: bool, now: int) -> Op[None]:
     return Op("enable_schedule", [statement], lambda rows: None, write=True)
 
 
-def delete(name: str) -> Op[None]:
+def delete_row(name: str) -> Op[None]:
     statement = Statement("delete_schedule", {"name": name})
     return Op("unschedule", [statement], lambda rows: None, write=True)
 
 
-class ScheduleService:
-    """Plans about the schedules of a journal."""
+def put(
+    on: Connection,
+    graph: tuple[str, str],
+    setup: dict[str, Any],
+    *,
+    name: str,
+    cron: str,
+    timezone: str,
+    catch_up: bool | timedelta,
+) -> Plan[Schedule]:
+    """Store a schedule of a graph, given as (name, version)."""
+    row = yield from store(
+        on, graph, setup, name=name, cron=cron, timezone=timezone, catch_up=catch_up
+    )
+    return row.to_schedule(on.serializer, on.clock.now())
 
-    def __init__(self, serializer: Serializer, clock: Clock) -> None:
-        self._serializer, self._clock = serializer, clock
 
-    def put(
-        self,
-        graph: tuple[str, str],
-        setup: dict[str, Any],
-        *,
-        name: str,
-        cron: str,
-        timezone: str,
-        catch_up: bool | timedelta,
-    ) -> Plan[Schedule]:
-        """Store a schedule of a graph, given as (name, version)."""
-        row = yield from self.store(
-            graph, setup, name=name, cron=cron, timezone=timezone, catch_up=catch_up
-        )
-        return row.to_schedule(self._serializer, self._clock.now())
+def store(
+    on: Connection,
+    graph: tuple[str, str],
+    setup: dict[str, Any],
+    *,
+    name: str,
+    cron: str,
+    timezone: str,
+    catch_up: bool | timedelta = False,
+    enabled: bool | None = None,
+    end_at: int | None = None,
+    thread_id: str | None = None,
+) -> Plan[ScheduleRow]:
+    """The same, as it is stored. One that is not `enabled` starts nothing; None leaves that as
+    it is, so that an application that stores its schedules when it starts enables none that a
+    person disabled. After `end_at`, in milliseconds, none starts anything. With a `thread_id`
+    it is deleted when that thread is erased."""
+    setup, now = {**setup, "version": graph[1]}, on.clock.now()
+    next_at = next_slot(cron, timezone, now)
+    late = lateness(catch_up)
+    at = (end_at, now, now, thread_id)
+    row = ScheduleRow(name, graph[0], cron, timezone, late, next_at, b"", 1, *at)
+    redacted = redacted_setup(on.serializer, setup)
+    body = on.serializer.dumps(redacted, row.place, "schedule", own=True)
+    yield put_row(row._replace(body=body), enabled)
+    stored: ScheduleRow | None = yield find_row(name)
+    return stored or row
 
-    def store(
-        self,
-        graph: tuple[str, str],
-        setup: dict[str, Any],
-        *,
-        name: str,
-        cron: str,
-        timezone: str,
-        catch_up: bool | timedelta = False,
-        enabled: bool | None = None,
-        end_at: int | None = None,
-        thread_id: str | None = None,
-    ) -> Plan[ScheduleRow]:
-        """The same, as it is stored. One that is not `enabled` starts nothing; None leaves that as
-        it is, so that an application that stores its schedules when it starts enables none that a
-        person disabled. After `end_at`, in milliseconds, none starts anything. With a `thread_id`
-        it is deleted when that thread is erased."""
-        setup, now = {**setup, "version": graph[1]}, self._clock.now()
-        next_at = next_slot(cron, timezone, now)
-        late = lateness(catch_up)
-        at = (end_at, now, now, thread_id)
-        row = ScheduleRow(name, graph[0], cron, timezone, late, next_at, b"", 1, *at)
-        redacted = redacted_setup(self._serializer, setup)
-        body = self._serializer.dumps(redacted, row.place, "schedule", own=True)
-        yield put(row._replace(body=body), enabled)
-        stored: ScheduleRow | None = yield find(name)
-        return stored or row
 
-    def rows(self) -> Plan[list[ScheduleRow]]:
-        """Every schedule, by name, as it is stored."""
-        found: list[ScheduleRow] = yield every()
-        return found
+def read_rows(on: Connection) -> Plan[list[ScheduleRow]]:
+    """Every schedule, by name, as it is stored."""
+    found: list[ScheduleRow] = yield all_rows()
+    return found
 
-    def find(self, name: str) -> Plan[ScheduleRow | None]:
-        """A schedule as it is stored, or None."""
-        found: ScheduleRow | None = yield find(name)
-        return found
 
-    def all(self) -> Plan[list[Schedule]]:
-        """Every schedule, by name."""
-        rows: list[ScheduleRow] = yield every()
-        return [row.to_schedule(self._serializer, self._clock.now()) for row in rows]
+def find(on: Connection, name: str) -> Plan[ScheduleRow | None]:
+    """A schedule as it is stored, or None."""
+    found: ScheduleRow | None = yield find_row(name)
+    return found
 
-    def page(self, after: str, count: int) -> Plan[list[ScheduleRow]]:
-        """The schedules after a name, by name, as stored."""
-        found: list[ScheduleRow] = yield page(after, count)
-        return found
 
-    def enable(self, name: str, enabled: bool) -> Plan[Schedule]:
-        """Enable a schedule from its next slot on, or disable it. Raises `NotFound`."""
-        row = yield from self.find(name)
-        while row is not None:
-            yield enable(row, enabled, self._clock.now())
-            before, row = row, (yield from self.find(name))
-            if row is None or (row.cron, row.timezone) == (before.cron, before.timezone):
-                return (row or before).to_schedule(self._serializer, self._clock.now())
+def read_schedules(on: Connection) -> Plan[list[Schedule]]:
+    """Every schedule, by name."""
+    rows: list[ScheduleRow] = yield all_rows()
+    return [row.to_schedule(on.serializer, on.clock.now()) for row in rows]
+
+
+def page(on: Connection, after: str, count: int) -> Plan[list[ScheduleRow]]:
+    """The schedules after a name, by name, as stored."""
+    found: list[ScheduleRow] = yield page_of_rows(after, count)
+    return found
+
+
+def enable(on: Connection, name: str, enabled: bool) -> Plan[Schedule]:
+    """Enable a schedule from its next slot on, or disable it. Raises `NotFound`."""
+    row = yield from find(on, name)
+    while row is not None:
+        yield enable_row(row, enabled, on.clock.now())
+        before, row = row, (yield from find(on, name))
+        if row is None or (row.cron, row.timezone) == (before.cron, before.timezone):
+            return (row or before).to_schedule(on.serializer, on.clock.now())
+    raise NotFound("schedule", name)
+
+
+def delete(on: Connection, name: str) -> Plan[None]:
+    """Delete a schedule. Raises `NotFound`."""
+    if name not in {one.name for one in (yield from read_schedules(on))}:
         raise NotFound("schedule", name)
+    yield delete_row(name)
 
-    def delete(self, name: str) -> Plan[None]:
-        """Delete a schedule. Raises `NotFound`."""
-        if name not in {one.name for one in (yield from self.all())}:
-            raise NotFound("schedule", name)
-        yield delete(name)
+
+@verb()
+async def schedule(
+    on: Connection,
+    name: str,
+    graph: str,
+    *,
+    cron: str,
+    timezone: str = "UTC",
+    input: Any = None,
+    catch_up: bool | timedelta = False,
+    metadata: Mapping[str, Any] | None = None,
+    tags: Iterable[str] = (),
+    context: Any = None,
+    config: Mapping[str, Any] | None = None,
+) -> Schedule:
+    """Start runs of a graph according to a cron expression.
+
+    Calling it again with the same name changes the schedule. Each scheduled time is a slot,
+    and starts at most one run, however many workers there are and whenever one of them
+    dies. The run has the key `name@time`, and its own thread, `schedule:name@time`. So two runs
+    may overlap if the first takes a long time. Any worker or tick on the journal fires
+    schedules. It is safe to call this every time the application starts: with the same cron
+    expression and time zone the next slot is kept, and a disabled schedule stays disabled.
+
+        await client.schedule(
+            "digest", "digest", cron="0 9 * * 1", timezone="Europe/Rome"
+        )
+
+    When daylight saving skips the time of a daily slot, its run starts right after the jump.
+    When a time occurs twice, its run starts once, the first time.
+
+    Args:
+        name: The name of the schedule.
+        graph: The name of the graph. The version is the newest that this runtime has
+            registered.
+        cron: Five fields as in `crontab`, or six with seconds first.
+        timezone: The time zone of the cron expression, such as `Europe/Rome`.
+        input: The input of each run.
+        catch_up: What to do about slots that passed while no worker ran. `False` starts slots
+            up to a minute late. A timedelta starts slots up to that age. `True` starts all, at
+            most the last 1,000.
+        metadata: Metadata of each run.
+        tags: Tags of each run.
+        context: LangGraph's runtime context of each run.
+        config: LangGraph's config of each run.
+
+    Returns:
+        The schedule, with the time of its next run.
+
+    Raises:
+        BadArgument: The cron expression or the time zone is not valid.
+        UnknownGraph: This runtime has graphs, but none of this name.
+    """
+    check_text("name", name)
+    setup = make_setup(input=input, metadata=metadata, tags=tags, context=context, config=config)
+    resolved = on.resolve_graph(graph, None)
+    return Schedule(**await _schedule(on, name, resolved, cron, timezone, setup, catch_up))
+
+
+@recorded("schedule")
+def _schedule(
+    on: Connection,
+    name: str,
+    graph: tuple[str, str],
+    cron: str,
+    timezone: str,
+    setup: dict[str, Any],
+    catch_up: bool | timedelta,
+) -> Plan[dict[str, Any]]:
+    graph_name, version = graph
+    times: Any = {"cron": cron, "timezone": timezone, "catch_up": catch_up}
+    return vars((yield from put(on, (graph_name, version), setup, name=name, **times)))
+
+
+@verb("GET /schedules", name="schedules")
+def list_schedules(on: Connection) -> Plan[list[Schedule]]:
+    """List all schedules, by name."""
+    return (yield from read_schedules(on))
+
+
+@verb()
+async def enable_schedule(on: Connection, name: str, *, enabled: bool = True) -> Schedule:
+    """Enable a schedule, starting with its next slot, or disable it.
+
+    Slots that pass while it is disabled are never started. Calling `schedule` again does not
+    enable it.
+
+        await client.enable_schedule("digest", enabled=False)
+
+    Runs that it started are not affected.
+
+    Args:
+        name: The name of the schedule.
+        enabled: `False` disables the schedule.
+
+    Returns:
+        The schedule as it is now.
+
+    Raises:
+        NotFound: The journal has no schedule of this name.
+    """
+    return Schedule(**await _enable_schedule(on, check_text("name", name), bool(enabled)))
+
+
+@recorded("enable_schedule")
+def _enable_schedule(on: Connection, name: str, enabled: bool) -> Plan[dict[str, Any]]:
+    return vars((yield from enable(on, name, enabled)))
+
+
+@verb("DELETE /schedules/{name}")
+async def unschedule(on: Connection, name: str) -> None:
+    """Delete a schedule. The runs it started stay.
+
+    Args:
+        name: The name of the schedule.
+
+    Raises:
+        NotFound: The journal has no schedule of this name.
+    """
+    await _unschedule(on, check_text("name", name))
+
+
+async def _is_unscheduled(on: Connection, name: str) -> Done | None:
+    found = await on.journal.arun(read_schedules(on))
+    return None if name in {one.name for one in found} else Done()
+
+
+@recorded("unschedule", verify=_is_unscheduled)
+def _unschedule(on: Connection, name: str) -> Plan[None]:
+    yield from delete(on, name)

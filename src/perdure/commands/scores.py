@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from perdure.commands import effects, events, runs
+from perdure.commands.connection import Connection
 from perdure.commands.effects import EffectRow
 from perdure.commands.events import Change, actor_data, actor_name, change
 from perdure.commands.runs import RunRow
@@ -14,13 +15,13 @@ from perdure.commands.stored_rows import first, stored
 from perdure.commands.validation import check_name
 from perdure.errors import UNREADABLE, BadArgument, Damaged, NotFound
 from perdure.journal import CONFIRM, Op, Plan, Row, Statement, read_op, with_params
-from perdure.journal.clock import Clock
 from perdure.journal.names import check_id, check_text
 from perdure.serde import places
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
 from perdure.times import milliseconds, moment
 from perdure.types import Event, EventKind, PromptVersion, Score, ScoreKind
+from perdure.verbs import recorded, verb
 
 KINDS = frozenset(ScoreKind)
 
@@ -206,110 +207,182 @@ def _check_value(name: str, value: Any, comment: str | None) -> float | str | No
     )
 
 
-class ScoreService:
-    """Plans about the scores of a journal."""
-
-    def __init__(self, serializer: Serializer, clock: Clock) -> None:
-        self._serializer, self._clock = serializer, clock
-
-    def score(
-        self,
-        run_id: str,
-        name: str,
-        value: float | str | None,
-        about: str | dict[str, str],
-        comment: str | None,
-        by: str | None,
-    ) -> Plan[None]:
-        """Store a score with its event. One that is there already changes nothing."""
-        row = yield from self._find_run(run_id)
-        targets = about if isinstance(about, dict) else {}
-        attempt = yield from self._check_target(row, **targets)
-        kind = ScoreKind.NUMBER
-        if not isinstance(value, float):
-            kind = ScoreKind.TEXT if value is None else ScoreKind.CATEGORY
-        made = Score(
-            row.id,
-            name,
-            value if isinstance(value, float) else None,
-            about if isinstance(about, str) else next(iter(about.values())),
-            moment(self._clock.now()),
-            self._serializer.redacted_text(comment),
-            by,
-            kind,
-            self._serializer.redacted_text(value) if isinstance(value, str) else None,
-            step=targets.get("step"),
-            effect=targets.get("effect"),
-            prompts=(yield from self._prompts_read(row, **targets)),
+def give_score(
+    on: Connection,
+    run_id: str,
+    name: str,
+    value: float | str | None,
+    about: str | dict[str, str],
+    comment: str | None,
+    by: str | None,
+) -> Plan[None]:
+    """Store a score with its event. One that is there already changes nothing."""
+    row = yield from _find_run(on, run_id)
+    targets = about if isinstance(about, dict) else {}
+    attempt = yield from _check_target(on, row, **targets)
+    kind = ScoreKind.NUMBER
+    if not isinstance(value, float):
+        kind = ScoreKind.TEXT if value is None else ScoreKind.CATEGORY
+    made = Score(
+        row.id,
+        name,
+        value if isinstance(value, float) else None,
+        about if isinstance(about, str) else next(iter(about.values())),
+        moment(on.clock.now()),
+        on.serializer.redacted_text(comment),
+        by,
+        kind,
+        on.serializer.redacted_text(value) if isinstance(value, str) else None,
+        step=targets.get("step"),
+        effect=targets.get("effect"),
+        prompts=(yield from _prompts_read(on, row, **targets)),
+    )
+    plain = replace(made, by=events.actor_name(by))
+    while True:
+        found: tuple[Score, int] | None = yield find(
+            on.serializer, row.thread_id, row.id, name, made.about
         )
-        plain = replace(made, by=events.actor_name(by))
-        while True:
-            found: tuple[Score, int] | None = yield find(
-                self._serializer, row.thread_id, row.id, name, made.about
-            )
-            before, seen = found or (None, UNSEEN)
-            if before is not None and replace(before, at=made.at, prompts=made.prompts) == plain:
-                yield CONFIRM
-                return
-            if (yield put(self._serializer, row.thread_id, made, seen, attempt)):
-                return
-            yield from self._find_run(run_id)
+        before, seen = found or (None, UNSEEN)
+        if before is not None and replace(before, at=made.at, prompts=made.prompts) == plain:
+            yield CONFIRM
+            return
+        if (yield put(on.serializer, row.thread_id, made, seen, attempt)):
+            return
+        yield from _find_run(on, run_id)
 
-    def scores(self, run_id: str) -> Plan[list[Score]]:
-        row = yield from self._find_run(run_id)
-        found: list[tuple[Score, int]] = yield of_run(self._serializer, row.thread_id, row.id)
-        return [score for score, _ in found]
 
-    def _find_run(self, run_id: str) -> Plan[RunRow]:
-        row: RunRow | None = yield runs.find(check_id("run", run_id))
-        if row is None:
-            raise NotFound("run", run_id)
-        return row
+def read_scores(on: Connection, run_id: str) -> Plan[list[Score]]:
+    row = yield from _find_run(on, run_id)
+    found: list[tuple[Score, int]] = yield of_run(on.serializer, row.thread_id, row.id)
+    return [score for score, _ in found]
 
-    def _check_target(
-        self, run: RunRow, step: str | None = None, effect: str | None = None
-    ) -> Plan[int | None]:
-        """Raise unless what a score is about is there, and of this run. Returns the number of the
-        effect's last attempt."""
-        if effect is not None:
-            found: EffectRow | None = yield effects.find(effect)
-            if found is None:
-                raise NotFound("effect", effect)
-            if found.run_id != run.id:
-                whose = f"of run {found.run_id}" if found.run_id else "of no run"
-                raise BadArgument(f"Effect {effect} is {whose}, not of run {run.id}.")
-            return found.attempts
-        if step is not None and not (yield from self._is_step(run, step)):
-            raise NotFound(f"step of run {run.id}", step)
-        return None
 
-    def _is_step(self, run: RunRow, checkpoint_id: str) -> Plan[bool]:
-        """Whether a run made this checkpoint. One that was pruned is still in the history."""
-        if (yield is_step(run.thread_id, run.id, checkpoint_id)):
-            return True
-        steps = yield from self._events(run, EventKind.STEP)
-        return any(event.data.get("checkpoint") == checkpoint_id for event in steps)
+def _find_run(on: Connection, run_id: str) -> Plan[RunRow]:
+    row: RunRow | None = yield runs.find(check_id("run", run_id))
+    if row is None:
+        raise NotFound("run", run_id)
+    return row
 
-    def _prompts_read(
-        self, run: RunRow, step: str | None = None, effect: str | None = None
-    ) -> Plan[tuple[PromptVersion, ...]]:
-        """The prompt versions that a step or effect has read so far, or else all that the run has:
-        their events name them."""
-        history = yield from self._events(run, EventKind.STEP, EventKind.EFFECT)
-        read = {
-            PromptVersion(*version)
-            for event in history
-            if step in (None, event.data.get("checkpoint"))
-            and effect in (None, event.data.get("key"))
-            for version in event.data.get("prompts", ())
-        }
-        return tuple(sorted(read))
 
-    def _events(self, run: RunRow, *kinds: EventKind) -> Plan[list[Event]]:
-        found: list[Event] = []
-        page: list[Event] | None = None
-        while page is None or len(page) == PAGE:
-            after = page[-1].n if page else 0
-            page = yield events.events(self._serializer, run.thread_id, run.id, after, PAGE)
-            found += [event for event in page if event.kind in kinds]
-        return found
+def _check_target(
+    on: Connection, run: RunRow, step: str | None = None, effect: str | None = None
+) -> Plan[int | None]:
+    """Raise unless what a score is about is there, and of this run. Returns the number of the
+    effect's last attempt."""
+    if effect is not None:
+        found: EffectRow | None = yield effects.find(effect)
+        if found is None:
+            raise NotFound("effect", effect)
+        if found.run_id != run.id:
+            whose = f"of run {found.run_id}" if found.run_id else "of no run"
+            raise BadArgument(f"Effect {effect} is {whose}, not of run {run.id}.")
+        return found.attempts
+    if step is not None and not (yield from _is_step(on, run, step)):
+        raise NotFound(f"step of run {run.id}", step)
+    return None
+
+
+def _is_step(on: Connection, run: RunRow, checkpoint_id: str) -> Plan[bool]:
+    """Whether a run made this checkpoint. One that was pruned is still in the history."""
+    if (yield is_step(run.thread_id, run.id, checkpoint_id)):
+        return True
+    steps = yield from _events(on, run, EventKind.STEP)
+    return any(event.data.get("checkpoint") == checkpoint_id for event in steps)
+
+
+def _prompts_read(
+    on: Connection, run: RunRow, step: str | None = None, effect: str | None = None
+) -> Plan[tuple[PromptVersion, ...]]:
+    """The prompt versions that a step or effect has read so far, or else all that the run has:
+    their events name them."""
+    history = yield from _events(on, run, EventKind.STEP, EventKind.EFFECT)
+    read = {
+        PromptVersion(*version)
+        for event in history
+        if step in (None, event.data.get("checkpoint")) and effect in (None, event.data.get("key"))
+        for version in event.data.get("prompts", ())
+    }
+    return tuple(sorted(read))
+
+
+def _events(on: Connection, run: RunRow, *kinds: EventKind) -> Plan[list[Event]]:
+    found: list[Event] = []
+    page: list[Event] | None = None
+    while page is None or len(page) == PAGE:
+        after = page[-1].n if page else 0
+        page = yield events.events(on.serializer, run.thread_id, run.id, after, PAGE)
+        found += [event for event in page if event.kind in kinds]
+    return found
+
+
+@recorded("score")
+def _score(
+    on: Connection,
+    run_id: str,
+    name: str,
+    value: float | str | None,
+    about: str | dict[str, str],
+    comment: str | None,
+    by: str | None,
+) -> Plan[None]:
+    yield from give_score(on, run_id, name, value, about, comment, by)
+
+
+@verb()
+async def score(
+    on: Connection,
+    run_id: str,
+    name: str,
+    value: float | str | None = None,
+    *,
+    about: str = "",
+    step: str | None = None,
+    effect: str | None = None,
+    comment: str | None = None,
+    by: str | None = None,
+) -> None:
+    """Record how well a run did: a number, a category, or only a comment.
+
+    A run can be scored at any time, even weeks after its end or from another process. The score
+    and its event `scored` are one commit; nothing else about the run changes, not even
+    `updated_at`, so `prune` is not delayed. A later score with the same name, for the
+    same part, replaces the earlier one; giving the same score again changes nothing. Scores are
+    deleted with their run.
+
+        await client.score(run.id, "replied", True, about="touch-2")
+        await client.score(run.id, "tone", "too formal", effect=sent.key, by="ana")
+
+    A score is about the whole run, unless one of `about`, `step` and `effect` is passed.
+
+    Args:
+        run_id: The id of the run.
+        name: The name of the score, up to 256 bytes.
+        value: A number or a `bool`, or text that names a category. Without a value the comment
+            is the score.
+        about: A part of the run, by a name of your choice.
+        step: The step with this checkpoint id: `checkpoint` in the data of its event.
+        effect: The effect with this key.
+        comment: Why, up to 64 KiB of text. It is not in the event.
+        by: Who gave the score.
+
+    Raises:
+        NotFound: The journal has no such run, or the run has no such step or effect.
+        BadArgument: The score has neither a value nor a comment, or is about more than one
+            part.
+    """
+    targets = {"about": about, "step": step, "effect": effect}
+    stored, part = check_score(name, value, targets, comment, by)
+    await _score(on, run_id, name, stored, part, comment, by)
+
+
+@verb(name="scores")
+def list_scores(on: Connection, run_id: str) -> Plan[list[Score]]:
+    """List the scores of a run, oldest first.
+
+    Args:
+        run_id: The id of the run.
+
+    Raises:
+        NotFound: The journal has no run with this id.
+    """
+    return (yield from read_scores(on, run_id))

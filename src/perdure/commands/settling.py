@@ -2,91 +2,87 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from perdure.commands import effect_payload, effects, messages
+from perdure.commands.connection import Connection
 from perdure.commands.effects import SETTLED_BY, EffectRow
 from perdure.commands.events import actor_data
+from perdure.commands.validation import PAGE, check_limit, check_member
 from perdure.errors import BadArgument, EffectFailed, NotFound, NotSettled
 from perdure.journal import Plan
-from perdure.journal.clock import Clock, host_time
-from perdure.journal.names import check_id, check_text
-from perdure.serde.serializer import Serializer
+from perdure.journal.clock import host_time
+from perdure.journal.names import check_id, check_text, maybe_id
 from perdure.times import position_after
 from perdure.types import EffectRecord, EffectState, Message
+from perdure.verbs import verb
 
 STATES = {"done": EffectState.DONE, "retry": EffectState.AGAIN, "fail": EffectState.FAILED}
 """The state an effect gets, by how a person settles it."""
 
 
-class EffectService:
-    """The effects of a journal."""
+def read_effects(
+    on: Connection,
+    *,
+    run_id: str | None,
+    thread_id: str | None,
+    state: str | None,
+    after: EffectRecord | None,
+    count: int,
+) -> Plan[list[EffectRecord]]:
+    """Effects, oldest first."""
+    position = None if after is None else (position_after(after.created_at), after.key)
+    if run_id is not None:
+        found: list[EffectRow] = yield effects.of_run(run_id)
+        rows = [
+            row
+            for row in found
+            if state in (None, row.state)
+            and thread_id in (None, row.thread_id)
+            and (position is None or (row.created_at, row.key) > position)
+        ][:count]
+    else:
+        rows = yield effects.page(thread_id=thread_id, state=state, after=position, count=count)
+    return [effects.to_record(on.serializer, row) for row in rows]
 
-    def __init__(self, serializer: Serializer, clock: Clock) -> None:
-        self._serializer, self._clock = serializer, clock
 
-    def effects(
-        self,
-        *,
-        run_id: str | None,
-        thread_id: str | None,
-        state: str | None,
-        after: EffectRecord | None,
-        count: int,
-    ) -> Plan[list[EffectRecord]]:
-        """Effects, oldest first."""
-        position = None if after is None else (position_after(after.created_at), after.key)
-        if run_id is not None:
-            found: list[EffectRow] = yield effects.of_run(run_id)
-            rows = [
-                row
-                for row in found
-                if state in (None, row.state)
-                and thread_id in (None, row.thread_id)
-                and (position is None or (row.created_at, row.key) > position)
-            ][:count]
-        else:
-            rows = yield effects.page(thread_id=thread_id, state=state, after=position, count=count)
-        return [effects.to_record(self._serializer, row) for row in rows]
+def undelivered(on: Connection, after: Message | None, limit: int) -> Plan[list[Message]]:
+    """Undelivered messages, oldest first."""
+    # Read from the start: an outbox is short, and the messages of earlier pages may be gone.
+    count = limit
+    while True:
+        found: list[Message] = yield messages.pending(on.serializer, count)
+        later = [
+            one
+            for one in found
+            if after is None or (one.sent_at, one.id) > (after.sent_at, after.id)
+        ]
+        if len(later) >= limit or len(found) < count:
+            return later[:limit]
+        count *= 2
 
-    def messages(self, after: Message | None, limit: int) -> Plan[list[Message]]:
-        """Undelivered messages, oldest first."""
-        # Read from the start: an outbox is short, and the messages of earlier pages may be gone.
-        count = limit
-        while True:
-            found: list[Message] = yield messages.pending(self._serializer, count)
-            later = [
-                one
-                for one in found
-                if after is None or (one.sent_at, one.id) > (after.sent_at, after.id)
-            ]
-            if len(later) >= limit or len(found) < count:
-                return later[:limit]
-            count *= 2
 
-    def settle(
-        self, key: str, how: str, result: Any, by: str | None, reason: str | None
-    ) -> Plan[None]:
-        """Store a person's decision about an effect. The same commit makes its run due if that was
-        the last one."""
-        _check_decision(how, result, by, reason)
-        row: EffectRow | None = yield effects.find(check_id("effect", key))
-        if row is None:
-            raise NotFound("effect", key)
-        outcome = None
-        if how == "done":
-            outcome = effect_payload.dump_result(self._serializer, row, result)
-        elif how == "fail":
-            error = EffectFailed(row.key, f"{SETTLED_BY} {by or 'a person'}", reason or "failed")
-            outcome = effect_payload.dump_error(self._serializer, row, STATES[how], error, ())
-        said = {**actor_data(by), **({"reason": reason} if reason else {})}
-        state, now = STATES[how].value, self._clock.now()
-        made = effects.decide(
-            self._serializer, row, state, outcome, said, now, host_time(self._clock)
-        )
-        if not (yield made):
-            row = (yield effects.find(row.key)) or row
-            raise NotSettled(row.key, f"it is {row.state}: {_why_not(row)}.")
+def settle_once(
+    on: Connection, key: str, how: str, result: Any, by: str | None, reason: str | None
+) -> Plan[None]:
+    """Store a person's decision about an effect. The same commit makes its run due if that was
+    the last one."""
+    _check_decision(how, result, by, reason)
+    row: EffectRow | None = yield effects.find(check_id("effect", key))
+    if row is None:
+        raise NotFound("effect", key)
+    outcome = None
+    if how == "done":
+        outcome = effect_payload.dump_result(on.serializer, row, result)
+    elif how == "fail":
+        error = EffectFailed(row.key, f"{SETTLED_BY} {by or 'a person'}", reason or "failed")
+        outcome = effect_payload.dump_error(on.serializer, row, STATES[how], error, ())
+    said = {**actor_data(by), **({"reason": reason} if reason else {})}
+    state, now = STATES[how].value, on.clock.now()
+    made = effects.decide(on.serializer, row, state, outcome, said, now, host_time(on.clock))
+    if not (yield made):
+        row = (yield effects.find(row.key)) or row
+        raise NotSettled(row.key, f"it is {row.state}: {_why_not(row)}.")
 
 
 def _check_decision(how: str, result: Any, by: str | None, reason: str | None) -> None:
@@ -108,3 +104,117 @@ def _why_not(row: EffectRow) -> str:
     return (
         "that is settled" if row.state == EffectState.DONE else "its run is being driven just now"
     )
+
+
+@verb(name="effects")
+def list_effects(
+    on: Connection,
+    run_id: str | None = None,
+    *,
+    thread_id: str | None = None,
+    state: EffectState | str | None = None,
+    after: EffectRecord | None = None,
+    limit: int = PAGE,
+) -> Plan[list[EffectRecord]]:
+    """List effects: of a run, of a thread, or in a state; oldest first.
+
+    An effect is a call that left the process, or was about to. Effects of graphs that only have
+    a `Saver` are listed too, with an empty `run_id`. An effect whose row cannot be read is
+    listed with the reason in `EffectRecord.damaged`.
+
+        unknown = await client.effects(state="unknown")
+
+    Effects with the state `unknown` wait for `settle`.
+
+    Args:
+        run_id: Effects of this run.
+        thread_id: Effects of this thread.
+        state: Effects in this state: `open`, `done`, `failed`, `unknown` or `again`.
+        after: The last effect of the previous page.
+        limit: Maximum number of effects to return, 100 by default.
+
+    Raises:
+        BadArgument: The state is unknown.
+    """
+    return (
+        yield from read_effects(
+            on,
+            run_id=maybe_id("run", run_id),
+            thread_id=maybe_id("thread", thread_id),
+            state=None if state is None else check_member(EffectState, "an effect's state", state),
+            after=after,
+            count=check_limit(limit),
+        )
+    )
+
+
+@verb("POST /effects/{key:path}/settle", effect=True)
+def settle(
+    on: Connection,
+    key: str,
+    how: Literal["done", "retry", "fail"],
+    result: Any = None,
+    *,
+    by: str | None = None,
+    reason: str | None = None,
+) -> Plan[None]:
+    """Settle an effect with an unknown outcome, once a person has found out what happened.
+
+    The run continues once none of its effects is unknown. An effect that is `open` or `failed`
+    can be settled too, if its run is not being driven; a run that failed also needs `retry`.
+    The `settled` event records `by` and `reason`.
+
+        await client.settle(effect.key, "done", {"payment": "p-17"}, by="ana")
+
+    If the process dies before this returns, the effect may or may not be settled; if it is,
+    calling again raises `NotSettled`.
+
+    Args:
+        key: The key of the effect.
+        how: `done`: it happened. `retry`: it did not happen, and is called again. `fail`: it
+            did not happen, and is not called again; the node gets `EffectFailed`.
+        result: With `done`, what the call would have returned.
+        by: Who decides.
+        reason: Why. With `fail`, the message of the error.
+
+    Raises:
+        NotSettled: The effect has an outcome, or its run is being driven. Nothing was changed.
+        NotFound: The journal has no effect with this key.
+        BadArgument: `how` is unknown, or `result` is passed with `retry` or `fail`.
+    """
+    yield from settle_once(on, check_id("effect", key), how, result, by, reason)
+    on.wake()
+
+
+@verb(name="messages")
+def list_messages(
+    on: Connection, *, after: Message | None = None, limit: int = PAGE
+) -> Plan[list[Message]]:
+    """List the undelivered outbox messages, oldest first.
+
+    If a message has no `due_at`, perdure has given up on it: `redeliver` sends it again.
+    `error` says why its last delivery failed.
+
+    Args:
+        after: The last message of the previous page.
+        limit: Maximum number of messages to return, 100 by default.
+    """
+    return (yield from undelivered(on, after, check_limit(limit)))
+
+
+@verb("POST /messages/{message_id:path}/redeliver")
+def redeliver(on: Connection, message_id: str) -> Plan[None]:
+    """Deliver an outbox message now: after perdure gave up on it, or before its next retry.
+
+    A worker delivers it, with the same id as before.
+
+    Args:
+        message_id: The id of the message.
+
+    Raises:
+        NotFound: The outbox has no message with this id.
+    """
+    op = messages.redeliver(check_text("message_id", message_id), on.clock.now())
+    if not (yield op):
+        raise NotFound("message", message_id)
+    on.wake()

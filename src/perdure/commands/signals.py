@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.errors import BadArgument
-from perdure.journal import Op, Statement, with_params
-from perdure.journal.names import check_text
+from perdure.commands import waits
+from perdure.commands.connection import Connection
+from perdure.commands.validation import check_name
+from perdure.errors import (
+    BadArgument,
+)
+from perdure.journal import Op, Plan, Statement, with_params
+from perdure.journal.names import check_text, new_id
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
+from perdure.verbs import call_key, verb
 
 
 def check_signal_name(name: str) -> None:
@@ -20,7 +26,7 @@ def check_signal_name(name: str) -> None:
     check_text("name", name)
 
 
-def signal(
+def store_signal(
     serializer: Serializer,
     thread_id: str,
     signal_id: str,
@@ -47,3 +53,57 @@ def signal(
         write=True,
         key=Statement("find_signal", params),
     )
+
+
+def send_signal(
+    on: Connection, thread_id: str, name: str, value: Any, key: str | None, *, id: str | None = None
+) -> Plan[bool]:
+    """Store a signal and wake the run that waits for it. False if its key was sent before; the
+    same `id` is stored once."""
+    check_signal_name(name)
+    check_name("thread_id", thread_id)
+    if key is not None:
+        check_name("key", key)
+    if waits.is_reserved(value):
+        raise BadArgument(
+            f"perdure uses this value itself, for waits that expire: pass another one to the "
+            f"signal {name!r}."
+        )
+    now = on.clock.now()
+    stored: bool = yield store_signal(
+        on.serializer, thread_id, id or new_id(), name, key, value, now
+    )
+    return stored
+
+
+@verb("POST /threads/{thread_id}/signals/{name}", scope="start", effect=True)
+def signal(
+    on: Connection, thread_id: str, name: str, value: Any = None, *, key: str | None = None
+) -> Plan[bool]:
+    """Send a named message to a thread. It is on disk when this returns, and delivered once.
+
+    One wait of that name on the thread gets it, the oldest signal first. If no run waits for it
+    yet, it is kept for this run or a later one; the thread need not have a run. In a node this
+    is an effect: the signal is sent once.
+
+        await client.signal("order-1", "paid", {"amount": 12}, key="webhook-981")
+
+    `perdure.wait_for` receives it; it also withdraws a question of `perdure.ask(…,
+    unless=name)`.
+
+    Args:
+        thread_id: The thread.
+        name: The name of the signal, up to 256 bytes.
+        value: The value that `wait_for` returns.
+        key: Idempotency key. A second signal with the same thread, name and key is not stored.
+
+    Returns:
+        `True` if the signal was stored, `False` if one with this key was sent before.
+
+    Raises:
+        BadArgument: The name, the key or the thread is empty.
+        Unserializable: The value cannot be stored. Nothing was stored.
+    """
+    stored = yield from send_signal(on, thread_id, name, value, key, id=call_key())
+    on.wake()
+    return stored

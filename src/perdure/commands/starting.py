@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from perdure.commands.events import Change
-from perdure.commands.run_control import parent_cancelled, stop_thread
+from perdure.commands.run_changes import parent_cancelled, stop_thread
 from perdure.commands.runs import RunRow, first_run
 from perdure.journal import Op, Statement, with_params
 from perdure.serde.serializer import Serializer

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from perdure.commands import threads
+from perdure.commands.connection import Connection
 from perdure.commands.run_search import Position, as_text, unnamed
-from perdure.commands.threads import Thread, ThreadRow, ThreadService
+from perdure.commands.threads import Thread, ThreadRow
 from perdure.journal import Plan
 
 MOST_READ = 1000
@@ -55,10 +56,9 @@ class ThreadPage:
 
 
 def search_threads(
-    service: ThreadService,
+    on: Connection,
     query: ThreadQuery,
     limit: int,
-    now: int,
     *,
     before: Position | None = None,
     allowed: Allowed | None = None,
@@ -69,10 +69,12 @@ def search_threads(
     read, place = 0, before
     while True:
         size = limit + 1 if is_exact else min(CHUNK, MOST_READ - read)
-        rows: list[ThreadRow] = yield threads.before(query.graph or None, place, size, now)
+        rows: list[ThreadRow] = yield threads.before(
+            query.graph or None, place, size, on.clock.now()
+        )
         read += len(rows)
         for row in rows:
-            thread = service.show(row)
+            thread = threads.show(on, row)
             if _matches(thread, query) and (allowed is None or allowed(thread.metadata)):
                 found.append((_position(row), thread))
         if len(found) > limit:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, NoReturn
 
 from perdure.commands import stored_rows
 from perdure.commands.assistants import Assistant, default_id
+from perdure.commands.connection import Connection
 from perdure.commands.runs import names_in_pieces
 from perdure.errors import UNREADABLE, AlreadyExists, NotFound
 from perdure.journal import NO_PROOF, Op, Plan, Row, Statement, read_op, with_params
-from perdure.journal.clock import Clock
 from perdure.journal.names import check_text, random_number
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
@@ -115,7 +115,7 @@ def _expiry(content: ThreadContent, now: int) -> int | None:
     return None if content.ttl is None else now + round(content.ttl * 60_000)
 
 
-def create(
+def create_row(
     serializer: Serializer, thread_id: str, content: ThreadContent, change: int, now: int
 ) -> Op[ThreadRow]:
     """Create the record of a thread, or find the existing one: `change` says which."""
@@ -132,7 +132,7 @@ def create(
     )
 
 
-def change(
+def change_row(
     serializer: Serializer,
     seen: ThreadRow,
     content: ThreadContent,
@@ -210,7 +210,7 @@ def set_has_next(thread_id: str, *, has_next: bool) -> Op[None]:
     return Op("set_has_next", [Statement("set_has_next", params)], lambda rows: None, write=True)
 
 
-def find(thread_id: str, now: int) -> Op[ThreadRow | None]:
+def find_row(thread_id: str, now: int) -> Op[ThreadRow | None]:
     found = _by_id(check_text("thread_id", thread_id), now)
     return Op("thread", [found], partial(stored_rows.first, ThreadRow))
 
@@ -220,7 +220,7 @@ def _by_id(thread_id: str, now: int) -> Statement:
     return Statement("threads_by_ids", params)
 
 
-def page(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[ThreadRow]]:
+def page_of_rows(chosen: ThreadFilter, offset: int, count: int, now: int) -> Op[list[ThreadRow]]:
     """`count` threads from `offset` on, in order. A filter by ids returns them all, unordered."""
     params: dict[str, Any] = {
         "status": chosen.status,
@@ -267,7 +267,7 @@ def _all_rows(rows: Sequence[Sequence[Row]]) -> list[ThreadRow]:
     return [stored_rows.stored(ThreadRow, row) for some in rows for row in some]
 
 
-def count(chosen: ThreadFilter, now: int) -> Op[int]:
+def count_rows(chosen: ThreadFilter, now: int) -> Op[int]:
     """The number of threads with a status, a graph and an assistant."""
     params = {
         "status": chosen.status,
@@ -278,7 +278,7 @@ def count(chosen: ThreadFilter, now: int) -> Op[int]:
     return read_op("count_threads", params, lambda rows: int(rows[0][0][0]))
 
 
-def questions(thread_ids: Iterable[str]) -> Op[set[tuple[str, str]]]:
+def open_questions(thread_ids: Iterable[str]) -> Op[set[tuple[str, str]]]:
     """(thread, interrupt id) of the open questions to people in these threads."""
     params = {"names": json.dumps(sorted(thread_ids))}
     return read_op(
@@ -326,139 +326,144 @@ class Thread:
 Matches = Callable[[Thread], bool]
 
 
-class ThreadService:
-    """Plans about the threads of a journal."""
+def show(on: Connection, row: ThreadRow) -> Thread:
+    """A thread as its users see it. Metadata that cannot be read is left out."""
+    try:
+        content = row.load(on.serializer)
+    except UNREADABLE as error:
+        content = ThreadContent({"damaged": str(error)})
+    return Thread(
+        thread_id=row.thread_id,
+        status=row.status,
+        metadata=content.metadata,
+        config=content.config,
+        created_at=moment(row.created_at),
+        updated_at=moment(row.updated_at),
+        state_updated_at=moment(row.run_updated_at or row.updated_at),
+        expires_at=maybe_moment(row.expires_at),
+        ttl=content.ttl,
+        run_id=row.run_id,
+        graph=row.run_graph or row.graph,
+        version=row.run_version,
+        is_assigned=row.graph is not None and row.assistant is not None,
+    )
 
-    def __init__(self, serializer: Serializer, clock: Clock) -> None:
-        self._serializer, self._clock = serializer, clock
 
-    def show(self, row: ThreadRow) -> Thread:
-        """A thread as its users see it. Metadata that cannot be read is left out."""
-        try:
-            content = row.load(self._serializer)
-        except UNREADABLE as error:
-            content = ThreadContent({"damaged": str(error)})
-        return Thread(
-            thread_id=row.thread_id,
-            status=row.status,
-            metadata=content.metadata,
-            config=content.config,
-            created_at=moment(row.created_at),
-            updated_at=moment(row.updated_at),
-            state_updated_at=moment(row.run_updated_at or row.updated_at),
-            expires_at=maybe_moment(row.expires_at),
-            ttl=content.ttl,
-            run_id=row.run_id,
-            graph=row.run_graph or row.graph,
-            version=row.run_version,
-            is_assigned=row.graph is not None and row.assistant is not None,
-        )
+def find(on: Connection, thread_id: str) -> Plan[Thread | None]:
+    """A thread, or None."""
+    row: ThreadRow | None = yield find_row(thread_id, on.clock.now())
+    return None if row is None else show(on, row)
 
-    def find(self, thread_id: str) -> Plan[Thread | None]:
-        """A thread, or None."""
-        row: ThreadRow | None = yield find(thread_id, self._clock.now())
-        return None if row is None else self.show(row)
 
-    def get(self, thread_id: str) -> Plan[Thread]:
-        """A thread. Raises `NotFound`."""
-        found = yield from self.find(thread_id)
-        if found is None:
+def get(on: Connection, thread_id: str) -> Plan[Thread]:
+    """A thread. Raises `NotFound`."""
+    found = yield from find(on, thread_id)
+    if found is None:
+        raise NotFound("thread", thread_id)
+    return found
+
+
+def create(
+    on: Connection, thread_id: str, content: ThreadContent, *, accept_existing: bool = False
+) -> Plan[Thread]:
+    """Create the record of a thread. If it exists, raises `AlreadyExists` or returns it."""
+    number = random_number()
+    row: ThreadRow = yield create_row(on.serializer, thread_id, content, number, on.clock.now())
+    if row.change != number and not accept_existing:
+        raise AlreadyExists("thread", thread_id)
+    return show(on, row)
+
+
+def assign_thread(
+    on: Connection, thread_id: str, content: ThreadContent, assistant: Assistant
+) -> Plan[None]:
+    """Create the record of a thread if it has none, and set the graph and assistant of its
+    first run."""
+    yield assign(
+        on.serializer,
+        thread_id,
+        content,
+        on.clock.now(),
+        graph=assistant.graph_id,
+        assistant=assistant.assistant_id,
+    )
+
+
+def change(
+    on: Connection, thread_id: str, metadata: Mapping[str, Any], *, ttl: float | None = None
+) -> Plan[Thread]:
+    """Merge metadata into a thread's, and set how many minutes it is kept from now on."""
+    while True:
+        seen: ThreadRow | None = yield find_row(thread_id, on.clock.now())
+        if seen is None:
             raise NotFound("thread", thread_id)
-        return found
-
-    def create(
-        self, thread_id: str, content: ThreadContent, *, accept_existing: bool = False
-    ) -> Plan[Thread]:
-        """Create the record of a thread. If it exists, raises `AlreadyExists` or returns it."""
+        content = seen.load(on.serializer)
+        content = replace(content, metadata={**content.metadata, **metadata})
+        if ttl is not None:
+            content = replace(content, ttl=ttl)
         number = random_number()
-        row: ThreadRow = yield create(
-            self._serializer, thread_id, content, number, self._clock.now()
+        row: ThreadRow | None = yield change_row(
+            on.serializer, seen, content, number, on.clock.now(), renew=ttl is not None
         )
-        if row.change != number and not accept_existing:
-            raise AlreadyExists("thread", thread_id)
-        return self.show(row)
+        if row is not None and row.change == number:
+            return show(on, row)
 
-    def assign(self, thread_id: str, content: ThreadContent, assistant: Assistant) -> Plan[None]:
-        """Create the record of a thread if it has none, and set the graph and assistant of its
-        first run."""
-        yield assign(
-            self._serializer,
-            thread_id,
-            content,
-            self._clock.now(),
-            graph=assistant.graph_id,
-            assistant=assistant.assistant_id,
-        )
 
-    def change(
-        self, thread_id: str, metadata: Mapping[str, Any], *, ttl: float | None = None
-    ) -> Plan[Thread]:
-        """Merge metadata into a thread's, and set how many minutes it is kept from now on."""
-        while True:
-            seen: ThreadRow | None = yield find(thread_id, self._clock.now())
-            if seen is None:
-                raise NotFound("thread", thread_id)
-            content = seen.load(self._serializer)
-            content = replace(content, metadata={**content.metadata, **metadata})
-            if ttl is not None:
-                content = replace(content, ttl=ttl)
-            number = random_number()
-            row: ThreadRow | None = yield change(
-                self._serializer, seen, content, number, self._clock.now(), renew=ttl is not None
-            )
-            if row is not None and row.change == number:
-                return self.show(row)
+def page(
+    on: Connection, chosen: ThreadFilter, offset: int, limit: int, matches: Matches | None = None
+) -> Plan[tuple[list[Thread], bool]]:
+    """Threads from `offset` on, in order, and whether there are more. `matches` checks what SQL
+    cannot; with it, all threads before the page are read too."""
+    now = on.clock.now()
+    if chosen.ids is not None:
+        rows: list[ThreadRow] = yield page_of_rows(chosen, 0, 0, now)
+        every = [one for one in (show(on, row) for row in rows) if matches is None or matches(one)]
+        every.sort(key=_sort_key(chosen.sort), reverse=chosen.descending)
+        return every[offset : offset + limit], len(every) > offset + limit
+    if chosen.status is not None and (chosen.sort, chosen.descending) in INDEXED:
+        found = yield from _among_newest(on, chosen, matches)
+        if len(found) > offset + limit:
+            return found[offset : offset + limit], True
+    if matches is None:
+        rows = yield page_of_rows(chosen, offset, limit + 1, now)
+        return [show(on, row) for row in rows[:limit]], len(rows) > limit
+    found, read = [], 0
+    while len(found) <= offset + limit:
+        rows = yield page_of_rows(chosen, read, PAGE, now)
+        found += [one for one in (show(on, row) for row in rows) if matches(one)]
+        read += len(rows)
+        if len(rows) < PAGE:
+            break
+    return found[offset : offset + limit], len(found) > offset + limit
 
-    def page(
-        self, chosen: ThreadFilter, offset: int, limit: int, matches: Matches | None = None
-    ) -> Plan[tuple[list[Thread], bool]]:
-        """Threads from `offset` on, in order, and whether there are more. `matches` checks what SQL
-        cannot; with it, all threads before the page are read too."""
-        now = self._clock.now()
-        if chosen.ids is not None:
-            rows: list[ThreadRow] = yield page(chosen, 0, 0, now)
-            every = [one for one in map(self.show, rows) if matches is None or matches(one)]
-            every.sort(key=_sort_key(chosen.sort), reverse=chosen.descending)
-            return every[offset : offset + limit], len(every) > offset + limit
-        if chosen.status is not None and (chosen.sort, chosen.descending) in INDEXED:
-            found = yield from self._among_newest(chosen, matches)
-            if len(found) > offset + limit:
-                return found[offset : offset + limit], True
-        if matches is None:
-            rows = yield page(chosen, offset, limit + 1, now)
-            return [self.show(row) for row in rows[:limit]], len(rows) > limit
-        found, read = [], 0
-        while len(found) <= offset + limit:
-            rows = yield page(chosen, read, PAGE, now)
-            found += [one for one in map(self.show, rows) if matches(one)]
-            read += len(rows)
-            if len(rows) < PAGE:
-                break
-        return found[offset : offset + limit], len(found) > offset + limit
 
-    def _among_newest(self, chosen: ThreadFilter, matches: Matches | None) -> Plan[list[Thread]]:
-        """The matching ones of the newest threads. If many threads have the status, these fill the
-        page, and the others need not be sorted."""
-        anything = replace(chosen, status=None)
-        rows: list[ThreadRow] = yield page(anything, 0, NEWEST, self._clock.now())
-        found = [self.show(row) for row in rows if row.status == chosen.status]
-        return [one for one in found if matches is None or matches(one)]
+def _among_newest(
+    on: Connection, chosen: ThreadFilter, matches: Matches | None
+) -> Plan[list[Thread]]:
+    """The matching ones of the newest threads. If many threads have the status, these fill the
+    page, and the others need not be sorted."""
+    anything = replace(chosen, status=None)
+    rows: list[ThreadRow] = yield page_of_rows(anything, 0, NEWEST, on.clock.now())
+    found = [show(on, row) for row in rows if row.status == chosen.status]
+    return [one for one in found if matches is None or matches(one)]
 
-    def count(self, chosen: ThreadFilter, matches: Matches | None = None) -> Plan[int]:
-        """The number of matching threads."""
-        if matches is None and chosen.ids is None:
-            return int((yield count(chosen, self._clock.now())))
-        found, read = 0, 0
-        while True:
-            rows: list[ThreadRow] = yield page(chosen, read, PAGE, self._clock.now())
-            found += sum(1 for row in rows if matches is None or matches(self.show(row)))
-            read += len(rows)
-            if len(rows) < PAGE or chosen.ids is not None:
-                return found
 
-    def questions(self, thread_ids: list[str]) -> Plan[set[tuple[str, str]]]:
-        """(thread, interrupt id) of the open questions to people in these threads."""
-        return (yield questions(thread_ids)) if thread_ids else set()
+def count(on: Connection, chosen: ThreadFilter, matches: Matches | None = None) -> Plan[int]:
+    """The number of matching threads."""
+    if matches is None and chosen.ids is None:
+        return int((yield count_rows(chosen, on.clock.now())))
+    found, read = 0, 0
+    while True:
+        rows: list[ThreadRow] = yield page_of_rows(chosen, read, PAGE, on.clock.now())
+        found += sum(1 for row in rows if matches is None or matches(show(on, row)))
+        read += len(rows)
+        if len(rows) < PAGE or chosen.ids is not None:
+            return found
+
+
+def questions(on: Connection, thread_ids: list[str]) -> Plan[set[tuple[str, str]]]:
+    """(thread, interrupt id) of the open questions to people in these threads."""
+    return (yield open_questions(thread_ids)) if thread_ids else set()
 
 
 def _sort_key(sort: str) -> Callable[[Thread], Any]:

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from perdure.commands import stored_rows
+from perdure.commands.connection import Connection
 from perdure.errors import BadArgument, NotFound
 from perdure.journal import Op, Plan, Row, Statement, read_op
-from perdure.journal.clock import Clock
 from perdure.journal.names import check_text
 from perdure.times import maybe_moment, moment
 
@@ -123,56 +123,54 @@ def use(hash: str, now: int) -> Op[None]:
     return Op("use_token", [Statement("use_token", params)], lambda rows: None, write=True)
 
 
-def revoke(name: str, now: int) -> Op[None]:
+def revoke_row(name: str, now: int) -> Op[None]:
     statement = Statement("revoke_token", {"name": name, "now": now})
     return Op("revoke_token", [statement], lambda rows: None, write=True)
 
 
-class TokenService:
-    """Plans about the tokens of a journal."""
+def create(
+    on: Connection, name: str, scopes: Iterable[str], *, expires: timedelta | None = None
+) -> Plan[str]:
+    """Create a token and return it: it cannot be read again. Raises `BadArgument` if a
+    token with this name is not revoked."""
+    check_text("name", name)
+    if not name:
+        raise BadArgument("A token needs a name.")
+    chosen = _checked(scopes)
+    if expires is not None and expires <= timedelta(0):
+        raise BadArgument(f"expires must be longer than 0, not {expires}.")
+    token, now = make(), on.clock.now()
+    ends = None if expires is None else now + round(expires.total_seconds() * 1000)
+    row = TokenRow(hash_of(token), name, chosen, now, ends, None, None)
+    if not (yield insert(row)):
+        raise BadArgument(
+            f"The token {name!r} already exists. Revoke it first, or use another name."
+        )
+    return token
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
 
-    def create(
-        self, name: str, scopes: Iterable[str], *, expires: timedelta | None = None
-    ) -> Plan[str]:
-        """Create a token and return it: it cannot be read again. Raises `BadArgument` if a
-        token with this name is not revoked."""
-        check_text("name", name)
-        if not name:
-            raise BadArgument("A token needs a name.")
-        chosen = _checked(scopes)
-        if expires is not None and expires <= timedelta(0):
-            raise BadArgument(f"expires must be longer than 0, not {expires}.")
-        token, now = make(), self._clock.now()
-        ends = None if expires is None else now + round(expires.total_seconds() * 1000)
-        row = TokenRow(hash_of(token), name, chosen, now, ends, None, None)
-        if not (yield insert(row)):
-            raise BadArgument(
-                f"The token {name!r} already exists. Revoke it first, or use another name."
-            )
-        return token
+def read_rows(on: Connection) -> Plan[list[TokenRow]]:
+    """Every token as it is stored, oldest first."""
+    found: list[TokenRow] = yield every()
+    return found
 
-    def rows(self) -> Plan[list[TokenRow]]:
-        """Every token as it is stored, oldest first."""
-        found: list[TokenRow] = yield every()
-        return found
 
-    def all(self) -> Plan[list[Token]]:
-        """Every token, including revoked ones, oldest first."""
-        return [row.to_token() for row in (yield from self.rows())]
+def list_tokens(on: Connection) -> Plan[list[Token]]:
+    """Every token, including revoked ones, oldest first."""
+    return [row.to_token() for row in (yield from read_rows(on))]
 
-    def revoke(self, name: str) -> Plan[None]:
-        """Revoke a token. Raises `NotFound` if no unrevoked token has this name."""
-        rows = yield from self.rows()
-        if not any(row.name == name and row.revoked_at is None for row in rows):
-            raise NotFound("token", name)
-        yield revoke(name, self._clock.now())
 
-    def note_use(self, hash: str) -> Plan[None]:
-        """Note that a token was used, accurate to some minutes."""
-        yield use(hash, self._clock.now())
+def revoke(on: Connection, name: str) -> Plan[None]:
+    """Revoke a token. Raises `NotFound` if no unrevoked token has this name."""
+    rows = yield from read_rows(on)
+    if not any(row.name == name and row.revoked_at is None for row in rows):
+        raise NotFound("token", name)
+    yield revoke_row(name, on.clock.now())
+
+
+def note_use(on: Connection, hash: str) -> Plan[None]:
+    """Note that a token was used, accurate to some minutes."""
+    yield use(hash, on.clock.now())
 
 
 def _checked(scopes: Iterable[str]) -> str:

@@ -7,7 +7,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from perdure.errors import BadArgument
+from perdure.errors import (
+    BadArgument,
+)
 from perdure.journal.names import check_text as check_text
 from perdure.journal.names import new_id as new_id
 from perdure.langgraph_port import checkpoint_names
@@ -84,3 +86,8 @@ def check_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
                 f"config['configurable'][{name!r}] is set by the runtime; leave it out."
             )
     return checked
+
+
+GRACE = timedelta(seconds=10)
+
+PAGE = 100

@@ -21,21 +21,30 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from perdure.commands import runs, stored_rows
+from perdure.commands.connection import Connection
 from perdure.commands.events import Change, change
 from perdure.commands.messages import Endpoint
 from perdure.commands.runs import RunRow, names_in_pieces
-from perdure.errors import UNREADABLE, Damaged
-from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.commands.validation import PAGE, check_limit, check_member
+from perdure.errors import (
+    UNREADABLE,
+    BadArgument,
+    Damaged,
+)
+from perdure.journal import Op, Plan, Row, Statement, read_op, with_params
+from perdure.journal.names import check_id, check_text, maybe_id
 from perdure.serde import places
 from perdure.serde.encryption import is_bound_to_place
 from perdure.serde.places import Place
 from perdure.serde.serializer import Serializer
-from perdure.times import FIRST_MS, LAST_MS, maybe_moment, moment
-from perdure.types import EventKind, Kind, State, Wait, WaitState
+from perdure.times import FIRST_MS, LAST_MS, maybe_moment, moment, position_after
+from perdure.types import EventKind, Kind, State, Wait, WaitRecord, WaitState
+from perdure.verbs import verb
 
 FINISHED = (WaitState.CONSUMED, WaitState.CLOSED)
 """States of a wait that a run is past."""
@@ -533,3 +542,128 @@ def load_signals(
         (wait_id, name): serializer.loads(body, places.of_signal(thread_id, id, name, key, sent_at))
         for id, wait_id, name, key, sent_at, body in rows
     }
+
+
+def read_open(
+    on: Connection,
+    *,
+    thread_id: str | None,
+    run_id: str | None,
+    kind: str | None,
+    after: Wait | None,
+    count: int,
+    graph: str | None = None,
+    assignee: str | None = None,
+) -> Plan[list[Wait]]:
+    """Open waits, oldest first. A `graph` or `assignee` selects questions to people."""
+    if graph is not None or assignee is not None:
+        if kind not in (None, Kind.HUMAN):
+            raise BadArgument("graph= and assignee= select questions to people: kind='human'.")
+        kind = Kind.HUMAN
+    position = None if after is None else (position_after(after.created_at), after.id)
+    if run_id is not None:
+        found: list[WaitRow] = yield of_run(run_id)
+        rows = [
+            row
+            for row in found
+            if (row.state == WaitState.OPEN and kind in (None, row.kind))
+            and thread_id in (None, row.thread_id)
+            and graph in (None, row.graph)
+            and assignee in (None, row.assignee or "")
+            and (position is None or (row.created_at, row.id) > position)
+        ][:count]
+    else:
+        rows = yield page(
+            kind=kind,
+            thread_id=thread_id,
+            after=position,
+            count=count,
+            graph=graph,
+            assignee=assignee,
+        )
+    return [to_wait(on.serializer, row) for row in rows]
+
+
+def read_history(on: Connection, run_id: str) -> Plan[list[WaitRecord]]:
+    """Every wait a run has or had, with its answer."""
+    found: list[WaitRow] = yield of_run(run_id)
+    return [to_record(on, row) for row in found]
+
+
+def answers_of(on: Connection, run_id: str) -> Plan[dict[str, Answer]]:
+    """How each question of a run to a person can be answered anew, by its id."""
+    found: dict[str, Answer] = yield answers_of_run(run_id)
+    return found
+
+
+def to_record(on: Connection, row: WaitRow) -> WaitRecord:
+    """A wait as its users see it, with its answer."""
+    wait, answer = to_wait(on.serializer, row), None
+    if row.answer is not None:
+        try:
+            answer = load_answer(on.serializer, row)
+        except UNREADABLE as error:
+            wait = replace(wait, damaged=wait.damaged or str(error))
+    return WaitRecord(
+        **vars(wait),
+        state=row.state,
+        answered_at=None if row.state == WaitState.OPEN else maybe_moment(row.answered_at),
+        answered_by=row.answered_by,
+        answer=answer,
+    )
+
+
+@verb(name="waits")
+def open_waits(
+    on: Connection,
+    *,
+    thread_id: str | None = None,
+    run_id: str | None = None,
+    kind: Kind | str | None = None,
+    graph: str | None = None,
+    assignee: str | None = None,
+    after: Wait | None = None,
+    limit: int = PAGE,
+) -> Plan[list[Wait]]:
+    """List open waits, oldest first.
+
+        inbox = await client.waits(kind="human")
+        mine = await client.waits(assignee="ana")
+
+    A wait whose row cannot be read is listed with the reason in `Wait.damaged`.
+
+    Args:
+        thread_id: Waits of this thread.
+        run_id: Waits of this run.
+        kind: What the wait is for: `clock`, `human`, `signal` or `run`.
+        graph: Questions to people from runs of this graph.
+        assignee: Questions assigned to this person; `""` selects unassigned questions.
+        after: The last wait of the previous page.
+        limit: Maximum number of waits to return, 100 by default.
+
+    Raises:
+        BadArgument: The kind is unknown, or `graph` or `assignee` is passed with a kind other
+            than `human`.
+    """
+    return (
+        yield from read_open(
+            on,
+            thread_id=maybe_id("thread", thread_id),
+            run_id=maybe_id("run", run_id),
+            kind=None if kind is None else check_member(Kind, "a kind of wait", kind),
+            after=after,
+            count=check_limit(limit),
+            graph=None if graph is None else check_text("graph", graph),
+            assignee=None if assignee is None else check_text("assignee", assignee),
+        )
+    )
+
+
+@verb()
+def wait_history(on: Connection, run_id: str) -> Plan[list[WaitRecord]]:
+    """List every wait that a run has or had, oldest first, each with its answer.
+
+    Args:
+        run_id: The id of the run. An unknown run has no waits.
+    """
+    return (yield from read_history(on, check_id("run", run_id)))

@@ -9,15 +9,15 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from perdure.commands.connection import Connection
 from perdure.commands.events import actor_data
-from perdure.commands.local_engine import LocalEngine
 from perdure.commands.stored_rows import every
 from perdure.errors import NotFound
 from perdure.journal import NO_PROOF, Capabilities, Op, Plan, Row, Statement, read_op, with_params
-from perdure.journal.clock import Clock
 from perdure.journal.names import check_id, check_text
 from perdure.times import maybe_moment, moment
 from perdure.types import DrivenRun, WorkerInfo, WorkerState
+from perdure.verbs import verb
 
 KEPT = 3_600_000
 """Milliseconds for which the row of a silent worker stays."""
@@ -101,7 +101,7 @@ def leave(worker: str) -> Op[None]:
     return Op("leave", [statement], lambda rows: None, write=True)
 
 
-def drain(worker: str, by: str | None, now: int) -> Op[bool]:
+def request_drain(worker: str, by: str | None, now: int) -> Op[bool]:
     """Ask a worker to drain. False: none with this id has announced itself."""
     params = {"id": worker, "now": now, "by": json.dumps(actor_data(by))}
     return Op(
@@ -175,77 +175,73 @@ def beat_of(capabilities: Capabilities) -> float:
     return BILLED_BEAT if capabilities.bills_rows else BEAT
 
 
-class WorkerService:
-    """Plans about the workers of a journal."""
+def read_workers(on: Connection) -> Plan[list[WorkerInfo]]:
+    """Every announced worker, oldest first; then unannounced ones that drive a run now."""
+    found: Crew = yield crew()
+    loads = {load.worker: load for load in found.loads}
+    driven: dict[str, list[DrivenRow]] = {}
+    for row in found.driven:
+        driven.setdefault(row.worker, []).append(row)
+    known = [
+        _announced(on, row, loads.pop(row.id, None), driven.get(row.id, ()))
+        for row in found.announced
+    ]
+    return known + [_unannounced(on, load, driven.get(load.worker, ())) for load in loads.values()]
 
-    def __init__(self, engine: LocalEngine, clock: Clock) -> None:
-        self._engine, self._clock = engine, clock
 
-    def workers(self) -> Plan[list[WorkerInfo]]:
-        """Every announced worker, oldest first; then unannounced ones that drive a run now."""
-        found: Crew = yield crew()
-        loads = {load.worker: load for load in found.loads}
-        driven: dict[str, list[DrivenRow]] = {}
-        for row in found.driven:
-            driven.setdefault(row.worker, []).append(row)
-        known = [
-            self._announced(row, loads.pop(row.id, None), driven.get(row.id, ()))
-            for row in found.announced
-        ]
-        return known + [
-            self._unannounced(load, driven.get(load.worker, ())) for load in loads.values()
-        ]
+def drain(on: Connection, worker_id: str, by: str | None) -> Plan[None]:
+    """Ask a worker to drain. Raises `NotFound`."""
+    if by is not None:
+        check_text("by", by)
+    id = check_id("worker", worker_id)
+    if not (yield request_drain(id, by, on.clock.now())):
+        raise NotFound("worker", id)
 
-    def drain(self, worker_id: str, by: str | None) -> Plan[None]:
-        """Ask a worker to drain. Raises `NotFound`."""
-        if by is not None:
-            check_text("by", by)
-        id = check_id("worker", worker_id)
-        if not (yield drain(id, by, self._clock.now())):
-            raise NotFound("worker", id)
 
-    def _announced(
-        self, row: WorkerRow, load: Load | None, runs: Sequence[DrivenRow]
-    ) -> WorkerInfo:
-        return WorkerInfo(
-            id=row.id,
-            host=row.host,
-            pid=row.pid,
-            state=self._state(row),
-            driven=0 if load is None else load.runs,
-            runs=_runs(runs),
-            graphs=tuple(one.removesuffix("@") for one in load_graphs(row.graphs)),
-            concurrency=row.concurrency,
-            started_at=moment(row.started_at),
-            seen_at=moment(row.seen_at),
-            drain_at=maybe_moment(row.drain_at),
-            drain_by=load_actor(row.drain_by),
-        )
+def _announced(
+    on: Connection, row: WorkerRow, load: Load | None, runs: Sequence[DrivenRow]
+) -> WorkerInfo:
+    return WorkerInfo(
+        id=row.id,
+        host=row.host,
+        pid=row.pid,
+        state=_state(on, row),
+        driven=0 if load is None else load.runs,
+        runs=_runs(runs),
+        graphs=tuple(one.removesuffix("@") for one in load_graphs(row.graphs)),
+        concurrency=row.concurrency,
+        started_at=moment(row.started_at),
+        seen_at=moment(row.seen_at),
+        drain_at=maybe_moment(row.drain_at),
+        drain_by=load_actor(row.drain_by),
+    )
 
-    def _state(self, row: WorkerRow) -> WorkerState:
-        if self._engine.is_dead(row.id):
-            return WorkerState.DEAD
-        beat = beat_of(self._engine.journal.capabilities)
-        if self._clock.now() - row.seen_at > SILENT_AFTER * beat * 1000:
-            return WorkerState.SILENT
-        return WorkerState.ALIVE if row.drain_at is None else WorkerState.DRAINING
 
-    def _unannounced(self, load: Load, runs: Sequence[DrivenRow]) -> WorkerInfo:
-        host, _, rest = load.worker.partition(":")
-        pid = rest.partition(":")[0]
-        state = WorkerState.ALIVE
-        if self._engine.is_dead(load.worker):
-            state = WorkerState.DEAD
-        elif load.until is None or load.until <= self._clock.now():
-            state = WorkerState.SILENT
-        return WorkerInfo(
-            id=load.worker,
-            host=host,
-            pid=int(pid) if pid.isdecimal() else 0,
-            state=state,
-            driven=load.runs,
-            runs=_runs(runs),
-        )
+def _state(on: Connection, row: WorkerRow) -> WorkerState:
+    if on.is_dead(row.id):
+        return WorkerState.DEAD
+    beat = beat_of(on.journal.capabilities)
+    if on.clock.now() - row.seen_at > SILENT_AFTER * beat * 1000:
+        return WorkerState.SILENT
+    return WorkerState.ALIVE if row.drain_at is None else WorkerState.DRAINING
+
+
+def _unannounced(on: Connection, load: Load, runs: Sequence[DrivenRow]) -> WorkerInfo:
+    host, _, rest = load.worker.partition(":")
+    pid = rest.partition(":")[0]
+    state = WorkerState.ALIVE
+    if on.is_dead(load.worker):
+        state = WorkerState.DEAD
+    elif load.until is None or load.until <= on.clock.now():
+        state = WorkerState.SILENT
+    return WorkerInfo(
+        id=load.worker,
+        host=host,
+        pid=int(pid) if pid.isdecimal() else 0,
+        state=state,
+        driven=load.runs,
+        runs=_runs(runs),
+    )
 
 
 def _runs(rows: Sequence[DrivenRow]) -> tuple[DrivenRun, ...]:
@@ -253,3 +249,37 @@ def _runs(rows: Sequence[DrivenRow]) -> tuple[DrivenRun, ...]:
         DrivenRun(row.run_id, row.thread_id, row.graph, row.version, moment(row.updated_at))
         for row in rows
     )
+
+
+@verb(name="workers")
+def list_workers(on: Connection) -> Plan[list[WorkerInfo]]:
+    """List the processes that drive runs, each with its runs, oldest first.
+
+    A worker sends a heartbeat every ten seconds, on D1 every thirty. It is `silent` after three
+    missed heartbeats. Its row is deleted when it stops. A short tick and the caller of a bound
+    graph send no heartbeat: they are listed while they drive something.
+
+        for worker in await client.workers():
+            print(worker.host, worker.pid, worker.state, worker.driven)
+
+    Only a `Runtime` on the same host can see that a worker is `dead`.
+    """
+    return (yield from read_workers(on))
+
+
+@verb(effect=True, name="drain")
+def drain_worker(on: Connection, worker_id: str, *, by: str | None = None) -> Plan[None]:
+    """Ask a worker to drain, as SIGTERM does.
+
+    It claims nothing more, stops its runs at their next step, and exits. It sees the request
+    within seconds. A worker inside a server stops, and the server keeps running.
+
+    Args:
+        worker_id: The id of the worker, from `workers`.
+        by: Who asks.
+
+    Raises:
+        NotFound: No worker with this id sends heartbeats.
+    """
+    yield from drain(on, check_id("worker", worker_id), by)
+    on.wake()

@@ -29,8 +29,9 @@ from langgraph.func import entrypoint
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
+from perdure.commands import accepting
 from perdure.commands import evaluation_policy as policy
-from perdure.commands.run_service import make_setup
+from perdure.commands.accepting import make_setup
 from perdure.errors import BadArgument, NotFound, UnknownGraph
 from perdure.evals.evaluators import (
     Evaluator,
@@ -231,8 +232,9 @@ class _Call:
                 "origin": case.example.run_id,
             },
         }
-        accept = self.runtime.services.runs.accept
-        plan = accept(self.graph, case.thread_id, setup, "enqueue", key=case.key)
+        plan = accepting.accept(
+            self.runtime.engine, self.graph, case.thread_id, setup, "enqueue", key=case.key
+        )
         return (await self.runtime.journal.arun(plan)).id
 
     # -- scores

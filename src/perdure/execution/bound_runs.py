@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 
-from perdure.commands import claims, run_control, runs, waits
+from perdure.commands import claims, run_changes, runs, waits
 from perdure.commands.claims import SegmentEnd
 from perdure.commands.events import Change, change
 from perdure.commands.run_payload import load_setup
@@ -125,7 +125,7 @@ class BoundRuns:
             accepted = found or accepted
             if accepted.state == State.DONE and accepted.parent_id is not None:
                 raise bound_call.AlreadyDone(accepted)  # a worker went on with it
-            if accepted.reason == run_control.GAVE_UP and accepted.key is None:
+            if accepted.reason == run_changes.GAVE_UP and accepted.key is None:
                 return accepted
             if accepted.state in ENDED or accepted.state in (State.PAUSED, State.HELD):
                 raise ThreadBusy(accepted.thread_id, f"was {accepted.state} by another caller")
@@ -136,14 +136,14 @@ class BoundRuns:
             if head.state in (State.HELD, State.PAUSED):
                 made = self._made(accepted.thread_id, accepted.id)
                 reason = "its caller did not want to wait"
-                yield run_control.stop(
+                yield run_changes.request_stop(
                     self._driver.serializer, made, Control.CANCEL, 0, reason=reason
                 )
                 raise ThreadBusy(accepted.thread_id, f"is {head.state} ({head.id})")
             now, until, _ = self._engine.keeper.times()
             if head.state == State.WAITING and not self._is_due(head):
                 made = self._made(accepted.thread_id, accepted.id)
-                yield run_control.supersede(self._driver.serializer, made)
+                yield run_changes.supersede(self._driver.serializer, made)
                 return accepted
             if self._is_mine(head) and (head.state, head.reason) == (State.PENDING, UPDATED):
                 yield from self._replace(head, accepted, UPDATED)
@@ -155,7 +155,7 @@ class BoundRuns:
                 yield from self._replace(head, accepted, "its caller died")
                 return accepted
             if accepted.ready_at < (now + 3 * until) // 4:
-                yield run_control.reserve(accepted, until)
+                yield run_changes.reserve(accepted, until)
 
     def _accept(self, call: BoundCall) -> Plan[RunRow]:
         """A new run, or in a node that runs again the one that it started."""
@@ -172,7 +172,7 @@ class BoundRuns:
         if key is not None and accepted.state == State.FAILED:
             made = self._made(accepted.thread_id, accepted.id)
             states = (State.FAILED,)
-            yield run_control.resume(self._driver.serializer, made, states, EventKind.RETRIED)
+            yield run_changes.make_due(self._driver.serializer, made, states, EventKind.RETRIED)
         return accepted
 
     def give_up(self, call: BoundCall) -> None:
@@ -181,7 +181,7 @@ class BoundRuns:
             worker, made = self._engine.keeper.worker, self._made(call.thread_id, call.accepted)
             with contextlib.suppress(Error):  # then its lease runs out
                 self._driver.journal.defer(
-                    run_control.withdraw(self._driver.serializer, made, worker)
+                    run_changes.withdraw(self._driver.serializer, made, worker)
                 )
 
     def _head(self, thread_id: str) -> Plan[RunRow | None]:
@@ -204,7 +204,7 @@ class BoundRuns:
         if not self._is_due(row):
             return False
         made = self._made(row.thread_id, row.id)
-        return bool((yield run_control.withdraw(self._driver.serializer, made)))
+        return bool((yield run_changes.withdraw(self._driver.serializer, made)))
 
     def _made(self, thread_id: str, run_id: str) -> Change:
         return change(thread_id, run_id, self._driver.clock.now())

@@ -16,8 +16,8 @@ from langgraph.types import Command
 
 from perdure.commands import runs, streams, threads, waits
 from perdure.commands.answer_dialects import ALLOWED_BY, Part, dialect_of
-from perdure.commands.answering import NewSetup, WaitService, answer_time
-from perdure.commands.local_engine import LocalEngine
+from perdure.commands.answering import NewSetup, answer_all, answer_time
+from perdure.commands.connection import Connection
 from perdure.commands.run_payload import dump_setup, load_setup
 from perdure.commands.runs import RunRow
 from perdure.commands.validation import check_command
@@ -33,7 +33,7 @@ from perdure.types import Kind, WaitState
 
 
 def answer_with_command(
-    engine: LocalEngine,
+    engine: Connection,
     saver: Saver,
     row: RunRow,
     found: list[WaitRow],
@@ -45,7 +45,7 @@ def answer_with_command(
 ) -> Plan[None]:
     """Answer the `open` waits of a run, in one batch with the rest of the command and `changes` to
     its setup, which the next driver reads. `found` are its waits as read. Raises what
-    `WaitService.answer_all` raises, and `AmbiguousAnswer`."""
+    `answer_all` raises, and `AmbiguousAnswer`."""
     check_command(command)
     answers = answers_of(row.id, command.resume, open)
     # If a send replaces the task that asked, LangGraph hands the answer to whichever task asks now,
@@ -64,7 +64,7 @@ def answer_with_command(
         setup = setup._replace(streams=1)
     if setup is not None and changes and (url := changes.get("webhook")):
         setup = setup._replace(webhook=engine.webhook_topic(url))
-    yield from WaitService(engine.serializer, engine.clock).answer_all(answers, by, setup=setup)
+    yield from answer_all(engine, answers, by, setup=setup)
 
 
 def answers_of(run_id: str, resume: Any, open: Sequence[WaitRow]) -> list[tuple[str, Any]]:
@@ -80,7 +80,7 @@ def answers_of(run_id: str, resume: Any, open: Sequence[WaitRow]) -> list[tuple[
 
 
 def continue_run(
-    engine: LocalEngine,
+    engine: Connection,
     saver: Saver,
     thread_id: str,
     command: Command[Any] | None,
@@ -109,7 +109,7 @@ def continue_run(
             return None
         command = Command(resume={one.interrupt_id: True for one in open})
     elif row is None or not open:
-        if (yield threads.find(thread_id, engine.clock.now())) is None:
+        if (yield threads.find_row(thread_id, engine.clock.now())) is None:
             raise NotFound("thread", thread_id)
         raise LookupError("nothing is asked")
     else:

@@ -13,11 +13,10 @@ from typing import Any
 from langgraph.store.base import BaseStore
 from langgraph.types import Command
 
-from perdure.commands.local_engine import LocalEngine
+from perdure.commands import accepting, deleting
 from perdure.commands.run_payload import load_output
 from perdure.commands.runs import RunRow
 from perdure.commands.schedules import ScheduleRow
-from perdure.commands.services import Services
 from perdure.commands.starting import Parent
 from perdure.commands.webhooks import topic_of_url
 from perdure.errors import BadArgument, Closed
@@ -35,30 +34,30 @@ from perdure.journal import Blocking, Journal, Plan
 from perdure.journal.names import check_text
 from perdure.langgraph_port import neighbours
 from perdure.observe.observers import Observers
-from perdure.recorded_calls import refuse_in_evaluation
+from perdure.recorded_calls import RecordingConnection
 from perdure.saver import Saver
 from perdure.types import Control, Counts, DrivenBy, Retention, State
 
 
-class Engine(LocalEngine):
+class Engine(RecordingConnection):
     """What drives runs in this process. It opens nothing before its first use."""
 
     def __init__(
         self,
+        url: str | None,
         saver: Saver,
         lease: float,
         observers: Observers,
-        services: Callable[[], Services],
         retention: Retention | None = None,
         stream_ttl: timedelta = timedelta(days=1),
     ) -> None:
-        super().__init__(None, saver.serializer, observers, lambda: services().clock)
-        self.saver, self._lease, self._get_services = saver, lease, services
+        super().__init__(url, saver.serializer, observers)
+        self.saver, self._lease = saver, lease
         self.graphs = GraphRegistry()
         self.outbox = Outbox()
         self.retention = retention
         self._sweeps: list[Sweep] = [
-            ThreadExpiry(lambda thread_id: services().runs.erase(thread_id), self.failures),
+            ThreadExpiry(lambda thread_id: deleting.erase_thread(self, thread_id), self.failures),
             StreamSweep(stream_ttl, self.failures),
         ]
         if retention is not None:
@@ -83,7 +82,7 @@ class Engine(LocalEngine):
     def driver(self) -> Driver:
         with self._opening:
             if self._driver is None:
-                clock = self._get_services().clock
+                clock = self.clock
                 self._driver = Driver(self.saver, clock, self.observers, self.outbox)
             return self._driver
 
@@ -117,9 +116,10 @@ class Engine(LocalEngine):
         self._expected = set(names)
 
     def resolve_graph(self, name: str, version: str | None) -> tuple[str, str]:
+        given = super().resolve_graph(name, version)
         # Without graphs it is a process that only starts runs, for workers elsewhere.
         if (name in self._expected and not version) or not self.graphs:
-            return super().resolve_graph(name, version)
+            return given
         return self.graphs.resolve(name, version)
 
     def webhook_topic(self, url: str) -> str:
@@ -141,7 +141,8 @@ class Engine(LocalEngine):
         parent: Parent | None = None,
     ) -> Plan[RunRow]:
         """Accept a run that its caller drives; a worker does only once the caller has begun it."""
-        return self._get_services().runs.accept(
+        return accepting.accept(
+            self,
             (graph.name, graph.version),
             check_text("thread_id", thread_id),
             setup,
@@ -170,7 +171,7 @@ class Engine(LocalEngine):
 
     def fire_schedule(self, name: str, nonce: str, by: str | None) -> Plan[RunRow]:
         """Start an extra run of a schedule; see `schedules.fire_now`."""
-        return fire_now(self._get_services(), self.serializer, name, nonce, by)
+        return fire_now(self, self.serializer, name, nonce, by)
 
     def find_store(self) -> tuple[BaseStore | None, asyncio.AbstractEventLoop | None]:
         """The store of this runtime, or the only one that its graphs were compiled with; and the
@@ -236,9 +237,9 @@ class Engine(LocalEngine):
             raise Closed("This runtime is closed. Open it again with setup() or a `with` block.")
 
     async def _fire_schedules(self, due: Sequence[ScheduleRow]) -> int:
-        services, graphs = self._get_services(), self.graphs.names
+        graphs = self.graphs.names
         return await self.journal.arun(
-            fire_schedules(services, self.serializer, graphs, due, self.failures)
+            fire_schedules(self, self.serializer, graphs, due, self.failures)
         )
 
     def wake(self, *, stopped: bool = False) -> None:
@@ -253,9 +254,6 @@ class Engine(LocalEngine):
 
     def forget(self, thread_id: str) -> None:
         self.saver.pruner.forget(thread_id)
-
-    def refuse_in_evaluation(self, name: str) -> None:
-        refuse_in_evaluation(name)
 
     def state_at(self, thread_id: str, checkpoint_id: str) -> Plan[Mapping[str, Any] | None]:
         return (yield from self.saver.reader.state_at(thread_id, checkpoint_id))

@@ -18,10 +18,9 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
 
-from perdure.commands import runs
+from perdure.commands import accepting, run_service, runs
 from perdure.commands.run_payload import load_setup
 from perdure.commands.runs import RunRow
-from perdure.commands.services import Services
 from perdure.errors import BadArgument, GraphChanged, NotFound, UnknownGraph, WrongState
 from perdure.execution.code_changes import find_change
 from perdure.execution.drive import latest_checkpoint
@@ -33,7 +32,6 @@ from perdure.langgraph_port import checkpoint_names
 
 async def fork(
     engine: Engine,
-    services: Services,
     run_id: str,
     *,
     at: str | None,
@@ -43,7 +41,7 @@ async def fork(
 ) -> RunRow:
     """Accept a run that goes on from a checkpoint of this one, by default the latest."""
     saver, journal = engine.saver, engine.saver.journal
-    row = await journal.arun(services.runs.find(run_id))
+    row = await journal.arun(run_service.find_row(engine, run_id))
     graph = engine.graphs.find(row.graph, row.version) or engine.graphs.newest.get(row.graph)
     if graph is None:
         raise UnknownGraph(row.graph, sorted(engine.graphs.chosen()))
@@ -70,7 +68,8 @@ async def fork(
     setup = load_setup(saver.serializer, row)
     setup.pop("input", None)
     setup.pop("webhook", None)
-    plan = services.runs.accept(
+    plan = accepting.accept(
+        engine,
         (graph.name, graph.version),
         target,
         {**setup, "fork": origin if is_latest else {}},

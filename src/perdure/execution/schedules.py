@@ -16,10 +16,10 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
-from perdure.commands import schedules, threads
+from perdure.commands import accepting, schedules, threads
+from perdure.commands.connection import Connection
 from perdure.commands.runs import RunRow
 from perdure.commands.schedules import CRON, ScheduleRow
-from perdure.commands.services import Services
 from perdure.commands.starting import Beside
 from perdure.commands.threads import ThreadContent
 from perdure.errors import BadArgument, Closed, Error, NotFound, ThreadBusy, Unavailable, WriteLost
@@ -41,7 +41,7 @@ class ThreadGone(NotFound):
 
 
 def fire_schedules(
-    services: Services,
+    on: Connection,
     serializer: Serializer,
     graphs: Collection[str],
     found: Sequence[ScheduleRow],
@@ -50,7 +50,7 @@ def fire_schedules(
     """Start a run for each due slot of these schedules, if their graphs are among `graphs`. Returns
     how many were started. What one of them raises keeps no other back: it is stored in its row, and
     its slot stays due."""
-    now, started, until = services.clock.now(), 0, time.monotonic() + PIECE
+    now, started, until = on.clock.now(), 0, time.monotonic() + PIECE
     failures.keep_only(DUTY, {row.name for row in found})
     for row in found:
         if row.graph not in graphs:  # another application's, with other types and keys
@@ -60,27 +60,27 @@ def fire_schedules(
             break  # they are still due, and first in the next look: claims go on meanwhile
         elif not failures.is_resting(DUTY, row.name):
             with failures.guard(DUTY, row.name):
-                started += yield from _fire_or_explain(services, serializer, row)
+                started += yield from _fire_or_explain(on, serializer, row)
     return started
 
 
-def _fire_or_explain(services: Services, serializer: Serializer, row: ScheduleRow) -> Plan[int]:
+def _fire_or_explain(on: Connection, serializer: Serializer, row: ScheduleRow) -> Plan[int]:
     """Fire a schedule. What it raises is stored in its row first."""
     try:
-        return (yield from _fire(services, serializer, row))
+        return (yield from _fire(on, serializer, row))
     except (Closed, Unavailable, WriteLost):
         raise
     except Exception as error:
         said = str(error) if isinstance(error, Error) else type(error).__qualname__
         problem = serializer.redacted_text(said)
         if problem != row.problem:
-            yield schedules.move(row, row.next_at, services.clock.now(), problem=problem)
+            yield schedules.move(row, row.next_at, on.clock.now(), problem=problem)
         raise
 
 
-def _fire(services: Services, serializer: Serializer, row: ScheduleRow) -> Plan[int]:
+def _fire(on: Connection, serializer: Serializer, row: ScheduleRow) -> Plan[int]:
     """Start a run for each due slot of one schedule."""
-    setup, started, problem, now = row.load(serializer), 0, None, services.clock.now()
+    setup, started, problem, now = row.load(serializer), 0, None, on.clock.now()
     due, following, missed = schedules.due_slots(row, now)
     if missed:
         problem = (
@@ -90,11 +90,11 @@ def _fire(services: Services, serializer: Serializer, row: ScheduleRow) -> Plan[
         log.warning("the schedule %r: %s", row.name, problem)
     for slot in due:
         try:
-            yield from _start(services, serializer, row, setup, schedules.key(row.name, slot))
+            yield from _start(on, serializer, row, setup, schedules.key(row.name, slot))
             started, problem = started + 1, None
         except ThreadGone as error:  # erased while this cron was made, or by an older version
             log.warning("the cron %r is deleted: %s", row.name, error)
-            yield schedules.delete(row.name)
+            yield schedules.delete_row(row.name)
             return started
         except (BadArgument, NotFound, ThreadBusy) as error:
             log.warning("the schedule %r starts no run: %s", row.name, error)
@@ -104,21 +104,21 @@ def _fire(services: Services, serializer: Serializer, row: ScheduleRow) -> Plan[
 
 
 def fire_now(
-    services: Services, serializer: Serializer, name: str, nonce: str, by: str | None
+    on: Connection, serializer: Serializer, name: str, nonce: str, by: str | None
 ) -> Plan[RunRow]:
     """Start an extra run of a schedule, as a slot would. The same `nonce` finds the run it started.
     `by` is in the run's metadata. Raises `NotFound`."""
-    row = yield from services.schedules.find(name)
+    row = yield from schedules.find(on, name)
     if row is None:
         raise NotFound("schedule", name)
     setup = row.load(serializer)
     started = {"schedule": name, "started_by": str(by)} if by else {"schedule": name}
     setup = {**setup, "metadata": {**(setup.get("metadata") or {}), **started}}
-    return (yield from _start(services, serializer, row, setup, f"{name}@{nonce}"))
+    return (yield from _start(on, serializer, row, setup, f"{name}@{nonce}"))
 
 
 def _start(
-    services: Services,
+    on: Connection,
     serializer: Serializer,
     row: ScheduleRow,
     setup: Mapping[str, Any],
@@ -129,8 +129,8 @@ def _start(
     own = {name: value for name, value in setup.items() if name not in ("version", CRON)}
     cron: Mapping[str, Any] | None = setup.get(CRON)
     if cron is None:
-        return (yield from services.runs.accept(graph, f"schedule:{key}", own, "enqueue", key=key))
-    now, thread_id = services.clock.now(), cron["thread_id"]
+        return (yield from accepting.accept(on, graph, f"schedule:{key}", own, "enqueue", key=key))
+    now, thread_id = on.clock.now(), cron["thread_id"]
     owner: Any = {"graph": row.graph, "assistant": cron["assistant_id"]}
     if thread_id is None:
         thread_id = str(uuid.uuid5(uuid.NAMESPACE_OID, key))
@@ -144,7 +144,8 @@ def _start(
 
     strategy = cron["strategy"]
     return (
-        yield from services.runs.accept(
+        yield from accepting.accept(
+            on,
             graph,
             thread_id,
             own,

@@ -15,7 +15,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
-from perdure.commands import deleting, effects, events, run_control, runs
+from perdure.commands import deleting, effects, events, run_changes, runs
 from perdure.commands.claims import SegmentEnd
 from perdure.commands.effect_payload import describe
 from perdure.commands.effects import EffectRow
@@ -102,8 +102,8 @@ def _held_after_deaths(row: RunRow) -> Plan[SegmentEnd]:
 def _prepare(driver: Driver, row: RunRow, graph: Graph, inline: bool) -> Plan[Drive | SegmentEnd]:
     setup = load_setup(driver.serializer, row)
     if setup.get("inline") and not inline and (yield from _is_given_up(driver, row, setup)):
-        data = {"reason": run_control.GAVE_UP}
-        return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, data, reason=run_control.GAVE_UP)
+        data = {"reason": run_changes.GAVE_UP}
+        return SegmentEnd(State.CANCELLED, EventKind.CANCELLED, data, reason=run_changes.GAVE_UP)
     if not row.begun and row.token > 1 and (yield runs.has_begun(row)):
         raise Damaged(f"run {row.id}", "it says that it has not begun, but it has steps")
     if row.n > 1 and not row.begun:

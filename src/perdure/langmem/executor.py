@@ -24,6 +24,7 @@ from langgraph.store.base import BaseStore
 
 from perdure import effect
 from perdure import key as effect_key
+from perdure.commands import reflections
 from perdure.commands.reflections import Pending, accept
 from perdure.commands.validation import check_limit
 from perdure.context_managed import ContextManaged
@@ -276,7 +277,7 @@ class ReflectionExecutor(ContextManaged):
             if wait and self._can_wait():
                 args = (self.name, self._runtime.worker_id, 2 * LONGEST_PAUSE, worker.is_alive)
                 with contextlib.suppress(Unavailable, Closed):
-                    self._runtime.journal.run(self._runtime.reflections.drain(*args))
+                    self._runtime.journal.run(reflections.drain(self._runtime.engine, *args))
             worker.stop()
         self._runtime.unregister(self._graph.name)
         self._graph.store_calls.close()
@@ -304,7 +305,7 @@ class ReflectionExecutor(ContextManaged):
             Closed: The executor was shut down.
         """
         self._check_open()
-        plan = self._runtime.reflections.pending(self.name, after, check_limit(limit))
+        plan = reflections.pending(self._runtime.engine, self.name, after, check_limit(limit))
         return self._runtime.journal.run(plan)
 
     def cancel(self, id: str) -> None:
@@ -361,7 +362,7 @@ class ReflectionExecutor(ContextManaged):
         key = effect_key()
         input = {"request": dict(vars(request)), "id": key, "writes": None, "result": None}
         plan = accept(
-            self._runtime.services.runs,
+            self._runtime.engine,
             self.name,
             place or self._thread_of(request, key),
             input,
@@ -377,7 +378,7 @@ class ReflectionExecutor(ContextManaged):
 
     @effect(name="perdure.retry reflection", retry=None, record=("id",))
     def _retry_once(self, id: str) -> None:
-        plan = self._runtime.reflections.retry(id, self.name, number=_call_number())
+        plan = reflections.retry(self._runtime.engine, id, self.name, number=_call_number())
         self._runtime.journal.run(plan)
 
     def _future(self, id: str, shared_thread: str, after: float) -> Reflection:
@@ -392,7 +393,7 @@ class ReflectionExecutor(ContextManaged):
         return reflection
 
     def _cancel(self, id: str, number: int | None = None) -> None:
-        plan = self._runtime.reflections.cancel(id, self.name, number=number)
+        plan = reflections.cancel(self._runtime.engine, id, self.name, number=number)
         self._runtime.journal.run(plan)
         self._runtime.stop_here(id, "cancel")
         if (worker := self._live_worker()) is not None:
@@ -401,7 +402,7 @@ class ReflectionExecutor(ContextManaged):
     def _cancel_unless_running(self, id: str) -> bool:
         """Cancel a reflection for its future. Returns whether it is cancelled."""
         try:
-            row = self._runtime.journal.run(self._runtime.reflections.find(id, self.name))
+            row = self._runtime.journal.run(reflections.find(self._runtime.engine, id, self.name))
             if row.state == State.RUNNING:
                 return False
             self._cancel(id)

@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 
 from perdure.commands import waits
-from perdure.commands.answering import WaitService
+from perdure.commands.connection import MISSING, PublicUrl
 from perdure.commands.mail import Mail, SmtpServer
-from perdure.commands.question_links import MISSING, PublicUrl, QuestionLinkService
+from perdure.commands.question_links import make_link
 from perdure.commands.waits import WaitRow
 from perdure.errors import AnswerRefused, BadArgument, Error, NotFound, needs_extra
 from perdure.execution.engine import Engine
@@ -69,11 +69,10 @@ class MailSender:
         """The mail about a question. None if it is no longer open."""
         engine, mail = self._engine, self._mail
         wait_id = str(message.payload["wait_id"])
-        links = QuestionLinkService(
-            engine.serializer, engine.clock, WaitService(engine.serializer, engine.clock)
-        )
         try:
-            link, token = await engine.journal.arun(links.make(wait_id, to, mail.link_expires))
+            link, token = await engine.journal.arun(
+                make_link(engine, wait_id, to, mail.link_expires)
+            )
         except (AnswerRefused, NotFound):
             return None
         row: WaitRow | None = await engine.journal.ado(waits.find(wait_id))

@@ -18,8 +18,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from perdure.commands import events, runs
+from perdure.commands.connection import PublicUrl
 from perdure.commands.messages import LANES, lane_topic
-from perdure.commands.question_links import PublicUrl
 from perdure.commands.run_payload import load_labels, load_setup
 from perdure.commands.runs import RunRow
 from perdure.commands.webhooks import (

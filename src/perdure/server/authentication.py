@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 
+from perdure.commands import tokens
 from perdure.commands.tokens import PREFIX, TokenRow, hash_of
 from perdure.errors import Error
 from perdure.server.authorization import ANYONE, AuthHandlers, Caller, Scope
@@ -227,7 +228,7 @@ class Tokens:
                 await self._refresh()
 
     def _is_valid(self, row: TokenRow) -> bool:
-        return row.is_valid(self._runtime.services.clock.now())
+        return row.is_valid(self._runtime.engine.clock.now())
 
     async def _refresh(self) -> None:
         if self._read_at is not None and time.monotonic() - self._read_at < READ_EVERY:
@@ -239,8 +240,8 @@ class Tokens:
 
     async def _read(self) -> None:
         started = time.monotonic()
-        plan = self._runtime.services.tokens.rows
-        rows = await self._runtime.journal.arun(plan(), flush=False)
+        plan = tokens.read_rows(self._runtime.engine)
+        rows = await self._runtime.journal.arun(plan, flush=False)
         self._by_hash = {row.hash: row for row in rows}
         self._read_at = started
 
@@ -255,7 +256,7 @@ class Tokens:
 
     async def _store_note(self, hash: str) -> None:
         with contextlib.suppress(Error):  # only informational
-            await self._runtime.journal.arun(self._runtime.services.tokens.note_use(hash))
+            await self._runtime.journal.arun(tokens.note_use(self._runtime.engine, hash))
 
 
 def sent_token(request: Request) -> str | None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import uvicorn
 from uvicorn.loops.auto import auto_loop_factory
 
+from perdure.commands import tokens
 from perdure.errors import BadArgument
 from perdure.server.app import add_to_app as add_to_app
 from perdure.server.authorization import authenticate_handler
@@ -159,4 +160,4 @@ async def _has_accounts(rt: Runtime, settings: ServerSettings) -> bool:
     auth = settings.get("auth")
     if auth is not None and authenticate_handler(auth) is not None:
         return True
-    return bool(await rt.journal.arun(rt.services.tokens.rows()))
+    return bool(await rt.journal.arun(tokens.read_rows(rt.engine)))

@@ -27,7 +27,7 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute, APIRouter
 from starlette.routing import Match
 
-from perdure.commands.services import Services
+from perdure.commands.connection import Connection
 from perdure.server.authentication import AccessControl
 from perdure.server.authorization import Caller, Filters, Scope
 from perdure.server.bodies import ApiRequest
@@ -76,8 +76,8 @@ class Api:
         return self.access.options
 
     @property
-    def services(self) -> Services:
-        return self.access.runtime.services
+    def engine(self) -> Connection:
+        return self.access.runtime.engine
 
     @property
     def serializer(self) -> Any:
@@ -85,7 +85,7 @@ class Api:
 
     def now(self) -> int:
         """The journal's time, in milliseconds."""
-        return self.services.clock.now()
+        return self.engine.clock.now()
 
     async def run(self, plan: Any, *, flush: bool = True) -> Any:
         """Run a plan; without `flush`, on what is on disk."""

@@ -14,11 +14,11 @@ from perdure.views.event_wording import FormatTime, NextStep, Tone, Verb, name_r
 from perdure.views.schema_summary import example_answer, summarise_schema
 
 if TYPE_CHECKING:
-    from perdure.commands.run_service import UnknownGraphName
+    from perdure.commands.unknown_graphs import UnknownGraphName
     from perdure.commands.waits import Answer
 from perdure.commands.answer_dialects import Dialect, dialect_of
 from perdure.commands.effects import SETTLED_BY
-from perdure.commands.run_service import UnknownGraphName
+from perdure.commands.unknown_graphs import UnknownGraphName
 from perdure.commands.waits import Answer
 from perdure.times import utc_time
 from perdure.views.formatting import age, arguments, duration, graph_title

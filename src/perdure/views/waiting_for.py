@@ -22,10 +22,10 @@ from perdure.types import Control, Kind, Run, State, Wait
 from perdure.views.event_wording import MOST_RUNS
 
 if TYPE_CHECKING:
-    from perdure.commands.run_service import UnknownGraphName
+    from perdure.commands.unknown_graphs import UnknownGraphName
 from perdure.commands.inbox import SOON
 from perdure.commands.run_search import RunLine
-from perdure.commands.run_service import UnknownGraphName
+from perdure.commands.unknown_graphs import UnknownGraphName
 from perdure.views.formatting import age, calendar_time, count, duration, shorten
 from perdure.views.question import question_of
 

@@ -9,6 +9,7 @@ import pytest
 from langgraph.graph import START, StateGraph
 
 import perdure
+from perdure.commands import tokens
 from perdure.commands.question_links import server_secret
 from perdure.runtime import Runtime
 from perdure.server.ui.live import Change, LiveFeed
@@ -50,13 +51,13 @@ def test_a_form_that_is_not_ours_is_refused(runtime: Runtime) -> None:
 
 def test_a_token_signs_in_and_its_revocation_signs_out(runtime: Runtime) -> None:
     token = runtime.blocking.run(
-        runtime.journal.arun(runtime.services.tokens.create("ana", ["answer"]))
+        runtime.journal.arun(tokens.create(runtime.engine, "ana", ["answer"]))
     )
     with ui_server(runtime) as person:
         assert person.get("/inbox").path == "/ui/sign-in?next=/inbox"  # there are accounts now
         ana = person.with_token(token)
         assert "ana" in ana.get("/inbox").text
-        runtime.blocking.run(runtime.journal.arun(runtime.services.tokens.revoke("ana")))
+        runtime.blocking.run(runtime.journal.arun(tokens.revoke(runtime.engine, "ana")))
         until(lambda: ana.get("/inbox").path == "/ui/sign-in?next=/inbox")
 
 

@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 import perdure
+from perdure.commands import tokens
 from perdure.server.ui.page_route import browser_cookie, session_cookie
 from perdure.server.ui.signing import Session
 from perdure.types import Wait
@@ -93,7 +94,9 @@ async def test_no_text_becomes_markup_in_what_comes_live(sqlite_url: str) -> Non
         streams = [path for find in STREAMS.values() for path in list(await find(rt))[:2]]
         token = await account(rt, "admin", name=OPERATOR)
         [row] = [
-            row for row in await rt.journal.arun(rt.services.tokens.rows()) if row.name == OPERATOR
+            row
+            for row in await rt.journal.arun(tokens.read_rows(rt.engine))
+            if row.name == OPERATOR
         ]
         signer = await signer_of(rt)
         cookies = {session_cookie(signer): signer.session(Session(row.hash))}

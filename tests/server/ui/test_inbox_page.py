@@ -16,6 +16,7 @@ from langgraph_sdk import Auth
 
 import perdure
 import perdure.testing
+from perdure.commands import threads
 from perdure.commands.threads import ThreadContent
 from perdure.server.ui import inbox_live
 from perdure.server.ui.inbox_items import dom_id
@@ -403,7 +404,7 @@ def test_items_on_threads_of_others_are_hidden(runtime: TemporaryRuntime) -> Non
     waits = {}
     for name in ("ada", "bo"):
         content = ThreadContent(metadata={"owner": name})
-        runtime.journal.run(runtime.services.threads.create(name, content))
+        runtime.journal.run(threads.create(runtime.engine, name, content))
         _, waits[name] = begin(
             runtime, f"of {name}", asking(lambda: interrupt("Which?")), thread_id=name
         )

@@ -15,6 +15,7 @@ import pytest
 import perdure
 import perdure.testing
 from perdure import Runtime
+from perdure.commands import tokens
 from perdure.testing import TemporaryRuntime
 from perdure.types import Retry
 from tests.server.ui.html_judge import faults
@@ -37,7 +38,7 @@ def runtime(sqlite_url: str) -> Iterator[TemporaryRuntime]:
 @contextmanager
 def served(runtime: Runtime) -> Iterator[Person]:
     """Somebody with a browser who is not signed in, at a server that requires it."""
-    runtime.journal.run(runtime.services.tokens.create("op", ["admin"]))
+    runtime.journal.run(tokens.create(runtime.engine, "op", ["admin"]))
     with ui_server(runtime, worker=False) as person:
         yield person.stranger()
 

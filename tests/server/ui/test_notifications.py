@@ -12,6 +12,7 @@ import pytest
 
 import perdure
 import perdure.testing
+from perdure.commands import tokens
 from perdure.runtime import Runtime
 from perdure.testing import TemporaryRuntime
 from tests.support.reviewed_agents import asking, reviewed_agent
@@ -108,7 +109,7 @@ def test_an_invalid_time_sends_only_new_questions(runtime: TemporaryRuntime, sin
 
 
 def test_the_stream_requires_signing_in(runtime: TemporaryRuntime) -> None:
-    runtime.journal.run(runtime.services.tokens.create("op", ["admin"]))
+    runtime.journal.run(tokens.create(runtime.engine, "op", ["admin"]))
     with ui_server(runtime, worker=False) as person:
         answer = person.stranger().http.get(LIVE, follow_redirects=False)
         assert answer.status_code == 303

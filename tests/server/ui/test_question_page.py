@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 import perdure
 import perdure.testing
+from perdure.commands import tokens
 from perdure.runtime import Runtime
 from perdure.testing import TemporaryRuntime
 from tests.support.reviewed_agents import asking, begin, reviewed_agent
@@ -36,13 +37,13 @@ def runtime(sqlite_url: str) -> Iterator[TemporaryRuntime]:
 def pages(runtime: Runtime, *names: str) -> Iterator[list[Person]]:
     """The pages for people with these names, who may answer, or have the scope behind a colon; the
     runs are driven by the test."""
-    tokens = []
+    created = []
     for name in names:
         who, _, scope = name.partition(":")
-        create = runtime.services.tokens.create(who, [scope or "answer"])
-        tokens.append(runtime.journal.run(create))
+        create = tokens.create(runtime.engine, who, [scope or "answer"])
+        created.append(runtime.journal.run(create))
     with ui_server(runtime, worker=False) as person:
-        yield [person.with_token(token) for token in tokens] or [person]
+        yield [person.with_token(token) for token in created] or [person]
 
 
 def question(person: Person, wait: Any) -> Page:

@@ -35,7 +35,7 @@ def submit(rt: Runtime, *namespace: str, executor: str = "memories") -> str:
     thread = debounce_thread(executor, namespace, "chat", "key")
     made = {"namespace": list(namespace), "thread_id": "chat"}
     plan = accept(
-        rt.services.runs,
+        rt.engine,
         executor,
         thread,
         {},

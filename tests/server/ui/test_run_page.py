@@ -7,6 +7,7 @@ import operator
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -15,6 +16,7 @@ from langchain_core.messages import AIMessage
 from langgraph.graph import START, StateGraph, add_messages
 
 import perdure
+from perdure.commands import tokens as token_commands
 from perdure.errors import BadArgument
 from perdure.runtime import Runtime
 from perdure.server.options import ServerOptions
@@ -361,7 +363,7 @@ def test_a_run_that_went_on_meanwhile_says_so(rt: Runtime, person: Person) -> No
 
 
 def test_readers_and_approvers_cannot_control_runs(rt: Runtime) -> None:
-    create = rt.services.tokens.create
+    create = partial(token_commands.create, rt.engine)
     scopes = {"reader": ["read"], "approver": ["read", "answer"]}
     tokens = [rt.blocking.run(rt.journal.arun(create(*one))) for one in scopes.items()]
     with ui_server(rt) as person:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.commands import run_search
+from perdure.commands import run_search, tokens
 from perdure.runtime import Runtime
 from perdure.server.ui import bulk, live, runs
 from perdure.types import Retry, Run, State
@@ -274,9 +274,8 @@ def test_a_viewer_sees_and_changes_only_the_runs_of_their_own_threads(
 
 def test_an_approver_can_read_runs_but_not_change_them(runtime: Runtime) -> None:
     run = start(runtime)
-    tokens = runtime.services.tokens
-    token = runtime.journal.run(tokens.create("ana", ["answer"]))
-    admin = runtime.journal.run(tokens.create("bo", ["admin"]))
+    token = runtime.journal.run(tokens.create(runtime.engine, "ana", ["answer"]))
+    admin = runtime.journal.run(tokens.create(runtime.engine, "bo", ["admin"]))
     with ui_server(runtime, worker=False) as person:
         ana, bo = person.with_token(token), person.with_token(admin)
         page = ana.get("/runs")

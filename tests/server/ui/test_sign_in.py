@@ -13,6 +13,7 @@ import pytest
 from fastapi import Request
 from langgraph_sdk import Auth
 
+from perdure.commands import tokens
 from perdure.server import authentication
 from perdure.server.http_server import HttpServer, address, listen
 from perdure.server.origins import client_address
@@ -111,7 +112,7 @@ async def test_a_session_ends_with_its_token_and_after_a_week(
                 assert (await visitor.sign_in(token)).status_code == 303
                 assert await visitor.is_signed_in()
             rt.clock.advance(timedelta(hours=2))
-            await rt.journal.arun(rt.services.tokens.revoke("revoked"))
+            await rt.journal.arun(tokens.revoke(rt.engine, "revoked"))
             assert [await one.is_signed_in() for one in (first, second, third)] == [0, 0, 1]
             monkeypatch.setattr(signing, "SESSION_SECONDS", -1)
             assert not await third.is_signed_in()
@@ -124,7 +125,7 @@ async def test_a_forged_session_is_not_accepted(sqlite_url: str) -> None:
         signer = await signer_of(rt)
         name = session_cookie(signer)
         good = visitor.http.cookies[name]
-        [row] = await rt.journal.arun(rt.services.tokens.rows())
+        [row] = await rt.journal.arun(tokens.read_rows(rt.engine))
         forged = {
             "empty": "",
             "other journal": Signer(b"x" * 32).session(Session(row.hash)),

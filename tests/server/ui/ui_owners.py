@@ -8,6 +8,7 @@ from typing import Any
 from langgraph_sdk import Auth
 
 from perdure import Runtime
+from perdure.commands import threads
 from perdure.commands.threads import ThreadContent
 from tests.support.polling import until
 from tests.support.ui import Person
@@ -33,7 +34,7 @@ def by_header() -> Auth:
 
 def owned(runtime: Runtime, thread_id: str, owner: str) -> None:
     """A thread that is alone in its millisecond: a search skips what it cannot read of one."""
-    plan = runtime.services.threads.create(thread_id, ThreadContent({"owner": owner}))
+    plan = threads.create(runtime.engine, thread_id, ThreadContent({"owner": owner}))
     runtime.journal.run(plan)
     made = time.time_ns() // 1_000_000
     until(lambda: time.time_ns() // 1_000_000 > made, "the next millisecond")

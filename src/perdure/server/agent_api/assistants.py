@@ -15,6 +15,7 @@ from fastapi import APIRouter, Response
 from langgraph.pregel import Pregel
 from pydantic import BaseModel, TypeAdapter, create_model
 
+from perdure.commands import assistants, threads
 from perdure.commands.assistants import Assistant, AssistantContent
 from perdure.commands.threads import ThreadFilter
 from perdure.commands.validation import new_id
@@ -137,7 +138,9 @@ async def create(body: NewAssistant, api: ApiDep) -> Json:
         **mirrored(value.get("config"), value.get("context")),
     )
     created = await api.run(
-        api.services.assistants.create(id, content, accept_existing=body.if_exists == "do_nothing")
+        assistants.create(
+            api.runtime.engine, id, content, accept_existing=body.if_exists == "do_nothing"
+        )
     )
     if not passes(filters, created.metadata):
         raise ApiError(409, f"Assistant {id!r} already exists. Choose another id.")
@@ -163,7 +166,7 @@ async def _matching(api: Api, body: AssistantFilter, page: Mapping[str, int]) ->
     api.require(Scope.READ)
     value = {"graph_id": body.graph_id, "metadata": body.metadata or {}, **page}
     filters = await api.authorize("assistants", "search", value)
-    every: list[Assistant] = await api.run(api.services.assistants.every())
+    every: list[Assistant] = await api.run(assistants.every(api.runtime.engine))
     return [one for one in every if _matches(one, body, value.get("metadata"), filters)]
 
 
@@ -194,7 +197,9 @@ async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
         api.runtime.engine.resolve_graph(changes["graph_id"], None)
     if "config" in changes or "context" in changes:
         changes |= mirrored(changes.get("config"), changes.get("context"))
-    return wire(await api.run(api.services.assistants.change(assistant.assistant_id, changes)))
+    return wire(
+        await api.run(assistants.change(api.runtime.engine, assistant.assistant_id, changes))
+    )
 
 
 @router.delete("/assistants/{assistant_id}", status_code=204)
@@ -203,8 +208,7 @@ async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -
     the caller may delete."""
     api.require(Scope.START)
     assistant = await allowed_assistant(api, assistant_id, "delete")
-    services, _journal = api.services, api.runtime.journal
-    if assistant.assistant_id in services.assistants.by_default_id():
+    if assistant.assistant_id in assistants.by_default_id(api.engine):
         raise ApiError(
             409,
             f"Assistant {assistant.assistant_id} cannot be deleted: it is the default assistant of "
@@ -212,15 +216,16 @@ async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -
         )
     chosen, kept = ThreadFilter(assistant=assistant.assistant_id), 0
     while delete_threads:
-        threads, delete_threads = await api.run(api.services.threads.page(chosen, kept, 100))
-        for thread in threads:
+        page = threads.page(api.engine, chosen, kept, 100)
+        found_threads, delete_threads = await api.run(page)
+        for thread in found_threads:
             try:
                 await erase_thread(api, await find_thread(api, thread.thread_id, "delete"))
             except ApiError as error:
                 if error.status_code not in (404, 422):
                     raise
                 kept += 1
-    await api.run(api.services.assistants.delete(assistant.assistant_id))
+    await api.run(assistants.delete(api.runtime.engine, assistant.assistant_id))
     return Response(status_code=204)
 
 

@@ -16,6 +16,7 @@ from fastapi import APIRouter
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import Response
 
+from perdure.commands import schedules
 from perdure.commands.assistants import Assistant, default_id
 from perdure.commands.schedules import CRON, ScheduleRow
 from perdure.commands.validation import new_id
@@ -162,7 +163,8 @@ async def _store(
     }
     end = None if body.end_time is None else milliseconds(body.end_time)
     row: ScheduleRow = await api.run(
-        api.services.schedules.store(
+        schedules.store(
+            api.runtime.engine,
             runtime.engine.resolve_graph(assistant.graph_id, None),
             setup,
             name=cron_id,
@@ -205,7 +207,7 @@ async def _matching(api: Api, query: CronQuery) -> list[Json]:
     runtime, assistant_id = api.runtime, query.assistant_id
     if assistant_id is not None and assistant_id in runtime.graphs:
         assistant_id = default_id(assistant_id)
-    rows = await api.run(api.services.schedules.rows())
+    rows = await api.run(schedules.read_rows(api.runtime.engine))
     crons = [wire_cron(api.serializer, row) for row in rows]
     return [
         one
@@ -269,9 +271,9 @@ async def _find(
 ) -> tuple[ScheduleRow, Json]:
     """A cron that the caller may have; of one of a thread, if they may have the thread."""
     missing = ApiError(404, f"There is no cron {cron_id}.")
-    row = await api.run(api.services.schedules.find(cron_id))
+    row = await api.run(schedules.find(api.runtime.engine, cron_id))
     if row is None:
-        every = await api.run(api.services.schedules.rows())
+        every = await api.run(schedules.read_rows(api.runtime.engine))
         row = next((one for one in every if _id_of(one.name) == cron_id), None)
     if row is not None:
         cron = wire_cron(api.serializer, row)

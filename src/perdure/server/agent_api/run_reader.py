@@ -79,7 +79,7 @@ class RunReader:
     async def chunks(self, after: int, *, until_waiting: bool = True) -> AsyncGenerator[Chunk]:
         """The chunks of the run after a number, until it rests."""
         runtime = self._runtime
-        serializer, clock = runtime.engine.serializer, runtime.services.clock
+        serializer, clock = runtime.engine.serializer, runtime.engine.clock
         reader = StreamReader(runtime.journal, serializer, clock, self.row)
         async with aclosing(reader.read(after, (), until_waiting)) as chunks:
             async for chunk in chunks:
@@ -119,7 +119,7 @@ class RunReader:
         try:
             return RunAtRest.of(await self._runtime.get(self.row.id, output=False))
         except NotFound:
-            return RunAtRest(Outcome.INTERRUPTED, True, moment(self._runtime.services.clock.now()))
+            return RunAtRest(Outcome.INTERRUPTED, True, moment(self._runtime.engine.clock.now()))
 
     async def _without_waits(self, chunk: Chunk) -> Chunk | None:
         ids = {one.id for one in interrupts_in(chunk)}

@@ -26,7 +26,7 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
-from perdure.commands import runs, starting, streams, threads, waits
+from perdure.commands import accepting, assistants, runs, starting, streams, threads, waits
 from perdure.commands.assistants import Assistant, default_id
 from perdure.commands.runs import RunRow
 from perdure.commands.starting import Beside
@@ -217,7 +217,8 @@ async def _start(api: Api, request: RunRequest) -> RunRow:
         record = threads.require(request.thread_id, api.now(), **owner)
     strategy = body.multitask_strategy
     row: RunRow = await api.run(
-        api.services.runs.accept(
+        accepting.accept(
+            api.runtime.engine,
             request.graph,
             request.thread_id,
             {**request.setup, WIRE: wire},
@@ -343,7 +344,7 @@ async def _end_asking_run(api: Api, request: RunRequest) -> Accepted | None:
 async def find_assistant(api: Api, name: str) -> Assistant:
     """The assistant with an id, or the default one of the graph with that name. Raises 404 for an
     unknown id and 422 for an unknown name. Ask `allow_run` or `allow_assistant` before using it."""
-    assistant: Assistant = await api.run(api.services.assistants.find(name), flush=False)
+    assistant: Assistant = await api.run(assistants.find(api.runtime.engine, name), flush=False)
     return assistant
 
 

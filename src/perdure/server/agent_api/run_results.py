@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from perdure.commands import deleting, waits
+from perdure.commands import deleting, run_control, run_service, waits
 from perdure.commands.run_payload import load_error, load_output
 from perdure.commands.runs import RunRow
 from perdure.commands.waits import WaitRow
@@ -152,8 +152,8 @@ async def cancel_run(api: Api, run: SeenRun, *, action: str, wait: bool) -> None
     if run.has_ended:
         return
     runtime, run_id, undo = api.runtime, run.row.id, action == "rollback"
-    stop = api.services.runs.stop(
-        run_id, Control.CANCEL, GRACE, reason=REASON, by=api.actor(), undo=undo
+    stop = run_control.stop_run(
+        api.runtime.engine, run_id, Control.CANCEL, GRACE, reason=REASON, by=api.actor(), undo=undo
     )
     try:
         await api.run(stop)
@@ -196,16 +196,18 @@ async def _finish(api: Api, run_id: str, undo: bool) -> None:
 async def _roll_back(api: Api, run_id: str) -> None:
     """Delete an ended run and its checkpoints. After a crash in between, the thread's next run
     deletes the checkpoints when it starts."""
-    row = await api.run(api.services.runs.find(run_id))
+    row = await api.run(run_service.find_row(api.runtime.engine, run_id))
     await api.run(api.runtime.saver.pruner.delete_for_runs([run_id], row.thread_id))
     await api.do(deleting.note_rolled_back(row.thread_id, run_id))
-    await api.run(api.services.runs.delete(run_id))
+    await api.run(deleting.delete_run(api.runtime.engine, run_id))
 
 
 async def delete_run(api: Api, run: SeenRun) -> None:
     """Delete a run and its history; the state of its thread stays. A run that is not being driven
     is cancelled first. Raises `WrongState` if it is."""
     if not run.has_ended and run.row.state != State.RUNNING:
-        stop = api.services.runs.stop(run.row.id, Control.CANCEL, GRACE, reason=REASON)
+        stop = run_control.stop_run(
+            api.runtime.engine, run.row.id, Control.CANCEL, GRACE, reason=REASON
+        )
         await api.run(stop)
-    await api.run(api.services.runs.delete(run.row.id))
+    await api.run(deleting.delete_run(api.runtime.engine, run.row.id))

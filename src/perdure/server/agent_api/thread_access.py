@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from perdure.commands import threads
 from perdure.commands.threads import Thread
 from perdure.server.agent_api.search import passes
 from perdure.server.authorization import Filters
@@ -46,7 +47,7 @@ async def known_thread(api: Api, thread_id: str) -> str:
 
 
 async def _read(api: Api, thread_id: str) -> Thread | None:
-    thread: Thread | None = await api.run(api.services.threads.find(thread_id))
+    thread: Thread | None = await api.run(threads.find(api.runtime.engine, thread_id))
     return thread
 
 

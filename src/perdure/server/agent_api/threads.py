@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Response
 from pydantic import BaseModel, Field
 
+from perdure.commands import threads
 from perdure.commands.assistants import default_id
 from perdure.commands.threads import Matches, Thread, ThreadContent, ThreadFilter
 from perdure.commands.validation import new_id
@@ -117,7 +118,9 @@ async def create(body: NewThread, api: ApiDep) -> Json:
     if body.supersteps:
         graph = graph_named(api, content.metadata.get("graph_id"))
     thread = await api.run(
-        api.services.threads.create(id, content, accept_existing=body.if_exists == "do_nothing")
+        threads.create(
+            api.runtime.engine, id, content, accept_existing=body.if_exists == "do_nothing"
+        )
     )
     if not passes(filters, thread.metadata):
         raise ApiError(409, f"Thread {id!r} already exists. Choose another id.")
@@ -128,7 +131,7 @@ async def create(body: NewThread, api: ApiDep) -> Json:
             place(id),
             [[one.model_dump() for one in step.updates] for step in body.supersteps],
         )
-        thread = await api.run(api.services.threads.get(id))
+        thread = await api.run(threads.get(api.runtime.engine, id))
     return await wire_thread(api, thread)
 
 
@@ -179,8 +182,8 @@ async def update(
     value: dict[str, Any] = {"metadata": body.metadata or {}}
     thread = await find_thread(api, thread_id, "update", value)
     changed = await api.run(
-        api.services.threads.change(
-            thread.thread_id, value.get("metadata") or {}, ttl=minutes(body.ttl)
+        threads.change(
+            api.runtime.engine, thread.thread_id, value.get("metadata") or {}, ttl=minutes(body.ttl)
         )
     )
     if "return=minimal" in prefer.replace(" ", "").lower():
@@ -220,7 +223,7 @@ async def copy(thread_id: str, api: ApiDep) -> Json:
     await api.authorize("threads", "create", value)
     await api.runtime.saver.acopy_thread(source.thread_id, id)
     content = ThreadContent(value.get("metadata") or {}, source.config)
-    thread = await api.run(api.services.threads.create(id, content))
+    thread = await api.run(threads.create(api.runtime.engine, id, content))
     return await wire_thread(api, thread)
 
 
@@ -254,11 +257,11 @@ async def search(body: ThreadSearch, api: ApiDep) -> Any:
     if body.values:
         end = body.offset + body.limit
         fitting = await _with_values(api, chosen, matches, body.values, end + 1)
-        threads, has_more = fitting[body.offset : end], len(fitting) > end
+        found, has_more = fitting[body.offset : end], len(fitting) > end
     else:
-        page = api.services.threads.page(chosen, body.offset, body.limit, matches)
-        threads, has_more = await api.run(page)
-    return page_response(await _wire(api, body, threads), body.offset, has_more=has_more)
+        page = threads.page(api.runtime.engine, chosen, body.offset, body.limit, matches)
+        found, has_more = await api.run(page)
+    return page_response(await _wire(api, body, found), body.offset, has_more=has_more)
 
 
 @router.post("/threads/count")
@@ -267,7 +270,7 @@ async def count(body: ThreadQuery, api: ApiDep) -> int:
     chosen, matches = await _conditions(api, body, {})
     if body.values:
         return len(await _with_values(api, chosen, matches, body.values, SCANNED))
-    return int(await api.run(api.services.threads.count(chosen, matches)))
+    return int(await api.run(threads.count(api.runtime.engine, chosen, matches)))
 
 
 async def _conditions(
@@ -304,7 +307,7 @@ async def _with_values(
     api: Api, chosen: ThreadFilter, matches: Matches | None, values: Json, count: int
 ) -> list[Thread]:
     """The first threads with certain state values. Each thread's state has to be read."""
-    page = api.services.threads.page(chosen, 0, SCANNED, matches)
+    page = threads.page(api.runtime.engine, chosen, 0, SCANNED, matches)
     fitting: list[Thread] = []
     for one in (await api.run(page))[0]:
         state = (await wire_thread(api, one))["values"]
@@ -315,14 +318,14 @@ async def _with_values(
     return fitting
 
 
-async def _wire(api: Api, body: ThreadSearch, threads: list[Thread]) -> list[Json]:
+async def _wire(api: Api, body: ThreadSearch, found: list[Thread]) -> list[Json]:
     needs_state = body.select is None or bool(OF_STATE & {*body.select}) or bool(body.extract)
-    asking = [one.thread_id for one in threads if one.status == "interrupted"]
+    asking = [one.thread_id for one in found if one.status == "interrupted"]
     questions: set[tuple[str, str]] = set()
     if asking and needs_state:
-        questions = await api.run(api.services.threads.questions(asking))
+        questions = await api.run(threads.questions(api.runtime.engine, asking))
     items = []
-    for one in threads:
+    for one in found:
         own = {id for thread_id, id in questions if thread_id == one.thread_id}
         whole = await wire_thread(api, one, questions=own, state=needs_state)
         item = selected(whole, body.select)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from perdure.commands import Plan, runs
+from perdure.commands import Plan, runs, threads
 from perdure.commands import threads as operations_threads
 from perdure.commands.runs import RunRow
 from perdure.errors import NotFound
@@ -84,7 +84,7 @@ class ThreadFilter:
             return thread_ids
         if new := {*thread_ids} - self._known.keys():
             chosen = operations_threads.ThreadFilter(ids=tuple(new))
-            plan = self._api.runtime.services.threads.page(chosen, 0, len(new))
+            plan = threads.page(self._api.runtime.engine, chosen, 0, len(new))
             found, _ = yield from plan
             metadata = {one.thread_id: dict(one.metadata) for one in found}
             for id in new:
@@ -117,6 +117,6 @@ class ThreadFilter:
 
 async def _metadata(api: Api, thread_id: str) -> dict[str, Any]:
     """The metadata of a thread. Without a record it is empty, so no filter matches."""
-    plan = api.runtime.services.threads.find(thread_id)
+    plan = threads.find(api.runtime.engine, thread_id)
     thread = await api.runtime.journal.arun(plan)
     return {} if thread is None else dict(thread.metadata)

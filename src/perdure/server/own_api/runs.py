@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from perdure.commands import run_service
 from perdure.commands.run_service import select_runs
 from perdure.commands.runs import RunRow
 from perdure.server.authorization import Scope
@@ -42,7 +43,7 @@ async def list_runs(
 ) -> Page[Run]:
     """List runs, newest first, without their outputs. `state` may be repeated."""
     api.require(Scope.READ)
-    seen, services = await ThreadFilter.of(api), api.runtime.services
+    seen, on = await ThreadFilter.of(api), api.runtime.engine
     which = select_runs(thread_id=thread_id, parent_id=parent_id, state=state, graph=graph)
     journal = api.runtime.journal
 
@@ -50,7 +51,7 @@ async def list_runs(
         return await journal.ado(which.page(before=before, count=count))
 
     rows, last = await seen.page(read, position(after), limit, lambda row: (row.created_at, row.id))
-    items = [await journal.arun(services.runs.show(row, output=False)) for row in rows]
+    items = [await journal.arun(run_service.show(on, row, output=False)) for row in rows]
     return Page.of(items, last)
 
 
@@ -59,7 +60,7 @@ async def get_run(api: ApiDep, run_id: Id) -> Run:
     """Get a run with its output."""
     api.require(Scope.READ)
     row = await find_run(api, run_id)
-    return await api.runtime.journal.arun(api.runtime.services.runs.show(row))
+    return await api.runtime.journal.arun(run_service.show(api.runtime.engine, row))
 
 
 @router.get("/{run_id}/join", responses=errors(404))

@@ -83,7 +83,7 @@ async def list_waits(
 async def get_wait(api: ApiDep, wait_id: Id) -> WaitRecord:
     """Get a wait, open or not, with its answer."""
     api.require(Scope.READ)
-    return api.runtime.services.waits.record(await _find(api, wait_id, "read"))
+    return waits.to_record(api.runtime.engine, await _find(api, wait_id, "read"))
 
 
 @router.post("/{wait_id}/answer", responses={**errors(404), 409: {"model": Conflict}})
@@ -119,4 +119,4 @@ async def _find(api: Api, wait_id: str, action: str) -> WaitRow:
 
 
 async def _record(api: Api, wait_id: str) -> WaitRecord:
-    return api.runtime.services.waits.record(await _find(api, wait_id, "read"))
+    return waits.to_record(api.runtime.engine, await _find(api, wait_id, "read"))

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 
 from fastapi import Response
 
-from perdure.commands import Plan, runs
+from perdure.commands import Plan, run_control, run_search, run_service, runs
 from perdure.commands.run_control import RunAction, read_stakes
 from perdure.commands.run_payload import maybe_control, state_of
-from perdure.commands.run_service import GRACE
 from perdure.commands.runs import RunRow
+from perdure.commands.validation import GRACE
 from perdure.errors import Error, NotFound
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
@@ -173,9 +173,11 @@ async def _selected(ui: Ui, form: Form, action: RunAction) -> tuple[list[RunRow]
     if not query.states:
         query = replace(query, states=frozenset(CAN_CHANGE[action]))
     visible, _ = await visibility(ui)
-    search, found, place = ui.runtime.services.run_search, list[RunRow](), None
+    found, place = list[RunRow](), None
     for _ in range(SEARCHES):
-        plan = search.search(query, MOST - len(found), before=place, visible=visible)
+        plan = run_search.search(
+            ui.runtime.engine, query, MOST - len(found), before=place, visible=visible
+        )
         page = await ui.runtime.journal.arun(plan)
         found, place = found + page.rows, page.older
         if place is None or len(found) == MOST:
@@ -184,7 +186,7 @@ async def _selected(ui: Ui, form: Form, action: RunAction) -> tuple[list[RunRow]
 
 
 async def _preview(ui: Ui, action: RunAction, rows: list[RunRow]) -> BulkPreview:
-    shown: list[Run] = await ui.runtime.journal.arun(ui.runtime.services.runs.show_all(rows))
+    shown: list[Run] = await ui.runtime.journal.arun(run_service.show_all(ui.runtime.engine, rows))
     return preview(action, await ui.runtime.journal.arun(read_stakes(shown)), GRACE)
 
 
@@ -210,9 +212,9 @@ async def _act(ui: Ui, asked: Confirmed, run_id: str) -> Result:
 
 
 def _plan(ui: Ui, asked: Confirmed, run_id: str) -> Plan[None]:
-    service, number, by = ui.runtime.services.runs, asked.number(run_id), ui.actor
+    on, number, by = ui.runtime.engine, asked.number(run_id), ui.actor
     if asked.action is RunAction.RETRY:
-        return service.retry(run_id, by, number=number)
+        return run_control.retry_run(on, run_id, by, number=number)
     control = Control.CANCEL if asked.action is RunAction.CANCEL else Control.PAUSE
     reason = asked.reason or None
-    return service.stop(run_id, control, GRACE, reason=reason, by=by, number=number)
+    return run_control.stop_run(on, run_id, control, GRACE, reason=reason, by=by, number=number)

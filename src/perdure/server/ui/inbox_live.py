@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-from perdure.commands import runs
+from perdure.commands import inbox, runs
 from perdure.commands.inbox import InboxEntry, InboxKind, InboxPage
 from perdure.commands.runs import RunRow
 from perdure.errors import Error
@@ -119,7 +119,7 @@ class InboxStream:
         await self._ui.renew()
         hidden = await self._hidden({one.run_id for one in mine})
         mine = [one for one in mine if one.run_id not in hidden]
-        plan = self._ui.runtime.services.inbox.of_runs({one.run_id for one in mine})
+        plan = inbox.of_runs(self._ui.runtime.engine, {one.run_id for one in mine})
         entries: list[InboxEntry] = await self._ui.runtime.journal.arun(plan)
         now = {(entry.kind, entry.id): entry for entry in entries}
         for one in mine:
@@ -135,14 +135,14 @@ class InboxStream:
         """New items: of runs that asked; with `look`, all that the page would list, because a run
         held just now may be older than what the page shows."""
         await self._ui.renew()
-        services, journal = self._ui.runtime.services, self._ui.runtime.journal
+        on, journal = self._ui.runtime.engine, self._ui.runtime.journal
         entries: list[InboxEntry] = []
         if look:
             entries = (await read_page(self._ui, self._filters, self._after, MOST_ITEMS)).entries
         elif run_ids:
             allowed = {*run_ids} - await self._hidden(run_ids)
             query = self._filters.query(self._ui)
-            entries = await journal.arun(services.inbox.of_runs(allowed, query))
+            entries = await journal.arun(inbox.of_runs(on, allowed, query))
         known = {(one.kind, one.id) for one in self._shown}
         for entry in entries:
             if (entry.kind, entry.id) not in known and len(self._shown) < MOST_ITEMS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perdure.commands import inbox
 from perdure.commands.inbox import InboxEntry, InboxKind, InboxPage
 from perdure.commands.run_search import Position
 from perdure.server.own_api.access import ThreadFilter
@@ -17,7 +18,7 @@ async def read_page(ui: Ui, filters: InboxFilter, after: Position | None, limit:
     """A page of the items that the viewer may see."""
     seen = await ThreadFilter.of(ui.api)
     visible = None if seen.sees_all else seen.visible
-    plan = ui.runtime.services.inbox.page(filters.query(ui), after, limit, visible)
+    plan = inbox.page(ui.runtime.engine, filters.query(ui), after, limit, visible)
     found: InboxPage = await ui.runtime.journal.arun(plan)
     return found
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from fastapi import Response
 
+from perdure.commands import question_links
 from perdure.commands.answer_schema import as_json
 from perdure.commands.question_links import LinkedQuestion
 from perdure.errors import (
@@ -107,7 +108,7 @@ async def difference(ui: UiDep, t: str = "") -> Response:
 
 async def _look(ui: Ui, token: str) -> Seen:
     """The question of a link. Raises `LinkRefused`, or `NotFound` if it was deleted."""
-    linked = await ui.runtime.journal.arun(ui.runtime.services.links.look(token))
+    linked = await ui.runtime.journal.arun(question_links.look_at(ui.runtime.engine, token))
     if linked.is_spent:
         raise LinkSpent(linked.wait.id)
     run = await run_of(ui, linked.wait)
@@ -132,7 +133,9 @@ async def _answer(ui: Ui, seen: Seen, token: str) -> Response:
         return preview(ui, form, ui.url("/link", t=token))
     try:
         if seen.is_open:
-            plan = ui.runtime.services.links.answer(token, form.answer, ui.api.address)
+            plan = question_links.answer_by_link(
+                ui.runtime.engine, token, form.answer, ui.api.address
+            )
             await ui.runtime.journal.arun(plan)
             ui.runtime.look_now()
             return ui.redirect("/link", t=token)

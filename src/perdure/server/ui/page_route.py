@@ -25,6 +25,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
 from starlette.routing import compile_path
 
+from perdure.commands import question_links
 from perdure.errors import Error, LinkRefused, NotFound, Unavailable
 from perdure.server.authorization import ANYONE, Caller
 from perdure.server.bodies import PUBLIC_BODY, ApiRequest
@@ -174,7 +175,7 @@ class PageRoute(APIRoute):
         """Whether the address has a signed link that opens its question."""
         runtime, token = self.site.runtime, request.query_params.get("t", "")
         try:
-            await runtime.journal.arun(runtime.services.links.look(token))
+            await runtime.journal.arun(question_links.look_at(runtime.engine, token))
         except (LinkRefused, NotFound):
             return False
         return True

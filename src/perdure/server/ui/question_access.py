@@ -47,7 +47,7 @@ async def find_question(ui: Ui, wait_id: str, action: str = "read") -> Found:
     if row is None or row.kind != Kind.HUMAN:
         raise NotFound("question", wait_id)
     await allow_thread(ui.api, row.thread_id, action, NotFound("question", wait_id))
-    record = ui.runtime.services.waits.record(row)
+    record = waits.to_record(ui.runtime.engine, row)
     run = await run_of(ui, record)
     asked = await ui.runtime.waits(run_id=row.run_id, kind="human", limit=2)
     newer = next((one for one in asked if one.id != row.id), None)
@@ -76,7 +76,7 @@ async def history(ui: Ui, found: Found) -> Sequence[tuple[datetime, EventView]]:
 
 async def is_withdrawable(ui: Ui, record: WaitRecord) -> bool:
     """Whether the answer to a question can be withdrawn now."""
-    plan = ui.runtime.services.waits.answers(record.run_id)
+    plan = waits.answers_of(ui.runtime.engine, record.run_id)
     answers: dict[str, Answer] = await ui.runtime.journal.arun(plan)
     return record.id in answers and answers[record.id].can_withdraw
 

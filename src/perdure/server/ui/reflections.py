@@ -6,6 +6,7 @@ from collections import Counter
 
 from fastapi import Response
 
+from perdure.commands import reflections
 from perdure.commands.reflections import PREFIX
 from perdure.commands.runs import UnfinishedRun
 from perdure.server.authorization import Scope
@@ -29,16 +30,14 @@ async def list_reflections(
     await require_every_thread(ui)
     if state and state not in STATES:
         raise ApiError(422, f"Unfinished reflections have no state {state!r}.")
-    services, journal = ui.runtime.services, ui.runtime.journal
+    on, journal = ui.runtime.engine, ui.runtime.journal
     at = from_cursor(behind, str, int)
     position = None if at is None else (str(at[0]), int(at[1]))
-    read: list[UnfinishedRun] = await journal.arun(
-        services.reflections.unfinished(position, LOOKED_AT)
-    )
+    read: list[UnfinishedRun] = await journal.arun(reflections.unfinished(on, position, LOOKED_AT))
     mine = [one for one in read if executor in ("", one.graph.removeprefix(PREFIX))]
     fit = [one for one in mine if state in ("", one.state)]
     chosen = sorted(fit, key=lambda one: ORDER.get(State(one.state), len(ORDER)))[:PAGE]
-    shown = await journal.arun(services.reflections.shown(one.id for one in chosen))
+    shown = await journal.arun(reflections.shown(on, [one.id for one in chosen]))
     is_cut = len(read) == LOOKED_AT
     query = {"state": state, "executor": executor}
     last = (read[-1].thread_id, read[-1].n) if is_cut else None
@@ -62,7 +61,7 @@ async def list_reflections(
 async def retry(ui: UiDep) -> Response:
     ui.require(Scope.ADMIN)
     rt, id = ui.runtime, ui.posted.get("id")
-    await rt.journal.arun(rt.services.reflections.retry(id, by=ui.actor))
+    await rt.journal.arun(reflections.retry(rt.engine, id, by=ui.actor))
     rt.engine.wake()
     return ui.redirect("/reflections", notice="Reflection retried.")
 
@@ -71,6 +70,6 @@ async def retry(ui: UiDep) -> Response:
 async def cancel(ui: UiDep) -> Response:
     ui.require(Scope.ADMIN)
     rt, id = ui.runtime, ui.posted.get("id")
-    await rt.journal.arun(rt.services.reflections.cancel(id, by=ui.actor))
+    await rt.journal.arun(reflections.cancel(rt.engine, id, by=ui.actor))
     rt.engine.wake(stopped=True)
     return ui.redirect("/reflections", notice="Reflection cancelled. It writes nothing.")

@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perdure.commands import Plan, runs
+from perdure.commands import Plan, run_search, run_service, runs, unknown_graphs
+from perdure.commands.connection import Connection
 from perdure.commands.run_search import RunLine, as_text
-from perdure.commands.run_service import RunService, UnknownGraphName
 from perdure.commands.runs import RunRow
-from perdure.commands.services import Services
+from perdure.commands.unknown_graphs import UnknownGraphName
 from perdure.server.authorization import Scope
 from perdure.server.own_api.access import ThreadFilter
 from perdure.server.ui.page import Ui
@@ -123,11 +123,11 @@ class RowSource:
         return id in self._read and self._read[id].at >= since
 
     async def _refresh(self, ids: list[str]) -> None:
-        journal, services = self._site.runtime.journal, self._site.runtime.services
+        journal, on = self._site.runtime.journal, self._site.runtime.engine
         at = time.monotonic()
         rows = await journal.ado(runs.find_all(ids))
-        lines = await journal.arun(_lines(services, rows))
-        unknown = await journal.arun(_unknown(services.runs, [one.run for one in lines]))
+        lines = await journal.arun(_lines(on, rows))
+        unknown = await journal.arun(_unknown(on, [one.run for one in lines]))
         for id in ids:
             self._read.pop(id, None)
         versions = {row.id: version(row) for row in rows}
@@ -155,23 +155,23 @@ def version(row: RunRow) -> str:
     return str(row.events)
 
 
-def _lines(services: Services, rows: Sequence[RunRow]) -> Plan[list[RunLine]]:
-    shown = yield from services.runs.show_all(rows)
-    return (yield from services.run_lines.of(shown))
+def _lines(on: Connection, rows: Sequence[RunRow]) -> Plan[list[RunLine]]:
+    shown = yield from run_service.show_all(on, rows)
+    return (yield from run_search.lines_of(on, shown))
 
 
-def _unknown(service: RunService, found: Sequence[Run]) -> Plan[list[UnknownGraphName]]:
+def _unknown(on: Connection, found: Sequence[Run]) -> Plan[list[UnknownGraphName]]:
     """Graphs without a worker, if one of these runs may be waiting because of that."""
     if not any(run.state is State.PENDING and run.due_at is not None for run in found):
         return []
-    return (yield from service.unknown_graphs())
+    return (yield from unknown_graphs.unknown_graphs(on))
 
 
 async def read_rows(ui: Ui, rows: Sequence[RunRow]) -> list[Row]:
     """The lines of these runs, in their order."""
-    services, journal = ui.runtime.services, ui.runtime.journal
-    lines = await journal.arun(_lines(services, rows))
-    unknown = await journal.arun(_unknown(services.runs, [one.run for one in lines]))
+    on, journal = ui.runtime.engine, ui.runtime.journal
+    lines = await journal.arun(_lines(on, rows))
+    unknown = await journal.arun(_unknown(on, [one.run for one in lines]))
     return [make_row(ui, line, unknown) for line in lines]
 
 

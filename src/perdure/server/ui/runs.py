@@ -12,7 +12,7 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from perdure.commands import runs
+from perdure.commands import run_search, runs
 from perdure.commands.run_search import Direct, Position, RunPage
 from perdure.commands.runs import RunRow
 from perdure.server.authorization import Scope
@@ -89,15 +89,15 @@ async def _find(
     after: Position | None,
 ) -> tuple[RunPage, Direct | None]:
     """The runs of a page; the id of a run or thread in the text is looked up first."""
-    search, journal = ui.runtime.services.run_search, ui.runtime.journal
+    on, journal = ui.runtime.engine, ui.runtime.journal
     query, kind = filters.query, None
     if query.text and before is None and after is None:
-        named = await journal.arun(search.find_direct(query, visible))
+        named = await journal.arun(run_search.find_direct(on, query, visible))
         if named is not None:
             kind, query, rows = named
             if rows is not None:
                 return RunPage(rows), kind
-    plan = search.search(query, PAGE, before=before, after=after, visible=visible)
+    plan = run_search.search(on, query, PAGE, before=before, after=after, visible=visible)
     return await journal.arun(plan), kind
 
 
@@ -141,7 +141,7 @@ def _live_address(
     """The address of the live updates of a page. On the first page they also announce runs newer
     than its first row."""
     shown = [f"{row.id}.{version(row)}" for row in found.rows]
-    top = (ui.runtime.services.clock.now(), "")
+    top = (ui.runtime.engine.clock.now(), "")
     if found.rows:
         top = max(top, (found.rows[0].created_at, found.rows[0].id))
     newer = as_cursor(top) if is_newest else None
@@ -189,15 +189,15 @@ async def _changes(
 
 async def _newer_than(ui: Ui, filters: Filters, top: Position, visible: Visible | None) -> set[str]:
     """The runs that were started since a page was rendered."""
-    plan = ui.runtime.services.run_search.search(filters.query, PAGE, after=top, visible=visible)
+    plan = run_search.search(ui.runtime.engine, filters.query, PAGE, after=top, visible=visible)
     return {row.id for row in (await ui.runtime.journal.arun(plan)).rows}
 
 
 async def _matching(ui: Ui, filters: Filters, ids: set[str], visible: Visible | None) -> set[str]:
     """The runs among these that the page would list."""
-    search, journal = ui.runtime.services.run_search, ui.runtime.journal
+    on, journal = ui.runtime.engine, ui.runtime.journal
     rows: list[RunRow] = await journal.ado(runs.find_all(ids))
-    found = await journal.arun(search.matching(rows, filters.query, visible))
+    found = await journal.arun(run_search.matching(on, rows, filters.query, visible))
     return {row.id for row in found}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import Response
 
-from perdure.commands import runs
+from perdure.commands import runs, schedules
 from perdure.commands.runs import RunRow
 from perdure.commands.schedules import CRON, ScheduleRow
 from perdure.errors import UNREADABLE, NotFound
@@ -28,8 +28,8 @@ RECENT = 10
 @router.get("/schedules")
 async def list_schedules(ui: UiDep, after: str = "") -> Response:
     await require_every_thread(ui)
-    services = ui.runtime.services
-    rows = await ui.runtime.journal.arun(services.schedules.page(after, PAGE + 1))
+    on = ui.runtime.engine
+    rows = await ui.runtime.journal.arun(schedules.page(on, after, PAGE + 1))
     more = rows[PAGE - 1].name if len(rows) > PAGE else None
     shown = [_shown(ui, row, 1) for row in rows[:PAGE]]
     return ui.page(
@@ -94,7 +94,7 @@ async def start(ui: UiDep) -> Response:
 
 
 async def _find(ui: Ui, name: str) -> ScheduleRow:
-    row = await ui.runtime.journal.arun(ui.runtime.services.schedules.find(name))
+    row = await ui.runtime.journal.arun(schedules.find(ui.runtime.engine, name))
     if row is None:
         raise NotFound("schedule", name)
     return row

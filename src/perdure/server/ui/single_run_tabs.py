@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from perdure.commands import run_service, settling
 from perdure.commands.run_report import MOST_BELOW, MOST_CHILDREN, MOST_LEVELS, run_tree, tree_lines
 from perdure.commands.run_search import RunLine
 from perdure.server.ui import run_states
@@ -63,7 +64,7 @@ async def _history(view: RunView) -> Html:
 async def _effects(view: RunView) -> Html:
     runtime, first = view.ui.runtime, view.asked.page * PAGE
     of_run: Any = {"run_id": view.run.id, "thread_id": None, "state": None, "after": None}
-    plan = runtime.services.effects.effects(**of_run, count=first + PAGE + 1)
+    plan = settling.read_effects(runtime.engine, **of_run, count=first + PAGE + 1)
     found = (await runtime.journal.arun(plan))[first:]
     numbers: dict[str, int] = {}
     for event in view.events:
@@ -100,7 +101,7 @@ async def _waits(view: RunView) -> Html:
 async def _children(view: RunView) -> Html:
     runtime = view.ui.runtime
     limits = (MOST_CHILDREN, MOST_BELOW, MOST_LEVELS)
-    plan = runtime.services.runs.descendants(view.run.id, *limits)
+    plan = run_service.descendants(runtime.engine, view.run.id, *limits)
     below, is_cut = await runtime.journal.arun(plan)
     lines = tree_lines(view.run.id, run_tree(view.run.id, below))
     return view.ui.fragment(
@@ -138,7 +139,9 @@ async def _output(view: RunView) -> Html:
         run = await view.ui.runtime.get(run.id)
         problem = run.damaged or ""
     try:
-        given = await view.ui.runtime.journal.arun(view.ui.runtime.services.runs.input(run.id))
+        given = await view.ui.runtime.journal.arun(
+            run_service.input_of(view.ui.runtime.engine, run.id)
+        )
     except Exception as error:  # damaged, or of a type that is not allowed here
         problem = problem or str(error)
     return view.ui.fragment(

@@ -13,10 +13,11 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from perdure.commands import run_service
 from perdure.commands.run_control import Stakes, read_stakes
 from perdure.commands.run_report import RunReport, RunReporter
-from perdure.commands.run_service import GRACE
 from perdure.commands.runs import RunRow
+from perdure.commands.validation import GRACE
 from perdure.observe import trace_id
 from perdure.server.authorization import Scope
 from perdure.server.own_api.access import find_run
@@ -221,9 +222,9 @@ async def read_run(ui: Ui, run_id: str, asked: Asked, action: str = "read") -> R
     """A run that the viewer may see, or `update`, with the data of its page. Raises `NotFound`."""
     row = await find_run(ui.api, run_id, action)
     runtime = ui.runtime
-    run: Run = await runtime.journal.arun(runtime.services.runs.show(row, output=False))
+    run: Run = await runtime.journal.arun(run_service.show(runtime.engine, row, output=False))
     events = await ui.site.part(EventCache).events(run_id)
-    report = await RunReporter(runtime.journal, runtime.services).brief(run, events)
+    report = await RunReporter(runtime.engine).brief(run, events)
     at_stake = await runtime.journal.arun(read_stakes([run]))
     stakes = at_stake[0][1] if at_stake else Stakes()
     graph = run_states.graph_of(runtime, run.graph, run.version)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fastapi import Response
 
-from perdure.commands import runs
+from perdure.commands import runs, threads
 from perdure.commands.run_search import as_text
 from perdure.commands.runs import RunRow
 from perdure.commands.thread_search import OWN, ThreadPage, ThreadQuery, search_threads
@@ -56,10 +56,9 @@ async def list_threads(
         return ui.redirect("/runs", thread=query.text)
     journal = ui.runtime.journal
     plan = search_threads(
-        ui.runtime.services.threads,
+        ui.runtime.engine,
         query,
         PAGE,
-        ui.runtime.services.clock.now(),
         before=None if place is None else (place[0], place[1]),
         allowed=None if seen.sees_all else seen.allows,
     )
@@ -92,7 +91,7 @@ async def _is_thread(ui: Ui, seen: ThreadFilter, query: ThreadQuery) -> bool:
     """Whether the search is for the id of a thread and nothing else."""
     if query != ThreadQuery(text=query.text) or len(query.text) > 512:
         return False
-    plan = ui.runtime.services.threads.find(query.text)
+    plan = threads.find(ui.runtime.engine, query.text)
     found: Thread | None = await ui.runtime.journal.arun(plan)
     return found is not None and seen.allows(found.metadata)
 

@@ -1,28 +1,86 @@
-"""What a client needs of its own process: the journal, and the engine that may run beside it."""
+"""What a client owns: the journal, its clock, the serializer, the observers."""
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote, urlsplit
 
-from perdure.commands import health
-from perdure.commands.question_links import PublicUrl
+from perdure.commands import losses
 from perdure.commands.webhooks import EVERYWHERE, topic_of_url
-from perdure.errors import WentBack
+from perdure.errors import BadArgument, WentBack
 from perdure.failures import Failures
 from perdure.journal import Journal, Plan
-from perdure.journal.clock import Clock
+from perdure.journal.clock import Clock, JournalClock
 from perdure.journal.names import check_text
+from perdure.serde.redaction import hide_in_url
 from perdure.serde.serializer import Serializer
 from perdure.types import Control
 
+VARIABLE = "PERDURE_PUBLIC_URL"
 
-class LocalEngine:
-    """The engine of a plain client: it opens the journal and drives nothing.
+LONGEST_URL = 1000
 
-    The engine of a runtime drives runs, so it is notified at once of what the client changed.
+MISSING = (
+    "perdure does not know where people reach its pages. Pass public_url=, or set "
+    f"{VARIABLE}, such as https://agents.example.com."
+)
+
+
+@dataclass(frozen=True)
+class PublicUrl:
+    """The address of a server with pages, including the prefix its routes are mounted under."""
+
+    base: str
+
+    @classmethod
+    def of(cls, given: Any) -> PublicUrl | None:
+        """The given address, or that of the environment. Raises `BadArgument`."""
+        found = os.environ.get(VARIABLE) if given is None else given
+        return cls(check_public_url(found)) if found else None
+
+    def link(self, token: str) -> str:
+        """The address of a signed link. The token is in the query, which access logs leave out."""
+        return f"{self.base}/ui/link?t={quote(token, safe='')}"
+
+    def question(self, wait_id: str) -> str:
+        """The page of a question, for people who can sign in."""
+        return f"{self.base}/ui/questions/{quote(wait_id, safe='')}"
+
+    def run(self, run_id: str) -> str:
+        """The page of a run, for people who can sign in."""
+        return f"{self.base}/ui/runs/{quote(run_id, safe='')}"
+
+
+def check_public_url(given: Any) -> str:
+    """The address without a slash at its end. Raises `BadArgument`."""
+    wrong = BadArgument(
+        f"public_url must be the address that people reach perdure at, such as "
+        f"https://agents.example.com, without a query, not {given!r}."
+    )
+    if not isinstance(given, str) or len(given) > LONGEST_URL or not given.isascii():
+        raise wrong
+    if re.search(r"[\x00-\x20\x7f\\\"<>?#]", given):
+        raise wrong
+    try:
+        parts = urlsplit(given)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise wrong from None
+    if parts.scheme not in ("https", "http") or not host or parts.username is not None:
+        raise wrong
+    return given.rstrip("/")
+
+
+class Connection:
+    """A connection to a journal. It opens the journal on first use and drives nothing.
+
+    The engine of a runtime is one that drives runs, so it is told at once what a client changed.
     """
 
     def __init__(
@@ -30,10 +88,9 @@ class LocalEngine:
         url: str | None,
         serializer: Serializer,
         observers: Any,
-        clock: Callable[[], Clock],
     ) -> None:
         self.serializer, self.observers = serializer, observers
-        self._url, self._get_clock = url, clock
+        self.url = url
         self._opening = threading.RLock()
         self.failures = Failures()
         """What keeps failing in this process."""
@@ -41,6 +98,18 @@ class LocalEngine:
         self._closed = False
         self.given_url: str | None = None
         """`public_url=` of the client."""
+        self.given_clock: Clock | None = None
+        """`clock=` of the client."""
+        self._clock: Clock | None = None
+        self.seen_assistants: dict[str, Any] = {}
+        """Assistants that were read, by the name they were asked for."""
+        self.assistants_since: int | None = None
+        """When the default assistants of this process's graphs were made."""
+
+    @property
+    def shown_url(self) -> str:
+        """The URL of the journal, without its password."""
+        return hide_in_url(self.url or os.environ.get("PERDURE_URL", ""))
 
     @property
     def public_url(self) -> PublicUrl | None:
@@ -52,7 +121,7 @@ class LocalEngine:
         """The journal. Its first use opens it."""
         with self._opening:
             if self._journal is None:
-                journal: Journal = self.observers.connect(self._url)
+                journal: Journal = self.observers.connect(self.url)
                 limits = journal.capabilities
                 self.serializer.keep_to(limits.largest_blob, limits.bytes_per_batch)
                 journal.on_going_back(self._note_losses)
@@ -61,7 +130,7 @@ class LocalEngine:
 
     def _note_losses(self, error: WentBack) -> None:
         """The database went back in time: store what it lacks."""
-        for op in health.store_losses(self.serializer, error, round(time.time() * 1000)):
+        for op in losses.store(self.serializer, error, round(time.time() * 1000)):
             self.journal.defer(op)
 
     @property
@@ -73,7 +142,10 @@ class LocalEngine:
     @property
     def clock(self) -> Clock:
         """The clock of the journal, which it opens."""
-        return self._get_clock()
+        with self._opening:
+            if self._clock is None:
+                self._clock = self.given_clock or JournalClock(self.journal)
+            return self._clock
 
     @property
     def is_open(self) -> bool:
@@ -102,6 +174,10 @@ class LocalEngine:
 
     def forget(self, thread_id: str) -> None:
         """Drop what is cached of a thread."""
+
+    async def perform(self, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the plan of a `verbs.Recorded`: in a node, as an effect of its run."""
+        raise NotImplementedError
 
     def refuse_in_evaluation(self, name: str) -> None:
         """Refuse a change of other runs by a node of a run of an evaluation, or by an evaluator."""
