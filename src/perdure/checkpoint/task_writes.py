@@ -97,15 +97,15 @@ class TaskWriter:
         return queued if wait else None
 
     def _encoded(self, task: TaskKey, writes: Writes) -> TaskWrites:
-        entries = [
-            (WRITES_IDX_MAP.get(channel, n), channel, *self._elements(channel, value))
-            for n, (channel, value) in enumerate(writes)
-        ]
+        entries = []
+        for n, (channel, value) in enumerate(writes):
+            is_list, elements = self._elements(channel, value)
+            entries.append((WRITES_IDX_MAP.get(channel, n), channel, is_list, elements))
         written = TaskWrites(task.task_id, entries)
-        size, serializer = written.size, self._format.serializer
-        if size > min(serializer.limit, serializer.largest_batch):
+        serializer = self._format.serializer
+        if written.size > min(serializer.limit, serializer.largest_batch):
             what = f"The writes of task {task.task_id} at {checkpoint_location(*task[:3])}"
-            serializer.check_state(size, what, written.largest)
+            serializer.check_state(written.size, what, written.largest)
         return written
 
     def _elements(self, channel: str, value: Any) -> tuple[bool, list[WriteElement]]:

@@ -168,11 +168,13 @@ class Writer:
         for one in written:
             elements += one.elements
         values, shared = self._values(put, parent, elements, step, statements)
-        size = 0
+        size, refs = 0, []
         for value in values.values():
             size += value.size
+            if value.ref is not None:
+                refs.append(value.ref)
         location = checkpoint_location(thread_id, ns, checkpoint["id"])
-        row = self._row(put, values, location, step, size)
+        row = self._row(put, values, location, step, size, refs)
         row["base"], row["base_step"] = (None, None) if parent is None else (parent.id, parent.step)
         row["lease_of"] = None if segment is None else segment.owner.run_id
         statements.append(Statement("insert_checkpoint", row))
@@ -245,14 +247,19 @@ class Writer:
         return values, shared
 
     def _row(
-        self, put: Put, values: dict[str, StoredValue], location: str, step: int, size: int
+        self,
+        put: Put,
+        values: dict[str, StoredValue],
+        location: str,
+        step: int,
+        size: int,
+        refs: list[ValueRef],
     ) -> dict[str, Any]:
         thread_id, ns, parent_id = put.key
         metadata = get_checkpoint_metadata(put.config, put.metadata)
         run_id = None if put.segment is None else put.segment.owner.run_id
         if run_id is None and metadata.get("run_id") is not None:
             run_id = check_text("run_id", str(metadata["run_id"]))
-        refs = [value.ref for value in values.values() if value.ref is not None]
         stored_refs = refs_to_json(refs) if refs else "[]"
         columns = checkpoint_columns(parent_id, run_id, step, stored_refs)
         state = self._format.dump_state(put.checkpoint, metadata, values, location, columns)

@@ -10,7 +10,6 @@ import contextlib
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -187,7 +186,7 @@ class Segment:
         called again."""
         self._lock = threading.Lock()
         self._calls = 0
-        self._deferred: deque[QueuedOperation[Any]] = deque()
+        self._deferred: list[QueuedOperation[Any]] = []
         self.is_lost = False
         """Whether another worker has the run: nothing more is written."""
         self.is_void = False
@@ -234,8 +233,9 @@ class Segment:
             raise LeaseLost(self.row.id)
         if self.signal is not None:
             raise self.signal
-        if self._deferred and (lost := self.lost_write()) is not None:
-            raise lost
+        first = self._deferred[:1]
+        if first and first[0].settled:
+            self.check_stored()
 
     def defer(self, op: Op[T], *, hold: bool = False) -> QueuedOperation[T]:
         """Queue a write that the segment goes on without. Its end is refused if this one was."""
@@ -247,14 +247,18 @@ class Segment:
     def lost_write(self) -> WriteLost | None:
         """The first write that the segment went on without, and the database refused."""
         with self._lock:
-            while self._deferred and self._deferred[0].settled:
-                queued = self._deferred[0]
-                if isinstance(queued.error, Exception):
-                    lost = WriteLost(f"{queued.op.name} could not be stored: {queued.error}")
-                    lost.__cause__ = queued.error
-                    return lost
-                self._deferred.popleft()
-        return None
+            stored = 0
+            for queued in self._deferred:
+                if not queued.settled or isinstance(queued.error, Exception):
+                    break
+                stored += 1
+            del self._deferred[:stored]  # the first that was refused stays
+            first = self._deferred[0] if self._deferred else None
+        if first is None or not first.settled or not isinstance(first.error, Exception):
+            return None
+        lost = WriteLost(f"{first.op.name} could not be stored: {first.error}")
+        lost.__cause__ = first.error
+        return lost
 
     def check_stored(self) -> None:
         """Raise `WriteLost` if there is such a write."""
