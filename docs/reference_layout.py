@@ -1,7 +1,8 @@
 """How the reference shows classes: an extension of Griffe, which reads the source for mkdocstrings.
 
 The fields of a class and the members of an enum become one table, instead of a heading and a block
-of code each. In the docstring of an error, `What to do:` is set in bold.
+of code each. In the docstring of an error, `What to do:` is set in bold. A verb is declared as a
+plan of its noun, and is shown as the method of `Client` that it becomes.
 """
 
 from __future__ import annotations
@@ -19,11 +20,36 @@ class ReferenceLayout(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Rewrite the docstrings of every class of a package."""
+        _show_verbs(pkg)
         for module in _modules(pkg):
             for found in module.classes.values():
                 if not found.is_alias and found.docstring is not None:
                     found.docstring.value = REMEDY.sub("**What to do:**", found.docstring.value)
                     _tabulate(found, found.docstring)
+
+
+def _show_verbs(pkg: griffe.Module) -> None:
+    """Replace the attributes of `client.Verbs` by methods with the signatures of their plans."""
+    if "client" not in pkg.modules or "Verbs" not in pkg["client"].classes:
+        return
+    verbs = pkg["client.Verbs"]
+    for attribute in list(verbs.attributes.values()):
+        path = attribute.value.canonical_path.removeprefix(f"{pkg.path}.")
+        plan = pkg[path]
+        given = griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
+        returns = plan.returns
+        if isinstance(returns, griffe.ExprSubscript) and str(returns.left) == "Plan":
+            returns = returns.slice
+        method = griffe.Function(
+            attribute.name,
+            lineno=plan.lineno,
+            endlineno=plan.endlineno,
+            parameters=griffe.Parameters(given, *list(plan.parameters)[1:]),
+            returns=returns,
+            docstring=plan.docstring,
+        )
+        method.labels.add("async")
+        verbs.set_member(attribute.name, method)
 
 
 def _modules(module: griffe.Module) -> list[griffe.Module]:

@@ -5,8 +5,7 @@ A verb is a plan, or a coroutine function, with its types and docstring. From it
     the method of `Client`       `await client.pause(run_id)`
     the blocking method          `client.blocking.pause(run_id)`
     the recorded call of a node  the effect `perdure.pause`, if the verb changes something
-    the HTTP route               `server/own_api` makes it of `http`, with its body and OpenAPI
-    the command                  `cli/` reads its parameters and its docstring
+    the HTTP route               of a control of a run: its body has the other parameters
 
 The first parameter of a plan is the connection to the journal. Other plans use `verb.plan`.
 """
@@ -17,7 +16,6 @@ import inspect
 import types
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cached_property, update_wrapper
 from typing import (
     Any,
@@ -145,26 +143,13 @@ class BlockingCaller:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class Http:
-    """How a verb is called over HTTP."""
-
-    method: str
-    path: str
-    """Below `/perdure`, with parameters of the verb in braces."""
-    scope: str = "admin"
-    """What a caller must be allowed: `read`, `start`, `answer` or `admin`."""
-
-
 class Verb(Recorded[P, T]):
     """A verb: a descriptor that is a coroutine method of `Client` and a blocking one of
     `Client.blocking`."""
 
-    def __init__(
-        self, plan: Callable[..., Any], *, called: str, http: Http | None, **recording: Any
-    ) -> None:
+    def __init__(self, plan: Callable[..., Any], *, called: str, **recording: Any) -> None:
         super().__init__(plan, **recording)
-        self.name, self.http = called, http
+        self.name = called
         VERBS[self.name] = self
 
     @cached_property
@@ -227,10 +212,8 @@ class _Declare(Protocol):
 
 
 def verb(
-    http: str | None = None,
     *,
     name: str | None = None,
-    scope: str = "admin",
     effect: bool = False,
     without: Collection[str] = (),
     verify: Callable[..., Any] | None = None,
@@ -238,22 +221,17 @@ def verb(
     """Declare a verb.
 
     Args:
-        http: The method and path of its route below `/perdure`, such as
-            `POST /runs/{run_id}/pause`. By default it has none of its own.
         name: Its name, if that is not the name of the function.
-        scope: What a caller of the route must be allowed.
         effect: Whether it changes something, so that a node's call of it is recorded. A verb with
             another signature than its effect has calls a `recorded` plan instead.
         without: Arguments that are not in the record.
         verify: As for `perdure.effect`.
     """
-    method, _, path = (http or "").partition(" ")
 
     def declare(plan: Callable[..., Any]) -> Any:
         called = name or plan.__name__
-        route = Http(method, path, scope) if http else None
         recording: Any = {"name": called if effect else None, "without": without, "verify": verify}
-        return Verb(plan, called=called, http=route, **recording)
+        return Verb(plan, called=called, **recording)
 
     return declare
 

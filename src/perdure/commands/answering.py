@@ -327,7 +327,7 @@ def end_sleeps(
     )
 
 
-@verb("POST /waits/{wait_id}/answer", scope="answer", effect=True)
+@verb(effect=True)
 def answer(on: Connection, wait_id: str, value: Any, *, by: str | None = None) -> Plan[None]:
     """Answer a question that was asked of a person, and make its run due.
 
@@ -392,7 +392,7 @@ def assign(
     yield from assign_once(on, wait_id, to, by, expected, number=call_number())
 
 
-@verb("POST /waits/{wait_id}/withdraw", scope="answer", effect=True)
+@verb(effect=True)
 def withdraw(
     on: Connection, wait_id: str, *, by: str | None = None, reason: str | None = None
 ) -> Plan[None]:

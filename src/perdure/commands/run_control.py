@@ -70,7 +70,7 @@ def wake_once(
         raise WrongState(run.id, run.state, "be woken", "it is not asleep.")
 
 
-@verb("POST /runs/{run_id}/wake", effect=True)
+@verb(effect=True)
 def wake(on: Connection, run_id: str, *, by: str | None = None) -> Plan[Run]:
     """End every current sleep of a run now.
 
@@ -220,7 +220,7 @@ def comment(
     yield from add_comment(on, run_id, text, wait_id, by, number=call_number())
 
 
-@verb("POST /runs/{run_id}/pause")
+@verb()
 async def pause(
     on: Connection, run_id: str, *, grace: timedelta = GRACE, by: str | None = None
 ) -> Run:
@@ -245,7 +245,7 @@ async def pause(
     return await _stop(on, _pause, run_id, Control.PAUSE, grace, None, by)
 
 
-@verb("POST /runs/{run_id}/cancel")
+@verb()
 async def cancel(
     on: Connection,
     run_id: str,
@@ -284,7 +284,7 @@ async def cancel(
     return await _stop(on, _cancel, run_id, Control.CANCEL, grace, reason, by)
 
 
-@verb("POST /runs/{run_id}/resume", effect=True, without=("by",))
+@verb(effect=True, without=("by",))
 def resume(on: Connection, run_id: str, *, by: str | None = None) -> Plan[Run]:
     """Resume a paused run.
 
@@ -304,7 +304,7 @@ def resume(on: Connection, run_id: str, *, by: str | None = None) -> Plan[Run]:
     return (yield from get.plan(on, run_id))
 
 
-@verb("POST /runs/{run_id}/retry", effect=True, without=("by",))
+@verb(effect=True, without=("by",))
 def retry(on: Connection, run_id: str, *, by: str | None = None) -> Plan[Run]:
     """Try a failed or held run again, from its last step.
 

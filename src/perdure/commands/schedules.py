@@ -406,7 +406,7 @@ def _schedule(
     return vars((yield from put(on, (graph_name, version), setup, name=name, **times)))
 
 
-@verb("GET /schedules", name="schedules")
+@verb(name="schedules")
 def list_schedules(on: Connection) -> Plan[list[Schedule]]:
     """List all schedules, by name."""
     return (yield from read_schedules(on))
@@ -441,7 +441,7 @@ def _enable_schedule(on: Connection, name: str, enabled: bool) -> Plan[dict[str,
     return vars((yield from enable(on, name, enabled)))
 
 
-@verb("DELETE /schedules/{name}")
+@verb()
 async def unschedule(on: Connection, name: str) -> None:
     """Delete a schedule. The runs it started stay.
 

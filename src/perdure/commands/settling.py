@@ -148,7 +148,7 @@ def list_effects(
     )
 
 
-@verb("POST /effects/{key:path}/settle", effect=True)
+@verb(effect=True)
 def settle(
     on: Connection,
     key: str,
@@ -202,7 +202,7 @@ def list_messages(
     return (yield from undelivered(on, after, check_limit(limit)))
 
 
-@verb("POST /messages/{message_id:path}/redeliver")
+@verb()
 def redeliver(on: Connection, message_id: str) -> Plan[None]:
     """Deliver an outbox message now: after perdure gave up on it, or before its next retry.
 

@@ -76,7 +76,7 @@ def send_signal(
     return stored
 
 
-@verb("POST /threads/{thread_id}/signals/{name}", scope="start", effect=True)
+@verb(effect=True)
 def signal(
     on: Connection, thread_id: str, name: str, value: Any = None, *, key: str | None = None
 ) -> Plan[bool]:

@@ -14,18 +14,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 T = TypeVar("T")
 
-_TEXT = r"^[^\x00]*$"  # PostgreSQL stores no NUL
-Id = Annotated[str, Path(min_length=1, max_length=512, pattern=_TEXT)]
-Name = Annotated[str, Path(min_length=1, max_length=256, pattern=_TEXT)]
-Which = Annotated[str | None, Query(max_length=512, pattern=_TEXT)]
+TEXT = r"^[^\x00]*$"  # PostgreSQL stores no NUL
+Id = Annotated[str, Path(min_length=1, max_length=512, pattern=TEXT)]
+Name = Annotated[str, Path(min_length=1, max_length=256, pattern=TEXT)]
+Which = Annotated[str | None, Query(max_length=512, pattern=TEXT)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items.")]
 After = Annotated[
     str | None,
     Query(max_length=600, pattern=r"^[0-9]{1,15}\.[^\x00]+$", description="`next` of a page."),
 ]
-Text = Annotated[str, Field(max_length=10_000, pattern=_TEXT)]
+Text = Annotated[str, Field(max_length=10_000, pattern=TEXT)]
 Person = Annotated[
-    str | None, Field(max_length=256, pattern=_TEXT, description="Who does it, for the record.")
+    str | None, Field(max_length=256, pattern=TEXT, description="Who does it, for the record.")
 ]
 
 

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import Field, create_model
 
+from perdure.commands.run_control import cancel, pause, resume, retry, wake
 from perdure.errors import Error
 from perdure.server.agent_api.thread_views import update_error
 from perdure.server.authorization import Scope
 from perdure.server.own_api.access import allow_thread, find_run
-from perdure.server.own_api.requests import Body, Id, Person, Text, errors
+from perdure.server.own_api.requests import TEXT, Body, Id, Person, Text, errors
 from perdure.server.routes import Api, ApiDep
 from perdure.types import Run
+from perdure.verbs import Verb
 
 router = APIRouter(prefix="/perdure/runs/{run_id}", tags=["runs, perdure's own"])
 
 ERRORS = errors(404, 409)
-
-
-class Request(Body):
-    by: Person = None
-
-
-class StopBody(Request):
-    grace: Annotated[float, Field(ge=0, le=3600)] = 10.0
-    """Seconds after which a step that has not ended is stopped."""
-
-
-class CancelBody(StopBody):
-    reason: Text | None = None
 
 
 class ForkBody(Body):
@@ -42,43 +32,45 @@ class ForkBody(Body):
     thread_id: Annotated[str | None, Field(min_length=1, max_length=256)] = None
 
 
-@router.post("/pause", responses=ERRORS)
-async def pause(api: ApiDep, run_id: Id, body: StopBody | None = None) -> Run:
-    """Pause a run until it is resumed: at once, or after its current step."""
-    await _operate(api, run_id)
-    asked = body or StopBody()
-    grace = timedelta(seconds=asked.grace)
-    return await api.runtime.pause(run_id, grace=grace, by=api.actor(asked.by))
+def add_control(verb: Verb[..., Run]) -> None:
+    """Add the route of a verb on a run: its body has the other parameters, by their names."""
+    hints, fields = get_type_hints(verb.plan), dict[str, Any]()
+    for one in verb.parameters[1:]:
+        kind, default = FIELDS.get(one.name, hints[one.name]), one.default
+        if isinstance(default, timedelta):
+            default = default.total_seconds()
+        fields[one.name] = (kind, default)
+    shape: Any = create_model(f"{verb.name.title()}Body", __base__=Body, **fields)
+
+    async def endpoint(api: Api, run_id: str, body: Any = None) -> Run:
+        await _operate(api, run_id)
+        asked = dict(body or shape())
+        asked["by"] = api.actor(asked["by"])
+        if "grace" in asked:
+            asked["grace"] = timedelta(seconds=asked["grace"])
+        method: Callable[..., Awaitable[Run]] = getattr(api.runtime, verb.name)
+        return await method(run_id, **asked)
+
+    types = {"api": ApiDep, "run_id": Id, "body": shape | None, "return": Run}
+    endpoint.__annotations__ = types
+    endpoint.__name__ = verb.name
+    endpoint.__doc__ = (verb.__doc__ or "").partition("\n")[0]
+    router.post(f"/{verb.name}", responses=ERRORS)(endpoint)
 
 
-@router.post("/resume", responses=ERRORS)
-async def resume(api: ApiDep, run_id: Id, body: Request | None = None) -> Run:
-    """Continue a paused run."""
-    await _operate(api, run_id)
-    return await api.runtime.resume(run_id, by=api.actor((body or Request()).by))
-
-
-@router.post("/cancel", responses=ERRORS)
-async def cancel(api: ApiDep, run_id: Id, body: CancelBody | None = None) -> Run:
-    """Cancel a run, at once or after its current step. Its effects are compensated first."""
-    await _operate(api, run_id)
-    asked = body or CancelBody()
-    grace, by = timedelta(seconds=asked.grace), api.actor(asked.by)
-    return await api.runtime.cancel(run_id, grace=grace, reason=asked.reason, by=by)
-
-
-@router.post("/retry", responses=ERRORS)
-async def retry(api: ApiDep, run_id: Id, body: Request | None = None) -> Run:
-    """Retry a failed or held run from its last step."""
-    await _operate(api, run_id)
-    return await api.runtime.retry(run_id, by=api.actor((body or Request()).by))
-
-
-@router.post("/wake", responses=ERRORS)
-async def wake(api: ApiDep, run_id: Id, body: Request | None = None) -> Run:
-    """End the sleep of a run now."""
-    await _operate(api, run_id)
-    return await api.runtime.wake(run_id, by=api.actor((body or Request()).by))
+FIELDS: dict[str, Any] = {
+    "by": Person,
+    "reason": Annotated[str | None, Field(max_length=10_000, pattern=TEXT)],
+    "grace": Annotated[
+        float,
+        Field(
+            ge=0, le=3600, description="Seconds after which a step that has not ended is stopped."
+        ),
+    ],
+}
+"""Parameters that have another form, or limits, over HTTP."""
+for control in (pause, resume, cancel, retry, wake):
+    add_control(control)
 
 
 @router.post("/fork", responses=ERRORS, status_code=201)
