@@ -120,9 +120,11 @@ def connect(url: str | None = None, *, deadline: float = 30.0) -> Journal:
     return journal
 
 
-def connect_later(url: str | None = None, *, deadline: float = 30.0, told: bool = False) -> Journal:
-    """The journal at `url`, opened by its first use; a malformed URL is refused now. `told`: it has
-    a listener, to which the database gives the events as it stores them."""
+def connect_later(
+    url: str | None = None, *, deadline: float = 30.0, has_listener: bool = False
+) -> Journal:
+    """The journal at `url`, opened by its first use; a malformed URL is refused now. With
+    `has_listener` the database returns the events that it stores, for `Journal.listen`."""
     url = url or os.environ.get("PERDURE_URL")
     if not url:
         raise BadURL(
@@ -133,32 +135,38 @@ def connect_later(url: str | None = None, *, deadline: float = 30.0, told: bool 
             "A database is named by a URL such as sqlite:///agents.db, not by a "
             f"{type(url).__name__}."
         )
-    opening: Callable[[], Backend]
+    backend, place, options = _backend(url)
     acknowledged = Acknowledged()
+    opening = functools.partial(
+        backend,
+        place,
+        deadline=deadline,
+        has_listener=has_listener,
+        acknowledged=acknowledged,
+        **options,
+    )
+    open = functools.partial(_open, url, opening)
+    return Journal(OpenedLater(backend.capabilities, open, deadline=deadline), acknowledged)
+
+
+def _backend(url: str) -> tuple[Any, str, dict[str, str]]:
+    """The `Backend` of a URL, what it opens, and with which options."""
     scheme = _scheme(url)
     if scheme == "sqlite":
         from perdure.journal.sqlite import SQLite
 
-        path, options = _sqlite_path(url)
-        capabilities = SQLite.capabilities
-        opening = functools.partial(
-            SQLite, path, deadline=deadline, told=told, acknowledged=acknowledged, **options
-        )
-    elif scheme in ("postgresql", "postgres"):
-        postgres = _postgres().Postgres
-        capabilities = postgres.capabilities
-        opening = functools.partial(
-            postgres, url, deadline=deadline, told=told, acknowledged=acknowledged
-        )
-    elif scheme == "d1":
+        return SQLite, *_sqlite_path(url)
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from perdure.journal.postgres import Postgres
+        except ImportError as error:
+            raise BadURL(needs_extra("PostgreSQL", "postgres")) from error
+        return Postgres, url, {}
+    if scheme == "d1":
         from perdure.journal.d1 import D1
 
-        capabilities = D1.capabilities
-        opening = functools.partial(D1, url, deadline=deadline, told=told)
-    else:
-        raise _unknown(url)
-    open = functools.partial(_open, url, opening)
-    return Journal(OpenedLater(capabilities, open, deadline=deadline), acknowledged)
+        return D1, url, {}
+    raise _unknown(url)
 
 
 def _open(url: str, open: Callable[[], Backend]) -> Backend:
@@ -169,19 +177,9 @@ def _open(url: str, open: Callable[[], Backend]) -> Backend:
 
 def version(url: str) -> int | None:
     """The version of the schema at `url`; None: there is no journal. Changes nothing."""
-    scheme = _scheme(url)
-    if scheme == "sqlite":
-        from perdure.journal.sqlite import schema_version
-
-        return schema_version(_sqlite_path(url)[0])
-    if scheme in ("postgresql", "postgres"):
-        found: int | None = _postgres().schema_version(url)
-        return found
-    if scheme == "d1":
-        from perdure.journal.d1 import schema_version as d1_version
-
-        return d1_version(url)
-    raise _unknown(url)
+    backend, place, _ = _backend(url)
+    found: int | None = backend.version(place)
+    return found
 
 
 def scrub(url: str, *, deadline: float = 30.0) -> bool:
@@ -193,14 +191,6 @@ def scrub(url: str, *, deadline: float = 30.0) -> bool:
 
     scrub_file(_sqlite_path(url)[0], deadline)
     return True
-
-
-def _postgres() -> Any:
-    try:
-        from perdure.journal import postgres
-    except ImportError as error:
-        raise BadURL(needs_extra("PostgreSQL", "postgres")) from error
-    return postgres
 
 
 def _scheme(url: str) -> str:

@@ -88,15 +88,15 @@ class JournalClock:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._offset = 0.0
-        self._asked: float | None = None
+        self._read_at: float | None = None
 
     def now(self) -> int:
-        if self._asked is None:
+        if self._read_at is None:
             self._journal.open()
             if self._journal.opened_at is not None:
                 self._set(*self._journal.opened_at)
-        elif (here := time.monotonic()) - self._asked > STALE:
-            self._asked = here
+        elif (here := time.monotonic()) - self._read_at > STALE:
+            self._read_at = here
             self._journal.read_soon(journal_time(), self._set)  # until then what we know must do
         return int((time.monotonic() + self._offset) * 1000)
 
@@ -106,7 +106,7 @@ class JournalClock:
     @property
     def age(self) -> float:
         """Seconds since the database was asked."""
-        return float("inf") if self._asked is None else time.monotonic() - self._asked
+        return float("inf") if self._read_at is None else time.monotonic() - self._read_at
 
     def agree(self) -> None:
         """Ask the database for the time."""
@@ -126,5 +126,5 @@ class JournalClock:
 
     def _set(self, there: int, here: float | None = None) -> None:
         # However long the answer took: late is right, early is not.
-        self._asked = time.monotonic() if here is None else here
-        self._offset = there / 1000 - self._asked
+        self._read_at = time.monotonic() if here is None else here
+        self._offset = there / 1000 - self._read_at

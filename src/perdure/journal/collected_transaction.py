@@ -97,9 +97,9 @@ class CollectedTransaction:
         size = self._size.plus(self._capabilities.check(self._name, [statement]))
         if not self._capabilities.holds(size):
             self._capabilities.check(self._name, [*self.statements, statement])
-        limit, found = self._capabilities.parameters_per_statement, len(statement.params)
-        if limit is not None and found > limit and isinstance(statement, UserStatement):
-            raise Unsupported(self._name, f"{found:,} parameters in one statement", limit)
+        limit, count = self._capabilities.parameters_per_statement, len(statement.params)
+        if limit is not None and count > limit and isinstance(statement, UserStatement):
+            raise Unsupported(self._name, f"{count:,} parameters in one statement", limit)
         self._size = size
         self.statements.append(statement)
 
@@ -193,16 +193,16 @@ def check_writes(sql: str) -> None:
 def _words(sql: str) -> Iterator[tuple[str, int]]:
     """The bare words of a statement, in capitals, and in how many parentheses each is."""
     depth, ended = 0, False
-    for found in _TOKEN.finditer(sql):
-        if found["blank"] is not None:
+    for token in _TOKEN.finditer(sql):
+        if token["blank"] is not None:
             continue
         if ended:
             raise BadArgument(f"{shortened(sql)!r} is more than one statement: execute each alone.")
-        if found["word"] is not None:
-            yield found["word"].upper(), depth
-        depth += {"(": 1, ")": -1}.get(found["mark"] or "", 0)
+        if token["word"] is not None:
+            yield token["word"].upper(), depth
+        depth += {"(": 1, ")": -1}.get(token["mark"] or "", 0)
         # A semicolon does not end the statement inside of a trigger.
-        ended = found["mark"] == ";" and sqlite3.complete_statement(sql[: found.end()])
+        ended = token["mark"] == ";" and sqlite3.complete_statement(sql[: token.end()])
 
 
 def shortened(sql: str) -> str:

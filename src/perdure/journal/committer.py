@@ -269,9 +269,9 @@ class Committer:
     def _results_again(self, batch: list[QueuedOperation[Any]]) -> list[Results]:
         """The rows of operations that are committed but whose reply was lost."""
         keys = [queued.op.key for queued in batch if queued.op.key is not None]
-        found = iter(self.backend.settle(keys) if keys else [])
+        rows = iter(self.backend.settle(keys) if keys else [])
         return [
-            [[] for _ in queued.op.render()] if queued.op.key is None else [next(found)]
+            [[] for _ in queued.op.render()] if queued.op.key is None else [next(rows)]
             for queued in batch
         ]
 
@@ -369,11 +369,11 @@ class CommitListener:
 
     def _tell_queued(self) -> bool:
         """Pass what is queued to the listener. False if nothing is."""
-        found = [self._committed.popleft() for _ in range(len(self._committed))]
-        if not found:
+        committed = [self._committed.popleft() for _ in range(len(self._committed))]
+        if not committed:
             return False
         try:
-            self._listener(found, self._read)
+            self._listener(committed, self._read)
         except BaseException:  # an observer may raise anything; it still gets the next events
             logging.getLogger("perdure").exception("Telling an observer of events failed.")
         return True

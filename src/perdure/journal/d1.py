@@ -73,7 +73,7 @@ def _version(client: D1Client, *more: Call) -> int:
     """The same; 0 without a journal, or without a table that `more` calls ask for."""
 
     def execute(sql: str) -> list[tuple[int]]:
-        return [(int(found),) for [found] in client.read([Call(sql), *more])[0]]
+        return [(int(number),) for [number] in client.read([Call(sql), *more])[0]]
 
     try:
         return version(execute)
@@ -103,9 +103,20 @@ class D1:
         bills_rows=True,
         poll=1.5,
     )
+    version = staticmethod(schema_version)
 
-    def __init__(self, url: str, *, deadline: float = 30.0, told: bool = False) -> None:
-        self._sql = {name: quoted(sql) for name, sql in render(FRAGMENTS, told=told).items()}
+    def __init__(
+        self,
+        url: str,
+        *,
+        deadline: float = 30.0,
+        has_listener: bool = False,
+        acknowledged: object = None,
+    ) -> None:
+        """`acknowledged` is not used: no other connection leads to another history."""
+        self._sql = {
+            name: quoted(sql) for name, sql in render(FRAGMENTS, has_listener=has_listener).items()
+        }
         self._client = D1Client(url, deadline=deadline)
         self._unanswered: set[str] = set()
         """Batches that may still be on their way."""
@@ -123,11 +134,11 @@ class D1:
         for _ in range(ATTEMPTS):
             if _version(self._client, Call(_OURS)) == newest:
                 return
-            found = _version(self._client)  # newest: of a SQLite journal that was put here
+            current = _version(self._client)  # newest: of a SQLite journal that was put here
             try:
                 tables = [
                     VERSION_TABLE,
-                    *script(found, FRAGMENTS),
+                    *script(current, FRAGMENTS),
                     REVOKED,
                     *d1_values.schema(),
                 ]
@@ -171,9 +182,9 @@ class D1:
         calls, places = self._calls(statements)
         for attempt in range(ATTEMPTS):
             rows = self._client.read(calls)
-            found = [rows[place] for place in places]
+            results = [rows[place] for place in places]
             try:
-                return self._loaded(found, last=attempt == ATTEMPTS - 1)
+                return self._loaded(results, last=attempt == ATTEMPTS - 1)
             except ChunksGone:  # between the two requests
                 continue
         raise AssertionError("unreachable")
@@ -199,8 +210,8 @@ class D1:
         return calls, places
 
     def _loaded(self, results: list[list[Row]], *, last: bool) -> list[list[Row]]:
-        found = [[tuple(map(unquoted, row)) for row in rows] for rows in results]
-        return d1_values.load(found, self._client.read, last=last)
+        values = [[tuple(map(unquoted, row)) for row in rows] for rows in results]
+        return d1_values.load(values, self._client.read, last=last)
 
     def hints(self) -> None:
         """D1 gives none: watched runs are looked at every poll."""

@@ -125,11 +125,11 @@ class GroupCommit:
 
     def transact(self, work: Callable[[Transaction], T], proof: Statement) -> T:
         """Commit what `work` does, while nothing else is committed."""
-        found = self._commit_alone(
+        result = self._commit_alone(
             self._commit_lock.acquire,
             lambda: self.in_transaction(lambda: self.committer.transact(work, proof)),
         )
-        return cast(T, found)
+        return cast(T, result)
 
     def in_transaction(self, work: Callable[[], T]) -> T:
         """Do the work of a transaction in this thread."""

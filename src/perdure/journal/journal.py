@@ -128,8 +128,8 @@ class Journal:
     @property
     def opening_problem(self) -> Exception | None:
         """Why the database could not be opened so far, while that is tried again."""
-        found: Exception | None = getattr(self._backend, "problem", None)
-        return found
+        problem: Exception | None = getattr(self._backend, "problem", None)
+        return problem
 
     def setup(self) -> None:
         """Open the database now, and again if it was closed."""

@@ -26,11 +26,11 @@ Execute = Callable[[str], list[tuple[int]]]
 @cache
 def migrations() -> Mapping[int, str]:
     """Every migration by its number, as written."""
-    found = {}
+    texts = {}
     for entry in (files("perdure.journal") / "migrations").iterdir():
         if match := re.fullmatch(r"(\d{4})_\w+\.sql", entry.name):
-            found[int(match[1])] = entry.read_text()
-    return dict(sorted(found.items()))
+            texts[int(match[1])] = entry.read_text()
+    return dict(sorted(texts.items()))
 
 
 def migrate(execute: Execute, fragments: Mapping[str, str]) -> None:
@@ -42,16 +42,16 @@ def migrate(execute: Execute, fragments: Mapping[str, str]) -> None:
         failpoints.at("migrate.after")
 
 
-def script(found: int, fragments: Mapping[str, str]) -> Iterator[str]:
+def script(current: int, fragments: Mapping[str, str]) -> Iterator[str]:
     """The statements that make the newest schema from that of a version; 0: from nothing."""
-    if not found:
+    if not current:
         steps = {max(migrations()): (files("perdure.journal") / "schema.sql").read_text()}
-    elif found < OLDEST:
+    elif current < OLDEST:
         raise BadURL(
-            f"The schema is {found}, of before perdure 0.1. It cannot be brought up to date."
+            f"The schema is {current}, of before perdure 0.1. It cannot be brought up to date."
         )
     else:
-        steps = {number: text for number, text in migrations().items() if number > found}
+        steps = {number: text for number, text in migrations().items() if number > current}
     for number, text in steps.items():
         yield f"INSERT INTO perdure_schema VALUES ({number:d})"  # noqa: S608 (an int)
         yield from split(fill(text, fragments))
@@ -60,7 +60,7 @@ def script(found: int, fragments: Mapping[str, str]) -> Iterator[str]:
 def version(execute: Execute) -> int:
     """The version of the schema in the database. Only reads; raises `SchemaTooNew`."""
     known = max(migrations())
-    found = max((row[0] for row in execute("SELECT version FROM perdure_schema")), default=0)
-    if found > known:
-        raise SchemaTooNew(found, known)
-    return found
+    current = max((row[0] for row in execute("SELECT version FROM perdure_schema")), default=0)
+    if current > known:
+        raise SchemaTooNew(current, known)
+    return current

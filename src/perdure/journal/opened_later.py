@@ -48,13 +48,13 @@ class OpenedLater:
     def open(self) -> Backend:
         if (opened := self._opened) is not None:
             return opened
-        asked = time.monotonic()
+        began = time.monotonic()
         with self._opening:
             if self._opened is None:
-                if self.problem is not None and self._failed >= asked:
+                if self.problem is not None and self._failed >= began:
                     # Another caller tried until its deadline while this one waited.
                     raise Unavailable(str(self.problem)) from self.problem
-                self._opened = self._try_to_open(asked + self._deadline)
+                self._opened = self._try_to_open(began + self._deadline)
                 self._delegate()
             if self._closed.is_set():
                 raise Closed("This journal is closed.")

@@ -255,22 +255,22 @@ class Capabilities:
 
     def check(self, operation: str, statements: Sequence[tuple[str, Mapping[str, Any]]]) -> Size:
         """The size of an operation. Raises `Unsupported` if this database cannot take it."""
-        size = self.size(statements)
+        whole = self.size(statements)
         values = []
         for name, params in statements:
-            for what, found, is_text in _values(name, params):
-                whole = is_text or name not in parameters()  # a blob of the user's is not split
-                most = self.largest_text if whole else self.largest_blob
-                if most is not None and found > most:
-                    raise Unsupported(operation, f"{found:,} bytes for {what}", most)
-                values.append((found, what, is_text))
-        if self.holds(size):
-            return size
-        if self.bytes_per_batch is not None and size.bytes > self.bytes_per_batch:
+            for what, size, is_text in _values(name, params):
+                is_whole = is_text or name not in parameters()  # a blob of the user's is not split
+                most = self.largest_text if is_whole else self.largest_blob
+                if most is not None and size > most:
+                    raise Unsupported(operation, f"{size:,} bytes for {what}", most)
+                values.append((size, what, is_text))
+        if self.holds(whole):
+            return whole
+        if self.bytes_per_batch is not None and whole.bytes > self.bytes_per_batch:
             most_of_it, what, _ = max(values)
-            need = f"{size.bytes:,} bytes in one transaction, {most_of_it:,} of them for {what}"
+            need = f"{whole.bytes:,} bytes in one transaction, {most_of_it:,} of them for {what}"
             raise Unsupported(operation, need, self.bytes_per_batch)
-        need = f"{size.statements:,} statements in one transaction"
+        need = f"{whole.statements:,} statements in one transaction"
         raise Unsupported(operation, need, self.statements_per_batch)
 
     def batches(self, statements: Iterable[S], most: int) -> Iterator[list[S]]:

@@ -120,20 +120,24 @@ class Postgres:
     """A `Backend` on a PostgreSQL server that accepts writes."""
 
     capabilities = Capabilities()
+    version = staticmethod(schema_version)
 
     def __init__(
         self,
         url: str,
         *,
         deadline: float = 30.0,
-        told: bool = False,
+        has_listener: bool = False,
         acknowledged: Acknowledged | None = None,
     ) -> None:
         self._url, self._deadline = url, deadline
         self._history = History(acknowledged or Acknowledged())
         self._place = without_password(url)
         self._sender = _sender()
-        self._sql = {name: _numbered(sql) for name, sql in render(FRAGMENTS, told=told).items()}
+        self._sql = {
+            name: _numbered(sql)
+            for name, sql in render(FRAGMENTS, has_listener=has_listener).items()
+        }
         self._pool = self._new_pool()
         try:
             self._prepare()
@@ -225,15 +229,15 @@ class Postgres:
         return result
 
     def _run(self, connection: Connection, statements: Sequence[Statement]) -> list[list[Row]]:
-        found: list[list[Row]] = []
+        results: list[list[Row]] = []
         with psycopg.RawCursor(connection, row_factory=tuple_row) as cursor:
             for statement in statements:
                 query = self._query(*statement)
                 failpoints.at(query.before)
                 cursor.execute(query.sql, query.values)
-                found.append(cursor.fetchall() if cursor.description else [])
+                results.append(cursor.fetchall() if cursor.description else [])
                 failpoints.at(query.after)
-        return found
+        return results
 
     def _with_connection(
         self, run: Callable[[Connection], T], *, writes: bool, of_function: bool = False
@@ -246,19 +250,19 @@ class Postgres:
                 try:
                     return run(connection)
                 except psycopg.Error as error:
-                    found = meaning(error, of_function=of_function)
-                    if found is Meaning.MISTAKE:
+                    outcome = meaning(error, of_function=of_function)
+                    if outcome is Meaning.MISTAKE:
                         raise
-                    if found is Meaning.REFUSED:
+                    if outcome is Meaning.REFUSED:
                         raise Refused(reason(error)) from error
-                    if found is Meaning.LOST and writes:
+                    if outcome is Meaning.LOST and writes:
                         raise Ambiguous(f"{self._place}: {reason(error)}") from error
-                    if found in (Meaning.AWAY, Meaning.ELSEWHERE, Meaning.DENIED):
+                    if outcome in (Meaning.AWAY, Meaning.ELSEWHERE, Meaning.DENIED):
                         connection.close()
                     is_final = (
-                        found is Meaning.DENIED
+                        outcome is Meaning.DENIED
                         or isinstance(error, errors.QueryCanceled)  # it took its whole time
-                        or (of_function and found not in (Meaning.UNDONE, Meaning.ELSEWHERE))
+                        or (of_function and outcome not in (Meaning.UNDONE, Meaning.ELSEWHERE))
                     )
                     if is_final or time.monotonic() + PAUSE > give_up:
                         what = "refused the batch" if writes else "did not answer"
@@ -266,7 +270,7 @@ class Postgres:
                         raise Unavailable(
                             f"{self._place} {what}: {reason(error)}.{nothing}"
                         ) from error
-            if found not in (Meaning.UNDONE, Meaning.ELSEWHERE):
+            if outcome not in (Meaning.UNDONE, Meaning.ELSEWHERE):
                 time.sleep(PAUSE)
 
     def hints(self) -> NotifyHints:
@@ -328,15 +332,15 @@ def _sender() -> str:
 
 def _privileges(statements: Iterable[str]) -> set[tuple[str, str]]:
     """The tables of statements, each with a privilege that they need on it."""
-    found: set[tuple[str, str]] = set()
+    privileges: set[tuple[str, str]] = set()
     for sql in statements:
         for verb, table in re.findall(r"\b(INSERT INTO|UPDATE|DELETE FROM) (perdure_\w+)", sql):
-            found.add((table, verb.split()[0]))
+            privileges.add((table, verb.split()[0]))
             if "DO UPDATE" in sql and verb == "INSERT INTO":
-                found.add((table, "UPDATE"))
+                privileges.add((table, "UPDATE"))
         for table in re.findall(r"\b(?<!DELETE )(?:FROM|JOIN) (perdure_\w+)", sql):
-            found.add((table, "SELECT"))
-    return found
+            privileges.add((table, "SELECT"))
+    return privileges
 
 
 def _numbered(sql: str) -> tuple[bytes, list[str]]:
@@ -389,16 +393,16 @@ class NotifyHints:
             raise
 
     def wait(self, seconds: float) -> Collection[str] | None:
-        end, found = time.monotonic() + seconds, set[str]()
-        while not found and (left := end - time.monotonic()) > 0:
+        end, changed = time.monotonic() + seconds, set[str]()
+        while not changed and (left := end - time.monotonic()) > 0:
             for notice in self._connection.notifies(timeout=left, stop_after=1):
                 sender, *names = notice.payload.split(" ")
                 if sender == self._sender:
                     continue
                 if not names:
                     return None
-                found.update(names)
-        return found
+                changed.update(names)
+        return changed
 
     def close(self) -> None:
         self._connection.close()

@@ -102,9 +102,9 @@ def meaning(error: psycopg.Error, *, of_function: bool = False) -> Meaning:
     if code == "22P02" and ELSEWHERE in str(error):
         return Meaning.ELSEWHERE
     for length in (5, 3, 2):
-        if (found := _BY_CODE.get(code[:length])) is not None:
+        if (what := _BY_CODE.get(code[:length])) is not None:
             at_fault = of_function and not _OF_A_FUNCTION.isdisjoint((code, code[:2]))
-            return Meaning.MISTAKE if at_fault else found
+            return Meaning.MISTAKE if at_fault else what
     return Meaning.MISTAKE
 
 

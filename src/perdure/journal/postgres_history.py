@@ -155,10 +155,10 @@ class History:
 
 def hosts_of(url: str) -> list[dict[str, str]]:
     """The hosts of a URL with several of them, each with its port."""
-    given = conninfo_to_dict(url)
-    hosts = str(given.get("host") or os.environ.get("PGHOST", "")).split(",")
-    ports = str(given.get("port") or os.environ.get("PGPORT", "")).split(",")
-    if len(hosts) < 2 or given.get("hostaddr"):
+    parameters = conninfo_to_dict(url)
+    hosts = str(parameters.get("host") or os.environ.get("PGHOST", "")).split(",")
+    ports = str(parameters.get("port") or os.environ.get("PGPORT", "")).split(",")
+    if len(hosts) < 2 or parameters.get("hostaddr"):
         return []
     ports = ports * len(hosts) if len(ports) == 1 else ports
     return [
@@ -213,11 +213,11 @@ class Hosts:
     def look(self) -> None:
         """Look at every host once."""
         with self._looking:
-            found = [(place, host) for host in self._hosts if (place := self._place_of(host))]
+            places = [(place, host) for host in self._hosts if (place := self._place_of(host))]
             self._has_looked = True
-            if not found:
+            if not places:
                 return
-            newest, host = max(found, key=lambda one: one[0].timeline)
+            newest, host = max(places, key=lambda one: one[0].timeline)
             if self._history.saw(newest):
                 self._cut()
             if not self._history.is_outdated(newest):

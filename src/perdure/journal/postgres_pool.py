@@ -64,15 +64,15 @@ OLDEST = 130000
 def settings_of(url: str) -> dict[str, str]:
     """The settings that `options` of a URL, or of the environment, asks for."""
     options = conninfo_to_dict(url).get("options") or os.environ.get("PGOPTIONS", "")
-    found = _OPTION.findall(str(options))
-    return {name.replace("-", "_"): re.sub(r"\\(.)", r"\1", value) for name, value in found}
+    settings = _OPTION.findall(str(options))
+    return {name.replace("-", "_"): re.sub(r"\\(.)", r"\1", value) for name, value in settings}
 
 
 def parameters_of(url: str, *, connect_timeout: int, name: str) -> dict[str, Any]:
     """What a connection is made with beside its URL. Ours are defaults: what the URL, libpq's
     environment or a service file says goes first. Only the encoding is ours."""
-    given = conninfo_to_dict(url)
-    encoding = str(given.get("client_encoding") or "UTF8")
+    parameters = conninfo_to_dict(url)
+    encoding = str(parameters.get("client_encoding") or "UTF8")
     if encoding.lower().replace("-", "") not in ("utf8", "unicode"):
         raise BadURL(
             f"client_encoding={encoding} in the PostgreSQL URL: perdure sends and reads UTF8. "
@@ -81,9 +81,9 @@ def parameters_of(url: str, *, connect_timeout: int, name: str) -> dict[str, Any
     ours = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
     if "PGCONNECT_TIMEOUT" not in os.environ:
         ours["connect_timeout"] = connect_timeout
-    if "service" in given or "PGSERVICE" in os.environ:
+    if "service" in parameters or "PGSERVICE" in os.environ:
         ours = {}
-    defaults = {key: value for key, value in ours.items() if key not in given}
+    defaults = {key: value for key, value in ours.items() if key not in parameters}
     return {**defaults, "fallback_application_name": name, "client_encoding": "UTF8"}
 
 
@@ -152,7 +152,7 @@ class Pool:
         self._hosts = Hosts(url, self.history, self._connect, self._cut)
         timeout = max(2, int(min(deadline, 10)))
         self._parameters = parameters_of(url, connect_timeout=timeout, name="perdure")
-        self._asked = settings_of(url)
+        self._settings = settings_of(url)
         self._pid = os.getpid()
         self._closed = False
         self._idle: list[Connection] = []
@@ -181,7 +181,7 @@ class Pool:
             # In ms, and shorter than ours: a server that gives up first says so, and all is known.
             patience = str(int(self._deadline * 800))
             timeouts = ("statement_timeout", "idle_in_transaction_session_timeout")
-            values = {one: None if one in self._asked else patience for one in timeouts}
+            values = {one: None if one in self._settings else patience for one in timeouts}
             [row] = connection.execute(_GREETING, values).fetchall()
             connection.place = Place(*row[:3])
             is_standby, read_only, pid, server_encoding, encoding, path, schema, *_ = row[3:]
@@ -211,15 +211,15 @@ class Pool:
 
     def _check_schema(self, path: str, schema: str | None) -> None:
         """Raise `Unfit` unless tables are found, and made, in the schema that was asked for."""
-        asked = self._asked.get("search_path")
-        if asked is not None and _schemas(asked) != _schemas(path):
+        wanted = self._settings.get("search_path")
+        if wanted is not None and _schemas(wanted) != _schemas(path):
             raise Unfit(
-                f"the URL asks for search_path={asked}, and the connection has {path}: a pooler "
+                f"the URL asks for search_path={wanted}, and the connection has {path}: a pooler "
                 "leaves `options` out (PgBouncer's ignore_startup_parameters). Set it on the "
                 "server instead, with ALTER ROLE ... IN DATABASE ... SET search_path, and leave it "
                 "out of the URL"
             )
-        first = _schemas(asked or "$user")[:1]
+        first = _schemas(wanted or "$user")[:1]
         if schema is None or (first not in ([], ["$user"]) and first != [schema]):
             raise Unfit(
                 f"search_path is {path or 'empty'}, and its first schema does not exist, or the "

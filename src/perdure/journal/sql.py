@@ -46,10 +46,10 @@ def parameters() -> Mapping[str, tuple[str, ...]]:
     return {name: tuple(sorted({*positional(text)[1]})) for name, text in sql.items()}
 
 
-def render(fragments: Mapping[str, str], *, told: bool = False) -> dict[str, str]:
+def render(fragments: Mapping[str, str], *, has_listener: bool = False) -> dict[str, str]:
     """Every statement by its name, with the dialect's fragments filled in. Those that store events
-    return the run and the number of each; `told`: all of it, for a listener."""
-    returning = f"RETURNING {EVENT if told else 'thread_id, run_id, n'}"
+    return the run and the number of each; `has_listener`: all of it, for a listener."""
+    returning = f"RETURNING {EVENT if has_listener else 'thread_id, run_id, n'}"
     return _filled(dict(fragments, returning_event=returning))
 
 

@@ -85,6 +85,7 @@ class SQLite:
     """A `Backend` on one file, or in memory."""
 
     capabilities = Capabilities()
+    version = staticmethod(schema_version)
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class SQLite:
         *,
         deadline: float = 30.0,
         synchronous: str = "full",
-        told: bool = False,
+        has_listener: bool = False,
         acknowledged: Acknowledged | None = None,
     ) -> None:
         if sqlite3.sqlite_version_info < OLDEST:
@@ -103,7 +104,10 @@ class SQLite:
         if path != ":memory:":
             prepare_file(path)
         self._path, self._acknowledged = path, acknowledged or Acknowledged()
-        self._sql = {name: _compiled(sql) for name, sql in render(FRAGMENTS, told=told).items()}
+        self._sql = {
+            name: _compiled(sql)
+            for name, sql in render(FRAGMENTS, has_listener=has_listener).items()
+        }
         self._connections = Connections(path, deadline, synchronous.upper(), FRAGMENTS)
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:

@@ -353,9 +353,9 @@ def _mounts() -> list[tuple[str, str]]:
         text = Path("/proc/self/mountinfo").read_text()
     except OSError:
         return []
-    found = []
+    mounts = []
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
         point = left.split()[4].encode().decode("unicode_escape")
-        found.append((point, right.split()[0]))
-    return found
+        mounts.append((point, right.split()[0]))
+    return mounts

@@ -81,7 +81,7 @@ class Observers:
         """The journal at a URL, opened by its first use. Its commits are reported to the
         observers."""
         of_events = [one for one in self._all if isinstance(one, Observer)]
-        journal = connect_later(url, told=bool(of_events))
+        journal = connect_later(url, has_listener=bool(of_events))
         for one in self._all:
             if hasattr(one, "on_commit"):
                 journal.measure(one.on_commit)
