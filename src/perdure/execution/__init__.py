@@ -6,7 +6,7 @@ recorded_reads  what `now()`, `random()` and `uuid()` returned
 stream_recorder its output, as chunks; stream_capture: where LangGraph produces it
 
 drive           what a crash leaves behind at each point; what LangGraph is called with
-start           what happens before; commands, answers: what continues the run
+start           what happens before; continuation, answers: what continues the run
 finish          what the outcome means for the run
 worker          the loop that claims due runs; lease: the thread that renews leases
 liveness        how other processes see that this one lives

@@ -33,8 +33,7 @@ from perdure.effects.task import parent_of_call
 from perdure.errors import Error, ThreadBusy
 from perdure.execution import bound_call
 from perdure.execution.bound_call import BoundCall
-from perdure.execution.command_answers import answer_with_command
-from perdure.execution.commands import check_unanswered, note_command
+from perdure.execution.continuation import answer_with_command, check_unanswered, note_command
 from perdure.execution.drive import (
     Drive,
     Driver,

@@ -5,7 +5,7 @@ to let it go on.
 Crash points and what each leaves behind for the next claim:
 
     answered with a command     the command is in the setup, in one batch with the answers; the
-                                next driver applies it (`commands`)
+                                next driver applies it (`continuation`)
     claimed, nothing driven     the lease runs out; attempts counts it
     answers handed over         the waits are `applied`, and are handed over again
     a step on disk              progress: attempts is 1 again, and the run goes on after that step

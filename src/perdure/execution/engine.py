@@ -20,7 +20,7 @@ from perdure.commands.schedules import ScheduleRow
 from perdure.commands.starting import Parent
 from perdure.commands.webhooks import topic_of_url
 from perdure.errors import BadArgument, Closed
-from perdure.execution.command_answers import continue_run
+from perdure.execution.continuation import continue_run
 from perdure.execution.drive import Driver
 from perdure.execution.graphs import Graph, GraphRegistry
 from perdure.execution.journal_store import JournalStore
@@ -164,7 +164,7 @@ class Engine(RecordingConnection):
         may_start: bool,
         by: str | None,
     ) -> Plan[tuple[RunRow, int] | None]:
-        """Continue the run that rests on a thread; see `command_answers.continue_run`."""
+        """Continue the run that rests on a thread; see `continuation.continue_run`."""
         return continue_run(
             self, self.saver, thread_id, command, place, changes, may_start=may_start, by=by
         )

@@ -2,7 +2,7 @@
 
 A run that was cancelled or paused, that killed its workers, that cannot be read, or whose graph
 changed under it ends its segment here. Any other gets the command that continues it
-(`commands`) and its answers (`answers`), and becomes a `Drive`.
+(`continuation`) and its answers (`answers`), and becomes a `Drive`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perdure.effects.compensation import undo_effects
 from perdure.errors import UNREADABLE, AlreadyAnswered, Damaged, Error, Unanswered
 from perdure.execution.answers import hand_over, readable_waits
 from perdure.execution.code_changes import find_change
-from perdure.execution.commands import begin_with_command, take_command
+from perdure.execution.continuation import begin_with_command, take_command
 from perdure.execution.drive import (
     BREAKPOINTS,
     Drive,
