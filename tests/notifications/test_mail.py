@@ -26,9 +26,8 @@ from perdure.commands import question_links
 from perdure.commands.mail import Encryption, SmtpServer
 from perdure.errors import BadArgument, WaitExpired
 from perdure.execution.outbox import Undelivered
-from perdure.notifications import smtp
-from perdure.notifications.mail import MailSender
-from perdure.notifications.smtp import hand_over
+from perdure.notifications import mail as smtp
+from perdure.notifications.mail import MailSender, hand_over
 from perdure.notifications.webhooks import PAUSES
 from perdure.types import Retry
 from tests.support.agents import Log, chain, opened

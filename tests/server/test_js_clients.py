@@ -22,10 +22,6 @@ STATE = {
     *("values", "next", "tasks", "metadata", "created_at", "checkpoint", "parent_checkpoint"),
     *("interrupts", "checkpoint_id", "parent_checkpoint_id"),
 }
-RUN = {
-    *("run_id", "thread_id", "assistant_id", "metadata", "status", "kwargs"),
-    *("multitask_strategy", "created_at", "updated_at"),
-}
 
 
 @pytest.fixture(scope="module", params=DATABASES[:2])
@@ -107,23 +103,6 @@ def test_state_and_history_are_read_and_edited(answers: Answers) -> None:
     assert failed(answers, "threads.patchState") == 405
 
 
-def test_a_run_is_created_joined_and_listed(answers: Answers) -> None:
-    assert answers["runs.wait"] == {"n": 4, "log": ["add", "double"]}
-    made = answers["runs.create"]
-    assert set(made) >= RUN
-    assert made["status"] in ("pending", "running", "success")
-    assert made["metadata"]["a"] == "b"
-    assert made["kwargs"]["input"] == {"n": 3}
-    assert made["multitask_strategy"] == "enqueue"
-    ids = {"run_id": made["run_id"], "thread_id": made["thread_id"]}
-    assert answers["runs.create told"] == ids
-    assert answers["runs.join"]["n"] == 8
-    assert answers["runs.get"]["status"] == "success"
-    assert failed(answers, "runs.get unknown") == 404
-    assert [one["run_id"] for one in answers["runs.list"]] == [made["run_id"]]
-    assert made["run_id"] in [one["run_id"] for one in answers["runs.list success"]]
-
-
 def test_a_stream_is_joined_from_its_start_after_its_end(answers: Answers) -> None:
     joined = answers["runs.joinStream"]
     ids = [one["id"] for one in joined if one["event"] != "end"]
@@ -182,15 +161,6 @@ def test_tokens_arrive_one_by_one_in_both_modes_of_messages(answers: Answers) ->
     assert {data[0]["type"] for event, data in found if event == "messages/partial"} == {"ai"}
 
 
-def test_streams_of_several_modes_and_of_subgraphs_are_labelled(answers: Answers) -> None:
-    several = kinds(answers, "runs.stream several")
-    assert several == ["metadata", "values", "updates", "values", "updates", "values"]
-    names = kinds(answers, "runs.stream subgraphs")
-    assert [re.sub(r":[0-9a-f-]{36}$", "", one) for one in names] == [
-        *("metadata", "updates", "updates|sub", "updates"),
-    ]
-
-
 def test_a_failed_run_is_an_event_and_a_value_but_not_an_http_error(answers: Answers) -> None:
     error = {"error": "ValueError", "message": "this node always fails"}
     assert events(answers, "runs.stream failing")[-1] == ("error", error)
@@ -201,15 +171,6 @@ def test_a_failed_run_is_an_event_and_a_value_but_not_an_http_error(answers: Ans
     assert (thread["status"], thread["error"]) == ("error", error)
     assert failed(answers, "runs.wait unknown graph") == 422
     assert failed(answers, "runs.wait unknown thread") == 404
-
-
-def test_runs_without_a_thread_and_in_a_batch(answers: Answers) -> None:
-    assert answers["runs.wait if_not_exists"]["n"] == 4
-    assert answers["runs.wait stateless"] == {"n": 12, "log": ["add", "double"]}
-    assert set(answers["runs.create stateless"]) >= RUN
-    assert events(answers, "runs.stream stateless")[-1][1]["n"] == 12
-    assert len(answers["runs.createBatch"]) == 2
-    assert all(set(one) >= RUN for one in answers["runs.createBatch"])
 
 
 def test_a_question_is_shown_found_and_answered(answers: Answers) -> None:
@@ -230,12 +191,6 @@ def test_a_question_is_shown_found_and_answered(answers: Answers) -> None:
     assert answers["runs.wait resume"]["got"] == [{"type": "accept", "args": None}]
     resumed = answers["threads.get resumed"]
     assert (resumed["status"], resumed["interrupts"]) == ("idle", {})
-
-
-def test_a_breakpoint_stops_a_run_and_null_input_continues_it(answers: Answers) -> None:
-    assert answers["runs.wait breakpoint"]["n"] == 2
-    assert answers["threads.get breakpoint"]["status"] == "interrupted"
-    assert answers["runs.wait past breakpoint"]["n"] == 4
 
 
 def test_a_run_is_cancelled_rolled_back_or_delayed(answers: Answers) -> None:

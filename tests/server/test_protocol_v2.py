@@ -100,13 +100,6 @@ async def test_a_message_arrives_in_pieces(server: StreamingServer) -> None:
         assert "".join(pieces) == SAID
 
 
-def test_the_blocking_client_streams_too(server: StreamingServer) -> None:
-    client = server.http.sync_client()
-    with client.threads.stream(assistant_id="chat") as stream:
-        stream.run.start(input=HI)
-        assert [str(message.text) for message in stream.messages] == [SAID]
-
-
 async def test_a_question_is_seen_and_answered(server: StreamingServer) -> None:
     t = thread()
     async with (
@@ -170,18 +163,6 @@ async def test_the_second_turn_of_a_chat_streams_only_itself(server: StreamingSe
 # -- events
 
 
-def test_a_run_is_running_and_then_completed(server: StreamingServer) -> None:
-    http, t = server.http.http(), thread()
-    start(http, t, "chat")
-    found = events(http, t)
-    assert [one["event"] for one in told(found, "lifecycle")] == ["running", "completed"]
-    assert told(found, "values")[-1]["messages"][-1]["content"] == SAID
-    assert told(found, "updates")[0]["node"] == "speak"
-    assert [one["event"] for one in told(found, "messages")][-1] == "message-finish"
-    assert {one["source"] for one in told(found, "checkpoints")} == {"input", "loop"}
-    assert {one["name"] for one in told(found, "tasks")} == {"speak"}
-
-
 def test_an_event_has_the_frame_of_the_protocol(server: StreamingServer) -> None:
     http, t = server.http.http(), thread()
     start(http, t, "count")
@@ -207,30 +188,6 @@ def test_custom_data_comes_on_its_channel(server: StreamingServer) -> None:
     assert {one["method"] for one in found} == {"custom", "lifecycle"}
 
 
-def test_a_question_is_requested_and_its_answer_continues_the_run(
-    server: StreamingServer,
-) -> None:
-    http, t = server.http.http(), thread()
-    run = start(http, t, "asks_inside")
-    found = events(http, t)
-    (asked,) = [one for one in found if one["method"] == "input.requested"]
-    assert asked["params"]["namespace"][0].startswith("sub:")
-    data = asked["params"]["data"]
-    assert data["payload"] == data["value"] == "go on?"
-    since = found[-1]["seq"]
-    answer = {"interrupt_id": data["interrupt_id"], "response": "yes", "namespace": []}
-    reply = command(http, t, "input.respond", **answer)
-    assert (reply["type"], reply["result"]) == ("success", {})
-    assert asked["seq"] <= reply["meta"]["applied_through_seq"]
-    more = events(http, t, since=since)
-    assert told(more, "lifecycle")[0]["event"] == "running"
-    assert is_end(more[-1])
-    assert told(more, "values")[-1]["messages"][-1]["content"] == "you said yes"
-    assert server.http.sync_client().runs.get(t, run)["status"] == "success"
-    again = command(http, t, "input.respond", **answer)
-    assert (again["type"], again["error"]) == ("error", "no_such_run")
-
-
 def test_several_answers_come_in_one_command(server: StreamingServer) -> None:
     http, t = server.http.http(), thread()
     run = start(http, t, "ask")
@@ -242,14 +199,6 @@ def test_several_answers_come_in_one_command(server: StreamingServer) -> None:
     whole = events(http, t)
     assert not told(whole, "input.requested")
     assert told(whole, "values")[-1]["messages"][-2]["content"] == "you said all"
-
-
-def test_a_failed_run_says_why(server: StreamingServer) -> None:
-    http, t = server.http.http(), thread()
-    start(http, t, "faulty")
-    last = told(events(http, t), "lifecycle")[-1]
-    assert last["event"] == "failed"
-    assert last["error"] == "ValueError: this node always fails"
 
 
 def test_all_runs_of_a_thread_are_replayed_in_order_with_the_same_numbers(

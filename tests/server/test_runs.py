@@ -424,18 +424,6 @@ def test_a_run_merges_its_assistant_and_its_request(client: Any) -> None:
     assert client.threads.get(t)["metadata"]["assistant_id"] == assistant["assistant_id"]
 
 
-def test_a_run_uses_an_assistant_that_another_server_has_just_changed(url: str) -> None:
-    with wire_server(url) as one, wire_server(url) as other:
-        here, there = one.sync_client(), other.sync_client()
-        for version in ("first", "second"):
-            made: Any = here.runs.create(thread(), "numbers", input={"n": 1}, **NEW)
-            assert made["metadata"].get("version") == (None if version == "first" else "first")
-            there.assistants.update(made["assistant_id"], metadata={"version": version})
-            made = here.runs.create(thread(), "numbers", input={"n": 1}, **NEW)
-            assert made["metadata"]["version"] == version
-        refused(404, here.runs.create, thread(), "numbers", input={"n": 1})
-
-
 def test_a_webhook_is_sent_for_a_run_and_for_one_that_is_continued(url: str) -> None:
     own = RunWebhooks((), allow_private=True)
     with closing(wire_runtime(url, run_webhooks=own)) as runtime, receiving() as receiver:

@@ -273,16 +273,6 @@ async def test_at_its_budget_a_tick_releases_its_runs(sqlite_url: str) -> None:
     assert 0 < len(calls) < 200
 
 
-async def test_a_runtime_without_a_graph_says_so(sqlite_url: str) -> None:
-    async with (
-        opened(sqlite_url) as rt,
-        asking(rt.asgi(secret=SECRET, worker=False), headers=KNOWN) as http,
-    ):
-        answer = await http.post("/cron/tick")
-    assert answer.status_code == 500
-    assert "register()" in answer.json()["detail"]
-
-
 # -- callers that leave, servers that stop
 
 

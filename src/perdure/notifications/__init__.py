@@ -2,6 +2,5 @@
 
 webhooks     what is sent to which endpoint about a run or a question, and when to retry
 posting      one POST to a public address, without redirects
-mail         which recipient gets which mail
-smtp         a mail as bytes, the SMTP conversation that sends it, and what the replies mean
+mail         which recipient gets which mail; the SMTP conversation, and what the replies mean
 """
