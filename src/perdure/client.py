@@ -27,7 +27,7 @@ from perdure.commands import (
     health,
     question_links,
     run_control,
-    run_service,
+    run_reads,
     settling,
     signals,
 )
@@ -130,7 +130,7 @@ async def _inbox(
     return attention.inbox(
         await run(of_waits.open_waits.plan(on, kind=Kind.HUMAN, **of)),
         await run(settling.list_effects.plan(on, state=unknown, **of)),
-        await run(run_service.list_runs.plan(on, state=State.HELD, output=False, **of)),
+        await run(run_reads.list_runs.plan(on, state=State.HELD, output=False, **of)),
         moment(await asyncio.to_thread(lambda: on.clock.now())),
     )
 
@@ -139,13 +139,13 @@ class Verbs:
     """The verbs of `Client`, and of its blocking twin."""
 
     start = accepting.start
-    get = run_service.get
-    find = run_service.find
-    join = run_service.join
-    runs = run_service.list_runs
+    get = run_reads.get
+    find = run_reads.find
+    join = run_reads.join
+    runs = run_reads.list_runs
     score = of_scores.score
     scores = of_scores.list_scores
-    events = run_service.list_events
+    events = run_reads.list_events
     comment = run_control.comment
     waits = of_waits.open_waits
     wait_history = of_waits.wait_history
@@ -356,7 +356,7 @@ class Client(Verbs, Caller, ContextManaged):
             BadArgument: A mode is not one of LangGraph's.
         """
         wanted = frozenset(check_modes(modes))
-        row = await self.journal.arun(run_service.find_row(self.engine, run_id))
+        row = await self.journal.arun(run_reads.find_row(self.engine, run_id))
         reader = StreamReader(self.journal, self.engine.serializer, self.engine.clock, row)
         async with aclosing(reader.read(after, wanted, until_waiting)) as chunks:
             async for chunk in chunks:

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from perdure.commands import run_service
+from perdure.commands import run_reads
 from perdure.commands.connection import Connection
 from perdure.journal import Journal, Plan
 from perdure.types import Record, Run
@@ -45,7 +45,7 @@ class RecordingConnection(Connection):
             return result
         # Older journals have no result of a call that changed an existing run.
         run_id = result or (args[0] if args else kwargs["run_id"])
-        return await self.journal.arun(run_service.get.plan(self, run_id))
+        return await self.journal.arun(run_reads.get.plan(self, run_id))
 
     def refuse_in_evaluation(self, name: str) -> None:
         """A graph with a checkpointer of its own, in a run of an evaluation, changes no other

@@ -12,7 +12,7 @@ from langgraph.store.base import BaseStore
 
 from perdure.blocking import blocking_method
 from perdure.client import BlockingClient, Client
-from perdure.commands import run_service, runs
+from perdure.commands import run_reads, runs
 from perdure.commands.mail import Mail
 from perdure.commands.mail import from_environment as mail_from
 from perdure.commands.messages import QUESTION
@@ -66,7 +66,7 @@ async def _fork(
         thread_id = str(uuid.uuid5(uuid.NAMESPACE_OID, key))
         if found := await on.journal.ado(runs.page(thread_id=thread_id, count=1)):
             # An attempt that was cut off accepted it.
-            return await on.journal.arun(run_service.get.plan(on, found[0].id))
+            return await on.journal.arun(run_reads.get.plan(on, found[0].id))
         await on.saver.adelete_thread(thread_id)
     row = await forks.fork(
         on,
@@ -77,7 +77,7 @@ async def _fork(
         thread_id=thread_id,
     )
     on.wake()
-    return await on.journal.arun(run_service.show(on, row))
+    return await on.journal.arun(run_reads.show(on, row))
 
 
 class Runtime(Client):

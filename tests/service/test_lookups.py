@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.commands import run_service, runs, unknown_graphs
+from perdure.commands import run_reads, runs, unknown_graphs
 from perdure.commands.prefixes import resolve
 from perdure.errors import BadArgument, NotFound
 from perdure.journal.sql import render
@@ -149,9 +149,7 @@ async def test_the_runs_below_a_run_are_a_tree(url: str) -> None:
         await rt.tick(100)
 
         async def below(limit: int = 100) -> list[tuple[str, str, bool, bool]]:
-            found, _ = await rt.journal.arun(
-                run_service.descendants(rt.engine, run.id, 10, limit, 9)
-            )
+            found, _ = await rt.journal.arun(run_reads.descendants(rt.engine, run.id, 10, limit, 9))
             return [
                 (one.run.graph, one.run.state.value, one.is_joined, one.is_waited_for)
                 for one in found
@@ -163,7 +161,7 @@ async def test_the_runs_below_a_run_are_a_tree(url: str) -> None:
             ("leaf", "waiting", True, True),
         ]
         assert await below(2) == (await below())[:2]
-        narrow = run_service.descendants(rt.engine, run.id, 1, 100, 9)
+        narrow = run_reads.descendants(rt.engine, run.id, 1, 100, 9)
         [oldest, grown], _ = await rt.journal.arun(narrow)
         assert (oldest.run.graph, oldest.siblings) == ("branch", 2)  # and one is left out
         assert (grown.run.parent_id, grown.siblings) == (oldest.run.id, 1)
@@ -185,7 +183,7 @@ async def test_a_long_line_of_descendants_is_cut(sqlite_url: str) -> None:
             for parent, child in itertools.pairwise(line):
                 file.execute("UPDATE perdure_runs SET parent_id = ? WHERE id = ?", [parent, child])
         for levels, is_cut in ((2, True), (3, True), (4, False)):
-            below = run_service.descendants(rt.engine, line[0], 10, 100, levels)
+            below = run_reads.descendants(rt.engine, line[0], 10, 100, levels)
             found, is_found_cut = await rt.journal.arun(below)
             assert [one.run.id for one in found] == line[1 : levels + 1]
             assert is_found_cut == is_cut
@@ -198,7 +196,7 @@ async def test_a_run_that_is_its_own_ancestor_is_listed_once(sqlite_url: str) ->
         with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file, file:
             for child, parent in ((one.id, other.id), (other.id, one.id)):
                 file.execute("UPDATE perdure_runs SET parent_id = ? WHERE id = ?", [parent, child])
-        [found], _ = await rt.journal.arun(run_service.descendants(rt.engine, one.id, 10, 100, 9))
+        [found], _ = await rt.journal.arun(run_reads.descendants(rt.engine, one.id, 10, 100, 9))
         assert found.run.id == other.id
 
 

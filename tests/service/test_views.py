@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import perdure
+from perdure.commands.run_reads import Descendant
 from perdure.commands.run_report import Children, run_tree, tree_lines
-from perdure.commands.run_service import Descendant
 from perdure.commands.unknown_graphs import UnknownGraphName
 from perdure.text import describe_error
 from perdure.types import (

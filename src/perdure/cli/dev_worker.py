@@ -32,7 +32,7 @@ from perdure.cli.project import Project, find_project
 from perdure.cli.serving import DevOptions, check_exposure, import_server, make_app
 from perdure.cli.target import measured, observed
 from perdure.client import Client
-from perdure.commands import event_feed, run_service
+from perdure.commands import event_feed, run_reads
 from perdure.errors import BadArgument, Error
 from perdure.runtime import Runtime
 from perdure.text import printable
@@ -223,7 +223,7 @@ class EventFeed:
         runs: dict[str, Run] = {}
         for row, event in await self._client.journal.arun(self._feed.look()):
             if row.id not in runs:
-                plan = run_service.show(self._client.engine, row, output=False)
+                plan = run_reads.show(self._client.engine, row, output=False)
                 runs[row.id] = await self._client.journal.arun(plan)
             await self._print_event(runs[row.id], event)
 

@@ -14,7 +14,7 @@ from perdure.commands.events import change
 from perdure.commands.run_payload import (
     redacted_setup,
 )
-from perdure.commands.run_service import get, show
+from perdure.commands.run_reads import get, show
 from perdure.commands.runs import RunRow
 from perdure.commands.starting import Beside, Parent, caller_span
 from perdure.commands.streams import kept_modes

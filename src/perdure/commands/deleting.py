@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from perdure.commands.connection import Connection
-from perdure.commands.run_service import _last_to_end, find_row
+from perdure.commands.run_reads import _last_to_end, find_row
 from perdure.commands.validation import (
     PAGE,
     check_duration,

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from perdure.commands import effects, run_service, runs, waits
+from perdure.commands import effects, run_reads, runs, waits
 from perdure.commands.connection import Connection
 from perdure.commands.effects import EffectRow
 from perdure.commands.reflections import PREFIX
@@ -266,7 +266,7 @@ def _rows_of(on: Connection, found: Sequence[Found]) -> Plan[dict[str, RunRow]]:
 def _fits(on: Connection, query: InboxQuery, row: RunRow | None) -> bool:
     if row is None or query.graph not in ("", row.graph):
         return False
-    has = run_service.labels(on, row) if query.labels else {}
+    has = run_reads.labels(on, row) if query.labels else {}
     return all(name in has and wanted in ("", as_text(has[name])) for name, wanted in query.labels)
 
 
@@ -274,7 +274,7 @@ def _entries(on: Connection, found: Sequence[Found]) -> Plan[list[InboxEntry]]:
     known = yield from _rows_of(on, found)
     shown: dict[str, Run] = {}
     for id, row in known.items():
-        shown[id] = yield from run_service.show(on, row, output=False)
+        shown[id] = yield from run_reads.show(on, row, output=False)
     return [_entry(on, one, shown) for one in found]
 
 

@@ -11,7 +11,7 @@ from perdure.commands import (
     effects,
     events,
     run_changes,
-    run_service,
+    run_reads,
     runs,
     waits,
 )
@@ -23,7 +23,7 @@ from perdure.commands.run_changes import AtStake, at_stake, stopped_state
 from perdure.commands.run_payload import (
     maybe_control,
 )
-from perdure.commands.run_service import find_row, get
+from perdure.commands.run_reads import find_row, get
 from perdure.commands.runs import RunRow
 from perdure.commands.validation import (
     GRACE,
@@ -90,7 +90,7 @@ def wake(on: Connection, run_id: str, *, by: str | None = None) -> Plan[Run]:
     """
     yield from wake_once(on, run_id, by, number=call_number())
     on.wake()
-    return (yield from run_service.get.plan(on, run_id))
+    return (yield from run_reads.get.plan(on, run_id))
 
 
 def add_comment(

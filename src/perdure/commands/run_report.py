@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from perdure.commands import run_service, scores, settling, unknown_graphs, waits
+from perdure.commands import run_reads, scores, settling, unknown_graphs, waits
 from perdure.commands.connection import Connection
-from perdure.commands.run_service import Descendant
+from perdure.commands.run_reads import Descendant
 from perdure.commands.unknown_graphs import UnknownGraphName
 from perdure.commands.waits import Answer
 from perdure.errors import UNREADABLE
@@ -150,10 +150,10 @@ class RunReporter:
         reason."""
         on, unreadable = self._on, _Unreadable(self._journal)
         limits = (MOST_CHILDREN, MOST_BELOW, MOST_LEVELS)
-        below, is_cut = await self._journal.arun(run_service.descendants(on, run.id, *limits))
+        below, is_cut = await self._journal.arun(run_reads.descendants(on, run.id, *limits))
         return RunReport(
             run,
-            events=await unreadable.read(run_service.read_events(on, run.id, 0, None)),
+            events=await unreadable.read(run_reads.read_events(on, run.id, 0, None)),
             waits=await unreadable.read(waits.read_history(on, run.id)),
             effects=await unreadable.read(self._effects(run, None)),
             scores=await unreadable.read(scores.read_scores(on, run.id)),

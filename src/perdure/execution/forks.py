@@ -18,7 +18,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.pregel import Pregel
 
-from perdure.commands import accepting, run_service, runs
+from perdure.commands import accepting, run_reads, runs
 from perdure.commands.run_payload import load_setup
 from perdure.commands.runs import RunRow
 from perdure.errors import BadArgument, GraphChanged, NotFound, UnknownGraph, WrongState
@@ -41,7 +41,7 @@ async def fork(
 ) -> RunRow:
     """Accept a run that goes on from a checkpoint of this one, by default the latest."""
     saver, journal = engine.saver, engine.saver.journal
-    row = await journal.arun(run_service.find_row(engine, run_id))
+    row = await journal.arun(run_reads.find_row(engine, run_id))
     graph = engine.graphs.find(row.graph, row.version) or engine.graphs.newest.get(row.graph)
     if graph is None:
         raise UnknownGraph(row.graph, sorted(engine.graphs.chosen()))

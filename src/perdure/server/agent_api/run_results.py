@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from perdure.commands import deleting, run_control, run_service, waits
+from perdure.commands import deleting, run_control, run_reads, waits
 from perdure.commands.run_payload import load_error, load_output
 from perdure.commands.runs import RunRow
 from perdure.commands.waits import WaitRow
@@ -196,7 +196,7 @@ async def _finish(api: Api, run_id: str, undo: bool) -> None:
 async def _roll_back(api: Api, run_id: str) -> None:
     """Delete an ended run and its checkpoints. After a crash in between, the thread's next run
     deletes the checkpoints when it starts."""
-    row = await api.run(run_service.find_row(api.runtime.engine, run_id))
+    row = await api.run(run_reads.find_row(api.runtime.engine, run_id))
     await api.run(api.runtime.saver.pruner.delete_for_runs([run_id], row.thread_id))
     await api.do(deleting.note_rolled_back(row.thread_id, run_id))
     await api.run(deleting.delete_run(api.runtime.engine, run_id))

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from perdure.commands import run_service
-from perdure.commands.run_service import select_runs
+from perdure.commands import run_reads
+from perdure.commands.run_reads import select_runs
 from perdure.commands.runs import RunRow
 from perdure.server.authorization import Scope
 from perdure.server.own_api.access import Position, ThreadFilter, find_run
@@ -51,7 +51,7 @@ async def list_runs(
         return await journal.ado(which.page(before=before, count=count))
 
     rows, last = await seen.page(read, position(after), limit, lambda row: (row.created_at, row.id))
-    items = [await journal.arun(run_service.show(on, row, output=False)) for row in rows]
+    items = [await journal.arun(run_reads.show(on, row, output=False)) for row in rows]
     return Page.of(items, last)
 
 
@@ -60,7 +60,7 @@ async def get_run(api: ApiDep, run_id: Id) -> Run:
     """Get a run with its output."""
     api.require(Scope.READ)
     row = await find_run(api, run_id)
-    return await api.runtime.journal.arun(run_service.show(api.runtime.engine, row))
+    return await api.runtime.journal.arun(run_reads.show(api.runtime.engine, row))
 
 
 @router.get("/{run_id}/join", responses=errors(404))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from fastapi import Response
 
-from perdure.commands import Plan, run_control, run_search, run_service, runs
+from perdure.commands import Plan, run_control, run_reads, run_search, runs
 from perdure.commands.run_control import RunAction, read_stakes
 from perdure.commands.run_payload import maybe_control, state_of
 from perdure.commands.runs import RunRow
@@ -186,7 +186,7 @@ async def _selected(ui: Ui, form: Form, action: RunAction) -> tuple[list[RunRow]
 
 
 async def _preview(ui: Ui, action: RunAction, rows: list[RunRow]) -> BulkPreview:
-    shown: list[Run] = await ui.runtime.journal.arun(run_service.show_all(ui.runtime.engine, rows))
+    shown: list[Run] = await ui.runtime.journal.arun(run_reads.show_all(ui.runtime.engine, rows))
     return preview(action, await ui.runtime.journal.arun(read_stakes(shown)), GRACE)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perdure.commands import Plan, run_search, run_service, runs, unknown_graphs
+from perdure.commands import Plan, run_reads, run_search, runs, unknown_graphs
 from perdure.commands.connection import Connection
 from perdure.commands.run_search import RunLine, as_text
 from perdure.commands.runs import RunRow
@@ -156,7 +156,7 @@ def version(row: RunRow) -> str:
 
 
 def _lines(on: Connection, rows: Sequence[RunRow]) -> Plan[list[RunLine]]:
-    shown = yield from run_service.show_all(on, rows)
+    shown = yield from run_reads.show_all(on, rows)
     return (yield from run_search.lines_of(on, shown))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from perdure.commands import run_service, settling
+from perdure.commands import run_reads, settling
 from perdure.commands.run_report import MOST_BELOW, MOST_CHILDREN, MOST_LEVELS, run_tree, tree_lines
 from perdure.commands.run_search import RunLine
 from perdure.server.ui import run_states
@@ -101,7 +101,7 @@ async def _waits(view: RunView) -> Html:
 async def _children(view: RunView) -> Html:
     runtime = view.ui.runtime
     limits = (MOST_CHILDREN, MOST_BELOW, MOST_LEVELS)
-    plan = run_service.descendants(runtime.engine, view.run.id, *limits)
+    plan = run_reads.descendants(runtime.engine, view.run.id, *limits)
     below, is_cut = await runtime.journal.arun(plan)
     lines = tree_lines(view.run.id, run_tree(view.run.id, below))
     return view.ui.fragment(
@@ -140,7 +140,7 @@ async def _output(view: RunView) -> Html:
         problem = run.damaged or ""
     try:
         given = await view.ui.runtime.journal.arun(
-            run_service.input_of(view.ui.runtime.engine, run.id)
+            run_reads.input_of(view.ui.runtime.engine, run.id)
         )
     except Exception as error:  # damaged, or of a type that is not allowed here
         problem = problem or str(error)

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from perdure.commands import run_service
+from perdure.commands import run_reads
 from perdure.commands.run_control import Stakes, read_stakes
 from perdure.commands.run_report import RunReport, RunReporter
 from perdure.commands.runs import RunRow
@@ -222,7 +222,7 @@ async def read_run(ui: Ui, run_id: str, asked: Asked, action: str = "read") -> R
     """A run that the viewer may see, or `update`, with the data of its page. Raises `NotFound`."""
     row = await find_run(ui.api, run_id, action)
     runtime = ui.runtime
-    run: Run = await runtime.journal.arun(run_service.show(runtime.engine, row, output=False))
+    run: Run = await runtime.journal.arun(run_reads.show(runtime.engine, row, output=False))
     events = await ui.site.part(EventCache).events(run_id)
     report = await RunReporter(runtime.engine).brief(run, events)
     at_stake = await runtime.journal.arun(read_stakes([run]))

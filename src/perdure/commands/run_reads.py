@@ -1,4 +1,4 @@
-"""Which runs a list is about: the filters of `runs`, checked."""
+"""Read runs: one, by its id or the beginning of it; lists; the history; the runs below one."""
 
 from __future__ import annotations
 
