@@ -225,7 +225,7 @@ def test_a_call_killed_at_any_statement_keeps_no_thread_waiting(
     unbegun = 0
     with perdure.Runtime(url, lease=LEASE) as rt:
         graph = registered(rt)
-        for n in sample(range(1, len(points) + 1), 12, lambda n: points[n - 1]):
+        for n in sample(range(1, len(points) + 1), 8, lambda n: points[n - 1]):
             where = f"killed at {points[n - 1]}, statement {n} of {len(points)}"
             on: Any = {"configurable": {"thread_id": where}}
             killed = fork_server.run(call, thread=where, at=n, gets=signal.SIGKILL, **order)
@@ -261,7 +261,7 @@ def test_a_call_interrupted_at_any_statement_leaves_nothing_that_is_driven_by_no
     cancelled = 0
     with perdure.Runtime(url, lease=LEASE) as rt:
         graph = registered(rt)
-        for n in sample(range(1, len(points) + 1), 16, lambda n: points[n - 1]):
+        for n in sample(range(1, len(points) + 1), 10, lambda n: points[n - 1]):
             where = f"interrupted at {points[n - 1]}, statement {n} of {len(points)}"
             on: Any = {"configurable": {"thread_id": where}}
             ended = fork_server.run(call, thread=where, at=n, gets=signal.SIGINT, **order)

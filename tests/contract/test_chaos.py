@@ -131,7 +131,7 @@ def work(order: dict[str, Any], tell: Tell) -> None:
 T = TypeVar("T")
 
 
-RUNS = sweep.examples(520, 260)
+RUNS = sweep.examples(520, 180)
 
 
 THREADS = 130

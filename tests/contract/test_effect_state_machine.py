@@ -480,7 +480,7 @@ def test_every_outcome_is_the_far_sides_truth() -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=sweep.examples(60, 20),
+            max_examples=sweep.examples(60, 14),
             stateful_step_count=20,
             deadline=None,
             suppress_health_check=list(HealthCheck),

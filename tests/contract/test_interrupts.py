@@ -95,7 +95,7 @@ def test_a_commit_that_is_interrupted_anywhere_leaves_the_journal_usable(url: st
     put(saver, "first")
     last = interrupted(lambda: put(saver, "all"), 0)
     assert last > 50
-    for at in sample(range(1, last + 1), 60 if url.startswith("sqlite") else 10):
+    for at in sample(range(1, last + 1), 30 if url.startswith("sqlite") else 10):
         interrupted(partial(put, saver, f"interrupted-{at}"), at)
         in_another_thread(partial(put, saver, f"beside-{at}"))
         put(saver, f"here-{at}")

@@ -248,7 +248,7 @@ pytestmark = pytest.mark.slow
 PARTS = parts(4)
 
 
-ROUNDS = examples(25, 5)
+ROUNDS = examples(25, 3)
 """Of each part, on each database with each kind of store."""
 
 

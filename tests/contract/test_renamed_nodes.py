@@ -184,7 +184,7 @@ def test_a_run_that_is_carried_across_a_rename_is_killed_anywhere_and_repeats_no
     commits = counts["commit.after"]
     points = [("commit.before", n) for n in range(1, commits + 1)]
     points += [("commit.after", commits), ("insert_graph.after", 1), ("progress.after", 1)]
-    for number, point in enumerate(sample(points, 8, lambda point: f"{point}")):
+    for number, point in enumerate(sample(points, 6, lambda point: f"{point}")):
         thread = f"killed-{number}"
         drive(thread, old=True)
         assert drive(thread, kill=point).status == -signal.SIGKILL, point

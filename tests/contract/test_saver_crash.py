@@ -170,7 +170,7 @@ def check(judge: Judge, mode: Durability, part: int, fresh: Callable[[str], str]
         "commit",
     }
     alike = 0
-    wanted = sample(list(enumerate(points, 1)), 16, lambda point: point[1])[part :: len(PARTS)]
+    wanted = sample(list(enumerate(points, 1)), 10, lambda point: point[1])[part :: len(PARTS)]
     for number, _ in wanted:
         outcomes = []
         for attempt in ("first", "second"):
@@ -218,7 +218,7 @@ def test_killed_while_the_clock_commits_too_nothing_acknowledged_is_lost(
 
     points = points_of(judge.run(url("whole"), mode, "t", interval=0.001))
     whole, end = whole_picture(url("whole"), "t"), end_of(url("whole"), "t")
-    for number in sample(range(1, len(points) + 1, 5), 8):
+    for number in sample(range(1, len(points) + 1, 5), 5):
         ended = judge.run(url(number), mode, "t", kill=number, interval=0.001)
         if mode == "async":
             ended = ended._replace(facts=[])  # it promises nothing

@@ -64,7 +64,6 @@ def shown(page: Path) -> Iterator[list[str]]:
 def test_every_command_that_is_shown_exists_with_its_options() -> None:
     checked = {page.stem: sum(map(check, shown(page))) for page in [README, *TUTORIAL]}
     assert checked["README"] >= 10
-    assert all(checked.values())
 
 
 def test_the_check_of_commands_notices_a_missing_one() -> None:

@@ -345,7 +345,7 @@ def test_a_reply_ends_the_thread_wherever_its_worker_died_and_no_person_is_asked
         points = workers.drive(office)
         assert points
         outcomes = []
-        for n in sample(range(1, points + 1), 8):
+        for n in sample(range(1, points + 1), 5):
             address = f"p{n}@example.org"
             campaign_id = begin(address)
             outcomes.append(workers.drive(office, die_at=n))
@@ -358,7 +358,7 @@ def test_a_reply_ends_the_thread_wherever_its_worker_died_and_no_person_is_asked
 @pytest.mark.slow
 def test_workers_killed_everywhere_send_each_touch_once(url: str, workers: Workers) -> None:
     """Each contact's thread is killed at another point, and its recovery at another one again."""
-    contacts = examples(10, 5)
+    contacts = examples(10, 3)
     with world(url, lookup_after=0.5) as office:
         points, kills = 200, 0
         for n in range(contacts + 1):

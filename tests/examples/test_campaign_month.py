@@ -34,8 +34,8 @@ from tests.support import sweep
 from tests.support.proxy import PASSING, FaultyProxy
 from tests.support.proxy import Fault as NetworkFault
 
-CONTACTS = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(60, 30)))
-ON_POSTGRES = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(60, 12)))
+CONTACTS = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(60, 16)))
+ON_POSTGRES = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(60, 8)))
 ON_D1 = int(os.environ.get("CAMPAIGN_CONTACTS", sweep.examples(60, 5)))
 SEED = int(os.environ.get("CAMPAIGN_SEED", "7"))
 FAILING = [fault for fault in PASSING if fault is not NetworkFault.SLOW]
