@@ -24,8 +24,12 @@ PUBLIC = {
     "perdure.testing",
     "perdure.types",
 }
-PAGES = {"tests.support.hostile_journal", "tests.support.ui_addresses"}
-"""Helpers that know the pages from inside, to find everything that a page could show."""
+FROM_INSIDE = {
+    "tests.contract.delete_child",  # gives each database the limits of a small one
+    "tests.support.hostile_journal",  # finds everything that a page could show
+    "tests.support.ui_addresses",
+}
+"""Helpers that need to know what they help to test from inside."""
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -44,7 +48,7 @@ def internals(path: Path) -> frozenset[str]:
     found = set[str]()
     for name in imports(path):
         helper = ROOT / f"{name.replace('.', '/')}.py"
-        if name.startswith("tests.") and helper.is_file() and name not in PAGES:
+        if name.startswith("tests.") and helper.is_file() and name not in FROM_INSIDE:
             found |= internals(helper)
         elif is_internal(name):
             found.add(name)
@@ -59,6 +63,8 @@ def is_internal(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").is_file()
 
 
-@pytest.mark.parametrize("path", sorted(Path(__file__).parent.glob("*.py")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted(Path(__file__).parent.glob("test_*.py")), ids=lambda p: p.stem
+)
 def test_a_contract_uses_public_names_only(path: Path) -> None:
     assert not internals(path)
