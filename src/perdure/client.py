@@ -60,7 +60,7 @@ from perdure.types import (
 from perdure.verbs import Caller, verb
 
 if TYPE_CHECKING:  # imported on first use
-    from perdure.views.attention import InboxItem
+    from perdure.views.waiting_for import InboxItem
 
 
 B = TypeVar("B", bound=LoopThread)
@@ -122,12 +122,12 @@ async def _inbox(
         thread_id: Only this thread. By default all threads.
         limit: Maximum number of items of each kind, 100 by default.
     """
-    from perdure.views import attention
+    from perdure.views import waiting_for
 
     run = on.journal.arun
     unknown = EffectState.UNKNOWN
     of: Any = {"thread_id": thread_id, "limit": limit}
-    return attention.inbox(
+    return waiting_for.inbox(
         await run(of_waits.open_waits.plan(on, kind=Kind.HUMAN, **of)),
         await run(settling.list_effects.plan(on, state=unknown, **of)),
         await run(run_reads.list_runs.plan(on, state=State.HELD, output=False, **of)),

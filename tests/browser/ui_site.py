@@ -19,8 +19,8 @@ from playwright.async_api import BrowserContext, Page
 import perdure
 from perdure.commands import tokens
 from perdure.commands.question_links import server_secret
+from perdure.server.ui.identity import Session, Signer
 from perdure.server.ui.page_route import session_cookie
-from perdure.server.ui.signing import Session, Signer
 from perdure.types import ENDED, Retry, Run, State, Wait
 from tests.browser.chromium import People
 from tests.support.agent_server import served

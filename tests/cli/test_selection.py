@@ -256,7 +256,7 @@ def test_a_misspelt_graph_is_told_at_once_and_wherever_its_run_is_shown(
     rt: perdure.Runtime, command: Command, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perdure.commands.unknown_graphs.LATE", 0)
-    monkeypatch.setattr("perdure.views.attention.LATE", timedelta(0))
+    monkeypatch.setattr("perdure.views.waiting_for.LATE", timedelta(0))
     driven(rt, "other")
     started = command("start", "othr")
     assert started.code == 0

@@ -15,7 +15,7 @@ from perdure.commands.events import SEGMENT_ENDS
 from perdure.errors import Unavailable
 from perdure.observe.logs import LOGGER, Logs
 from perdure.types import Event, EventKind, Retry, State
-from perdure.views import event_fields
+from perdure.views import event_wording
 from tests.support.agents import Log, chain, opened
 
 SECRET = "hunter2"
@@ -23,9 +23,9 @@ AT = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def test_what_may_be_logged_is_decided_for_every_kind_of_event() -> None:
-    assert set(event_fields.FIELDS) == set(EventKind)
-    named = {name for names in event_fields.FIELDS.values() for name in names}
-    assert named == set(event_fields.TYPES)
+    assert set(event_wording.FIELDS) == set(EventKind)
+    named = {name for names in event_wording.FIELDS.values() for name in names}
+    assert named == set(event_wording.TYPES)
 
 
 @pytest.mark.parametrize("kind", EventKind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perdure.views.answer_form import AnswerForm
-from perdure.views.form_fields import Field, Widget
+from perdure.views.schema_form import Field, Widget
 
 
 def posted(form: Field, **changes: str | list[str]) -> dict[str, list[str]]:

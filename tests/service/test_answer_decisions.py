@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from perdure.views.answer_decisions import Verdict, verdicts_in
-from perdure.views.text_difference import text_diff
+from perdure.views.answer_difference import text_diff
+from perdure.views.answer_form import Verdict, verdicts_in
 
 APPROVED, EDITED = Verdict.APPROVED, Verdict.EDITED
 REJECTED, RESPONDED = Verdict.REJECTED, Verdict.RESPONDED

@@ -12,8 +12,7 @@ import perdure
 from perdure.commands.run_control import RunAction, Stakes, read_stakes
 from perdure.errors import WrongState
 from perdure.types import Control, Retry, Run, State
-from perdure.views.bulk_preview import preview
-from perdure.views.consequences import Consequence, consequence
+from perdure.views.run_offers import Consequence, consequence, preview
 from tests.support.effects import Cut, Times
 from tests.support.waiters import DAY, MINUTE, asking, chain, drive, healthy, sleeping
 

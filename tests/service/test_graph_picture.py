@@ -14,8 +14,16 @@ from langgraph.graph import END, START, StateGraph
 
 from perdure.server.agent_api.assistants import drawing
 from perdure.types import Event
-from perdure.views.graph_layout import Edge, GraphLayout, GraphShape, lay_out
-from perdure.views.graph_picture import MOST_NODES, Progress, graph_picture, progress
+from perdure.views.graph_picture import (
+    MOST_NODES,
+    Edge,
+    GraphLayout,
+    GraphShape,
+    Progress,
+    graph_picture,
+    lay_out,
+    progress,
+)
 
 HOSTILE = '"><script>alert(1)</script>'
 SVG = "{http://www.w3.org/2000/svg}"

@@ -12,12 +12,9 @@ from pydantic import BaseModel, TypeAdapter
 
 from perdure.commands.answer_dialects import check_fits
 from perdure.types import Kind, Wait
-from perdure.views.answer_decisions import Verdict
 from perdure.views.answer_difference import differences, edited_calls
-from perdure.views.answer_form import AnswerForm, empty_form, filled_form
-from perdure.views.question import Dialect, Question, headline, question_of
-from perdure.views.question_answers import quick_answers
-from perdure.views.tool_calls import Decision
+from perdure.views.answer_form import AnswerForm, Verdict, empty_form, filled_form, quick_answers
+from perdure.views.question import Decision, Dialect, Question, headline, question_of
 from tests.service.forms import posted, posted_edit
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter
 
 from perdure.commands.answer_schema import SchemaCheck, as_json
-from perdure.views import form_fields
-from perdure.views.form_fields import LEFT_OUT, Widget
+from perdure.views import schema_form
 from perdure.views.question_form import fill
-from perdure.views.schema_form import make_form
-from perdure.views.schema_parts import schema_of
+from perdure.views.schema_form import LEFT_OUT, Widget, make_form, schema_of
 from tests.service.forms import posted
 
 
@@ -67,7 +65,7 @@ class Order(BaseModel):
 ORDER = TypeAdapter(Order).json_schema()
 
 
-def field(form: form_fields.Field, *path: str) -> form_fields.Field:
+def field(form: schema_form.Field, *path: str) -> schema_form.Field:
     [found] = [one for one in form.every if one.path == path and one.widget is not Widget.FIXED][:1]
     return found
 

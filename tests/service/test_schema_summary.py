@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from perdure.views.schema_summary import example_answer, summarise_schema
+from perdure.views.schema_words import example_answer, summarise_schema
 
 
 class Colour(enum.Enum):

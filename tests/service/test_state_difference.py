@@ -6,13 +6,13 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage
 
-from perdure.views.message_parts import Speaker
-from perdure.views.state_difference import (
+from perdure.views.event_details import (
     LONGEST,
     MOST_MESSAGES,
     ChangeKind,
     state_difference,
 )
+from perdure.views.message_parts import Speaker
 
 HOSTILE = "<script>alert(1)</script>"
 

@@ -14,7 +14,7 @@ import pytest
 from perdure.types import EffectRecord, EffectState, Event
 from perdure.views.event_wording import WORDING
 from perdure.views.timeline import Period, PeriodKind, timeline
-from perdure.views.timeline_drawing import Links
+from perdure.views.timeline_drawing import Links, timeline_picture
 from perdure.views.timeline_layout import LIMIT, Layout, lay_out
 from perdure.views.timeline_marks import Look, Mark, MarkKind
 from perdure.views.timeline_parts import (
@@ -24,7 +24,6 @@ from perdure.views.timeline_parts import (
     Zoom,
     timeline_parts,
 )
-from perdure.views.timeline_picture import timeline_picture
 
 START = datetime(2030, 1, 1, 12, tzinfo=UTC)
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>\x00\u202e'

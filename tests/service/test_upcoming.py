@@ -9,7 +9,7 @@ import pytest
 
 from perdure.commands.schedules import ScheduleRow
 from perdure.times import milliseconds
-from perdure.views.upcoming import Upcoming, cron_words, upcoming
+from perdure.views.formatting import Upcoming, cron_words, upcoming
 
 ROME, NEW_YORK = ZoneInfo("Europe/Rome"), ZoneInfo("America/New_York")
 

@@ -24,10 +24,10 @@ from perdure.types import (
     State,
     WaitRecord,
 )
-from perdure.views.attention import blockers, inbox
 from perdure.views.event_wording import WORDING, NextStep, Tone, Verb, view_event
 from perdure.views.formatting import age, call_arguments, count, duration
 from perdure.views.timeline import Period, PeriodKind, timeline, totals
+from perdure.views.waiting_for import blockers, inbox
 
 START = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

@@ -85,7 +85,7 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
 # -- A visitor of the pages over HTTP, without a browser: cookies, forms, no redirects.
 
 if TYPE_CHECKING:
-    from perdure.server.ui.signing import Signer
+    from perdure.server.ui.identity import Signer
 
 
 class Visitor:
@@ -138,7 +138,7 @@ async def account(rt: perdure.Runtime, *scopes: str, name: str = "ana", **option
 
 async def signer_of(rt: perdure.Runtime) -> Signer:
     from perdure.commands.question_links import server_secret
-    from perdure.server.ui.signing import Signer
+    from perdure.server.ui.identity import Signer
 
     return Signer(await rt.journal.arun(server_secret(rt.engine.serializer)))
 

@@ -186,8 +186,8 @@ def ui_account(runtime: Runtime, *scopes: str, **options: Any) -> Iterator[Perso
 def form_token(runtime: Runtime, person: Person, name: str) -> str:
     """The token of a person's forms, for a form that no page shows them."""
     from perdure.commands.question_links import server_secret
+    from perdure.server.ui.identity import Signer
     from perdure.server.ui.page_route import browser_cookie
-    from perdure.server.ui.signing import Signer
 
     signer = Signer(runtime.journal.run(server_secret(runtime.engine.serializer)))
     return signer.form_token(person.http.cookies[browser_cookie(signer)], name)

@@ -37,9 +37,9 @@ from perdure.errors import BadArgument, Error
 from perdure.runtime import Runtime
 from perdure.text import printable
 from perdure.types import Event, EventKind, Run
-from perdure.views.attention import answer_action
 from perdure.views.event_wording import EventView, Verb, view_event
 from perdure.views.formatting import duration
+from perdure.views.waiting_for import answer_action
 
 INTERVAL = 0.25
 """Seconds between two looks of the feed, if the database is not to be asked less often."""

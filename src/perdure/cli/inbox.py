@@ -45,13 +45,13 @@ from perdure.errors import BadArgument, NotFound
 from perdure.text import json_default, printable
 from perdure.times import utc_time
 from perdure.types import EffectRecord, Run, State
-from perdure.views import attention
+from perdure.views import waiting_for
 from perdure.views.event_wording import NextStep, Verb
 from perdure.views.formatting import call_arguments, count
 
 if TYPE_CHECKING:
     from perdure.client import Client
-    from perdure.views.attention import InboxItem
+    from perdure.views.waiting_for import InboxItem
 
 MOST_LINES = 12
 """Lines shown of a question; --json has all of it."""
@@ -95,7 +95,7 @@ def inbox(
             print_json({"needs": "worker"} | json_default(graph))
         else:
             number = f"{count(graph.runs, 'run')} {'is' if graph.runs == 1 else 'are'} due"
-            print(f"{number}: {printable(attention.no_worker(graph))}.")
+            print(f"{number}: {printable(waiting_for.no_worker(graph))}.")
 
 
 def _print_section(items: list[InboxItem], limit: int, at: str | None) -> None:

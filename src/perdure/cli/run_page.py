@@ -20,8 +20,7 @@ from perdure.cli.output import (
 from perdure.text import printable
 from perdure.times import utc_time
 from perdure.types import Event, EventKind, Kind, Run, Score, State
-from perdure.views import run_facts
-from perdure.views.attention import Blocker, blockers
+from perdure.views import run_life
 from perdure.views.event_wording import view_event
 from perdure.views.formatting import (
     age,
@@ -32,7 +31,7 @@ from perdure.views.formatting import (
 )
 from perdure.views.run_life import Timeline
 from perdure.views.timeline import Period, PeriodKind
-from perdure.views.waiting_for import line_note
+from perdure.views.waiting_for import Blocker, blockers, line_note
 
 if TYPE_CHECKING:
     from perdure.commands.run_report import RunReport
@@ -67,7 +66,7 @@ def print_report(report: RunReport, at: str | None) -> None:
     run, today = report.run, datetime.now(UTC)
     life = Timeline.of(run, report.events, today)
     now = life.now
-    _print_header(run, today, run_facts.crashes(report.events))
+    _print_header(run, today, run_life.crashes(report.events))
     _print_totals(life)
     print()
     details = _details(report)
@@ -95,8 +94,8 @@ def _print_header(run: Run, now: datetime, crashes: str) -> None:
         ),
         "tags": printable("  ".join(run.tags)),
         "created": f"{utc_time(run.created_at)}, {age(run.created_at, now)} ago",
-        "lease" if run.state is State.RUNNING else "due": run_facts.due(run, now),
-        "saved": run_facts.saved(run),
+        "lease" if run.state is State.RUNNING else "due": run_life.due(run, now),
+        "saved": run_life.saved(run),
         "crashes": crashes,
     }
     for name, fact in facts.items():

@@ -46,10 +46,9 @@ from perdure.commands import run_search, unknown_graphs
 from perdure.errors import BadArgument, NotFound
 from perdure.text import printable
 from perdure.types import Run, State
-from perdure.views.attention import LATE, blockers, no_worker
 from perdure.views.event_wording import view_event
 from perdure.views.formatting import age, graph_title
-from perdure.views.waiting_for import line_note
+from perdure.views.waiting_for import LATE, blockers, line_note, no_worker
 
 if TYPE_CHECKING:
     from perdure.client import Client

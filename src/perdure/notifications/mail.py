@@ -43,8 +43,7 @@ from perdure.execution.engine import Engine
 from perdure.execution.outbox import HANDLER_TIME, Receiver, Undelivered
 from perdure.notifications.webhooks import ReportedRun, pause
 from perdure.types import Message
-from perdure.views.mail_text import MailText
-from perdure.views.question_mail import question_mail, run_mail
+from perdure.views.question_mail import MailText, question_mail, run_mail
 
 SLOTS = 4
 """Maximum number of simultaneous connections from a worker to the mail server."""

@@ -1,6 +1,6 @@
 """`Logs`: one structured line for each event, without content.
 
-What a line may say of an event is decided in `views/event_fields.py`. The segment, graph
+What a line may say of an event is decided in `views/event_wording.py`. The segment, graph
 and worker of an event are remembered from its claim, which this process stored: nothing is read. A
 process that only answers or signals has not claimed the run, and its lines lack those three.
 """
@@ -19,7 +19,7 @@ from typing import Any
 from perdure.commands.events import SEGMENT_ENDS
 from perdure.text import printable_json
 from perdure.types import EventKind
-from perdure.views.event_fields import safe_fields
+from perdure.views.event_wording import safe_fields
 
 LOGGER = "perdure.events"
 MOST_RUNS = 10_000  # runs whose graph and segment are remembered

@@ -45,7 +45,7 @@ from perdure.server.lifespan import SharedLifespan
 from perdure.server.options import ServerOptions
 from perdure.server.routes import ApiRoute, add_routes, plain
 from perdure.server.ticks import CronSecret, TickEndpoint
-from perdure.server.ui import missing
+from perdure.server.ui import page_route
 from perdure.server.ui.page_route import add_pages
 from perdure.server.ui.site import Site
 from perdure.shutdown import has_signal_handlers
@@ -138,7 +138,7 @@ def make_router(runtime: Runtime, options: ServerOptions) -> APIRouter:
         site = Site(access)
         for declared in _declared(ui):
             add_pages(router, declared, site)
-        add_pages(router, missing.last_router, site)
+        add_pages(router, page_route.last_router, site)
     return router
 
 

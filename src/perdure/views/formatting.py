@@ -1,15 +1,186 @@
-"""Times, durations, counts, figures and calls in words; URLs without their passwords."""
+"""Times, durations, counts, figures, calls and values in words; URLs without their passwords.
+
+A value that a person decides about is shown in full: nothing is folded, shortened or disguised, and
+invisible characters that change how a text reads, such as those that reverse its direction, are
+replaced by their names. The next times of a schedule are shown in its own time zone and in the
+reader's, with the clock changes of either, because a cron line follows the wall clock of its zone.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
+from cronsim import CronSim, CronSimError
+
+from perdure.commands import schedules
+from perdure.commands.schedules import ScheduleRow
+from perdure.errors import BadArgument
 from perdure.serde.redaction import hide_in_url as hide_in_url
+from perdure.text import any_json, json_default
+from perdure.times import milliseconds, moment
+from perdure.views.markup import Html, element, join
 
 if TYPE_CHECKING:
     from perdure.views.intervals import Estimate
+
+
+TIMES = 10
+"""Number of times shown."""
+
+
+@dataclass(frozen=True)
+class Upcoming:
+    """One time at which a schedule starts a run."""
+
+    theirs: datetime
+    """In the zone of the schedule."""
+    yours: datetime
+    """The same time in the zone of the reader."""
+    change: str = ""
+    """Clock changes between the previous time and this one."""
+
+    @property
+    def same_day(self) -> bool:
+        """Whether it is the same date in both zones."""
+        return self.theirs.date() == self.yours.date()
+
+
+def upcoming(
+    row: ScheduleRow, now: datetime, zone: ZoneInfo, count: int = TIMES
+) -> tuple[Upcoming, ...]:
+    """The next times of a schedule, as if it were enabled. Empty if it has ended, or if its cron
+    line or zone is invalid."""
+    try:
+        found = list(islice(schedules.slots(row.cron, row.timezone, milliseconds(now)), count))
+    except BadArgument:
+        return ()
+    theirs = ZoneInfo(row.timezone)
+    times = [moment(slot) for slot in found if row.end_at is None or slot <= row.end_at]
+    both = [(at.astimezone(theirs), at.astimezone(zone)) for at in times]
+    before = [(now.astimezone(theirs), now.astimezone(zone)), *both]
+    return tuple(
+        Upcoming(there, here, _change(earlier, (there, here)))
+        for earlier, (there, here) in zip(before, both, strict=False)
+    )
+
+
+def cron_words(cron: str) -> str:
+    """A cron line in words: At 09:00 on Monday through Friday. Empty if it cannot be worded."""
+    try:
+        return str(CronSim(cron, datetime(2000, 1, 1)).explain())  # noqa: DTZ001 — any time will do
+    except (CronSimError, ValueError):
+        return ""
+
+
+def _change(before: tuple[datetime, datetime], after: tuple[datetime, datetime]) -> str:
+    """The clock changes of both zones between two times."""
+    moves: dict[str, str] = {}
+    for old, new in zip(before, after, strict=True):
+        by = (new.utcoffset() or timedelta(0)) - (old.utcoffset() or timedelta(0))
+        if by:
+            way = "forward" if by > timedelta(0) else "back"
+            moves[str(new.tzinfo)] = f"clocks in {new.tzinfo} go {way} {duration(abs(by))}"
+    return "; ".join(moves.values())
+
+
+def value_text(value: Any) -> str:
+    """A text as it is, an object as a line for each field, a message as its role and content,
+    anything else as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if is_message(value):
+        return f"{value.type}: {value_text(value.content)}"
+    if isinstance(value, Mapping):
+        return "\n".join(f"{name}: {_indented(value_text(one))}" for name, one in value.items())
+    if isinstance(value, (list, tuple)) and any(map(is_message, value)):
+        return "\n".join(value_text(one) for one in value)
+    return any_json(value, _readable)
+
+
+def _indented(text: str) -> str:
+    return text if "\n" not in text else "\n" + "\n".join(f"  {one}" for one in text.splitlines())
+
+
+def _readable(value: Any) -> Any:
+    """A message without its ids and metadata."""
+    if is_message(value):
+        return {"type": value.type, "content": value.content}
+    return json_default(value)
+
+
+def is_message(value: Any) -> bool:
+    """Whether a value is one of LangChain's messages."""
+    return isinstance(getattr(value, "type", None), str) and hasattr(value, "content")
+
+
+DEEP = 6
+"""Levels of nesting shown as lists; deeper values are JSON."""
+BRIEF = 600
+"""Maximum length of a value that can be read at a glance."""
+BRIEF_LINES = 14
+_DISGUISES = re.compile(
+    "[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
+    "\U000e0000-\U000e007f]"
+)
+_WORDS: Mapping[bool | None, str] = {None: "none", True: "yes", False: "no"}
+
+
+def whole_value(shown: Any, depth: int = 0) -> Html:
+    """Any value as people read it: text as text, an object as a list of names and values."""
+    if isinstance(shown, str):
+        return whole_text(shown) if shown else element("span", "empty text", class_="muted")
+    if shown is None or isinstance(shown, bool):
+        return element("span", _WORDS[shown], class_="plain")
+    if isinstance(shown, (int, float)):
+        return element("span", str(shown), class_="plain")
+    if depth < DEEP and isinstance(shown, Mapping) and shown:
+        pairs = [
+            element(
+                "div",
+                element("dt", revealed(str(name))),
+                element("dd", whole_value(one, depth + 1)),
+            )
+            for name, one in shown.items()
+        ]
+        return element("dl", *pairs, class_="value")
+    if depth < DEEP and isinstance(shown, (list, tuple)) and shown:
+        items = [element("li", whole_value(one, depth + 1)) for one in shown]
+        return element("ol", *items, class_="value")
+    if is_message(shown):
+        return whole_text(value_text(shown))
+    return element("div", revealed(any_json(shown, indent=2)), class_="code")
+
+
+def whole_text(text: str) -> Html:
+    """A text with its line breaks."""
+    return element("div", revealed(text), class_="text")
+
+
+def revealed(text: str) -> Html:
+    """A text in which no character is hidden."""
+    parts: list[object] = []
+    last = 0
+    for found in _DISGUISES.finditer(text):
+        name = f"U+{ord(found[0]):04X}"
+        title = "An invisible character that changes how the text reads"
+        parts += [text[last : found.start()], element("mark", name, class_="disguise", title=title)]
+        last = found.end()
+    return join(*parts, text[last:])
+
+
+def is_brief(shown: Any) -> bool:
+    """Whether a value can be read at a glance."""
+    text = value_text(shown)
+    return len(text) <= BRIEF and text.count("\n") < BRIEF_LINES
+
 
 MINUS = "\N{MINUS SIGN}"
 

@@ -1,28 +1,334 @@
 """A graph as a picture: the nodes that ran and how often, the current ones, the possible next ones.
 
 Nodes and edges come from LangGraph's drawable graph. An unknown or very large graph is shown as a
-list of the nodes that ran. A subgraph is one node.
+list of the nodes that ran. A subgraph is one node. The layout is in layers from top to bottom. Back
+edges are removed first; a node is one layer below the lowest node that leads to it (longest path).
+An edge across several layers has a bend in each. The order within a layer follows the neighbours
+above and below, in a few sweeps, so that few edges cross (barycenter). Back edges are curves at the
+side.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from perdure.commands.events import is_input
 from perdure.langgraph_port.checkpoint_names import END, START
 from perdure.types import Event, EventKind
-from perdure.views.graph_layout import (
-    LONGEST_NAME,
-    NODE,
-    GraphShape,
-    PlacedEdge,
-    PlacedNode,
-    lay_out,
-)
 from perdure.views.markup import Html, element
+
+NODE, LAYER = 30.0, 66.0
+"""Height of a node, and from one layer to the next."""
+CHARACTER, PADDING, NARROWEST = 6.9, 26.0, 64.0
+LONGEST_NAME = 26
+APART, BEND = 22.0, 14.0
+"""Space between two nodes of a layer; width of a bend."""
+MARGIN, LOOP = 14.0, 26.0
+"""Free space around; how far a curve that leads back goes to the right, for each further one."""
+SWEEPS = 12
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An edge of a graph."""
+
+    source: str
+    target: str
+    conditional: bool = False
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class GraphShape:
+    """The nodes and edges of a graph."""
+
+    nodes: tuple[str, ...]
+    edges: tuple[Edge, ...]
+
+    @classmethod
+    def of(cls, drawing: Mapping[str, Sequence[Mapping[str, object]]]) -> GraphShape:
+        """That of LangGraph's drawable graph, as JSON."""
+        nodes = tuple(dict.fromkeys(str(one["id"]) for one in drawing["nodes"]))
+        edges = (
+            Edge(
+                str(one["source"]),
+                str(one["target"]),
+                bool(one.get("conditional")),
+                str(one.get("data") or ""),
+            )
+            for one in drawing["edges"]
+        )
+        known = set(nodes)
+        return cls(nodes, tuple(one for one in edges if {one.source, one.target} <= known))
+
+
+@dataclass(frozen=True)
+class PlacedNode:
+    """A node: its centre, and how wide it is."""
+
+    name: str
+    x: float
+    y: float
+    width: float
+
+
+@dataclass(frozen=True)
+class PlacedEdge:
+    """An edge, as the points it goes through."""
+
+    edge: Edge
+    points: tuple[tuple[float, float], ...]
+    leads_back: bool = False
+
+
+@dataclass(frozen=True)
+class GraphLayout:
+    """A graph that is laid out."""
+
+    width: float
+    height: float
+    nodes: tuple[PlacedNode, ...]
+    edges: tuple[PlacedEdge, ...]
+
+
+Cell = tuple[str, int]
+"""What has a place in a layer: a node, with -1, or the bend of an edge by its number."""
+
+
+def lay_out(shape: GraphShape) -> GraphLayout:
+    """Place the nodes and edges of a graph."""
+    back = _back_edges(shape)
+    forward = [n for n in range(len(shape.edges)) if n not in back]
+    layer = _layers(shape, forward)
+    columns, chains = _with_bends(shape, forward, layer)
+    _order(columns, chains)
+    x = _across(columns, chains)
+    nodes = {
+        name: PlacedNode(name, x[name, -1], _y(layer[name]), _width((name, -1)))
+        for name in shape.nodes
+    }
+    edges = [_forward(shape.edges[n], chains[n], x, layer, nodes) for n in forward]
+    edges += list(_backward([shape.edges[n] for n in sorted(back)], nodes))
+    ends = [one.x + side * one.width / 2 for one in nodes.values() for side in (-1, 1)]
+    ends += [point[0] for one in edges for point in one.points]
+    left, right = min(ends, default=0.0) - MARGIN, max(ends, default=0.0) + MARGIN
+    moved = tuple(replace(one, points=tuple((x - left, y) for x, y in one.points)) for one in edges)
+    height = _y(max(layer.values(), default=0)) + NODE / 2 + MARGIN
+    placed = tuple(replace(one, x=one.x - left) for one in nodes.values())
+    return GraphLayout(right - left, height, placed, moved)
+
+
+def _y(layer: int) -> float:
+    return MARGIN + NODE / 2 + layer * LAYER
+
+
+def _width(cell: Cell) -> float:
+    name, bend = cell
+    if bend >= 0:
+        return BEND
+    return max(NARROWEST, min(len(name), LONGEST_NAME) * CHARACTER + PADDING)
+
+
+# -- layers
+
+
+def _back_edges(shape: GraphShape) -> set[int]:
+    """The numbers of edges that lead to a node on the way to their source, in depth-first order."""
+    leaving: dict[str, list[int]] = {}
+    for n, edge in enumerate(shape.edges):
+        leaving.setdefault(edge.source, []).append(n)
+    back: set[int] = set()
+    done: set[str] = set()
+    for root in shape.nodes:
+        if root in done:
+            continue
+        path, on_path = [(root, iter(leaving.get(root, ())))], {root}
+        while path:
+            name, rest = path[-1]
+            number = next(rest, None)
+            if number is None:
+                path.pop()
+                on_path.discard(name)
+                done.add(name)
+                continue
+            target = shape.edges[number].target
+            if target in on_path:
+                back.add(number)
+            elif target not in done:
+                path.append((target, iter(leaving.get(target, ()))))
+                on_path.add(target)
+    return back
+
+
+def _layers(shape: GraphShape, forward: Iterable[int]) -> dict[str, int]:
+    """The layer of each node: the longest path to it."""
+    edges = [shape.edges[n] for n in forward]
+    waiting = dict.fromkeys(shape.nodes, 0)
+    leaving: dict[str, list[str]] = {}
+    for edge in edges:
+        waiting[edge.target] += 1
+        leaving.setdefault(edge.source, []).append(edge.target)
+    layer = dict.fromkeys(shape.nodes, 0)
+    ready = [name for name, number in waiting.items() if not number]
+    for name in ready:
+        for target in leaving.get(name, ()):
+            layer[target] = max(layer[target], layer[name] + 1)
+            waiting[target] -= 1
+            if not waiting[target]:
+                ready.append(target)
+    if END in layer:  # below all others, so that nothing leads past it
+        layer[END] = max([-1, *(one for name, one in layer.items() if name != END)]) + 1
+    return layer
+
+
+def _with_bends(
+    shape: GraphShape, forward: Sequence[int], layer: Mapping[str, int]
+) -> tuple[list[list[Cell]], dict[int, list[Cell]]]:
+    """The cells of each layer, and for each edge those that it goes through."""
+    columns: list[list[Cell]] = [[] for _ in range(max(layer.values(), default=0) + 1)]
+    for name in shape.nodes:
+        columns[layer[name]].append((name, -1))
+    chains: dict[int, list[Cell]] = {}
+    for n in forward:
+        edge = shape.edges[n]
+        chain: list[Cell] = [(edge.source, -1)]
+        for at in range(layer[edge.source] + 1, layer[edge.target]):
+            bend = (f"{at}", n)
+            columns[at].append(bend)
+            chain.append(bend)
+        chains[n] = [*chain, (edge.target, -1)]
+    return columns, chains
+
+
+# -- order and place in a layer
+
+
+@dataclass
+class _Neighbours:
+    above: dict[Cell, list[Cell]] = field(default_factory=dict)
+    below: dict[Cell, list[Cell]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, chains: Mapping[int, Sequence[Cell]]) -> _Neighbours:
+        found = cls()
+        for chain in chains.values():
+            for one, other in pairwise(chain):
+                found.below.setdefault(one, []).append(other)
+                found.above.setdefault(other, []).append(one)
+        return found
+
+
+def _order(columns: list[list[Cell]], chains: Mapping[int, Sequence[Cell]]) -> None:
+    """Sort each layer by the mean place of its neighbours, down and up again, and keep the order
+    with the fewest crossings."""
+    near = _Neighbours.of(chains)
+    best, fewest = [list(one) for one in columns], _crossings(columns, near)
+    for sweep in range(SWEEPS):
+        down = sweep % 2 == 0
+        numbers = range(1, len(columns)) if down else range(len(columns) - 2, -1, -1)
+        beside = near.above if down else near.below
+        for n in numbers:
+            other = columns[n - 1 if down else n + 1]
+            place = {cell: at for at, cell in enumerate(other)}
+            own = {cell: float(at) for at, cell in enumerate(columns[n])}
+            mean = {cell: _mean(beside.get(cell, ()), place, own[cell]) for cell in columns[n]}
+            columns[n].sort(key=lambda cell: mean[cell])
+        if (found := _crossings(columns, near)) < fewest:
+            best, fewest = [list(one) for one in columns], found
+    columns[:] = best
+
+
+def _mean(cells: Iterable[Cell], place: Mapping[Cell, float], otherwise: float) -> float:
+    found = [place[cell] for cell in cells]
+    return sum(found) / len(found) if found else otherwise
+
+
+def _crossings(columns: Sequence[Sequence[Cell]], near: _Neighbours) -> int:
+    total = 0
+    for upper, lower in pairwise(columns):
+        place = {cell: at for at, cell in enumerate(lower)}
+        ends = [sorted(place[one] for one in near.below.get(cell, ())) for cell in upper]
+        for n, left in enumerate(ends):
+            total += sum(a > b for right in ends[n + 1 :] for a in left for b in right)
+    return total
+
+
+def _across(
+    columns: Sequence[Sequence[Cell]], chains: Mapping[int, Sequence[Cell]]
+) -> dict[Cell, float]:
+    """The place of each cell from left to right: near its neighbours, in the order of its layer."""
+    near = _Neighbours.of(chains)
+    x: dict[Cell, float] = {}
+    for column in columns:
+        x |= _packed(column, dict.fromkeys(column, 0.0))
+    for sweep in range(SWEEPS):
+        down = sweep % 2 == 0
+        for column in columns if down else reversed(columns):
+            beside = near.above if down else near.below
+            wanted = {cell: _mean(beside.get(cell, ()), x, x[cell]) for cell in column}
+            x |= _packed(column, wanted)
+    return x
+
+
+def _packed(column: Sequence[Cell], wanted: Mapping[Cell, float]) -> dict[Cell, float]:
+    """The cells of a layer as near to where they should be as their widths allow."""
+    # From the left and from the right, each pushes the next one on; the middle of both is fair.
+    left: dict[Cell, float] = {}
+    edge = None
+    for cell in column:
+        at = wanted[cell] if edge is None else max(wanted[cell], edge + _width(cell) / 2)
+        left[cell], edge = at, at + _width(cell) / 2 + APART
+    right: dict[Cell, float] = {}
+    edge = None
+    for cell in reversed(column):
+        at = wanted[cell] if edge is None else min(wanted[cell], edge - _width(cell) / 2)
+        right[cell], edge = at, at - _width(cell) / 2 - APART
+    return {cell: (left[cell] + right[cell]) / 2 for cell in column}
+
+
+# -- edges
+
+
+def _forward(
+    edge: Edge,
+    chain: Sequence[Cell],
+    x: Mapping[Cell, float],
+    layer: Mapping[str, int],
+    nodes: Mapping[str, PlacedNode],
+) -> PlacedEdge:
+    source, target = nodes[edge.source], nodes[edge.target]
+    points = [(source.x, source.y + NODE / 2)]
+    points += [(x[cell], _y(layer[edge.source] + n)) for n, cell in enumerate(chain[1:-1], 1)]
+    return PlacedEdge(edge, (*points, (target.x, target.y - NODE / 2)))
+
+
+def _backward(edges: Sequence[Edge], nodes: Mapping[str, PlacedNode]) -> Iterator[PlacedEdge]:
+    """Curves at the side where fewer nodes are in their way, the longest outside."""
+    tall = sorted(edges, key=lambda one: abs(nodes[one.source].y - nodes[one.target].y))
+    for n, edge in enumerate(tall):
+        source, target = nodes[edge.source], nodes[edge.target]
+        between = [one for one in nodes.values() if target.y <= one.y <= source.y]
+        side = 1 if _in_the_way(nodes, edge, 1) <= _in_the_way(nodes, edge, -1) else -1
+        begin = (source.x + side * source.width / 2, source.y)
+        end = (target.x + side * target.width / 2, target.y)
+        if edge.source == edge.target:
+            end, outside = (end[0], end[1] - NODE / 2 + 5), begin[0] + side * LOOP
+        else:
+            edge_of_all = max((side * one.x + one.width / 2 for one in between), default=0.0)
+            outside = side * (edge_of_all + LOOP * (n + 2) / 2)
+        yield PlacedEdge(edge, (begin, (outside, (begin[1] + end[1]) / 2), end), leads_back=True)
+
+
+def _in_the_way(nodes: Mapping[str, PlacedNode], edge: Edge, side: int) -> int:
+    """How many nodes are beside the ends of an edge, on that side."""
+    ends = [nodes[edge.source], nodes[edge.target]]
+    return sum(
+        one.y == end.y and side * (one.x - end.x) > 0 for one in nodes.values() for end in ends
+    )
+
 
 MOST_NODES, MOST_EDGES = 80, 300
 """Maximum size of a picture; a larger graph is a list."""

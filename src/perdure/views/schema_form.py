@@ -1,29 +1,266 @@
 """The form for a JSON Schema: a field for each part. Pure.
 
 What a form cannot express becomes a field for JSON text, so every schema has a form. Answers are
-validated against the schema itself.
+validated against the schema itself. A field says which widget it has and what it holds, never how
+it looks.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, tzinfo
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, tzinfo
+from enum import Enum, StrEnum
 from typing import Any, NamedTuple
 
 from perdure.commands.answer_schema import SchemaCheck, as_json
-from perdure.views.field_texts import (
-    as_json_text,
-    is_date,
-    is_line,
-    local_time,
-    number_text,
-    with_text,
-)
-from perdure.views.form_fields import LEFT_OUT, Choice, Field, Widget, is_empty
-from perdure.views.schema_parts import SchemaParts, key_of, listed, schema_of
-from perdure.views.schema_words import alternative_label, humanise, limits_in_words
+from perdure.text import json_default
+from perdure.views.markup import visible
+from perdure.views.schema_words import alternative_label, humanise, limits_in_words, value_label
+
+
+class Widget(StrEnum):
+    """How a value is given."""
+
+    FIXED = "fixed"
+    """A single possible value: nothing to fill in."""
+    RADIO = "radio"
+    SELECT = "select"
+    CHECKBOX = "checkbox"
+    CHECKBOXES = "checkboxes"
+    NUMBER = "number"
+    LINE = "line"
+    TEXT = "text"
+    MOMENT = "moment"
+    """A date and a time in the viewer's zone."""
+    LINES = "lines"
+    """A list, one line for each."""
+    GROUP = "group"
+    """An object: it has fields."""
+    ONE_OF = "one of"
+    """Alternatives: one of its fields is chosen."""
+    JSON = "json"
+
+
+class Nothing(Enum):
+    """The value of a field that is not part of the answer."""
+
+    LEFT_OUT = "left out"
+
+
+LEFT_OUT = Nothing.LEFT_OUT
+
+
+def is_empty(value: Any) -> bool:
+    """Whether there is no value, or null."""
+    return value is LEFT_OUT or value is None
+
+
+class Choice(NamedTuple):
+    """One choice."""
+
+    key: str
+    """Its value in the form."""
+    label: str
+    value: Any
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One value of a form, empty or filled in."""
+
+    name: str
+    """Its name in the form."""
+    id: str
+    label: str
+    widget: Widget
+    schema: Mapping[str, Any]
+    path: tuple[str | int, ...] = ()
+    """The path of its value in the answer."""
+    required: bool = True
+    nullable: bool = False
+    help: str = ""
+    choices: tuple[Choice, ...] = ()
+    fields: tuple[Field, ...] = ()
+    input: str = "text"
+    """The type of an input of one line."""
+    start: Any = LEFT_OUT
+    """The value it starts with."""
+    shown: str | None = None
+    """The text that the question showed under this name. Unchanged, it is not answered."""
+    initial: tuple[str, ...] = ()
+    """What is in it at first: a text, or the keys of what is chosen."""
+    texts: tuple[str, ...] = ()
+    """What is in it now."""
+    error: str = ""
+
+    @property
+    def text(self) -> str:
+        """What is in it now, if that is one text."""
+        return self.texts[0] if self.texts else ""
+
+    @property
+    def key(self) -> str:
+        """Its key in the object it is part of."""
+        return str(self.path[-1]) if self.path else ""
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether it can be left empty."""
+        is_blank = isinstance(self.start, (str, list)) and not self.start
+        return self.nullable or (not self.required and (is_blank or is_empty(self.start)))
+
+    @property
+    def every(self) -> Iterator[Field]:
+        """It, and the fields inside."""
+        yield self
+        for one in self.fields:
+            yield from one.every
+
+
+def with_text(field: Field, text: str) -> Field:
+    """A field with a text in it at first."""
+    return replace(field, initial=(visible(text),), texts=(visible(text),))
+
+
+def as_json_text(field: Field) -> Field:
+    """A field whose value is written as JSON."""
+    text = "" if field.start is LEFT_OUT else json_of(field.start)
+    return with_text(replace(field, widget=Widget.JSON), text)
+
+
+def json_of(value: Any) -> str:
+    """A value as JSON that people read and change."""
+    plain = as_json(value)
+    return json.dumps(plain, indent=2, ensure_ascii=False, default=json_default, skipkeys=True)
+
+
+def number_text(value: Any) -> str:
+    """A number as people write it; empty if there is none."""
+    return "" if is_empty(value) else repr(value)
+
+
+def is_line(text: str) -> bool:
+    """Whether a text is one line of a list."""
+    return bool(text.strip()) and text.splitlines() == [text]
+
+
+def is_date(text: str) -> bool:
+    """Whether an input for dates would show this."""
+    return not text or re.fullmatch(r"\d{4}-\d\d-\d\d", text, re.ASCII) is not None
+
+
+def local_time(text: str, zone: tzinfo) -> str | None:
+    """A time as a form has it, in the viewer's zone. None for one that a form would change."""
+    if not text:
+        return ""
+    try:
+        at = datetime.fromisoformat(text)
+        known = at.tzinfo is not None and not at.microsecond
+        local = at.astimezone(zone).replace(tzinfo=None)
+        return local.isoformat(timespec="auto" if at.second else "minutes") if known else None
+    except (ValueError, OverflowError):
+        return None
+
+
+DEEPEST_REFERENCE = 8
+"""Maximum depth of references followed, because a schema may refer to itself."""
+Schema = dict[str, Any]
+
+
+class Alternatives(NamedTuple):
+    """What a value may be, besides null."""
+
+    first: Schema | None
+    """None if a reference cannot be resolved."""
+    others: tuple[Schema, ...] = ()
+    nullable: bool = False
+
+
+class SchemaParts:
+    """Reads one schema."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+
+    def resolved(self, schema: Any, depth: int = 0) -> Schema | None:
+        """A schema with its references resolved. None if one cannot be."""
+        if not isinstance(schema, Mapping) or depth > DEEPEST_REFERENCE:
+            return None
+        parts = schema.get("allOf")
+        if "$ref" in schema:
+            inner = self.resolved(_pointed(self._root, schema["$ref"]), depth + 1)
+        elif isinstance(parts, list) and len(parts) == 1:
+            inner = self.resolved(parts[0], depth + 1)
+        else:
+            return dict(schema)
+        own = {key: one for key, one in schema.items() if key not in ("$ref", "$defs", "allOf")}
+        return None if inner is None else {**inner, **own}
+
+    def alternatives(self, schema: Schema | None) -> Alternatives:
+        """The alternatives of a resolved schema."""
+        if schema is None:
+            return Alternatives(None)
+        parts = schema.get("anyOf") or schema.get("oneOf")
+        if isinstance(schema.get("type"), list):
+            parts = [{**schema, "type": kind} for kind in schema["type"]]
+        if not isinstance(parts, list) or not parts:
+            return Alternatives(schema)
+        found = [self.resolved(part) for part in parts]
+        real = [part for part in found if part is not None and part.get("type") != "null"]
+        if None in found or not real:
+            return Alternatives(None)
+        return Alternatives(real[0], tuple(real[1:]), len(real) < len(found))
+
+
+def schema_of(value: Any) -> dict[str, Any]:
+    """A schema for values like this one: the same keys, and the same types."""
+    if isinstance(value, str):
+        return {"type": "string"}
+    if isinstance(value, bool):
+        return {"type": "boolean"}
+    if isinstance(value, (int, float)):
+        return {"type": "number"}
+    if isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
+        fields = {key: schema_of(one) for key, one in value.items()}
+        return {"type": "object", "properties": fields, "required": [*fields]}
+    if isinstance(value, (list, tuple)) and value:
+        kinds = [schema_of(one) for one in value]
+        if kinds[0].get("type") in ("string", "number") and kinds.count(kinds[0]) == len(kinds):
+            return {"type": "array", "items": kinds[0]}
+    return {}
+
+
+def listed(schema: Mapping[str, Any]) -> list[Choice]:
+    """The values of a schema, if they can be listed."""
+    said = str(schema.get("title") or ""), str(schema.get("description") or "")
+    if "const" in schema:
+        value = schema["const"]
+        return [Choice(key_of(value), said[0] or value_label(value), value, said[1])]
+    if isinstance(schema.get("enum"), list):
+        return [Choice(key_of(one), value_label(one), one) for one in schema["enum"]]
+    if schema.get("type") == "boolean":
+        return [Choice(key_of(one), value_label(one), one) for one in (True, False)]
+    return []
+
+
+def key_of(value: Any) -> str:
+    """A value as a form sends it: its JSON."""
+    return "" if value is LEFT_OUT else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _pointed(root: Any, reference: Any) -> Any:
+    """The part of a schema that a local reference names."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    for part in reference.removeprefix("#").split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        root = root.get(key) if isinstance(root, Mapping) else None
+    return root
+
 
 DEEPEST = 4
 """Maximum nesting of objects with fields of their own."""

@@ -1,18 +1,25 @@
-"""Draws a laid-out timeline as SVG: no library, no script."""
+"""The timeline of a run as a picture: who drove it when, what it did, its rests and crashes.
+
+It is SVG, with no library and no script. Colours are the page's own by class (`markup`), so one
+drawing serves light and dark. Meaning never rests on colour alone. Below the picture are its
+legend, and the same as a list of sentences.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import tzinfo
+from datetime import UTC, tzinfo
 
-from perdure.views.formatting import duration
+from perdure.views.formatting import count, duration
 from perdure.views.markup import Html, element, join
 from perdure.views.timeline import PeriodKind
 from perdure.views.timeline_layout import (
     AXIS,
     BAR,
+    CHARACTER,
     EFFECT,
+    GUTTER,
     HEADER,
     REST,
     ROW,
@@ -21,18 +28,65 @@ from perdure.views.timeline_layout import (
     PlacedMark,
     PlacedStretch,
     PlacedStrip,
+    lay_out,
+    shorten,
 )
 from perdure.views.timeline_marks import Look, MarkKind
-from perdure.views.timeline_parts import TimelineParts, Zoom
-from perdure.views.timeline_scale import CHARACTER, GUTTER, shorten
-from perdure.views.timeline_shapes import (
-    axis_break,
-    crack,
-    hatching,
-    line,
-    sign,
-    text,
-)
+from perdure.views.timeline_parts import Stretch, TimelineParts, Zoom
+
+
+def line(look: str, x1: float, y1: float, x2: float, y2: float) -> Html:
+    return element("line", class_=look, x1=x1, y1=y1, x2=x2, y2=y2)
+
+
+def text(
+    x: float,
+    y: float,
+    words: str,
+    look: str | None = None,
+    anchor: str | None = None,
+    title: str = "",
+) -> Html:
+    whole = element("title", title) if title and title != words else None
+    return element("text", whole, words, class_=look, x=x, y=y, text_anchor=anchor)
+
+
+def sign(x: float, y: float, look: Look) -> Html:
+    """The outcome of an effect: a tick, a cross, a bolt, a question mark, dots."""
+    paths = {
+        Look.GOOD: f"M{x - 3:.1f} {y:.1f}l2 2.5l4 -5",
+        Look.BAD: f"M{x - 2.5:.1f} {y - 2.5:.1f}l5 5m0 -5l-5 5",
+        Look.CUT_OFF: f"M{x + 1:.1f} {y - 4:.1f}l-3 4h4l-3 4",
+        Look.UNKNOWN: f"M{x - 2:.1f} {y - 2:.1f}c0 -3 4.5 -3 4.5 0c0 1.5 -2.2 1.5 -2.2 3m0 1.8v.6",
+    }
+    path = paths.get(look, f"M{x - 3:.1f} {y:.1f}h1m2 0h1m2 0h1")
+    return element("path", class_=f"sign {look}", d=path)
+
+
+def crack(x: float, y: float) -> Html:
+    """The end of a segment whose worker was lost."""
+    return element("path", class_="break", d=f"M{x:.1f} {y - 4:.1f}l-4 8l7 5l-7 5l7 5l-4 8")
+
+
+def axis_break(x: float, y: float) -> Html:
+    """Two strokes where the axis is broken."""
+    under = element("rect", class_="under", x=x - 5, y=y - 3, width=10, height=6)
+    return join(under, element("path", class_="gap", d=f"M{x - 5:.1f} {y + 4:.1f}l4 -8m2 8l4 -8"))
+
+
+def hatching(id: str) -> Html:
+    """The pattern of what was saved."""
+    return element(
+        "pattern",
+        element("rect", class_="under", width=5, height=5),
+        element("line", class_="hatch", x1=0, y1=0, x2=0, y2=5),
+        id=f"{id}-hatch",
+        width=5,
+        height=5,
+        patternUnits="userSpaceOnUse",
+        patternTransform="rotate(45)",
+    )
+
 
 Attributes = Mapping[str, object]
 LONG = 60.0
@@ -274,3 +328,84 @@ class Drawing:
 def _worker(name: str) -> str:
     """A worker's name that fits its lane: the end of a long host's name, and the process."""
     return name if len(name) <= 16 else f"…{name[-15:]}"
+
+
+LOOKS = {
+    Look.GOOD: "effect done",
+    Look.BAD: "effect failed",
+    Look.UNKNOWN: "effect with an unknown outcome",
+    Look.OPEN: "effect in progress, or to be retried",
+    Look.CUT_OFF: "effect cut off by a crash",
+}
+
+
+def timeline_picture(
+    parts: TimelineParts,
+    *,
+    title: str,
+    links: Links = NO_LINKS,
+    selected: int | None = None,
+    zone: tzinfo = UTC,
+    id: str = "timeline",
+) -> Html:
+    """The picture with its legend and its text. `selected` is the number of the event whose details
+    are open; `id` must be unique in a page."""
+    if not parts.stretches:
+        return element("p", "Nothing has happened here yet.", class_="note")
+    said = f"{title}: {summary(parts)}"
+    picture = Drawing(lay_out(parts), parts, links, selected, zone, id).svg(said)
+    region = element("div", picture, class_="scroll", tabindex="0", role="region", aria_label=title)
+    legend = element("ul", *_legend(parts, id), class_="legend", aria_label="Legend")
+    lines = element("ol", *(_sentence(one, links) for one in parts.stretches))
+    text = element("details", element("summary", "The same as text"), lines, class_="as-text")
+    return element("figure", region, legend, text, class_="timeline")
+
+
+def summary(parts: TimelineParts) -> str:
+    """A timeline in a few words."""
+    driven = [one for one in parts.stretches if one.is_driven]
+    segments = sum(one.segments for one in driven)
+    workers = len({one.worker for one in driven if one.worker})
+    crashes = sum(one.crashes for one in driven)
+    died = f", {crashes} crash{'es' * (crashes != 1)}" if crashes else ""
+    rests = len(parts.stretches) - len(driven)
+    driven_by = f"{count(segments, 'segment')} by {count(workers, 'worker')}"
+    return f"{driven_by}, {count(rests, 'rest')}{died}"
+
+
+def _legend(parts: TimelineParts, id: str) -> Iterator[Html]:
+    """What the shapes mean, of those that occur."""
+    marks = {(mark.kind, mark.look) for one in parts.stretches for mark in one.marks}
+    if any(kind is MarkKind.STEP for kind, _ in marks):
+        box = {"x": 1, "y": 2, "width": 22, "height": 10}
+        bar = element("rect", class_="segment", rx=2, **box)
+        yield _key("step", bar, element("rect", class_="step", **box))
+    for look, name in LOOKS.items():
+        if (MarkKind.EFFECT, look) in marks:
+            rounding = None if look in (Look.BAD, Look.CUT_OFF) else 4
+            box = {"x": 1, "y": 3, "width": 12, "height": 8}
+            yield _key(
+                name, element("rect", class_=f"mark {look}", rx=rounding, **box), sign(19, 7, look)
+            )
+    if any(kind is MarkKind.SAVED for kind, _ in marks):
+        box = {"x": 1, "y": 3, "width": 22, "height": 8, "rx": 4}
+        shape = element("rect", class_="mark saved", fill=f"url(#{id}-hatch)", **box)
+        yield _key("saved: from the record, not called again", shape)
+    for kind in dict.fromkeys(one.kind for one in parts.stretches if not one.is_driven):
+        box = {"x": 1, "y": 1, "width": 22, "height": 12, "rx": 6}
+        yield _key(kind.value, element("rect", class_=f"rest {RESTS.get(kind, '')}", **box))
+
+
+def _key(name: str, *shapes: Html) -> Html:
+    shape = element("svg", *shapes, viewBox="0 0 24 14", width=24, height=14, aria_hidden="true")
+    return element("li", shape, name)
+
+
+def _sentence(one: Stretch, links: Links) -> Html:
+    marks = [element("li", _said(mark.text, links.event(mark.first))) for mark in one.marks]
+    inside = element("ul", *marks) if marks else None
+    return element("li", _said(one.text, links.event(one.first)), inside)
+
+
+def _said(text: str, link: Attributes | None) -> object:
+    return text if link is None else element("a", text, **link)

@@ -82,9 +82,9 @@ def test_without_graphs_there_is_nothing_to_compare_with(sqlite_url: str) -> Non
 def test_many_runs_are_checked_when_a_person_asks(
     sqlite_url: str, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from perdure.server.ui import code_changes
+    from perdure.server.ui import operate
 
-    monkeypatch.setattr(code_changes, "LOOKED_AT", 1)
+    monkeypatch.setattr(operate, "LOOKED_AT", 1)
     with deployed(sqlite_url, "snooze") as rt, ui_server(rt, worker=False) as person:
         assert "would be held" not in _said(person.get("/code-changes").text)
         assert "1 would be held" in _said(person.get("/code-changes?check=now").text)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import perdure
-from perdure.server.ui.event_cache import FORGOTTEN, EventCache
+from perdure.server.ui.run_states import FORGOTTEN, EventCache
 from perdure.testing import runtime
 from perdure.types import Event
 from tests.support.agents import chain

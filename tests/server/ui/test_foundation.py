@@ -12,8 +12,8 @@ import perdure
 from perdure.commands import tokens
 from perdure.commands.question_links import server_secret
 from perdure.runtime import Runtime
+from perdure.server.ui.identity import Session, Signer
 from perdure.server.ui.live import Change, LiveFeed
-from perdure.server.ui.signing import Session, Signer
 from tests.support.polling import until
 from tests.support.ui import ui_server
 from tests.support.wire_agents import Numbers, add

@@ -16,8 +16,8 @@ import pytest_asyncio
 
 import perdure
 from perdure.commands import tokens
+from perdure.server.ui.identity import Session
 from perdure.server.ui.page_route import browser_cookie, session_cookie
-from perdure.server.ui.signing import Session
 from perdure.types import Wait
 from tests.server.ui.html_judge import faults
 from tests.support.agent_server import served

@@ -18,7 +18,7 @@ import perdure
 import perdure.testing
 from perdure.commands import threads
 from perdure.commands.threads import ThreadContent
-from perdure.server.ui import inbox_live
+from perdure.server.ui import inbox
 from perdure.server.ui.inbox_items import dom_id
 from perdure.testing import TemporaryRuntime
 from tests.server.ui.test_question_page import HOSTILE, answered, damage, pages
@@ -291,7 +291,7 @@ def test_what_was_asked_before_the_stream_began_is_told(
     runtime: TemporaryRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another tab is open, so the live feed has seen the question already."""
-    monkeypatch.setattr(inbox_live, "LOOK", 3600.0)
+    monkeypatch.setattr(inbox, "LOOK", 3600.0)
     with pages(runtime, "ana") as [ana]:
         page = ana.get("/inbox")
         other = Stream(ana, page)
@@ -306,7 +306,7 @@ def test_what_was_asked_before_the_stream_began_is_told(
 def test_a_held_run_is_told_however_busy_the_journal_is_and_however_old_it_is(
     runtime: TemporaryRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox_live, "LOOK", 2.0)
+    monkeypatch.setattr(inbox, "LOOK", 2.0)
 
     def late() -> Any:
         perdure.sleep(timedelta(hours=1))

@@ -17,10 +17,9 @@ from perdure.commands import tokens
 from perdure.server import authentication
 from perdure.server.http_server import HttpServer, address, listen
 from perdure.server.origins import client_address
-from perdure.server.ui import signing
-from perdure.server.ui.identity import TrustedProxy, UiUser
+from perdure.server.ui import identity
+from perdure.server.ui.identity import Session, Signer, TrustedProxy, UiUser
 from perdure.server.ui.page_route import browser_cookie, session_cookie
-from perdure.server.ui.signing import Session, Signer
 from perdure.server.ui.site import sign_in_path
 from tests.server.ui.html_judge import faults
 from tests.support.agents import opened
@@ -114,7 +113,7 @@ async def test_a_session_ends_with_its_token_and_after_a_week(
             rt.clock.advance(timedelta(hours=2))
             await rt.journal.arun(tokens.revoke(rt.engine, "revoked"))
             assert [await one.is_signed_in() for one in (first, second, third)] == [0, 0, 1]
-            monkeypatch.setattr(signing, "SESSION_SECONDS", -1)
+            monkeypatch.setattr(identity, "SESSION_SECONDS", -1)
             assert not await third.is_signed_in()
 
 

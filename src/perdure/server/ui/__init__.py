@@ -4,25 +4,23 @@
 page          the context of an endpoint: rendering, forms, redirects, live updates
 page_route    the route class: sign-in, forgery checks, HTML errors, security headers
 site          what all pages of one router share
-identity      the viewer, and what they may do
-signing       sessions, form tokens and the sign-in URL, signed with the journal's server secret
+identity      the viewer, and what they may do; sessions and form tokens
 display       times, values and Markdown for templates
 live          one poll per process for all open tabs
 assets        style sheet, scripts and icon
 sign_in       signing in and out
 notifications new questions for the browser's notifications
 links         the page of a signed link: one question, without sign-in
-change_log    log lines for changes that are in no run's history
 lists         positions in lists, filters without an index, who may see every thread
 
-schedules     effects     outbox     reflections     health     code_changes
-workers
-inbox         everything that needs a person; inbox_filter, inbox_pages, inbox_items, inbox_live
-questions     one question; question_access, question_people, answered; several: many at once
-runs          the list of runs; run_filters, run_rows: its filters and rows; bulk: many at once
+schedules     effects
+operate       health, code changes, outbox, workers, reflections
+inbox         everything that needs a person; inbox_items: its items and filter
+questions     one question, or many at once; question_access
+runs          the list of runs; run_rows: its filters and rows; bulk: many at once
 threads       the list of threads
 
-single_run    the page of one run: _view reads it and renders its parts; _tabs, _detail, _live:
-              the rest of the page; _actions: pause, cancel, …; _fork: fork with an edited state
-run_states    the state of a run at its steps; event_cache: events already read
+single_run    the page of one run and its actions: _view reads it and renders its parts and tabs;
+              _live: live updates; _fork: fork with an edited state
+run_states    the state of a run at its steps; events already read
 """

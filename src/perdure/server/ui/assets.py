@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from fastapi import APIRouter, Request, Response
 
 from perdure.server.errors import ApiError
-from perdure.views import picture_style
+from perdure.views import markup
 
 PUBLIC: dict[str, Any] = {"security": []}
 FOREVER = "public, max-age=31536000, immutable"
@@ -41,8 +41,8 @@ class Asset(NamedTuple):
 def assets() -> dict[str, Asset]:
     """Every asset by its name."""
     folder = files("perdure.server.ui") / "static"
-    pictures = (picture_style.TIMELINE, picture_style.GRAPH, picture_style.SPENT)
-    style = "".join((picture_style.THEME, *pictures)) + (folder / "perdure.css").read_text()
+    pictures = (markup.TIMELINE, markup.GRAPH, markup.SPENT)
+    style = "".join((markup.THEME, *pictures)) + (folder / "perdure.css").read_text()
     found = {"perdure.css": _asset(style.encode(), "text/css")}
     for name in SCRIPTS:
         found[name] = _asset((folder / name).read_bytes(), "text/javascript")

@@ -25,12 +25,10 @@ from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.own_api.access import find_run
 from perdure.server.ui.page import Form, Ui, UiDep, ui_router
-from perdure.server.ui.run_filters import Filters
-from perdure.server.ui.run_rows import visibility, visible_runs
+from perdure.server.ui.run_rows import Filters, visibility, visible_runs
 from perdure.types import Control, Run, State
-from perdure.views.bulk_preview import BulkPreview, preview
-from perdure.views.consequences import outcome
 from perdure.views.formatting import count
+from perdure.views.run_offers import BulkPreview, outcome, preview
 
 router = ui_router()
 

@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 
 from perdure.text import any_json
 from perdure.views import formatting
+from perdure.views.formatting import is_message, value_text
 from perdure.views.markup import Html, element, join
-from perdure.views.value_text import is_message, value_text
 
 JUST_NOW = timedelta(seconds=5)
 """Times within this span are just now."""

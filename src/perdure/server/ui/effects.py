@@ -26,7 +26,7 @@ from perdure.server.ui.lists import (
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.types import EffectRecord, EffectState
 from perdure.views.formatting import call_arguments
-from perdure.views.typed_values import Refused, json_in
+from perdure.views.question_form import Refused, json_in
 
 router = ui_router()
 

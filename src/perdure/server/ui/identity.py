@@ -1,4 +1,4 @@
-"""The viewer of a page, and what they may do.
+"""The viewer of a page, and what they may do; sessions, form tokens and the sign-in URL, signed.
 
 These are asked in order; the first that identifies the person decides.
 
@@ -8,12 +8,17 @@ These are asked in order; the first that identifies the person decides.
     langgraph_sdk.Auth          its `authenticate` handler, for cookies of the application's own
     insecure                    anyone
 
-The printed URL works on this machine only, and only while there is no other way to sign in.
+The printed URL works on this machine only, and only while there is no other way to sign in. The key
+of signatures is the journal's server secret, so every server on the journal accepts what another
+one signed, and a restart ends no session. Nothing is stored: a session ends with its token, because
+each request looks the token up.
 """
 
 from __future__ import annotations
 
 import getpass
+import hashlib
+import hmac
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +26,7 @@ from functools import partial
 from typing import Any
 
 from fastapi import Request
+from itsdangerous import BadSignature, URLSafeTimedSerializer
 
 from perdure.commands.tokens import IMPLIED
 from perdure.errors import BadArgument
@@ -33,7 +39,60 @@ from perdure.server.origins import (
     is_allowed,
     is_local_client,
 )
-from perdure.server.ui.signing import Session
+
+SESSION_SECONDS = 7 * 24 * 3600
+"""How long a session lasts."""
+LONGEST = 1000
+"""Maximum length of a signed text. Anything longer is not checked."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """Who signed in: with the token of this hash, or with the URL that the server printed."""
+
+    token_hash: str | None
+
+
+class Signer:
+    """Signs and checks with one journal's server secret."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._sessions = URLSafeTimedSerializer(secret, salt="perdure.session")
+        self.name = self._digest("name")[:8]
+        """Part of cookie names, different for each journal on the same host."""
+        self.sign_in_key = self._digest("sign-in")[:40]
+        """The key in the URL that a server on loopback prints."""
+
+    def session(self, session: Session) -> str:
+        """The text of a session's cookie."""
+        signed: str | bytes = self._sessions.dumps(session.token_hash)
+        return signed if isinstance(signed, str) else signed.decode()
+
+    def read_session(self, cookie: str) -> Session | None:
+        """The session of a cookie. None if it is forged or has expired."""
+        if len(cookie) > LONGEST:
+            return None
+        try:
+            found: Any = self._sessions.loads(cookie, max_age=SESSION_SECONDS)
+        except BadSignature:
+            return None
+        return Session(found) if found is None or isinstance(found, str) else None
+
+    def is_sign_in_key(self, given: str) -> bool:
+        return hmac.compare_digest(self.sign_in_key.encode(), given.encode())
+
+    def form_token(self, browser: str, identity: str) -> str:
+        """The hidden field of forms: bound to the browser's cookie and to who is signed in."""
+        return self._digest("form", browser, identity)
+
+    def is_form_token(self, given: str, browser: str, identity: str) -> bool:
+        expected = self.form_token(browser, identity)
+        return bool(browser) and hmac.compare_digest(expected.encode(), given.encode())
+
+    def _digest(self, *parts: str) -> str:
+        text = "\0".join(parts).encode()
+        return hmac.new(self._secret, b"perdure.ui\0" + text, hashlib.sha256).hexdigest()
 
 
 @dataclass(frozen=True)

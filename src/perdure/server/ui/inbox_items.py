@@ -1,19 +1,112 @@
-"""One item of the inbox as the list shows it: what to decide, and the possible answers."""
+"""The items of the inbox that the viewer may see, as its list shows them, and its filter.
+
+?kind=question&graph=campaign&label=team=blue&assignee=me&age=1d&expires=soon
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import Any
 
-from perdure.commands.inbox import InboxEntry, InboxKind
+from perdure.commands import inbox
+from perdure.commands.inbox import InboxEntry, InboxKind, InboxPage, InboxQuery
+from perdure.commands.run_search import Position, labels_in
+from perdure.server.own_api.access import ThreadFilter
+from perdure.server.ui.lists import from_cursor
 from perdure.server.ui.page import Ui
 from perdure.types import EffectRecord, Run, Wait
+from perdure.views.answer_form import QuickAnswer, quick_answers
+from perdure.views.formatting import is_brief
 from perdure.views.markup import Html
 from perdure.views.question import Question, headline, question_of
-from perdure.views.question_answers import QuickAnswer, quick_answers
-from perdure.views.whole_value import is_brief
+
+ME, FREE = "me", "unassigned"
+"""Special values of `assignee`; any other value is a name."""
+KINDS: Mapping[InboxKind, str] = {
+    InboxKind.QUESTION: "Questions",
+    InboxKind.EFFECT: "Unknown effects",
+    InboxKind.HELD: "Held runs",
+    InboxKind.REFLECTION: "Failed reflections",
+}
+AGES: Mapping[str, tuple[timedelta, str]] = {
+    "1h": (timedelta(hours=1), "over an hour"),
+    "1d": (timedelta(days=1), "over a day"),
+    "7d": (timedelta(days=7), "over a week"),
+    "30d": (timedelta(days=30), "over 30 days"),
+}
+"""Values of `age`: waiting for at least that long."""
+LONGEST = 500
+
+
+@dataclass(frozen=True)
+class InboxFilter:
+    """A filter of the inbox. Empty fields match everything."""
+
+    kind: str = ""
+    graph: str = ""
+    label: str = ""
+    assignee: str = ""
+    age: str = ""
+    expires: str = ""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> InboxFilter:
+        """The filter in an address. Invalid values are ignored."""
+        found = {one.name: query.get(one.name, "").strip()[:LONGEST] for one in fields(cls)}
+        kind = found["kind"] if found["kind"] in [*InboxKind] else ""
+        age = found["age"] if found["age"] in AGES else ""
+        expires = "soon" if found["expires"] == "soon" else ""
+        return cls(**{**found, "kind": kind, "age": age, "expires": expires})
+
+    @property
+    def written(self) -> dict[str, str]:
+        """The parameters of an address."""
+        return {name: text for name, text in vars(self).items() if text}
+
+    def query(self, ui: Ui) -> InboxQuery:
+        """The query for this viewer."""
+        names = {"": None, ME: ui.actor, FREE: ""}
+        return InboxQuery(
+            kinds=(InboxKind(self.kind),) if self.kind else (),
+            graph=self.graph,
+            labels=labels_in([self.label]) if self.label else (),
+            assignee=names.get(self.assignee, self.assignee),
+            until=ui.now - AGES[self.age][0] if self.age else None,
+            soon=ui.now if self.expires else None,
+        )
+
+
+PAGE = 25
+"""Items of one page."""
+
+
+async def read_page(ui: Ui, filters: InboxFilter, after: Position | None, limit: int) -> InboxPage:
+    """A page of the items that the viewer may see."""
+    seen = await ThreadFilter.of(ui.api)
+    visible = None if seen.sees_all else seen.visible
+    plan = inbox.page(ui.runtime.engine, filters.query(ui), after, limit, visible)
+    found: InboxPage = await ui.runtime.journal.arun(plan)
+    return found
+
+
+async def next_question(ui: Ui, filters: InboxFilter, after: Position | None) -> InboxEntry | None:
+    """The next open question after a position, or else the first one."""
+    only = InboxFilter(**{**filters.written, "kind": InboxKind.QUESTION})
+    for place in (after, None):
+        page = await read_page(ui, only, place, 1)
+        if page.entries:
+            return page.entries[0]
+    return None
+
+
+def read_position(text: str | None) -> Position | None:
+    """The position that a parameter names. Raises `ApiError`."""
+    found = from_cursor(text or "", int, str)
+    return None if found is None else (found[0], found[1])
+
 
 MOST_LABELS = 6
 """Maximum number of labels shown with an item."""

@@ -28,15 +28,13 @@ from perdure.errors import (
     NotFound,
 )
 from perdure.server.errors import status_of
-from perdure.server.ui.answered import said
 from perdure.server.ui.page import PUBLIC, Ui, UiDep, ui_router
-from perdure.server.ui.question_access import posted, run_of
+from perdure.server.ui.question_access import posted, run_of, said
 from perdure.server.ui.questions import difference_part, needs_preview, preview, title_of
 from perdure.types import Run
 from perdure.views.answer_difference import edited_calls
 from perdure.views.answer_form import AnswerForm, empty_form, filled_form
-from perdure.views.question import question_of
-from perdure.views.question_end import End, QuestionEnd, question_end
+from perdure.views.question import End, QuestionEnd, question_end, question_of
 
 router = ui_router()
 

@@ -13,6 +13,7 @@ endpoint is called.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -35,11 +36,12 @@ from perdure.server.ui.live import LiveFeed
 from perdure.server.ui.site import NAVIGATION, Site
 from perdure.types import Actor
 from perdure.views import formatting
+from perdure.views.formatting import revealed, whole_value
 from perdure.views.markup import Html, element
-from perdure.views.whole_value import revealed, whole_value
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime
+
 
 KEY = "perdure.ui"
 PREFIX = "/ui"
@@ -310,3 +312,14 @@ def _pairs(name: str, one: Any) -> list[tuple[str, str]]:
 
 def _notice(cookie: str) -> str:
     return unquote(cookie)[:500]
+
+
+log = logging.getLogger("perdure")
+
+
+def note_change(ui: Ui, what: str) -> None:
+    """Log who changed something in the browser: `ana, from 10.0.0.7, disabled a schedule: 'daily'`.
+    `what` has the names that people chose as `repr`, so a line stays one line."""
+    who = ui.actor
+    address = f", from {who.address}," if who.address else ""
+    log.info("%s%s %s", repr(str(who))[1:-1] or "somebody", address, what)

@@ -5,6 +5,8 @@ application that includes `Runtime.router(ui=True)`.
 
 A POST is refused unless it carries the token of a form that we rendered, bound to a cookie of the
 browser and to the signed-in person, and comes from our own pages, as the browser reports it.
+
+`last_router` is the page for unknown addresses.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ from perdure.server.bodies import PUBLIC_BODY, ApiRequest
 from perdure.server.errors import AWAY, FAILED, ApiError, log_failure, status_of
 from perdure.server.origins import is_same_origin
 from perdure.server.routes import FILES, Api
-from perdure.server.ui.page import KEY, PREFIX, Form, Ui, finished
-from perdure.server.ui.signing import Session, Signer
+from perdure.server.ui.identity import Session, Signer
+from perdure.server.ui.page import KEY, PREFIX, Form, Ui, UiDep, finished, ui_router
 from perdure.server.ui.site import Site
 
 BROWSER_AGE = timedelta(days=30)
@@ -272,3 +274,11 @@ def _with_path(endpoint: Callable[..., Any], path: str) -> Callable[..., Any]:
 
     page.__dict__["ui_path"] = path
     return page
+
+
+last_router = ui_router()
+
+
+@last_router.api_route("/{path:path}", methods=["GET", "POST"])
+async def missing(ui: UiDep, path: str) -> Response:
+    raise ApiError(404, f"There is no page at {ui.base}/{path}.")

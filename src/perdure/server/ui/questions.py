@@ -1,32 +1,44 @@
-"""The page of one question, and its answer.
+"""The page of one question, its answer, its assignee and comments; and several questions at once.
 
 An answer names the id of a question, which is a hash of what was shown. If the question has changed
-or expired, or someone else answered first, a page says so and the answer is refused.
+or expired, or someone else answered first, a page says so and the answer is refused. Several are
+previewed first; then a page says which answers were accepted.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fastapi import Response
 
 from perdure.commands.answer_schema import as_json
-from perdure.errors import AnswerRefused, BadAnswer, WaitClosed
+from perdure.errors import AlreadyAssigned, AnswerRefused, BadAnswer, Error, WaitClosed
 from perdure.server.authorization import Scope
-from perdure.server.ui.answered import filters_of, go_on, just_done
+from perdure.server.errors import ApiError
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.question_access import (
     Found,
+    filters_of,
     find_question,
+    go_on,
     history,
     is_withdrawable,
+    just_done,
     posted,
 )
-from perdure.views.answer_decisions import verdicts_in
 from perdure.views.answer_difference import differences, edited_calls
-from perdure.views.answer_form import AnswerForm, empty_form, filled_form
+from perdure.views.answer_form import (
+    AnswerForm,
+    QuickAnswer,
+    Verdict,
+    answer_for,
+    empty_form,
+    filled_form,
+    verdicts_in,
+)
+from perdure.views.formatting import count
 from perdure.views.markup import Html
-from perdure.views.question import Question, headline
-from perdure.views.question_end import End
-from perdure.views.tool_calls import Decision
+from perdure.views.question import Decision, End, Question, headline
 
 router = ui_router()
 
@@ -193,3 +205,165 @@ def _other_decisions(form: AnswerForm) -> list[str]:
         return []
     made = [(one.action.tool, one.decision) for one in form.actions]
     return [f"{tool}: {one.value}" for tool, one in made if one not in (None, Decision.EDIT)]
+
+
+LONGEST_NAME = 200
+LONGEST_COMMENT = 10_000
+
+
+@router.post("/questions/{wait_id}/take")
+async def take(ui: UiDep, wait_id: str) -> Response:
+    """Claim a question; take one over only from the assignee that the form shows."""
+    ui.require(Scope.ANSWER)
+    if not ui.actor:
+        raise ApiError(422, "This server does not know your name and cannot assign this to you.")
+    return await _assign(ui, wait_id, ui.actor, (await ui.form()).get("from"), "Assigned to you.")
+
+
+@router.post("/questions/{wait_id}/release")
+async def release(ui: UiDep, wait_id: str) -> Response:
+    """Release a question."""
+    ui.require(Scope.ANSWER)
+    holder = (await ui.form()).get("from")
+    return await _assign(ui, wait_id, None, holder, "Released.")
+
+
+@router.post("/questions/{wait_id}/hand-over")
+async def hand_over(ui: UiDep, wait_id: str) -> Response:
+    """Assign a question to another person."""
+    ui.require(Scope.ANSWER)
+    form = await ui.form()
+    to = form.get("to").strip()
+    if not to or len(to) > LONGEST_NAME:
+        raise ApiError(422, "Enter the name of the new assignee.")
+    return await _assign(ui, wait_id, to, form.get("from"), f"Assigned to {to}.")
+
+
+@router.post("/questions/{wait_id}/comment")
+async def comment(ui: UiDep, wait_id: str) -> Response:
+    """Add a comment to the history of a question."""
+    ui.require(Scope.ANSWER)
+    found = await find_question(ui, wait_id, "update")
+    text = (await ui.form()).get("text").strip()
+    if not text or len(text) > LONGEST_COMMENT:
+        raise ApiError(422, f"Enter a comment of up to {LONGEST_COMMENT:,} characters.")
+    await ui.runtime.comment(found.record.run_id, text, wait_id=wait_id, by=ui.actor)
+    return ui.redirect(f"/questions/{wait_id}", **filters_of(ui))
+
+
+async def _assign(ui: Ui, wait_id: str, to: str | None, holder: str, notice: str) -> Response:
+    await find_question(ui, wait_id, "update")
+    try:
+        await ui.runtime.assign(wait_id, to, by=ui.actor, expected=holder or None)
+    except AlreadyAssigned as error:
+        notice = f"Already assigned to {error.assignee}. Nothing was changed."
+    except AnswerRefused:
+        notice = ""  # the page says why
+    return ui.redirect(f"/questions/{wait_id}", notice=notice, **filters_of(ui))
+
+
+MOST = 100
+"""Maximum number of questions decided at once."""
+VERDICTS = {"approve": Verdict.APPROVED, "reject": Verdict.REJECTED}
+NOT_ALIKE = "It cannot simply be approved or rejected. Open it and answer it."
+
+
+@dataclass(frozen=True)
+class Line:
+    """One question of several."""
+
+    id: str
+    title: str
+    question: Question | None = None
+    answer: QuickAnswer | None = None
+    """The answer to send_several."""
+    problem: str = ""
+    """Why it is not decided."""
+
+
+@router.post("/inbox/several")
+async def preview_several(ui: UiDep) -> Response:
+    """Preview the answer to each question. Changes nothing."""
+    ui.require(Scope.ANSWER)
+    decision, reason, ids = await _asked(ui)
+    lines = [await _line(ui, id, VERDICTS[decision], reason) for id in ids]
+    return ui.page(
+        "several.html",
+        title=f"{decision.capitalize()} {count(len(lines), 'question')}?",
+        section="inbox",
+        lines=lines,
+        sendable=[line for line in lines if line.answer is not None],
+        decision=decision,
+        filters=filters_of(ui),
+    )
+
+
+@router.post("/inbox/several/send")
+async def send_several(ui: UiDep) -> Response:
+    """Send the answers, and show which were accepted."""
+    ui.require(Scope.ANSWER)
+    decision, reason, ids = await _asked(ui)
+    lines = [await _sent(ui, id, VERDICTS[decision], reason) for id in ids]
+    return ui.page(
+        "several_done.html",
+        title=f"{sum(not line.problem for line in lines)} of {len(lines)} questions decided",
+        section="inbox",
+        lines=lines,
+        decision=decision,
+        filters=filters_of(ui),
+    )
+
+
+async def _asked(ui: Ui) -> tuple[str, str, list[str]]:
+    form = await ui.form()
+    ids, decision = list(dict.fromkeys(form.all("id"))), form.get("decision")
+    if decision not in VERDICTS:
+        raise ApiError(422, "Choose to approve or to reject.")
+    if not ids:
+        raise ApiError(422, "Select at least one question, and try again.")
+    if len(ids) > MOST:
+        raise ApiError(422, f"At most {MOST} questions can be decided at once.")
+    return decision, form.get("reason").strip(), ids
+
+
+async def _line(ui: Ui, id: str, verdict: Verdict, reason: str) -> Line:
+    try:
+        found = await find_question(ui, id, "update")
+    except Error as error:
+        return Line(id, "A deleted question", problem=str(error))
+    return _line_of(found, verdict, reason)
+
+
+def _line_of(found: Found, verdict: Verdict, reason: str) -> Line:
+    question = found.question
+    title = headline(question) or f"A question from {question.graph}"
+    if not found.is_open:
+        return Line(question.id, title, question, problem=f"{found.end.title}. {found.end.text}")
+    answer = answer_for(question, verdict, reason)
+    return Line(question.id, title, question, answer, "" if answer else NOT_ALIKE)
+
+
+async def _sent(ui: Ui, id: str, verdict: Verdict, reason: str) -> Line:
+    line = await _line(ui, id, verdict, reason)
+    if line.answer is not None:
+        try:
+            await ui.runtime.answer(id, line.answer.answer, by=ui.actor)
+        except Error as error:
+            line = await _line(ui, id, verdict, reason)
+            line = line if line.problem else Line(id, line.title, line.question, None, str(error))
+    if line.problem and await _is_mine(ui, id, verdict, reason):
+        return Line(id, line.title, line.question)
+    return line
+
+
+async def _is_mine(ui: Ui, id: str, verdict: Verdict, reason: str) -> bool:
+    """Whether this person sent the same answer before, as with a form sent twice."""
+    try:
+        found = await find_question(ui, id)
+    except Error:
+        return False
+    made = answer_for(found.question, verdict, reason)
+    if made is None or found.end.end is not End.ANSWERED:
+        return False
+    same = as_json(found.record.answer) == as_json(made.answer)
+    return bool(same) and (found.record.answered_by or "") == ui.actor

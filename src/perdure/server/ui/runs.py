@@ -18,9 +18,10 @@ from perdure.commands.runs import RunRow
 from perdure.server.authorization import Scope
 from perdure.server.ui.lists import as_cursor, bounded, from_cursor
 from perdure.server.ui.page import Ui, UiDep, sse, ui_router
-from perdure.server.ui.run_filters import AGES, Filters
 from perdure.server.ui.run_rows import (
+    AGES,
     COUNTED,
+    Filters,
     RowSource,
     Visible,
     read_rows,

@@ -13,11 +13,10 @@ from perdure.commands.schedules import CRON, ScheduleRow
 from perdure.errors import UNREADABLE, NotFound
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
-from perdure.server.ui.change_log import note_change
 from perdure.server.ui.lists import PAGE, require_every_thread
-from perdure.server.ui.page import Ui, UiDep, ui_router
+from perdure.server.ui.page import Ui, UiDep, note_change, ui_router
 from perdure.times import milliseconds, moment
-from perdure.views.upcoming import cron_words, upcoming
+from perdure.views.formatting import cron_words, upcoming
 
 router = ui_router()
 

@@ -13,9 +13,9 @@ from urllib.parse import unquote
 from fastapi import Response
 from starlette.responses import RedirectResponse
 
+from perdure.server.ui.identity import SESSION_SECONDS, Session
 from perdure.server.ui.page import PUBLIC, Ui, UiDep, ui_router
 from perdure.server.ui.page_route import session_cookie
-from perdure.server.ui.signing import SESSION_SECONDS, Session
 
 router = ui_router()
 

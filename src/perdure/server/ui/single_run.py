@@ -4,25 +4,104 @@
     /runs/{id}/events/{n}       the details of an event, as a part of the page
     /runs/{id}/live             live updates of the page
 
-`single_run_actions` has the actions, `single_run_fork` the forks. The modules are named so that
-their routes come after those of lists, such as `/runs/live`.
+Its actions are forms that say what they will do (`views/run_offers`); `single_run_fork` has the
+forks. The modules are named so that their routes come after those of lists, such as `/runs/live`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query, Response
 
+from perdure.commands import effects
+from perdure.commands.effects import EffectRow
+from perdure.errors import UNREADABLE
 from perdure.server.authorization import Scope
+from perdure.server.own_api.access import find_run
 from perdure.server.ui.page import Ui, UiDep, ui_router
-from perdure.server.ui.single_run_detail import render_detail
+from perdure.server.ui.run_states import StoredState, state_at
 from perdure.server.ui.single_run_live import follow
-from perdure.server.ui.single_run_tabs import TABS, TITLES, render_tab
-from perdure.server.ui.single_run_view import Asked, RunView, read_run
+from perdure.server.ui.single_run_view import TABS, TITLES, Asked, RunView, read_run, render_tab
+from perdure.types import EffectRecord, Event, Run, State
+from perdure.views.event_details import (
+    ChannelChange,
+    Context,
+    EventDetails,
+    event_details,
+    state_difference,
+)
 from perdure.views.formatting import graph_title
 from perdure.views.markup import Html
+from perdure.views.question_form import Refused, json_in
 from perdure.views.timeline_parts import Zoom
+
+
+async def render_detail(view: RunView, number: int) -> Html:
+    """The panel of an event; a note if the run has no event of that number."""
+    event = _event(view, number)
+    if event is None:
+        return view.ui.fragment("parts/run_detail.html", view=view, number=number, found=None)
+    found = event_details(event, await _context(view, event))
+    changes, state = await _changes(view, found)
+    return view.ui.fragment(
+        "parts/run_detail.html",
+        view=view,
+        number=number,
+        found=found,
+        changes=changes,
+        state=state,
+        can_fork=_can_fork(view, found),
+    )
+
+
+def _event(view: RunView, number: int) -> Event | None:
+    """An event by its number; they count from 1 without gaps."""
+    events = view.events
+    return events[number - 1] if 0 < number <= len(events) else None
+
+
+async def _context(view: RunView, event: Event) -> Context:
+    wait_id, key = event.data.get("wait"), event.data.get("key")
+    wait = next((one for one in view.report.waits if one.id == wait_id), None)
+    effect = await _effect(view, str(key)) if key else None
+    return Context(effect, wait, view.clock)
+
+
+async def _effect(view: RunView, key: str) -> EffectRecord | None:
+    row: EffectRow | None = await view.ui.runtime.journal.ado(effects.find(key))
+    if row is None or row.thread_id != view.run.thread_id:  # another thread may be hidden
+        return None
+    return effects.to_record(view.ui.runtime.engine.serializer, row)
+
+
+async def _changes(
+    view: RunView, found: EventDetails
+) -> tuple[list[ChannelChange], StoredState | None]:
+    """The changes of a step to the state."""
+    if found.checkpoint is None:
+        return [], None
+    runtime, thread_id = view.ui.runtime, view.run.thread_id
+    ns, checkpoint = found.checkpoint
+    after = await state_at(runtime, thread_id, ns, checkpoint)
+    if after.checkpoint is None:
+        return [], after
+    before = StoredState()
+    if after.parent is not None:
+        before = await state_at(runtime, thread_id, ns, after.parent)
+    if before.problem:
+        return [], before
+    try:
+        return state_difference(before.values, after.values), after
+    except UNREADABLE as error:
+        return [], StoredState(problem=str(error))
+
+
+def _can_fork(view: RunView, found: EventDetails) -> bool:
+    """Whether a run can be forked from a step: one of the graph itself, not of a subgraph."""
+    has_place = found.checkpoint is not None and not found.checkpoint[0]
+    return has_place and view.has_graph and view.ui.may(Scope.ADMIN)
+
 
 router = ui_router()
 
@@ -113,3 +192,91 @@ async def _page(ui: Ui, view: RunView) -> Response:
         else ui.url(f"/runs/{run.id}/live", **asked.query(), seen=len(view.events)),
         streams=bool(view.row.streams),
     )
+
+
+@router.post("/runs/{run_id}/pause")
+async def pause(ui: UiDep, run_id: str) -> Response:
+    await _operate(ui, run_id)
+    run = await ui.runtime.pause(run_id, by=ui.actor)
+    return _back(ui, run, "Paused." if run.state is State.PAUSED else ASKED)
+
+
+@router.post("/runs/{run_id}/resume")
+async def resume(ui: UiDep, run_id: str) -> Response:
+    await _operate(ui, run_id)
+    return _back(ui, await ui.runtime.resume(run_id, by=ui.actor), "Resumed.")
+
+
+@router.post("/runs/{run_id}/retry")
+async def retry(ui: UiDep, run_id: str) -> Response:
+    await _operate(ui, run_id)
+    return _back(ui, await ui.runtime.retry(run_id, by=ui.actor), "Retried.")
+
+
+@router.post("/runs/{run_id}/wake")
+async def wake(ui: UiDep, run_id: str) -> Response:
+    await _operate(ui, run_id)
+    return _back(ui, await ui.runtime.wake(run_id, by=ui.actor), "Woken.")
+
+
+@router.post("/runs/{run_id}/cancel")
+async def cancel(ui: UiDep, run_id: str) -> Response:
+    await _operate(ui, run_id)
+    reason = (await ui.form()).get("reason").strip() or None
+    run = await ui.runtime.cancel(run_id, reason=reason, by=ui.actor)
+    undoing = "Cancelling: its effects are undone first."
+    notices = {State.CANCELLED: "Cancelled.", State.RUNNING: ASKED}
+    return _back(ui, run, notices.get(run.state, undoing))
+
+
+@router.post("/runs/{run_id}/signal")
+async def send_signal(ui: UiDep, run_id: str) -> Response:
+    """Send a signal to the thread of a run. A form that is sent twice stores it once."""
+    await _operate(ui, run_id)
+    run = await ui.runtime.get(run_id)
+    form = await ui.form()
+    name, (value, problem) = form.get("name").strip(), _signal_value(form.get("value"))
+    if not name:
+        problem = "Give the signal a name."
+    if problem:
+        page = ui.page(
+            "signal.html",
+            title="Send a signal",
+            section="runs",
+            run=run,
+            name=name,
+            value_text=form.get("value"),
+            problem=problem,
+            signal_key=form.get("key"),
+        )
+        page.status_code = 422
+        return page
+    is_new = await ui.runtime.signal(run.thread_id, name, value, key=form.get("key") or None)
+    sent = "was sent" if is_new else "had already been sent"
+    return _back(ui, run, f"The signal {name} {sent}.")
+
+
+def _signal_value(text: str) -> tuple[Any, str]:
+    """The value of a signal as typed, JSON or else plain text; and why it is refused."""
+    if not text.strip():
+        return None, ""
+    try:
+        return json_in(text), ""
+    except Refused:
+        pass
+    if text.lstrip()[:1] in "{[":
+        return None, "This looks like JSON but is not valid. Correct it, or write plain text."
+    return text.strip(), ""
+
+
+ASKED = "The run stops after its current step."
+
+
+async def _operate(ui: Ui, run_id: str) -> None:
+    """Raise 403 or 404 unless the viewer may control this run."""
+    ui.require(Scope.ADMIN)
+    await find_run(ui.api, run_id, "update")
+
+
+def _back(ui: Ui, run: Run, notice: str) -> Response:
+    return ui.redirect(f"/runs/{run.id}", notice=notice)

@@ -14,9 +14,8 @@ from perdure.commands.live import count_questions
 from perdure.commands.question_links import server_secret
 from perdure.server.authentication import AccessControl
 from perdure.server.authorization import Scope
-from perdure.server.ui.identity import Identities
+from perdure.server.ui.identity import Identities, Signer
 from perdure.server.ui.live import LiveFeed
-from perdure.server.ui.signing import Signer
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime
