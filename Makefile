@@ -154,11 +154,11 @@ constraints: $(READY) ## Compile constraints.txt again, with the newest versions
 	  --no-header --no-annotate --no-emit-index-url pyproject.toml -o constraints.txt
 
 # Of the tests beside those of langgraph_port: what leans on LangGraph most.
-COMPAT := $(addprefix tests/,checkpoint/test_saver_langgraph.py checkpoint/test_saver_order.py \
-  checkpoint/test_strict_loading.py checkpoint/test_conformance.py service/test_runs.py service/test_waits.py \
-  service/test_wait_places.py service/test_breakpoints.py service/test_answers.py effects/test_places.py \
+COMPAT := $(addprefix tests/,checkpoint/test_saver_langgraph.py \
+  checkpoint/test_strict_loading.py checkpoint/test_conformance.py commands/test_runs.py commands/test_waits.py \
+  commands/test_wait_places.py commands/test_breakpoints.py commands/test_answers.py effects/test_places.py \
   effects/test_recorded.py effects/test_langchain.py execution/test_bound_langgraph.py execution/test_bound_runs.py \
-  execution/test_code_change.py)
+  contract/test_code_changes.py contract/test_saver.py)
 
 compat: compat-oldest compat-newest ## Test with the oldest and the newest LangGraph and LangChain, in .venv-compat/
 

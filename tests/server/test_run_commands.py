@@ -11,7 +11,7 @@ import pytest
 
 import perdure
 from perdure.types import Retry
-from tests.service.test_dialects import reviewed
+from tests.commands.test_dialects import reviewed
 from tests.support.agent_server import AgentServer, refused, served
 
 NEW: Any = {"if_not_exists": "create"}

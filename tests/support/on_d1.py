@@ -18,6 +18,8 @@ SAMPLE = (
     "checkpoint/test_saver_state_machine.py",
     "cli/test_d1_doctor.py",
     "cli/test_d1_journal.py",
+    "commands/test_signals.py",
+    "commands/test_streams.py",
     "effects/test_recorded.py",
     "effects/test_transactional.py",
     "contract/test_effects.py",
@@ -47,8 +49,6 @@ SAMPLE = (
     "journal/test_migrations.py",
     "neighbours/test_cloudflare_d1.py",
     "observe/test_traces.py::test_what_a_collector_missed_while_down_two_processes_give_it_once",
-    "service/test_signals.py",
-    "service/test_streams.py",
     "testing/test_d1_server.py",
 )
 """What `make test` runs on D1: two minutes of two cores. `make test-all` runs all."""

@@ -15,7 +15,7 @@ from perdure.types import Kind, Wait
 from perdure.views.answer_difference import differences, edited_calls
 from perdure.views.answer_form import AnswerForm, Verdict, empty_form, filled_form, quick_answers
 from perdure.views.question import Decision, Dialect, Question, headline, question_of
-from tests.service.forms import posted, posted_edit
+from tests.commands.forms import posted, posted_edit
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

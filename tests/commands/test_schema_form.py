@@ -17,7 +17,7 @@ from perdure.commands.answer_schema import SchemaCheck, as_json
 from perdure.views import schema_form
 from perdure.views.question_form import fill
 from perdure.views.schema_form import LEFT_OUT, Widget, make_form, schema_of
-from tests.service.forms import posted
+from tests.commands.forms import posted
 
 
 class Size(Enum):

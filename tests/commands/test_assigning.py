@@ -23,7 +23,7 @@ from perdure.serde.redaction import Redaction
 from perdure.testing import TemporaryRuntime
 from perdure.types import Actor, EventKind, Kind, Run, State, Wait
 from perdure.views.event_wording import view_event
-from tests.service.plans import interrupted
+from tests.commands.plans import interrupted
 from tests.support.agents import Log, chain, opened
 from tests.support.controls import HOUR, ONCE, approve, echo, fail, nap, said
 

@@ -28,7 +28,7 @@ from perdure.failures import Failures
 from perdure.journal import Op
 from perdure.testing import Clock, TemporaryRuntime, runtime
 from perdure.times import milliseconds, moment
-from tests.service.plans import interrupted
+from tests.commands.plans import interrupted
 
 NOON = datetime(2026, 6, 1, 12, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)

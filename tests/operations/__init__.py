@@ -1,1 +1,0 @@
-"""Tests of what the journal's rows must satisfy."""

@@ -1,1 +1,0 @@
-"""Tests of runs, waits, answers, signals and schedules."""
