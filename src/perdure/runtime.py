@@ -25,10 +25,10 @@ from perdure.execution.bound_graph import BoundGraph
 from perdure.execution.code_changes import GraphCheck, check
 from perdure.execution.engine import Engine
 from perdure.execution.graphs import Graph, bind, with_redacted_outputs
-from perdure.execution.journal_store import JournalStore
 from perdure.execution.topology import check_renames, with_aliases
 from perdure.journal.clock import Clock
 from perdure.journal.names import check_id, check_text
+from perdure.journal_store import JournalStore
 from perdure.notifications.mail import MailSender
 from perdure.notifications.webhooks import WebhookSender
 from perdure.observe.observers import Observers

@@ -16,7 +16,7 @@ from langgraph.store.memory import InMemoryStore
 from perdure.cli.graph_loading import ProjectRuntime, load_project
 from perdure.cli.project import find_project
 from perdure.errors import BadArgument, Error
-from perdure.execution.journal_store import JournalStore
+from perdure.journal_store import JournalStore
 
 AGENT = """
 from typing import TypedDict

@@ -15,7 +15,7 @@ from langgraph.store.sqlite import AsyncSqliteStore
 from langgraph_sdk.errors import APIStatusError, BadRequestError
 
 from perdure.errors import BadArgument
-from perdure.execution.journal_store import JournalStore
+from perdure.journal_store import JournalStore
 from perdure.runtime import Runtime
 from perdure.types import State
 from tests.support.agent_server import AgentServer, served

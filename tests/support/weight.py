@@ -29,7 +29,7 @@ ROOMS = ("server", "cli", "langmem", "evals", "testing")
 AROUND_THE_CORE = ("server", "views", "cli", "evals", "testing")
 PUBLIC = re.compile(
     r"perdure(\.(errors|types|agent|client|runtime|saver|d1|langchain|langmem|evals|observe"
-    r"|testing|thread_import|verbs|views(\.\w+)*|commands(\.[a-z]\w*)?|times|text|failures|failpoints|shutdown"
+    r"|testing(\.crashtest)?|server|journal_store|thread_import|verbs|views(\.\w+)*|commands(\.[a-z]\w*)?|times|text|failures|failpoints|shutdown"
     r"|stores|context_managed))?$"
 )
 RUNS = 10

@@ -25,7 +25,7 @@ from langgraph.store.base import BaseStore
 
 from perdure.cli.project import FOLDER, URL, Project
 from perdure.errors import BadArgument, Error
-from perdure.execution.journal_store import JournalStore
+from perdure.journal_store import JournalStore
 from perdure.runtime import Runtime
 from perdure.text import one_line
 

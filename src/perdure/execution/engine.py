@@ -23,7 +23,6 @@ from perdure.errors import BadArgument, Closed
 from perdure.execution.continuation import continue_run
 from perdure.execution.drive import Driver
 from perdure.execution.graphs import Graph, GraphRegistry
-from perdure.execution.journal_store import JournalStore
 from perdure.execution.lease import LeaseKeeper
 from perdure.execution.liveness import Presence
 from perdure.execution.outbox import Outbox
@@ -32,6 +31,7 @@ from perdure.execution.sweeps import RetentionSweep, StreamSweep, Sweep, ThreadE
 from perdure.execution.worker import Worker
 from perdure.journal import Blocking, Journal, Plan
 from perdure.journal.names import check_text
+from perdure.journal_store import JournalStore
 from perdure.langgraph_port import neighbours
 from perdure.observe.observers import Observers
 from perdure.recorded_calls import RecordingConnection
