@@ -51,12 +51,7 @@ from perdure.serde.encryption import ChecksumEnvelope, EncryptedEnvelope
 from perdure.serde.redaction import Redaction, hide_in_url
 from perdure.serde.serializer import Serializer
 from perdure.times import moment
-from perdure.types import (
-    Chunk,
-    EffectState,
-    Kind,
-    State,
-)
+from perdure.types import Chunk, EffectState, Kind, State
 from perdure.verbs import Caller, verb
 
 if TYPE_CHECKING:  # imported on first use

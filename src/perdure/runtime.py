@@ -34,16 +34,7 @@ from perdure.notifications.webhooks import WebhookSender
 from perdure.observe.observers import Observers
 from perdure.saver import Saver
 from perdure.serde.redaction import Redaction
-from perdure.types import (
-    Control,
-    Counts,
-    DrivenBy,
-    Durability,
-    Message,
-    Retention,
-    Retry,
-    Run,
-)
+from perdure.types import Control, Counts, DrivenBy, Durability, Message, Retention, Retry, Run
 from perdure.verbs import call_key, recorded
 
 if TYPE_CHECKING:

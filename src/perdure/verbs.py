@@ -17,15 +17,7 @@ import types
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextvars import ContextVar
 from functools import cached_property, update_wrapper
-from typing import (
-    Any,
-    Concatenate,
-    Generic,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    overload,
-)
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from perdure.commands.connection import Connection
 from perdure.journal import Journal, Plan

@@ -20,12 +20,7 @@ from perdure.errors import Damaged, TypeNotAllowed
 from perdure.serde.codec import BUILTIN, KNOWN_TYPE, OBJECT, PAIRS, Codec
 from tests.checkpoint.forged import forge_state, forge_value, forge_writes
 from tests.support import samples as s
-from tests.support.raw import (
-    LONG,
-    config,
-    put,
-    values_of,
-)
+from tests.support.raw import LONG, config, put, values_of
 
 
 @pytest.fixture

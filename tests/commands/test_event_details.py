@@ -7,15 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.types import (
-    EffectRecord,
-    EffectState,
-    Event,
-    EventKind,
-    Kind,
-    RunError,
-    WaitRecord,
-)
+from perdure.types import EffectRecord, EffectState, Event, EventKind, Kind, RunError, WaitRecord
 from perdure.views.event_details import Context, event_details
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

@@ -9,12 +9,7 @@ import pytest
 
 from perdure.commands.counts import GraphDue, Signs
 from perdure.types import Retention, State
-from perdure.views.health_report import (
-    HealthFacts,
-    Sign,
-    WorkerCount,
-    health_report,
-)
+from perdure.views.health_report import HealthFacts, Sign, WorkerCount, health_report
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 QUIET = Signs([], 0, 0, 0, 0, 0, 4_200_000)

@@ -6,12 +6,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage
 
-from perdure.views.event_details import (
-    LONGEST,
-    MOST_MESSAGES,
-    ChangeKind,
-    state_difference,
-)
+from perdure.views.event_details import LONGEST, MOST_MESSAGES, ChangeKind, state_difference
 from perdure.views.message_parts import Speaker
 
 HOSTILE = "<script>alert(1)</script>"

@@ -44,16 +44,7 @@ from perdure.langchain import Durable, Policy, tool_node
 from perdure.langchain.calls import prompt_digest as digest
 from perdure.types import EffectRecord, EffectState, Retry, Run, State
 from tests.support.fork_server import ForkServer
-from tests.support.langchain_child import (
-    AGENTS,
-    HELLO,
-    Breaks,
-    Broken,
-    Ledger,
-    Script,
-    calls,
-    says,
-)
+from tests.support.langchain_child import AGENTS, HELLO, Breaks, Broken, Ledger, Script, calls, says
 from tests.support.waiters import data_of, drive, healthy, only_wait
 
 AT_ONCE = Retry(attempts=3, first=timedelta(0))

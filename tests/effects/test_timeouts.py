@@ -16,14 +16,7 @@ import perdure
 from perdure.cli import main
 from perdure.types import Retry, State
 from tests.support.agents import Log, chain, driving, gate, history, opened, reaches
-from tests.support.effects import (
-    AT_ONCE,
-    HOUR,
-    Boom,
-    Times,
-    one,
-    started,
-)
+from tests.support.effects import AT_ONCE, HOUR, Boom, Times, one, started
 from tests.support.polling import auntil
 
 

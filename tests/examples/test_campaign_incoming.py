@@ -9,17 +9,7 @@ from hypothesis import strategies as st
 from examples.campaign.incoming import Incoming, opts_out, parse
 from examples.campaign.mail import footer
 from tests.examples import campaigns
-from tests.examples.campaigns import (
-    BO,
-    DAY,
-    HELD,
-    PLAN,
-    TWO,
-    World,
-    bounce,
-    reply,
-    world,
-)
+from tests.examples.campaigns import BO, DAY, HELD, PLAN, TWO, World, bounce, reply, world
 
 office, sqlite_office, workers = campaigns.office, campaigns.sqlite_office, campaigns.workers
 AL, ANA, INFO = "al@example.org", "ana@example.com", "bo+news@example.org"

@@ -15,13 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from examples.campaign.demo.postoffice import (
-    Fault,
-    Faults,
-    Mail,
-    Moment,
-    PostOffice,
-)
+from examples.campaign.demo.postoffice import Fault, Faults, Mail, Moment, PostOffice
 from tests.support.polling import until
 
 ROOT = Path(__file__).parents[2]

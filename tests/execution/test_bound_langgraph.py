@@ -23,14 +23,7 @@ import perdure
 from perdure.errors import AmbiguousAnswer, BadArgument
 from perdure.testing import TemporaryRuntime, runtime
 from tests.support import stories
-from tests.support.bound import (
-    Log,
-    T,
-    asking,
-    asks,
-    says,
-    sequence,
-)
+from tests.support.bound import Log, T, asking, asks, says, sequence
 from tests.support.bound import rt as rt
 from tests.support.scripts import Api, Savers, Story, plain, play
 

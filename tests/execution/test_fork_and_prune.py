@@ -12,25 +12,8 @@ from perdure import failpoints
 from perdure.errors import BadArgument, NotFound
 from perdure.testing import Clock
 from perdure.types import State
-from tests.support.agents import (
-    NOON,
-    Calls,
-    chain,
-    checkpoints,
-    history,
-    opened,
-)
-from tests.support.controls import (
-    HOUR,
-    ONCE,
-    SECOND,
-    approve,
-    echo,
-    fail,
-    nap,
-    resting,
-    said,
-)
+from tests.support.agents import NOON, Calls, chain, checkpoints, history, opened
+from tests.support.controls import HOUR, ONCE, SECOND, approve, echo, fail, nap, resting, said
 
 # -- fork
 

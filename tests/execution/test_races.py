@@ -14,14 +14,7 @@ from perdure.commands import accepting, claims, health
 from perdure.commands.claims import LeaseTimes
 from perdure.commands.runs import RunRow
 from perdure.types import Run
-from tests.execution.runtime_model import (
-    BROKEN,
-    DEATHS,
-    LEASE,
-    Part,
-    Side,
-    build,
-)
+from tests.execution.runtime_model import BROKEN, DEATHS, LEASE, Part, Side, build
 
 
 @pytest.fixture

@@ -21,12 +21,7 @@ import perdure
 from perdure.commands.streams import chunks_after
 from tests.support.fork_server import Child, ForkServer
 from tests.support.raw import execute
-from tests.support.stream_child import (
-    COUNT_MODES,
-    COUNTED,
-    Listener,
-    counted,
-)
+from tests.support.stream_child import COUNT_MODES, COUNTED, Listener, counted
 from tests.support.sweep import examples
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -9,9 +9,7 @@ from typing import Any
 
 from langgraph.store.base import BaseStore
 
-from perdure.errors import (
-    ReflectionLeft,
-)
+from perdure.errors import ReflectionLeft
 from perdure.langmem import ReflectionExecutor
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retry, State

@@ -13,11 +13,7 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 import perdure
-from perdure.errors import (
-    NotFound,
-    ReflectionFailed,
-    WrongState,
-)
+from perdure.errors import NotFound, ReflectionFailed, WrongState
 from perdure.langmem import ReflectionExecutor
 from perdure.types import State
 from tests.support.agents import chain, gate

@@ -13,10 +13,7 @@ from langmem import create_memory_store_manager
 from pydantic import BaseModel
 
 import perdure
-from perdure.errors import (
-    BadArgument,
-    ReflectionLeft,
-)
+from perdure.errors import BadArgument, ReflectionLeft
 from perdure.langmem import (
     LocalReflectionExecutor,
     Pending,

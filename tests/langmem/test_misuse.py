@@ -15,11 +15,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.types import interrupt
 
 import perdure
-from perdure.errors import (
-    ReflectionFailed,
-    ReflectionLeft,
-    UnknownReflector,
-)
+from perdure.errors import ReflectionFailed, ReflectionLeft, UnknownReflector
 from perdure.langmem import ReflectionExecutor
 from perdure.langmem.store_commit import missing_writes
 from perdure.types import Retry, State

@@ -20,10 +20,7 @@ from langgraph.store.memory import InMemoryStore
 from langmem.utils import NamespaceTemplate
 
 import perdure
-from perdure.errors import (
-    BadArgument,
-    ReflectionFailed,
-)
+from perdure.errors import BadArgument, ReflectionFailed
 from perdure.langmem import ReflectionExecutor
 from perdure.types import Retry, State
 from tests.support.agents import Log

@@ -22,12 +22,7 @@ from langgraph.types import RetryPolicy
 
 import perdure
 from perdure.commands.health import examine
-from perdure.errors import (
-    BadArgument,
-    Closed,
-    ReflectionFailed,
-    Unserializable,
-)
+from perdure.errors import BadArgument, Closed, ReflectionFailed, Unserializable
 from perdure.langmem import Reflection, ReflectionExecutor
 from perdure.testing import Clock, TemporaryRuntime
 from perdure.types import Retry, State

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from langgraph.checkpoint.memory import InMemorySaver
 
-from tests.support.bound import (
-    Gate,
-    T,
-    sequence,
-    two_calls,
-)
+from tests.support.bound import Gate, T, sequence, two_calls
 
 
 def test_stock_langgraph_loses_one_of_two_calls_at_once() -> None:

@@ -12,11 +12,7 @@ from langgraph.graph import StateGraph
 import perdure
 from perdure import Runtime
 from perdure.types import Retry, Run, State
-from tests.support.agents import (
-    Calls,
-    Log,
-    chain,
-)
+from tests.support.agents import Calls, Log, chain
 
 HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)

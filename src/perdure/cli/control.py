@@ -24,13 +24,7 @@ from perdure.cli.options import (
     flag,
     opt,
 )
-from perdure.cli.output import (
-    confirm_or_abort,
-    one_line,
-    paint_state,
-    print_error,
-    print_json,
-)
+from perdure.cli.output import confirm_or_abort, one_line, paint_state, print_error, print_json
 from perdure.cli.target import client_at, runtime_at
 from perdure.errors import BadArgument, Error
 from perdure.text import printable

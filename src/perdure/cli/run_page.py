@@ -22,13 +22,7 @@ from perdure.times import utc_time
 from perdure.types import Event, EventKind, Kind, Run, Score, State
 from perdure.views import run_life
 from perdure.views.event_wording import view_event
-from perdure.views.formatting import (
-    age,
-    call_arguments,
-    count,
-    duration,
-    graph_title,
-)
+from perdure.views.formatting import age, call_arguments, count, duration, graph_title
 from perdure.views.run_life import Timeline
 from perdure.views.timeline import Period, PeriodKind
 from perdure.views.waiting_for import Blocker, blockers, line_note

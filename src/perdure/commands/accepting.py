@@ -11,9 +11,7 @@ from typing import Any, Literal
 from perdure.commands import starting
 from perdure.commands.connection import Connection
 from perdure.commands.events import change
-from perdure.commands.run_payload import (
-    redacted_setup,
-)
+from perdure.commands.run_payload import redacted_setup
 from perdure.commands.run_reads import get, show
 from perdure.commands.runs import RunRow
 from perdure.commands.starting import Beside, Parent, caller_span
@@ -26,19 +24,12 @@ from perdure.commands.validation import (
     check_name,
     check_tags,
 )
-from perdure.errors import (
-    BadArgument,
-    ThreadBusy,
-)
+from perdure.errors import BadArgument, ThreadBusy
 from perdure.journal import Plan
 from perdure.journal.names import check_id, new_id
 from perdure.serde import places
 from perdure.times import deadline, moment
-from perdure.types import (
-    Durability,
-    Run,
-    Strategy,
-)
+from perdure.types import Durability, Run, Strategy
 from perdure.verbs import CALL, call_key, recorded, verb
 
 DEEPEST = 50

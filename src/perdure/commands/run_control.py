@@ -7,49 +7,22 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from perdure.commands import (
-    effects,
-    events,
-    run_changes,
-    run_reads,
-    runs,
-    waits,
-)
+from perdure.commands import effects, events, run_changes, run_reads, runs, waits
 from perdure.commands.answering import end_sleeps
 from perdure.commands.connection import Connection
 from perdure.commands.effects import report
 from perdure.commands.events import change, was_made
 from perdure.commands.run_changes import AtStake, at_stake, stopped_state
-from perdure.commands.run_payload import (
-    maybe_control,
-)
+from perdure.commands.run_payload import maybe_control
 from perdure.commands.run_reads import find_row, get
 from perdure.commands.runs import RunRow
-from perdure.commands.validation import (
-    GRACE,
-)
+from perdure.commands.validation import GRACE
 from perdure.commands.waits import WaitRow
-from perdure.errors import (
-    BadArgument,
-    NotFound,
-    WrongState,
-)
+from perdure.errors import BadArgument, NotFound, WrongState
 from perdure.journal import Plan
 from perdure.journal.names import check_id, check_text, maybe_id
-from perdure.types import (
-    ENDED,
-    Control,
-    EffectState,
-    EventKind,
-    Kind,
-    Run,
-    State,
-    WaitState,
-)
+from perdure.types import ENDED, Control, EffectState, EventKind, Kind, Run, State, WaitState
 from perdure.verbs import Recorded, call_number, recorded, verb
-
-# Meanwhile its assignee released it, or assigned it to someone else.
-
 
 def wake_once(
     on: Connection, run_id: str, by: str | None, *, number: int | None = None

@@ -29,22 +29,12 @@ from perdure.commands.validation import (
     check_member,
     check_time,
 )
-from perdure.errors import (
-    UNREADABLE,
-    BadArgument,
-    NotFound,
-)
+from perdure.errors import UNREADABLE, BadArgument, NotFound
 from perdure.journal import Op, Plan
 from perdure.journal.names import check_id, check_text, maybe_id
 from perdure.text import describe_error
 from perdure.times import FIRST_MS, maybe_moment, milliseconds, moment, position_before
-from perdure.types import (
-    Event,
-    EventKind,
-    Run,
-    RunError,
-    State,
-)
+from perdure.types import Event, EventKind, Run, RunError, State
 from perdure.verbs import verb
 
 

@@ -10,9 +10,7 @@ from typing import Any
 from perdure.commands import waits
 from perdure.commands.connection import Connection
 from perdure.commands.validation import check_name
-from perdure.errors import (
-    BadArgument,
-)
+from perdure.errors import BadArgument
 from perdure.journal import Op, Plan, Statement, with_params
 from perdure.journal.names import check_text, new_id
 from perdure.serde import places

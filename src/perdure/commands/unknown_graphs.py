@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from perdure.commands import runs
 from perdure.commands.connection import Connection
 from perdure.commands.runs import LateGraph
-from perdure.errors import (
-    did_you_mean,
-)
+from perdure.errors import did_you_mean
 from perdure.journal import Plan
 
 LATE = 5000

@@ -7,9 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from perdure.errors import (
-    BadArgument,
-)
+from perdure.errors import BadArgument
 from perdure.journal.names import check_text as check_text
 from perdure.journal.names import new_id as new_id
 from perdure.langgraph_port import checkpoint_names

@@ -31,11 +31,7 @@ from perdure.commands.events import Change, change
 from perdure.commands.messages import Endpoint
 from perdure.commands.runs import RunRow, names_in_pieces
 from perdure.commands.validation import PAGE, check_limit, check_member
-from perdure.errors import (
-    UNREADABLE,
-    BadArgument,
-    Damaged,
-)
+from perdure.errors import UNREADABLE, BadArgument, Damaged
 from perdure.journal import Op, Plan, Row, Statement, read_op, with_params
 from perdure.journal.names import check_id, check_text, maybe_id
 from perdure.serde import places

@@ -33,12 +33,7 @@ from perdure.commands import accepting
 from perdure.commands import evaluation_policy as policy
 from perdure.commands.accepting import make_setup
 from perdure.errors import BadArgument, NotFound, UnknownGraph
-from perdure.evals.evaluators import (
-    Evaluator,
-    Verdict,
-    evaluators_of,
-    is_coroutine_function,
-)
+from perdure.evals.evaluators import Evaluator, Verdict, evaluators_of, is_coroutine_function
 from perdure.evals.examples import read_examples
 from perdure.evals.results import Evaluation, Result
 from perdure.runtime import Runtime

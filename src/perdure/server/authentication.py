@@ -34,13 +34,7 @@ from perdure.server.bodies import BodyLimits
 from perdure.server.errors import ApiError
 from perdure.server.lifespan import OpenStreams, SharedLifespan
 from perdure.server.options import ServerOptions
-from perdure.server.origins import (
-    Origins,
-    host_name,
-    is_allowed,
-    is_local_client,
-    is_same_origin,
-)
+from perdure.server.origins import Origins, host_name, is_allowed, is_local_client, is_same_origin
 
 if TYPE_CHECKING:
     from perdure.runtime import Runtime

@@ -18,11 +18,7 @@ from perdure.views.formatting import age, count, duration
 from perdure.views.markup import Html, element
 from perdure.views.timeline import Period, PeriodKind, timeline, totals
 from perdure.views.timeline_drawing import NO_LINKS, RESTS, Links
-from perdure.views.timeline_parts import (
-    TimelineParts,
-    Zoom,
-    timeline_parts,
-)
+from perdure.views.timeline_parts import TimelineParts, Zoom, timeline_parts
 from perdure.views.waiting_for import is_lost
 
 WIDTH, HEIGHT = 1000.0, 10.0

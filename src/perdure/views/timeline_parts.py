@@ -16,14 +16,7 @@ from perdure.types import EffectRecord, EffectState, EventKind, Kind
 from perdure.views.event_wording import FormatTime, view_event
 from perdure.views.formatting import count, duration
 from perdure.views.timeline import Period, PeriodKind
-from perdure.views.timeline_marks import (
-    Mark,
-    MarkKind,
-    cut_off,
-    marks_of,
-    merged,
-    under_way,
-)
+from perdure.views.timeline_marks import Mark, MarkKind, cut_off, marks_of, merged, under_way
 
 T = TypeVar("T")
 BRIEF = timedelta(seconds=1)

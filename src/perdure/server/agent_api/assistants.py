@@ -22,12 +22,7 @@ from perdure.commands.validation import new_id
 from perdure.errors import NotFound
 from perdure.server.agent_api.run_bodies import CheckedConfig
 from perdure.server.agent_api.run_request import allow_assistant, find_assistant
-from perdure.server.agent_api.search import (
-    Page,
-    has_metadata,
-    page_of,
-    passes,
-)
+from perdure.server.agent_api.search import Page, has_metadata, page_of, passes
 from perdure.server.agent_api.thread_access import find_thread
 from perdure.server.agent_api.threads import erase_thread
 from perdure.server.authorization import Filters, Scope

@@ -22,17 +22,8 @@ from perdure.commands.schedules import CRON, ScheduleRow
 from perdure.commands.validation import new_id
 from perdure.errors import UNREADABLE
 from perdure.server.agent_api.run_bodies import Json, PayloadBody, WireBody
-from perdure.server.agent_api.run_request import (
-    allow_run,
-    find_assistant,
-    make_setup,
-)
-from perdure.server.agent_api.search import (
-    Page,
-    has_metadata,
-    page_of,
-    passes,
-)
+from perdure.server.agent_api.run_request import allow_run, find_assistant, make_setup
+from perdure.server.agent_api.search import Page, has_metadata, page_of, passes
 from perdure.server.agent_api.thread_access import as_uuid, check_filters, find_thread
 from perdure.server.authorization import Filters, Scope
 from perdure.server.errors import ApiError, invalid

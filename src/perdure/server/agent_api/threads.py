@@ -20,13 +20,7 @@ from perdure.commands import threads
 from perdure.commands.assistants import default_id
 from perdure.commands.threads import Matches, Thread, ThreadContent, ThreadFilter
 from perdure.commands.validation import new_id
-from perdure.server.agent_api.search import (
-    Page,
-    has_metadata,
-    page_response,
-    passes,
-    selected,
-)
+from perdure.server.agent_api.search import Page, has_metadata, page_response, passes, selected
 from perdure.server.agent_api.thread_access import find_thread
 from perdure.server.agent_api.thread_views import (
     OF_STATE,

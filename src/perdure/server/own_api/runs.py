@@ -14,15 +14,7 @@ from perdure.commands.run_reads import select_runs
 from perdure.commands.runs import RunRow
 from perdure.server.authorization import Scope
 from perdure.server.own_api.access import Position, ThreadFilter, find_run
-from perdure.server.own_api.requests import (
-    After,
-    Id,
-    Limit,
-    Page,
-    Which,
-    errors,
-    position,
-)
+from perdure.server.own_api.requests import After, Id, Limit, Page, Which, errors, position
 from perdure.server.routes import ApiDep
 from perdure.types import Run, State, WaitRecord
 

@@ -14,15 +14,7 @@ from perdure.errors import NotFound
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.own_api.access import ThreadFilter, allow_thread
-from perdure.server.ui.lists import (
-    EVALUATED,
-    LOOKED_AT,
-    PAGE,
-    Looked,
-    as_cursor,
-    from_cursor,
-    look,
-)
+from perdure.server.ui.lists import EVALUATED, LOOKED_AT, PAGE, Looked, as_cursor, from_cursor, look
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.types import EffectRecord, EffectState
 from perdure.views.formatting import call_arguments

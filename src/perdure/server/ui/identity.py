@@ -33,12 +33,7 @@ from perdure.errors import BadArgument
 from perdure.server.authentication import AccessControl
 from perdure.server.authorization import Caller, Scope
 from perdure.server.errors import ApiError
-from perdure.server.origins import (
-    client_address,
-    forwarded_for,
-    is_allowed,
-    is_local_client,
-)
+from perdure.server.origins import client_address, forwarded_for, is_allowed, is_local_client
 
 SESSION_SECONDS = 7 * 24 * 3600
 """How long a session lasts."""

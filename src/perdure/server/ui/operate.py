@@ -37,11 +37,7 @@ from perdure.server.ui.page import Ui, UiDep, note_change, ui_router
 from perdure.times import maybe_moment, milliseconds
 from perdure.types import DrivenRun, Kind, Message, State, WorkerInfo, WorkerState
 from perdure.views.code_changes import code_changes
-from perdure.views.health_report import (
-    HealthFacts,
-    WorkerCount,
-    health_report,
-)
+from perdure.views.health_report import HealthFacts, WorkerCount, health_report
 
 router = ui_router()
 
