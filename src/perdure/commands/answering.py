@@ -143,6 +143,7 @@ def assign_once(
             return
         if row.assignee not in (None, by, expected):
             raise AlreadyAssigned(row.id, row.assignee)
+        # Meanwhile its assignee released it, or assigned it to someone else.
 
 
 def find_open(on: Connection, wait_id: str) -> Plan[WaitRow]:
