@@ -24,6 +24,7 @@ from perdure.journal.names import check_id, check_text, maybe_id
 from perdure.types import ENDED, Control, EffectState, EventKind, Kind, Run, State, WaitState
 from perdure.verbs import Recorded, call_number, recorded, verb
 
+
 def wake_once(
     on: Connection, run_id: str, by: str | None, *, number: int | None = None
 ) -> Plan[None]:
