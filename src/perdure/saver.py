@@ -46,7 +46,7 @@ from perdure.checkpoint.reader import Reader, without_command_answer
 from perdure.checkpoint.row_format import RowFormat, checkpoint_location
 from perdure.checkpoint.task_writes import TaskWriter
 from perdure.checkpoint.writer import Put, Writer
-from perdure.commands import losses
+from perdure.commands import events
 from perdure.context_managed import ContextManaged
 from perdure.errors import BadArgument, BadURL, Error, WentBack
 from perdure.execution.segment import find
@@ -162,7 +162,7 @@ class Saver(ContextManaged, BaseCheckpointSaver[Any]):
     def _note_losses(self, error: WentBack) -> None:
         """The database went back in time: what this process knew of it is void."""
         self._cache.clear()
-        for op in losses.store(self.serializer, error, round(time.time() * 1000)):
+        for op in events.store_losses(self.serializer, error, round(time.time() * 1000)):
             self.journal.defer(op)
 
     @property

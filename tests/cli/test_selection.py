@@ -255,7 +255,7 @@ def test_the_input_is_the_second_argument_and_context_and_config_are_json(
 def test_a_misspelt_graph_is_told_at_once_and_wherever_its_run_is_shown(
     rt: perdure.Runtime, command: Command, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.commands.unknown_graphs.LATE", 0)
+    monkeypatch.setattr("perdure.commands.workers.LATE", 0)
     monkeypatch.setattr("perdure.views.waiting_for.LATE", timedelta(0))
     driven(rt, "other")
     started = command("start", "othr")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import perdure
-from perdure.commands import run_reads, runs, unknown_graphs
-from perdure.commands.prefixes import resolve
+from perdure.commands import run_reads, runs, workers
+from perdure.commands.runs import resolve
 from perdure.errors import BadArgument, NotFound
 from perdure.journal.sql import render
 from perdure.journal.sqlite import FRAGMENTS
@@ -77,18 +77,17 @@ async def test_a_graph_that_no_worker_ever_drove_is_found(url: str) -> None:
     async with perdure.Client(url, clock=clock) as client:
         await client.start("campain")
         assert (
-            await client.journal.arun(unknown_graphs.unknown_graphs(client.engine)) == []
+            await client.journal.arun(workers.unknown_graphs(client.engine)) == []
         )  # not late yet
         clock.advance(timedelta(minutes=1))
-        [unknown] = await client.journal.arun(unknown_graphs.unknown_graphs(client.engine))
+        [unknown] = await client.journal.arun(workers.unknown_graphs(client.engine))
         assert (unknown.graph, unknown.runs) == ("campain", 1)
         assert unknown.suggestion == " Did you mean 'campaign'?"
         assert (
-            await client.journal.arun(unknown_graphs.unknown_graph(client.engine, "campaign", ""))
-            is None
+            await client.journal.arun(workers.unknown_graph(client.engine, "campaign", "")) is None
         )
         assert (
-            await client.journal.arun(unknown_graphs.unknown_graph(client.engine, "campain", ""))
+            await client.journal.arun(workers.unknown_graph(client.engine, "campain", ""))
             == unknown
         )
 
@@ -96,7 +95,7 @@ async def test_a_graph_that_no_worker_ever_drove_is_found(url: str) -> None:
 async def test_a_graph_that_was_driven_before_a_long_queue_is_known(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.commands.unknown_graphs.LOOKED_BACK", 3)
+    monkeypatch.setattr("perdure.commands.workers.LOOKED_BACK", 3)
     clock = Clock(NOON)
     async with opened(url, clock) as rt:
         rt.register(chain(ask), name="campaign")
@@ -106,8 +105,8 @@ async def test_a_graph_that_was_driven_before_a_long_queue_is_known(
         for _ in range(5):  # and no worker is there
             await rt.start("campaign", {"log": []})
         clock.advance(timedelta(minutes=1))
-        assert await rt.journal.arun(unknown_graphs.unknown_graphs(rt.engine)) == []
-        assert await rt.journal.arun(unknown_graphs.unknown_graph(rt.engine, "campain", "")) is None
+        assert await rt.journal.arun(workers.unknown_graphs(rt.engine)) == []
+        assert await rt.journal.arun(workers.unknown_graph(rt.engine, "campain", "")) is None
         await rt.tick(100)
 
 

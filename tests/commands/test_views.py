@@ -11,7 +11,7 @@ import pytest
 import perdure
 from perdure.commands.run_reads import Descendant
 from perdure.commands.run_report import Children, run_tree, tree_lines
-from perdure.commands.unknown_graphs import UnknownGraphName
+from perdure.commands.workers import UnknownGraphName
 from perdure.text import describe_error
 from perdure.types import (
     EffectRecord,

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from perdure.commands.run_search import RunLine
-from perdure.commands.unknown_graphs import UnknownGraphName
+from perdure.commands.workers import UnknownGraphName
 from perdure.types import Control, Kind, Run, RunError, State, Wait
 from perdure.views.formatting import calendar_time, shorten
 from perdure.views.waiting_for import Awaited, line_note, waiting_for

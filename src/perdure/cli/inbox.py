@@ -40,7 +40,7 @@ from perdure.cli.output import (
     value_lines,
 )
 from perdure.cli.target import client_at, find_id, one_place
-from perdure.commands import unknown_graphs
+from perdure.commands import workers
 from perdure.errors import BadArgument, NotFound
 from perdure.text import json_default, printable
 from perdure.times import utc_time
@@ -80,7 +80,7 @@ def inbox(
     at = one_place(place, at)
     with client_at(at) as client:
         items = client.blocking.inbox(thread_id=thread, limit=limit + 1)
-        unknown = [] if thread else client.journal.run(unknown_graphs.unknown_graphs(client.engine))
+        unknown = [] if thread else client.journal.run(workers.unknown_graphs(client.engine))
     if not items and not unknown and not json:
         print("Nothing needs a person.")
     for verb in SECTIONS:

@@ -42,7 +42,7 @@ from perdure.cli.output import (
 )
 from perdure.cli.run_page import print_event, print_report
 from perdure.cli.target import check_graph, client_at, one_place, project_of
-from perdure.commands import run_search, unknown_graphs
+from perdure.commands import run_search, workers
 from perdure.errors import BadArgument, NotFound
 from perdure.text import printable
 from perdure.types import Run, State
@@ -139,9 +139,7 @@ def start(
 
 def _warn_of_unknown(client: Client, run: Run) -> None:
     """Warn if the run would wait for a graph that no worker has: its name may be misspelt."""
-    unknown = client.journal.run(
-        unknown_graphs.unknown_graph(client.engine, run.graph, run.version)
-    )
+    unknown = client.journal.run(workers.unknown_graph(client.engine, run.graph, run.version))
     if unknown is not None:
         print(f"perdure: note: {printable(no_worker(unknown))}.", file=sys.stderr)
 

@@ -128,7 +128,7 @@ def client_at(at: str | None, *, create: bool = False) -> Client:
 
 def find_id(client: Client, what: str, prefix: str) -> str:
     """The id of a run or wait, or the key of an effect, by the beginning of it."""
-    from perdure.commands.prefixes import resolve
+    from perdure.commands.runs import resolve
 
     return client.journal.run(resolve(what, prefix))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from perdure.commands import losses
+from perdure.commands import events
 from perdure.commands.webhooks import EVERYWHERE, topic_of_url
 from perdure.errors import BadArgument, WentBack
 from perdure.failures import Failures
@@ -130,7 +130,7 @@ class Connection:
 
     def _note_losses(self, error: WentBack) -> None:
         """The database went back in time: store what it lacks."""
-        for op in losses.store(self.serializer, error, round(time.time() * 1000)):
+        for op in events.store_losses(self.serializer, error, round(time.time() * 1000)):
             self.journal.defer(op)
 
     @property

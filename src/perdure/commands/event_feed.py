@@ -1,21 +1,25 @@
-"""The events of every run as they happen, read from the journal.
+"""What happens now: the events of every run, for observers, and what the open pages of a server
+poll for, small reads by index, however large the journal.
 
-Each look reads running runs, those that were running at the last look, and the newest ones, then
-the new events of those that changed. A segment of an older run that starts and ends between two
-looks is not seen: the history of a run, which is complete, is in its own events.
+Each look of a feed reads running runs, those that were running at the last look, and the newest
+ones, then the new events of those that changed. A segment of an older run that starts and ends
+between two looks is not seen: the history of a run, which is complete, is in its own events.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from typing import Any, NamedTuple
 
 from perdure.commands import events, runs
 from perdure.commands.runs import RunRow
-from perdure.journal import Plan
+from perdure.journal import Op, Plan, Row, Statement
 from perdure.serde.serializer import Serializer
 from perdure.times import milliseconds
-from perdure.types import Event, State
+from perdure.types import Event, Kind, State
 
 NEWEST = 100
 """How many of the newest runs are followed."""
@@ -26,6 +30,10 @@ DRIVEN = 1000
 REMEMBERED = 10_000
 """Number of runs that a feed remembers, so that the events of a run that rested for long are not
 repeated."""
+
+GLANCED = 50
+"""Number of newest runs and questions read. More than these in one interval appear when a page is
+opened next."""
 
 
 class EventFeed:
@@ -70,3 +78,58 @@ class EventFeed:
         self._seen.pop(row.id, None)
         self._seen[row.id] = n
         return new
+
+
+# -- what open pages poll for
+
+
+class Glance(NamedTuple):
+    """What one poll saw."""
+
+    versions: dict[str, Any]
+    """A version of each followed run that differs once it has changed."""
+    runs: dict[str, int]
+    """The newest runs, newest first: the id of each, and when it was started."""
+    questions: dict[str, int]
+    """The newest open questions to people: the id of each, and when it was asked."""
+    asking: dict[str, str]
+    """The run of each of these questions."""
+
+
+def glance(run_ids: Collection[str]) -> Op[Glance]:
+    """Look at these runs, and at the newest runs and questions."""
+    names = ("newest_runs", "newest_questions")
+    statements = [Statement(name, {"count": GLANCED}) for name in names]
+    if run_ids:
+        names_json = json.dumps(sorted(run_ids))
+        statements.append(Statement("versions_of_runs", {"names": names_json}))
+
+    def result(rows: Sequence[Sequence[Row]]) -> Glance:
+        runs, questions, *versions = rows
+        found = {str(id): change for row in versions for id, change, _ in row}
+        return Glance(
+            found,
+            {str(id): int(at) for id, at in runs},
+            {str(id): int(at) for id, at, _ in questions},
+            {str(id): str(run_id) for id, _, run_id in questions},
+        )
+
+    return Op("glance", statements, result)
+
+
+def new_ids(before: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
+    """What the later of two lists of the newest has and the earlier had not, oldest first. One that
+    came into a full list because another left it is older than all that it had, and not new."""
+    oldest = min(((at, id) for id, at in before.items()), default=(0, ""))
+    is_full = len(before) >= GLANCED
+    new = [id for id, at in now.items() if id not in before and not (is_full and (at, id) < oldest)]
+    return new[::-1]
+
+
+def count_questions(most: int) -> Op[int]:
+    """The number of open questions to people, up to `most`."""
+    return Op(
+        "count_questions",
+        [Statement("count_open_waits", {"kind": Kind.HUMAN.value, "most": most})],
+        lambda rows: int(rows[0][0][1]),
+    )

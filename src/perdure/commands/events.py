@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from perdure.commands import stored_rows
-from perdure.errors import UNREADABLE, Damaged
+from perdure.errors import UNREADABLE, Damaged, Loss, WentBack
 from perdure.journal import CONFIRM, EventStatement, Op, Plan, Row, Statement, read_op
 from perdure.journal.names import random_number
 from perdure.serde import places
 from perdure.serde.serializer import Serializer
-from perdure.times import moment
+from perdure.times import milliseconds, moment
 from perdure.types import Actor, Event, EventKind
 
 IDENTITY = frozenset(
@@ -33,6 +33,12 @@ SEGMENT_ENDS = frozenset(
     | {EventKind.CANCELLED, EventKind.PAUSED, EventKind.UPDATED, EventKind.DONE}
 )
 """Events that end a segment. Some of them also happen between two segments."""
+
+LOSSES_KEPT = 30 * 24 * 3_600_000
+"""Milliseconds for which a loss is listed."""
+
+MOST_LOSSES = 1_000
+"""Maximum number of losses that a diagnosis lists."""
 
 
 class EventRow(NamedTuple):
@@ -210,3 +216,47 @@ def to_event(serializer: Serializer, row: EventRow) -> Event:
         return Event(row.n, moment(row.at), row.kind, load_event(serializer, row))
     except UNREADABLE as error:
         return Event(row.n, moment(row.at), row.kind, {}, str(error))
+
+
+# -- acknowledged changes that the database lost: stored by the process that missed them
+
+
+def store_losses(serializer: Serializer, error: WentBack, now: int) -> list[Op[None]]:
+    """Store what is missing, and say so in the history of each run that is left."""
+    ops = [_write("forget_losses", [Statement("forget_losses", {"before": now - LOSSES_KEPT})])]
+    for loss in error.losses:
+        params: dict[str, Any] = {
+            "thread_id": loss.thread_id,
+            "run_id": loss.run_id or "",
+            "what": loss.what,
+        }
+        params |= {"acknowledged_at": milliseconds(loss.acknowledged_at), "now": now}
+        statements = [Statement("insert_loss", {**params, "reason": error.why})]
+        if loss.run_id is not None:
+            made = change(loss.thread_id, loss.run_id, now)
+            statements.append(Statement("count_note", {**made.params, "name": None, "about": None}))
+            statements.append(made.event(serializer, EventKind.REWOUND, {"reason": error.why}))
+        ops.append(_write("insert_loss", statements))
+    return ops
+
+
+def _write(name: str, statements: Sequence[Statement]) -> Op[None]:
+    return Op(name, statements, lambda rows: None, write=True)
+
+
+def losses() -> Op[list[Loss]]:
+    """What was lost in the last 30 days, the last changes first."""
+    return read_op("losses", {"id": None, "count": MOST_LOSSES}, lambda rows: _losses(rows[0]))
+
+
+def loss_of_run(run_id: str) -> Op[Loss | None]:
+    """What was lost of a run."""
+    params = {"id": run_id, "count": 1}
+    return read_op("losses", params, lambda rows: next(iter(_losses(rows[0])), None))
+
+
+def _losses(rows: Iterable[Row]) -> list[Loss]:
+    return [
+        Loss(str(thread_id), str(run_id) or None, str(what), moment(at), moment(noticed_at))
+        for thread_id, run_id, what, at, noticed_at in rows
+    ]

@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from perdure.commands import losses, schedules
+from perdure.commands import events, schedules
 from perdure.commands.connection import Connection
 from perdure.errors import Loss
 from perdure.journal import Op, Plan, Statement, acknowledged, read_op
@@ -98,7 +98,7 @@ def diagnose(url: str, now: int) -> Plan[Diagnosis]:
     """Check every invariant of the journal at `url`, from one snapshot."""
     findings: list[Violation] = yield examine()
     failing: list[str] = yield schedules.failing(now, MOST_SCHEDULES)
-    lost: list[Loss] = yield losses.listed()
+    lost: list[Loss] = yield events.losses()
     replication: str | None = yield unreplicated()
     said = [f"The schedule {name!r} starts no runs: see `perdure schedules`." for name in failing]
     said += [f"The database lost what was acknowledged: {loss}." for loss in lost]

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from perdure.commands import events, losses, prefixes, runs
+from perdure.commands import events, runs
 from perdure.commands.connection import Connection
 from perdure.commands.run_payload import (
     check_state,
@@ -97,7 +97,7 @@ def find_row(on: Connection, run_id: str) -> Plan[RunRow]:
     """The row of a run. Raises `NotFound`."""
     row: RunRow | None = yield runs.find(check_id("run", run_id))
     if row is None:
-        raise NotFound("run", run_id, lost=(yield losses.of_run(run_id)))
+        raise NotFound("run", run_id, lost=(yield events.loss_of_run(run_id)))
     return row
 
 
@@ -285,7 +285,7 @@ def find(on: Connection, prefix: str) -> Plan[Run]:
         NotFound: No run has an id that begins with this prefix.
         BadArgument: The prefix is too short, or several runs match; the message lists them.
     """
-    id = yield from prefixes.resolve("run", check_id("run", prefix))
+    id = yield from runs.resolve("run", check_id("run", prefix))
     return (yield from get.plan(on, id, output=False))
 
 

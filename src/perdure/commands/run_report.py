@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from perdure.commands import run_reads, scores, settling, unknown_graphs, waits
+from perdure.commands import run_reads, scores, settling, waits, workers
 from perdure.commands.connection import Connection
 from perdure.commands.run_reads import Descendant
-from perdure.commands.unknown_graphs import UnknownGraphName
 from perdure.commands.waits import Answer
+from perdure.commands.workers import UnknownGraphName
 from perdure.errors import UNREADABLE
 from perdure.journal import Journal, Plan
 from perdure.times import moment
@@ -193,7 +193,7 @@ class RunReporter:
         if not pending or min(pending) > moment(self._on.clock.now()):
             return []
         if self._unknown is None:
-            self._unknown = await self._journal.arun(unknown_graphs.unknown_graphs(self._on))
+            self._unknown = await self._journal.arun(workers.unknown_graphs(self._on))
         return self._unknown
 
 

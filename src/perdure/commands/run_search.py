@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import NamedTuple
 
-from perdure.commands import effects, prefixes, runs, waits
+from perdure.commands import effects, runs, waits
 from perdure.commands.run_payload import load_error, load_labels, load_setup, maybe_control, tags_of
 from perdure.commands.runs import Ahead, RunRow
 from perdure.commands.waits import WaitRow
@@ -156,9 +156,9 @@ def find_direct(
         page = yield from search(on, of_thread, 1, visible=visible)
         if page.rows:
             return Named(Direct.THREAD, of_thread)
-    if len(text) < prefixes.SHORTEST:
+    if len(text) < runs.SHORTEST_PREFIX:
         return None
-    ids: list[str] = yield from prefixes.some("run", text)
+    ids: list[str] = yield from runs.with_prefix("run", text)
     rows: list[RunRow] = (yield runs.find_all(ids)) if ids else []
     rows = yield from matching(on, rows, rest, visible)
     newest_first = sorted(rows, key=_position, reverse=True)

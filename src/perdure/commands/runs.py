@@ -21,12 +21,21 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from perdure.commands import stored_rows
-from perdure.journal import Op, Row, Statement, read_op, with_params
+from perdure.errors import BadArgument, NotFound
+from perdure.journal import Op, Plan, Row, Statement, read_op, with_params
 from perdure.times import FIRST_MS, LAST_MS
 from perdure.types import EventKind, State
 
 NAMES = 1000
 """How many ids one statement looks for."""
+
+TABLES_OF_IDS = {"run": "runs", "reflection": "runs", "wait": "waits", "effect": "effects"}
+
+SHORTEST_PREFIX = 4
+"""Minimum number of characters of the beginning of an id."""
+
+CANDIDATES = 5
+"""Maximum number of candidates in an error; the statements return one more."""
 
 
 class RunRow(NamedTuple):
@@ -347,3 +356,41 @@ def driven_graphs(before: int, count: int) -> Op[set[tuple[str, str]]]:
     accepted before a time."""
     params = {"before": before, "count": count}
     return read_op("driven_graphs", params, lambda rows: {(a, b) for a, b in rows[0]})
+
+
+# -- runs, waits and effects by the beginning of their ids
+
+
+def resolve(what: str, prefix: str) -> Plan[str]:
+    """The id of a run or wait, or the key of an effect, that begins with a prefix.
+
+    Raises `NotFound`, or `BadArgument` if the prefix is too short or there are several.
+    """
+    found: list[tuple[str, str, str]] = yield _ids_of_prefix(what, prefix)
+    if found and found[0][0] == prefix:  # it sorts before those that it begins
+        return prefix
+    if not found:
+        raise NotFound(what, prefix)
+    if len(prefix) < SHORTEST_PREFIX:
+        raise BadArgument(
+            f"There is no {what} {prefix!r}: give its id, or at least {SHORTEST_PREFIX} characters "
+            "of its beginning."
+        )
+    if len(found) > 1:
+        named = "; ".join(f"{id} ({of}, thread {thread})" for id, of, thread in found[:CANDIDATES])
+        more = "; and more" if len(found) > CANDIDATES else ""
+        raise BadArgument(
+            f"More than one {what} begins with {prefix}; give more of its id: {named}{more}."
+        )
+    return found[0][0]
+
+
+def with_prefix(what: str, prefix: str) -> Plan[list[str]]:
+    """The ids that begin with a prefix; none if there are more than `CANDIDATES`."""
+    found: list[tuple[str, str, str]] = yield _ids_of_prefix(what, prefix)
+    return [id for id, _, _ in found] if len(found) <= CANDIDATES else []
+
+
+def _ids_of_prefix(what: str, prefix: str) -> Op[list[tuple[str, str, str]]]:
+    params = {"table": TABLES_OF_IDS[what], "first": prefix, "last": f"{prefix}\U0010ffff"}
+    return read_op("ids_of_prefix", params, lambda rows: [(a, b, c) for a, b, c in rows[0]])

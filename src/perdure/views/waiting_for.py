@@ -23,8 +23,8 @@ from perdure.commands.answer_dialects import Dialect, dialect_of
 from perdure.commands.effects import SETTLED_BY
 from perdure.commands.inbox import SOON
 from perdure.commands.run_search import RunLine
-from perdure.commands.unknown_graphs import UnknownGraphName
 from perdure.commands.waits import Answer
+from perdure.commands.workers import UnknownGraphName
 from perdure.times import utc_time
 from perdure.types import Control, EffectRecord, EffectState, Kind, Run, State, Wait, WaitRecord
 from perdure.views.event_wording import MOST_RUNS, FormatTime, NextStep, Tone, Verb, name_runs
@@ -41,8 +41,8 @@ from perdure.views.question import question_of
 from perdure.views.schema_words import example_answer, summarise_schema
 
 if TYPE_CHECKING:
-    from perdure.commands.unknown_graphs import UnknownGraphName
     from perdure.commands.waits import Answer
+    from perdure.commands.workers import UnknownGraphName
 
 
 LATE = timedelta(seconds=5)

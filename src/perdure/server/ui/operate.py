@@ -19,7 +19,7 @@ from fastapi import Response
 
 from perdure.commands import messages, reflections, runs
 from perdure.commands.counts import MOST, first_signs
-from perdure.commands.live import count_questions
+from perdure.commands.event_feed import count_questions
 from perdure.commands.reflections import PREFIX
 from perdure.commands.runs import UnfinishedRun
 from perdure.errors import NotFound

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.commands import Plan, run_reads, run_search, runs, unknown_graphs
+from perdure.commands import Plan, run_reads, run_search, runs, workers
 from perdure.commands.connection import Connection
 from perdure.commands.run_search import RunLine, RunQuery, as_text, labels_in
 from perdure.commands.runs import RunRow
-from perdure.commands.unknown_graphs import UnknownGraphName
+from perdure.commands.workers import UnknownGraphName
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
 from perdure.server.own_api.access import ThreadFilter
@@ -269,7 +269,7 @@ def _unknown(on: Connection, found: Sequence[Run]) -> Plan[list[UnknownGraphName
     """Graphs without a worker, if one of these runs may be waiting because of that."""
     if not any(run.state is State.PENDING and run.due_at is not None for run in found):
         return []
-    return (yield from unknown_graphs.unknown_graphs(on))
+    return (yield from workers.unknown_graphs(on))
 
 
 async def read_rows(ui: Ui, rows: Sequence[RunRow]) -> list[Row]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from perdure.commands.live import count_questions
+from perdure.commands.event_feed import count_questions
 from perdure.commands.question_links import server_secret
 from perdure.server.authentication import AccessControl
 from perdure.server.authorization import Scope
