@@ -27,7 +27,7 @@ from perdure.server.agent_api.search import Page, has_metadata, page_of, passes
 from perdure.server.agent_api.thread_access import as_uuid, check_filters, find_thread
 from perdure.server.authorization import Filters, Scope
 from perdure.server.errors import ApiError, invalid
-from perdure.server.own_api.access import ThreadFilter, allow_thread
+from perdure.server.own_api.requests import ThreadFilter, allow_thread
 from perdure.server.routes import Api, ApiDep
 from perdure.times import milliseconds, moment
 from perdure.views.wire_run import wire_time

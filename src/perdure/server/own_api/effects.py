@@ -8,9 +8,7 @@ from fastapi import APIRouter
 
 from perdure.commands import effects
 from perdure.commands.effects import EffectRow
-from perdure.errors import NotFound
 from perdure.server.authorization import Scope
-from perdure.server.own_api.access import Position, ThreadFilter, allow_thread
 from perdure.server.own_api.requests import (
     After,
     Body,
@@ -18,12 +16,15 @@ from perdure.server.own_api.requests import (
     Limit,
     Page,
     Person,
+    Position,
     Text,
+    ThreadFilter,
     Which,
     errors,
+    find_row,
     position,
 )
-from perdure.server.routes import Api, ApiDep
+from perdure.server.routes import ApiDep
 from perdure.types import EffectRecord, EffectState
 
 router = APIRouter(prefix="/perdure/effects", tags=["effects"])
@@ -49,15 +50,14 @@ async def list_effects(
     """List effects, oldest first. `state=unknown` selects those that a person has to settle."""
     api.require(Scope.READ)
     seen = await ThreadFilter.of(api)
-    journal, serializer = api.runtime.journal, api.runtime.engine.serializer
 
     async def read(behind: Position | None, count: int) -> list[EffectRow]:
         if run_id is None:
             op = effects.page(thread_id=thread_id, state=state, after=behind, count=count)
-            return await journal.ado(op)
+            return await api.runtime.journal.ado(op)
         return [
             row
-            for row in await journal.ado(effects.of_run(run_id))
+            for row in await api.do(effects.of_run(run_id))
             if state in (None, row.state)
             and thread_id in (None, row.thread_id)
             and (behind is None or (row.created_at, row.key) > behind)
@@ -66,14 +66,14 @@ async def list_effects(
     rows, last = await seen.page(
         read, position(after), limit, lambda row: (row.created_at, row.key)
     )
-    return Page.of([effects.to_record(serializer, row) for row in rows], last)
+    return Page.of([effects.to_record(api.serializer, row) for row in rows], last)
 
 
 @router.get("/{key:path}", responses=errors(404))
 async def get_effect(api: ApiDep, key: Id) -> EffectRecord:
     """Get an effect by its key."""
     api.require(Scope.READ)
-    return effects.to_record(api.runtime.engine.serializer, await _find(api, key, "read"))
+    return effects.to_record(api.serializer, await find_row(api, "effect", key))
 
 
 @router.post("/{key:path}/settle", responses=errors(404, 409))
@@ -81,15 +81,6 @@ async def settle(api: ApiDep, key: Id, body: SettleBody) -> EffectRecord:
     """Settle an effect with an unknown outcome: `done`, with its `result`; `retry`, it
     did not happen and is called again; `fail`, it did not happen and is not called again."""
     api.require(Scope.ADMIN)
-    await _find(api, key, "update")
-    by = api.actor(body.by)
-    await api.runtime.settle(key, body.how, body.result, by=by, reason=body.reason)
-    return effects.to_record(api.runtime.engine.serializer, await _find(api, key, "read"))
-
-
-async def _find(api: Api, key: str, action: str) -> EffectRow:
-    row: EffectRow | None = await api.runtime.journal.ado(effects.find(key))
-    if row is None:
-        raise NotFound("effect", key)
-    await allow_thread(api, row.thread_id, action, NotFound("effect", key))
-    return row
+    await find_row(api, "effect", key, "update")
+    await api.runtime.settle(key, **{**dict(body), "by": api.actor(body.by)})
+    return effects.to_record(api.serializer, await find_row(api, "effect", key))

@@ -1,17 +1,35 @@
-"""For operators: the outbox, and the journal's health."""
+"""For operators: schedules, the outbox, and the journal's health."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Response
+from pydantic import Field
 
+from perdure.server.agent_api.run_bodies import CheckedConfig
 from perdure.server.authorization import Scope
-from perdure.server.own_api.requests import Limit, Name, errors
+from perdure.server.own_api.requests import Body, Limit, Name, Text, errors
 from perdure.server.routes import ApiDep
-from perdure.types import Message
+from perdure.types import Message, Schedule
 
 router = APIRouter(prefix="/perdure", tags=["operators"])
+
+
+class ScheduleBody(Body):
+    graph: Text
+    cron: Text
+    timezone: Text = "UTC"
+    input: Any = None
+    catch_up: bool | Annotated[float, Field(ge=0, le=10**8)] = False
+    """Whether to start slots that were missed while no worker ran; or how many seconds late they
+    may be."""
+    metadata: dict[str, Any] | None = None
+    tags: tuple[Text, ...] = ()
+    context: Any = None
+    config: CheckedConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -58,3 +76,27 @@ async def doctor(api: ApiDep) -> Health:
     found = await api.runtime.doctor()
     findings = [Finding(*one) for one in found.findings]
     return Health(not findings, found.checked, findings, list(found.remarks))
+
+
+@router.get("/schedules", responses=errors())
+async def list_schedules(api: ApiDep) -> list[Schedule]:
+    """List every schedule, by name."""
+    api.require(Scope.ADMIN)
+    return await api.runtime.schedules()
+
+
+@router.put("/schedules/{name}", responses=errors())
+async def put_schedule(api: ApiDep, name: Name, body: ScheduleBody) -> Schedule:
+    """Create a schedule, or change the one with this name."""
+    api.require(Scope.ADMIN)
+    late = body.catch_up
+    catch_up = late if isinstance(late, bool) else timedelta(seconds=late)
+    return await api.runtime.schedule(name, **{**dict(body), "catch_up": catch_up})
+
+
+@router.delete("/schedules/{name}", responses=errors(404), status_code=204)
+async def delete_schedule(api: ApiDep, name: Name) -> Response:
+    """Delete a schedule. The runs it started stay."""
+    api.require(Scope.ADMIN)
+    await api.runtime.unschedule(name)
+    return Response(status_code=204)

@@ -13,8 +13,16 @@ from perdure.commands.run_control import cancel, pause, resume, retry, wake
 from perdure.errors import Error
 from perdure.server.agent_api.thread_views import update_error
 from perdure.server.authorization import Scope
-from perdure.server.own_api.access import allow_thread, find_run
-from perdure.server.own_api.requests import TEXT, Body, Id, Person, Text, errors
+from perdure.server.own_api.requests import (
+    TEXT,
+    Body,
+    Id,
+    Person,
+    Text,
+    allow_thread,
+    errors,
+    find_row,
+)
 from perdure.server.routes import Api, ApiDep
 from perdure.types import Run
 from perdure.verbs import Verb
@@ -43,7 +51,8 @@ def add_control(verb: Verb[..., Run]) -> None:
     shape: Any = create_model(f"{verb.name.title()}Body", __base__=Body, **fields)
 
     async def endpoint(api: Api, run_id: str, body: Any = None) -> Run:
-        await _operate(api, run_id)
+        api.require(Scope.ADMIN)
+        await find_row(api, "run", run_id, "update")
         asked = dict(body or shape())
         asked["by"] = api.actor(asked["by"])
         if "grace" in asked:
@@ -76,24 +85,14 @@ for control in (pause, resume, cancel, retry, wake):
 @router.post("/fork", responses=ERRORS, status_code=201)
 async def fork(api: ApiDep, run_id: Id, body: ForkBody | None = None) -> Run:
     """Start a run on a new thread, from a checkpoint of this run."""
-    await _operate(api, run_id)
+    api.require(Scope.ADMIN)
+    await find_row(api, "run", run_id, "update")
     asked = body or ForkBody()
     if asked.thread_id is not None:
         await allow_thread(api, asked.thread_id, "create_run")
     try:
-        return await api.runtime.fork(
-            run_id,
-            at=asked.at,
-            update=asked.update,
-            as_node=asked.as_node,
-            thread_id=asked.thread_id,
-        )
+        return await api.runtime.fork(run_id, **dict(asked))
     except Exception as error:
         if asked.update is None or isinstance(error, Error):
             raise
         raise update_error(error) from error
-
-
-async def _operate(api: Api, run_id: str) -> None:
-    api.require(Scope.ADMIN)
-    await find_run(api, run_id, "update")

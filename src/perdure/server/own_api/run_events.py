@@ -21,8 +21,7 @@ from perdure.commands.runs import RunRow
 from perdure.server.agent_api.sse import EventStreamResponse, StreamSlot, encode
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
-from perdure.server.own_api.access import ThreadFilter, find_run
-from perdure.server.own_api.requests import Id, Limit, errors
+from perdure.server.own_api.requests import Id, Limit, ThreadFilter, errors, find_row
 from perdure.server.routes import Api, ApiDep
 from perdure.times import LAST_MS, milliseconds, moment
 from perdure.types import Event
@@ -57,7 +56,7 @@ async def events_of_run(
 ) -> list[RunEvent]:
     """List the events of a run, oldest first, after event number `after`."""
     api.require(Scope.READ)
-    row = await find_run(api, run_id)
+    row = await find_row(api, "run", run_id)
     found = await api.runtime.events(run_id, after=after, limit=limit)
     return [RunEvent.of(row, event) for event in found]
 
@@ -72,7 +71,7 @@ async def stream_events_of_run(
 ) -> EventStreamResponse:
     """Stream the events of a run, past and new, until it ends."""
     api.require(Scope.READ)
-    row = await find_run(api, run_id)
+    row = await find_row(api, "run", run_id)
     start = after if last_event_id is None else _number(last_event_id)
     return EventStreamResponse(StreamSlot(api), _follow_run(api, row, start))
 

@@ -24,8 +24,7 @@ from perdure.commands.webhooks import BadSignature, check_headers, secrets_of, v
 from perdure.server.authorization import Scope
 from perdure.server.bodies import parse_json
 from perdure.server.errors import ApiError
-from perdure.server.own_api.access import allow_thread
-from perdure.server.own_api.requests import Body, Id, Name, Text, errors
+from perdure.server.own_api.requests import Body, Id, Name, Text, allow_thread, errors
 from perdure.server.routes import Api, ApiDep
 
 router = APIRouter(prefix="/perdure", tags=["signals"])

@@ -8,10 +8,9 @@ from fastapi import APIRouter
 
 from perdure.commands import waits
 from perdure.commands.waits import WaitRow
-from perdure.errors import AlreadyAnswered, NotFound
+from perdure.errors import AlreadyAnswered
 from perdure.server.authorization import Scope
 from perdure.server.errors import WireResponse
-from perdure.server.own_api.access import Position, ThreadFilter, allow_thread
 from perdure.server.own_api.requests import (
     After,
     Body,
@@ -20,9 +19,12 @@ from perdure.server.own_api.requests import (
     Limit,
     Page,
     Person,
+    Position,
     Text,
+    ThreadFilter,
     Which,
     errors,
+    find_row,
     position,
 )
 from perdure.server.routes import Api, ApiDep
@@ -60,15 +62,14 @@ async def list_waits(
     """List open waits, oldest first. `kind=human` selects the questions to people."""
     api.require(Scope.READ)
     seen = await ThreadFilter.of(api)
-    journal, serializer = api.runtime.journal, api.runtime.engine.serializer
 
     async def read(behind: Position | None, count: int) -> list[WaitRow]:
         if run_id is None:
             op = waits.page(kind=kind, thread_id=thread_id, after=behind, count=count)
-            return await journal.ado(op)
+            return await api.runtime.journal.ado(op)
         return [
             row
-            for row in await journal.ado(waits.of_run(run_id))
+            for row in await api.do(waits.of_run(run_id))
             if row.state == WaitState.OPEN
             and kind in (None, row.kind)
             and thread_id in (None, row.thread_id)
@@ -76,14 +77,14 @@ async def list_waits(
         ][:count]
 
     rows, last = await seen.page(read, position(after), limit, lambda row: (row.created_at, row.id))
-    return Page.of([waits.to_wait(serializer, row) for row in rows], last)
+    return Page.of([waits.to_wait(api.serializer, row) for row in rows], last)
 
 
 @router.get("/{wait_id}", responses=errors(404))
 async def get_wait(api: ApiDep, wait_id: Id) -> WaitRecord:
     """Get a wait, open or not, with its answer."""
     api.require(Scope.READ)
-    return waits.to_record(api.runtime.engine, await _find(api, wait_id, "read"))
+    return await _record(api, wait_id)
 
 
 @router.post("/{wait_id}/answer", responses={**errors(404), 409: {"model": Conflict}})
@@ -91,13 +92,13 @@ async def answer(api: ApiDep, wait_id: Id, body: AnswerBody) -> WaitRecord:
     """Answer a question. The first answer counts; a second one gets 409, which says who answered
     and when. An answer that does not fit the question gets 422."""
     api.require(Scope.ANSWER)
-    await _find(api, wait_id, "update")
+    await find_row(api, "wait", wait_id, "update")
     try:
         await api.runtime.answer(wait_id, body.value, by=api.actor(body.by))
     except AlreadyAnswered as error:
-        given = await _record(api, wait_id)
-        said = {"answered_by": given.answered_by, "answered_at": given.answered_at}
-        return WireResponse({"detail": str(error), **said}, 409)  # type: ignore[return-value]
+        one = await _record(api, wait_id)
+        first = {"answered_by": one.answered_by, "answered_at": one.answered_at}
+        return WireResponse({"detail": str(error), **first}, 409)  # type: ignore[return-value]
     return await _record(api, wait_id)
 
 
@@ -105,18 +106,10 @@ async def answer(api: ApiDep, wait_id: Id, body: AnswerBody) -> WaitRecord:
 async def withdraw(api: ApiDep, wait_id: Id, body: WithdrawBody) -> WaitRecord:
     """Withdraw an answer that the run has not used yet. The question is open again."""
     api.require(Scope.ANSWER)
-    await _find(api, wait_id, "update")
+    await find_row(api, "wait", wait_id, "update")
     await api.runtime.withdraw(wait_id, by=api.actor(body.by), reason=body.reason)
     return await _record(api, wait_id)
 
 
-async def _find(api: Api, wait_id: str, action: str) -> WaitRow:
-    row: WaitRow | None = await api.runtime.journal.ado(waits.find(wait_id))
-    if row is None:
-        raise NotFound("wait", wait_id)
-    await allow_thread(api, row.thread_id, action, NotFound("wait", wait_id))
-    return row
-
-
 async def _record(api: Api, wait_id: str) -> WaitRecord:
-    return waits.to_record(api.runtime.engine, await _find(api, wait_id, "read"))
+    return waits.to_record(api.engine, await find_row(api, "wait", wait_id))

@@ -23,7 +23,7 @@ from perdure.commands.validation import GRACE
 from perdure.errors import Error, NotFound
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
-from perdure.server.own_api.access import find_run
+from perdure.server.own_api.requests import find_row
 from perdure.server.ui.page import Form, Ui, UiDep, ui_router
 from perdure.server.ui.run_rows import Filters, visibility, visible_runs
 from perdure.types import Control, Run, State
@@ -191,7 +191,7 @@ async def _preview(ui: Ui, action: RunAction, rows: list[RunRow]) -> BulkPreview
 async def _act(ui: Ui, asked: Confirmed, run_id: str) -> Result:
     """Act on one run. A refusal is reported and does not stop the others."""
     try:
-        row = await find_run(ui.api, run_id, "update")
+        row = await find_row(ui.api, "run", run_id, "update")
     except NotFound:
         return Result(run_id, "", False, "it has been deleted")
     title = f"{row.graph} {row.thread_id}"

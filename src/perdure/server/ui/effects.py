@@ -10,10 +10,9 @@ from fastapi import Response
 
 from perdure.commands import effects
 from perdure.commands.effects import EffectHead, EffectPosition, EffectRow
-from perdure.errors import NotFound
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
-from perdure.server.own_api.access import ThreadFilter, allow_thread
+from perdure.server.own_api.requests import ThreadFilter, find_row
 from perdure.server.ui.lists import EVALUATED, LOOKED_AT, PAGE, Looked, as_cursor, from_cursor, look
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.types import EffectRecord, EffectState
@@ -109,7 +108,7 @@ async def _of_run(ui: Ui, seen: ThreadFilter, run: str, state: str, name: str) -
 @router.get("/effects/one")
 async def show(ui: UiDep, key: str) -> Response:
     ui.require(Scope.READ)
-    row = await _find(ui, key, "read")
+    row = await find_row(ui.api, "effect", key)
     return ui.page(
         "effect.html", title=row.name, section="effects", one=_record(ui, row), task=row.task
     )
@@ -121,7 +120,7 @@ async def settle(ui: UiDep) -> Response:
     ui.require(Scope.ADMIN)
     form = ui.posted
     key, how = form.get("key"), form.get("how")
-    await _find(ui, key, "update")
+    await find_row(ui.api, "effect", key, "update")
     result = _result(form.get("result")) if how == "done" else None
     reason = form.get("reason").strip() or None
     if how not in SETTLED:
@@ -141,14 +140,6 @@ def _result(text: str) -> Any:
         if text[0] in '{["' or text.endswith(('"', "}", "]")):
             raise ApiError(422, "The result is not valid JSON.") from None
         return text
-
-
-async def _find(ui: Ui, key: str, action: str) -> EffectRow:
-    row: EffectRow | None = await ui.runtime.journal.ado(effects.find(key))
-    if row is None:
-        raise NotFound("effect", key)
-    await allow_thread(ui.api, row.thread_id, action, NotFound("effect", key))
-    return row
 
 
 def _record(ui: Ui, row: EffectRow) -> EffectRecord:

@@ -15,7 +15,7 @@ from perdure.commands import waits
 from perdure.commands.waits import Answer, WaitRow
 from perdure.errors import Error, NotFound
 from perdure.server.authorization import Scope
-from perdure.server.own_api.access import allow_thread
+from perdure.server.own_api.requests import allow_thread
 from perdure.server.ui import display
 from perdure.server.ui.inbox_items import InboxFilter, next_question
 from perdure.server.ui.page import Form, Ui

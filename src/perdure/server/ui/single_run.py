@@ -18,7 +18,7 @@ from perdure.commands import effects
 from perdure.commands.effects import EffectRow
 from perdure.errors import UNREADABLE
 from perdure.server.authorization import Scope
-from perdure.server.own_api.access import find_run
+from perdure.server.own_api.requests import find_row
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.run_states import StoredState, state_at
 from perdure.server.ui.single_run_live import follow
@@ -275,7 +275,7 @@ ASKED = "The run stops after its current step."
 async def _operate(ui: Ui, run_id: str) -> None:
     """Raise 403 or 404 unless the viewer may control this run."""
     ui.require(Scope.ADMIN)
-    await find_run(ui.api, run_id, "update")
+    await find_row(ui.api, "run", run_id, "update")
 
 
 def _back(ui: Ui, run: Run, notice: str) -> Response:

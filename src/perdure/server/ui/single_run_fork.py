@@ -22,7 +22,7 @@ from perdure.errors import Error
 from perdure.server.agent_api.thread_views import update_error
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
-from perdure.server.own_api.access import find_run
+from perdure.server.own_api.requests import find_row
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.run_states import StoredState, graph_of, state_at
 from perdure.text import json_default
@@ -46,7 +46,7 @@ class Typed:
 @router.get("/runs/{run_id}/fork")
 async def show(ui: UiDep, run_id: str, at: str = "") -> Response:
     ui.require(Scope.ADMIN)
-    row = await find_run(ui.api, run_id, "update")
+    row = await find_row(ui.api, "run", run_id, "update")
     state = await _state(ui, row, at)
     return _page(ui, row, state, Typed(_as_text(state.values)))
 
@@ -54,7 +54,7 @@ async def show(ui: UiDep, run_id: str, at: str = "") -> Response:
 @router.post("/runs/{run_id}/fork")
 async def fork(ui: UiDep, run_id: str) -> Response:
     ui.require(Scope.ADMIN)
-    row, form = await find_run(ui.api, run_id, "update"), await ui.form()
+    row, form = await find_row(ui.api, "run", run_id, "update"), await ui.form()
     state = await _state(ui, row, form.get("at"))
     typed = Typed(form.get("state"), form.get("as_node"))
     graph = graph_of(ui.runtime, row.graph, row.version)

@@ -29,7 +29,7 @@ from perdure.commands.runs import RunRow
 from perdure.commands.validation import GRACE
 from perdure.observe import trace_id
 from perdure.server.authorization import Scope
-from perdure.server.own_api.access import find_run
+from perdure.server.own_api.requests import find_row
 from perdure.server.ui import display, run_states
 from perdure.server.ui.page import Ui
 from perdure.server.ui.run_states import EventCache
@@ -229,7 +229,7 @@ def _range(zoom: Zoom) -> dict[str, int]:
 
 async def read_run(ui: Ui, run_id: str, asked: Asked, action: str = "read") -> RunView:
     """A run that the viewer may see, or `update`, with the data of its page. Raises `NotFound`."""
-    row = await find_run(ui.api, run_id, action)
+    row = await find_row(ui.api, "run", run_id, action)
     runtime = ui.runtime
     run: Run = await runtime.journal.arun(run_reads.show(runtime.engine, row, output=False))
     events = await ui.site.part(EventCache).events(run_id)

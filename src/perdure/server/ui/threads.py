@@ -13,7 +13,7 @@ from perdure.commands.thread_search import OWN, ThreadPage, ThreadQuery, search_
 from perdure.commands.threads import Thread
 from perdure.server.authorization import Scope
 from perdure.server.errors import ApiError
-from perdure.server.own_api.access import ThreadFilter
+from perdure.server.own_api.requests import ThreadFilter
 from perdure.server.ui.lists import as_cursor, from_cursor
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.run_rows import Row, read_rows
