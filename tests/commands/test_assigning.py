@@ -90,7 +90,7 @@ def test_a_question_released_while_somebody_claims_it_is_theirs(url: str) -> Non
         rt.blocking.assign(wait.id, "ana", by="ana")
         interrupted(
             rt.journal,
-            answering.assign_once(rt.engine, wait.id, "bo", BO, None),
+            answering.assign.plan(rt.engine, wait.id, "bo", by=BO),
             f"assign {wait.id}",
             lambda: rt.blocking.assign(wait.id, None, by="ana"),
         )

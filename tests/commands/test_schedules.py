@@ -360,11 +360,11 @@ def test_a_schedule_that_is_changed_while_it_is_enabled_keeps_the_slots_of_its_n
         rt.blocking.enable_schedule("digest", enabled=False)
         found = interrupted(
             rt.journal,
-            schedules.enable(rt.engine, "digest", True),
+            schedules._enable_schedule.plan(rt.engine, "digest", True),
             "schedules",
             lambda: rt.blocking.schedule("digest", "agent", cron="*/5 * * * *"),
         )
-        assert (found.enabled, found.next_at) == (True, NOON + timedelta(minutes=5))
+        assert (found["enabled"], found["next_at"]) == (True, NOON + timedelta(minutes=5))
 
 
 async def test_only_a_schedule_that_exists_is_enabled(rt: TemporaryRuntime) -> None:

@@ -32,17 +32,6 @@ from perdure.types import EventKind, Kind, State, WaitState
 from perdure.verbs import call_number, verb
 
 
-def answer_once(
-    on: Connection, wait_id: str, value: Any, by: str | None, *, number: int | None = None
-) -> Plan[None]:
-    """Accept an answer, or raise why not. Then it is not stored. The same `number` is accepted
-    once, and does nothing after that."""
-    asked: WaitRow | None = None if number is None else (yield waits.find(wait_id))
-    if asked is not None and (yield from was_made(asked.thread_id, asked.run_id, number)):
-        return
-    yield from answer_all(on, [(wait_id, value)], by, number=number)
-
-
 def answer_all(
     on: Connection,
     answers: Sequence[tuple[str, Any]],
@@ -91,59 +80,6 @@ def _check_answer(on: Connection, row: WaitRow, value: Any) -> Plan[None]:
         raise BadAnswer(
             row.id, "perdure uses this value itself, for waits that expire; pass another."
         )
-
-
-def withdraw_once(
-    on: Connection, wait_id: str, by: str | None, reason: str | None, *, number: int | None = None
-) -> Plan[None]:
-    """Take back an answer that no task has gone on with. The question is open again, and a run
-    that failed or was held goes on to it. The same `number` does so once."""
-    row: WaitRow | None = yield waits.find(check_id("wait", wait_id))
-    if row is None:
-        raise NotFound("wait", wait_id)
-    if (yield from was_made(row.thread_id, row.run_id, number)):
-        return
-    for name, text in (("by", by), ("reason", reason)):
-        if text is not None:
-            check_text(name, text)
-    said = {**actor_data(by), **({"reason": reason} if reason else {})}
-    now = on.clock.now()
-    if not (yield store_withdrawal(on.serializer, row, said, now, number)):
-        row = (yield waits.find(row.id)) or row
-        run = yield runs.find(row.run_id)
-        answers: dict[str, Answer] = yield waits.answers_of_run(row.run_id)
-        place = answers[row.id].checkpoint_id if row.id in answers else None
-        raise NotWithdrawn(row.id, _why_not_withdrawn(row, run, place))
-
-
-def assign_once(
-    on: Connection,
-    wait_id: str,
-    to: str | None,
-    by: str | None,
-    expected: str | None,
-    *,
-    number: int | None = None,
-) -> Plan[None]:
-    """Assign or unassign an open question, or raise why not. The same `number` does so
-    once."""
-    for name, text in (("to", to), ("by", by), ("expected", expected)):
-        if text is not None:
-            check_text(name, text)
-    asked: WaitRow | None = None if number is None else (yield waits.find(wait_id))
-    if asked is not None and (yield from was_made(asked.thread_id, asked.run_id, number)):
-        return
-    row = yield from find_open(on, wait_id)
-    now = on.clock.now()
-    while not (yield store_assignee(on.serializer, row, to, by, expected, now, number)):
-        row = yield from find_open(on, wait_id)
-        if row.expires_at is not None and row.expires_at <= now:
-            raise WaitExpired(row.id, expired_at(row.expires_at))
-        if row.assignee == actor_name(to):
-            return
-        if row.assignee not in (None, by, expected):
-            raise AlreadyAssigned(row.id, row.assignee)
-        # Meanwhile its assignee released it, or assigned it to someone else.
 
 
 def find_open(on: Connection, wait_id: str) -> Plan[WaitRow]:
@@ -356,7 +292,10 @@ def answer(on: Connection, wait_id: str, value: Any, *, by: str | None = None) -
         BadAnswer: The answer does not fit the question; the message says what is wrong.
         NotFound: The journal has no wait with this id.
     """
-    yield from answer_once(on, check_id("wait", wait_id), value, by, number=call_number())
+    wait_id, number = check_id("wait", wait_id), call_number()
+    asked: WaitRow | None = None if number is None else (yield waits.find(wait_id))
+    if asked is None or not (yield from was_made(asked.thread_id, asked.run_id, number)):
+        yield from answer_all(on, [(wait_id, value)], by, number=number)
     on.wake()
 
 
@@ -389,8 +328,24 @@ def assign(
         AnswerRefused: The question was answered, expired or closed, or is not for a person.
         NotFound: The journal has no wait with this id.
     """
-    wait_id = check_id("wait", wait_id)
-    yield from assign_once(on, wait_id, to, by, expected, number=call_number())
+    wait_id, number = check_id("wait", wait_id), call_number()
+    for name, text in (("to", to), ("by", by), ("expected", expected)):
+        if text is not None:
+            check_text(name, text)
+    asked: WaitRow | None = None if number is None else (yield waits.find(wait_id))
+    if asked is not None and (yield from was_made(asked.thread_id, asked.run_id, number)):
+        return
+    row = yield from find_open(on, wait_id)
+    now = on.clock.now()
+    while not (yield store_assignee(on.serializer, row, to, by, expected, now, number)):
+        row = yield from find_open(on, wait_id)
+        if row.expires_at is not None and row.expires_at <= now:
+            raise WaitExpired(row.id, expired_at(row.expires_at))
+        if row.assignee == actor_name(to):
+            return
+        if row.assignee not in (None, by, expected):
+            raise AlreadyAssigned(row.id, row.assignee)
+        # Meanwhile its assignee released it, or assigned it to someone else.
 
 
 @verb(effect=True)
@@ -418,5 +373,20 @@ def withdraw(
             the message names the checkpoint to fork from. Nothing was changed.
         NotFound: The journal has no wait with this id.
     """
-    yield from withdraw_once(on, wait_id, by, reason, number=call_number())
+    number = call_number()
+    row: WaitRow | None = yield waits.find(check_id("wait", wait_id))
+    if row is None:
+        raise NotFound("wait", wait_id)
+    if not (yield from was_made(row.thread_id, row.run_id, number)):
+        for name, text in (("by", by), ("reason", reason)):
+            if text is not None:
+                check_text(name, text)
+        said = {**actor_data(by), **({"reason": reason} if reason else {})}
+        now = on.clock.now()
+        if not (yield store_withdrawal(on.serializer, row, said, now, number)):
+            row = (yield waits.find(row.id)) or row
+            run = yield runs.find(row.run_id)
+            answers: dict[str, Answer] = yield waits.answers_of_run(row.run_id)
+            place = answers[row.id].checkpoint_id if row.id in answers else None
+            raise NotWithdrawn(row.id, _why_not_withdrawn(row, run, place))
     on.wake()

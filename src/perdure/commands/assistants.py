@@ -98,13 +98,6 @@ def default_id(graph: str) -> str:
     return str(uuid.uuid5(NAMESPACE, graph))
 
 
-def of_graph(graph: str, at: datetime) -> Assistant:
-    """A graph's default assistant, before any change."""
-    return Assistant(
-        graph, graph, metadata=SYSTEM, assistant_id=default_id(graph), created_at=at, updated_at=at
-    )
-
-
 def put(
     serializer: Serializer,
     assistant_id: str,
@@ -158,7 +151,8 @@ def _own(on: Connection, graph: str) -> Assistant:
     """A graph's default assistant, as if it were created when first requested."""
     if on.assistants_since is None:
         on.assistants_since = on.clock.now()
-    return of_graph(graph, moment(on.assistants_since))
+    at, id = moment(on.assistants_since), default_id(graph)
+    return Assistant(graph, graph, metadata=SYSTEM, assistant_id=id, created_at=at, updated_at=at)
 
 
 def by_default_id(on: Connection) -> dict[str, str]:

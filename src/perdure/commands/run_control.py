@@ -25,25 +25,6 @@ from perdure.types import ENDED, Control, EffectState, EventKind, Kind, Run, Sta
 from perdure.verbs import Recorded, call_number, recorded, verb
 
 
-def wake_once(
-    on: Connection, run_id: str, by: str | None, *, number: int | None = None
-) -> Plan[None]:
-    """End the sleeps of a run now. The same `number` does so once."""
-    run: RunRow | None = yield runs.find(check_id("run", run_id))
-    if run is None:
-        raise NotFound("run", run_id)
-    if (yield from was_made(run.thread_id, run.id, number)):
-        return
-    if by is not None:
-        check_text("by", by)
-    found: list[WaitRow] = yield waits.of_run(run.id)
-    # The pause before an effect is retried is the effect's, not a sleep of a task.
-    asleep = [row for row in found if row.kind == Kind.CLOCK and row.task_id]
-    asleep = [row for row in asleep if row.state == WaitState.OPEN]
-    if not asleep or not (yield end_sleeps(on.serializer, asleep, by, on.clock.now(), number)):
-        raise WrongState(run.id, run.state, "be woken", "it is not asleep.")
-
-
 @verb(effect=True)
 def wake(on: Connection, run_id: str, *, by: str | None = None) -> Plan[Run]:
     """End every current sleep of a run now.
@@ -62,35 +43,21 @@ def wake(on: Connection, run_id: str, *, by: str | None = None) -> Plan[Run]:
         WrongState: The run is not asleep.
         NotFound: The journal has no run with this id.
     """
-    yield from wake_once(on, run_id, by, number=call_number())
+    number = call_number()
+    run: RunRow | None = yield runs.find(check_id("run", run_id))
+    if run is None:
+        raise NotFound("run", run_id)
+    if not (yield from was_made(run.thread_id, run.id, number)):
+        if by is not None:
+            check_text("by", by)
+        found: list[WaitRow] = yield waits.of_run(run.id)
+        # The pause before an effect is retried is the effect's, not a sleep of a task.
+        asleep = [row for row in found if row.kind == Kind.CLOCK and row.task_id]
+        asleep = [row for row in asleep if row.state == WaitState.OPEN]
+        if not asleep or not (yield end_sleeps(on.serializer, asleep, by, on.clock.now(), number)):
+            raise WrongState(run.id, run.state, "be woken", "it is not asleep.")
     on.wake()
     return (yield from run_reads.get.plan(on, run_id))
-
-
-def add_comment(
-    on: Connection,
-    run_id: str,
-    text: str,
-    wait_id: str | None,
-    by: str | None,
-    *,
-    number: int | None = None,
-) -> Plan[None]:
-    """Add a comment to the history of a run. The same `number` does so once."""
-    if not check_text("comment", text).strip():
-        raise BadArgument("A comment is a text that is not empty.")
-    if by is not None:
-        check_text("by", by)
-    row = yield from find_row(on, check_id("run", run_id))
-    if (yield from events.was_made(row.thread_id, row.id, number)):
-        return
-    if wait_id is not None:
-        wait: WaitRow | None = yield waits.find(check_id("wait", wait_id))
-        if wait is None or wait.run_id != row.id:
-            raise NotFound(f"wait of run {row.id}", wait_id)
-    made = change(row.thread_id, row.id, on.clock.now(), number)
-    if not (yield run_changes.store_comment(on.serializer, made, text, wait_id, by)):
-        raise NotFound("run", run_id)
 
 
 # -- cancelling and pausing
@@ -131,32 +98,21 @@ def stop_run(
         raise WrongState(row.id, row.state, f"be {state.value}", f"{why}.")
 
 
-def resume_run(
-    on: Connection, run_id: str, by: str | None = None, *, number: int | None = None
+_DUE = {
+    EventKind.RESUMED: ((State.PAUSED,), "only a paused run can."),
+    EventKind.RETRIED: (
+        (State.FAILED, State.HELD),
+        "only a failed or held run can, if no later run of its thread has begun.",
+    ),
+}
+"""By the event that says so: which runs it makes due, and why others are not."""
+
+
+def make_due(
+    on: Connection, run_id: str, kind: EventKind, by: str | None, number: int | None
 ) -> Plan[None]:
-    """Make a paused run due. The same `number` does so once."""
-    why = "only a paused run can."
-    return _make_due(on, run_id, (State.PAUSED,), EventKind.RESUMED, why, by, number)
-
-
-def retry_run(
-    on: Connection, run_id: str, by: str | None = None, *, number: int | None = None
-) -> Plan[None]:
-    """Make a failed or held run due. The same `number` does so once."""
-    why = "only a failed or held run can, if no later run of its thread has begun."
-    states = (State.FAILED, State.HELD)
-    return _make_due(on, run_id, states, EventKind.RETRIED, why, by, number)
-
-
-def _make_due(
-    on: Connection,
-    run_id: str,
-    states: tuple[State, ...],
-    kind: EventKind,
-    why: str,
-    by: str | None,
-    number: int | None,
-) -> Plan[None]:
+    """Make a run that was paused, failed or held due. The same `number` does so once."""
+    states, why = _DUE[kind]
     if by is not None:
         check_text("by", by)
     row = yield from find_row(on, run_id)
@@ -190,8 +146,21 @@ def comment(
         NotFound: The journal has no such run, or the run has no such wait.
         BadArgument: The text is empty.
     """
-    run_id, wait_id = check_id("run", run_id), maybe_id("wait", wait_id)
-    yield from add_comment(on, run_id, text, wait_id, by, number=call_number())
+    run_id, wait_id, number = check_id("run", run_id), maybe_id("wait", wait_id), call_number()
+    if not check_text("comment", text).strip():
+        raise BadArgument("A comment is a text that is not empty.")
+    if by is not None:
+        check_text("by", by)
+    row = yield from find_row(on, run_id)
+    if (yield from events.was_made(row.thread_id, row.id, number)):
+        return
+    if wait_id is not None:
+        wait: WaitRow | None = yield waits.find(wait_id)
+        if wait is None or wait.run_id != row.id:
+            raise NotFound(f"wait of run {row.id}", wait_id)
+    made = change(row.thread_id, row.id, on.clock.now(), number)
+    if not (yield run_changes.store_comment(on.serializer, made, text, wait_id, by)):
+        raise NotFound("run", run_id)
 
 
 @verb()
@@ -273,7 +242,7 @@ def resume(on: Connection, run_id: str, *, by: str | None = None) -> Plan[Run]:
         WrongState: The run is not paused.
         NotFound: The journal has no run with this id.
     """
-    yield from resume_run(on, check_id("run", run_id), by, number=call_number())
+    yield from make_due(on, check_id("run", run_id), EventKind.RESUMED, by, call_number())
     on.wake()
     return (yield from get.plan(on, run_id))
 
@@ -298,7 +267,7 @@ def retry(on: Connection, run_id: str, *, by: str | None = None) -> Plan[Run]:
         WrongState: The run is neither failed nor held, or a later run of its thread has begun.
         NotFound: The journal has no run with this id.
     """
-    yield from retry_run(on, check_id("run", run_id), by, number=call_number())
+    yield from make_due(on, check_id("run", run_id), EventKind.RETRIED, by, call_number())
     on.wake()
     return (yield from get.plan(on, run_id))
 

@@ -154,9 +154,9 @@ class RunReporter:
         return RunReport(
             run,
             events=await unreadable.read(run_reads.read_events(on, run.id, 0, None)),
-            waits=await unreadable.read(waits.read_history(on, run.id)),
+            waits=await unreadable.read(waits.wait_history.plan(on, run.id)),
             effects=await unreadable.read(self._effects(run, None)),
-            scores=await unreadable.read(scores.read_scores(on, run.id)),
+            scores=await unreadable.read(scores.list_scores.plan(on, run.id)),
             children=run_tree(run.id, below),
             tree_is_cut=is_cut,
             unknown_graphs=await self.unknown_graphs(run),
@@ -174,7 +174,7 @@ class RunReporter:
         return RunReport(
             run,
             events,
-            waits=await unreadable.read(waits.read_history(on, run.id)),
+            waits=await unreadable.read(waits.wait_history.plan(on, run.id)),
             effects=effects,
             scores=[],
             children=Children(),

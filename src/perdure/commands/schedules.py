@@ -244,23 +244,6 @@ def delete_row(name: str) -> Op[None]:
     return Op("unschedule", [statement], lambda rows: None, write=True)
 
 
-def put(
-    on: Connection,
-    graph: tuple[str, str],
-    setup: dict[str, Any],
-    *,
-    name: str,
-    cron: str,
-    timezone: str,
-    catch_up: bool | timedelta,
-) -> Plan[Schedule]:
-    """Store a schedule of a graph, given as (name, version)."""
-    row = yield from store(
-        on, graph, setup, name=name, cron=cron, timezone=timezone, catch_up=catch_up
-    )
-    return row.to_schedule(on.serializer, on.clock.now())
-
-
 def store(
     on: Connection,
     graph: tuple[str, str],
@@ -274,10 +257,10 @@ def store(
     end_at: int | None = None,
     thread_id: str | None = None,
 ) -> Plan[ScheduleRow]:
-    """The same, as it is stored. One that is not `enabled` starts nothing; None leaves that as
-    it is, so that an application that stores its schedules when it starts enables none that a
-    person disabled. After `end_at`, in milliseconds, none starts anything. With a `thread_id`
-    it is deleted when that thread is erased."""
+    """Store a schedule of a graph, given as (name, version). One that is not `enabled` starts
+    nothing; None leaves that as it is, so that an application that stores its schedules when it
+    starts enables none that a person disabled. After `end_at`, in milliseconds, none starts
+    anything. With a `thread_id` it is deleted when that thread is erased."""
     setup, now = {**setup, "version": graph[1]}, on.clock.now()
     next_at = next_slot(cron, timezone, now)
     late = lateness(catch_up)
@@ -302,34 +285,10 @@ def find(on: Connection, name: str) -> Plan[ScheduleRow | None]:
     return found
 
 
-def read_schedules(on: Connection) -> Plan[list[Schedule]]:
-    """Every schedule, by name."""
-    rows: list[ScheduleRow] = yield all_rows()
-    return [row.to_schedule(on.serializer, on.clock.now()) for row in rows]
-
-
 def page(on: Connection, after: str, count: int) -> Plan[list[ScheduleRow]]:
     """The schedules after a name, by name, as stored."""
     found: list[ScheduleRow] = yield page_of_rows(after, count)
     return found
-
-
-def enable(on: Connection, name: str, enabled: bool) -> Plan[Schedule]:
-    """Enable a schedule from its next slot on, or disable it. Raises `NotFound`."""
-    row = yield from find(on, name)
-    while row is not None:
-        yield enable_row(row, enabled, on.clock.now())
-        before, row = row, (yield from find(on, name))
-        if row is None or (row.cron, row.timezone) == (before.cron, before.timezone):
-            return (row or before).to_schedule(on.serializer, on.clock.now())
-    raise NotFound("schedule", name)
-
-
-def delete(on: Connection, name: str) -> Plan[None]:
-    """Delete a schedule. Raises `NotFound`."""
-    if name not in {one.name for one in (yield from read_schedules(on))}:
-        raise NotFound("schedule", name)
-    yield delete_row(name)
 
 
 @verb()
@@ -403,13 +362,15 @@ def _schedule(
 ) -> Plan[dict[str, Any]]:
     graph_name, version = graph
     times: Any = {"cron": cron, "timezone": timezone, "catch_up": catch_up}
-    return vars((yield from put(on, (graph_name, version), setup, name=name, **times)))
+    row = yield from store(on, (graph_name, version), setup, name=name, **times)
+    return vars(row.to_schedule(on.serializer, on.clock.now()))
 
 
 @verb(name="schedules")
 def list_schedules(on: Connection) -> Plan[list[Schedule]]:
     """List all schedules, by name."""
-    return (yield from read_schedules(on))
+    rows: list[ScheduleRow] = yield all_rows()
+    return [row.to_schedule(on.serializer, on.clock.now()) for row in rows]
 
 
 @verb()
@@ -438,7 +399,13 @@ async def enable_schedule(on: Connection, name: str, *, enabled: bool = True) ->
 
 @recorded("enable_schedule")
 def _enable_schedule(on: Connection, name: str, enabled: bool) -> Plan[dict[str, Any]]:
-    return vars((yield from enable(on, name, enabled)))
+    row = yield from find(on, name)
+    while row is not None:
+        yield enable_row(row, enabled, on.clock.now())
+        before, row = row, (yield from find(on, name))
+        if row is None or (row.cron, row.timezone) == (before.cron, before.timezone):
+            return vars((row or before).to_schedule(on.serializer, on.clock.now()))
+    raise NotFound("schedule", name)
 
 
 @verb()
@@ -455,10 +422,12 @@ async def unschedule(on: Connection, name: str) -> None:
 
 
 async def _is_unscheduled(on: Connection, name: str) -> Done | None:
-    found = await on.journal.arun(read_schedules(on))
+    found = await on.journal.arun(list_schedules.plan(on))
     return None if name in {one.name for one in found} else Done()
 
 
 @recorded("unschedule", verify=_is_unscheduled)
 def _unschedule(on: Connection, name: str) -> Plan[None]:
-    yield from delete(on, name)
+    if name not in {one.name for one in (yield from list_schedules.plan(on))}:
+        raise NotFound("schedule", name)
+    yield delete_row(name)

@@ -207,56 +207,6 @@ def _check_value(name: str, value: Any, comment: str | None) -> float | str | No
     )
 
 
-def give_score(
-    on: Connection,
-    run_id: str,
-    name: str,
-    value: float | str | None,
-    about: str | dict[str, str],
-    comment: str | None,
-    by: str | None,
-) -> Plan[None]:
-    """Store a score with its event. One that is there already changes nothing."""
-    row = yield from _find_run(on, run_id)
-    targets = about if isinstance(about, dict) else {}
-    attempt = yield from _check_target(on, row, **targets)
-    kind = ScoreKind.NUMBER
-    if not isinstance(value, float):
-        kind = ScoreKind.TEXT if value is None else ScoreKind.CATEGORY
-    made = Score(
-        row.id,
-        name,
-        value if isinstance(value, float) else None,
-        about if isinstance(about, str) else next(iter(about.values())),
-        moment(on.clock.now()),
-        on.serializer.redacted_text(comment),
-        by,
-        kind,
-        on.serializer.redacted_text(value) if isinstance(value, str) else None,
-        step=targets.get("step"),
-        effect=targets.get("effect"),
-        prompts=(yield from _prompts_read(on, row, **targets)),
-    )
-    plain = replace(made, by=events.actor_name(by))
-    while True:
-        found: tuple[Score, int] | None = yield find(
-            on.serializer, row.thread_id, row.id, name, made.about
-        )
-        before, seen = found or (None, UNSEEN)
-        if before is not None and replace(before, at=made.at, prompts=made.prompts) == plain:
-            yield CONFIRM
-            return
-        if (yield put(on.serializer, row.thread_id, made, seen, attempt)):
-            return
-        yield from _find_run(on, run_id)
-
-
-def read_scores(on: Connection, run_id: str) -> Plan[list[Score]]:
-    row = yield from _find_run(on, run_id)
-    found: list[tuple[Score, int]] = yield of_run(on.serializer, row.thread_id, row.id)
-    return [score for score, _ in found]
-
-
 def _find_run(on: Connection, run_id: str) -> Plan[RunRow]:
     row: RunRow | None = yield runs.find(check_id("run", run_id))
     if row is None:
@@ -325,7 +275,39 @@ def _score(
     comment: str | None,
     by: str | None,
 ) -> Plan[None]:
-    yield from give_score(on, run_id, name, value, about, comment, by)
+    """Store a score with its event. One that is there already changes nothing."""
+    row = yield from _find_run(on, run_id)
+    targets = about if isinstance(about, dict) else {}
+    attempt = yield from _check_target(on, row, **targets)
+    kind = ScoreKind.NUMBER
+    if not isinstance(value, float):
+        kind = ScoreKind.TEXT if value is None else ScoreKind.CATEGORY
+    made = Score(
+        row.id,
+        name,
+        value if isinstance(value, float) else None,
+        about if isinstance(about, str) else next(iter(about.values())),
+        moment(on.clock.now()),
+        on.serializer.redacted_text(comment),
+        by,
+        kind,
+        on.serializer.redacted_text(value) if isinstance(value, str) else None,
+        step=targets.get("step"),
+        effect=targets.get("effect"),
+        prompts=(yield from _prompts_read(on, row, **targets)),
+    )
+    plain = replace(made, by=events.actor_name(by))
+    while True:
+        found: tuple[Score, int] | None = yield find(
+            on.serializer, row.thread_id, row.id, name, made.about
+        )
+        before, seen = found or (None, UNSEEN)
+        if before is not None and replace(before, at=made.at, prompts=made.prompts) == plain:
+            yield CONFIRM
+            return
+        if (yield put(on.serializer, row.thread_id, made, seen, attempt)):
+            return
+        yield from _find_run(on, run_id)
 
 
 @verb()
@@ -385,4 +367,6 @@ def list_scores(on: Connection, run_id: str) -> Plan[list[Score]]:
     Raises:
         NotFound: The journal has no run with this id.
     """
-    return (yield from read_scores(on, run_id))
+    row = yield from _find_run(on, run_id)
+    found: list[tuple[Score, int]] = yield of_run(on.serializer, row.thread_id, row.id)
+    return [score for score, _ in found]

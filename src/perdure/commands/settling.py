@@ -46,45 +46,6 @@ def read_effects(
     return [effects.to_record(on.serializer, row) for row in rows]
 
 
-def undelivered(on: Connection, after: Message | None, limit: int) -> Plan[list[Message]]:
-    """Undelivered messages, oldest first."""
-    # Read from the start: an outbox is short, and the messages of earlier pages may be gone.
-    count = limit
-    while True:
-        found: list[Message] = yield messages.pending(on.serializer, count)
-        later = [
-            one
-            for one in found
-            if after is None or (one.sent_at, one.id) > (after.sent_at, after.id)
-        ]
-        if len(later) >= limit or len(found) < count:
-            return later[:limit]
-        count *= 2
-
-
-def settle_once(
-    on: Connection, key: str, how: str, result: Any, by: str | None, reason: str | None
-) -> Plan[None]:
-    """Store a person's decision about an effect. The same commit makes its run due if that was
-    the last one."""
-    _check_decision(how, result, by, reason)
-    row: EffectRow | None = yield effects.find(check_id("effect", key))
-    if row is None:
-        raise NotFound("effect", key)
-    outcome = None
-    if how == "done":
-        outcome = effect_payload.dump_result(on.serializer, row, result)
-    elif how == "fail":
-        error = EffectFailed(row.key, f"{SETTLED_BY} {by or 'a person'}", reason or "failed")
-        outcome = effect_payload.dump_error(on.serializer, row, STATES[how], error, ())
-    said = {**actor_data(by), **({"reason": reason} if reason else {})}
-    state, now = STATES[how].value, on.clock.now()
-    made = effects.decide(on.serializer, row, state, outcome, said, now, host_time(on.clock))
-    if not (yield made):
-        row = (yield effects.find(row.key)) or row
-        raise NotSettled(row.key, f"it is {row.state}: {_why_not(row)}.")
-
-
 def _check_decision(how: str, result: Any, by: str | None, reason: str | None) -> None:
     if how not in STATES:
         raise BadArgument(f"An effect is settled as 'done', 'retry' or 'fail', not as {how!r}.")
@@ -182,7 +143,22 @@ def settle(
         NotFound: The journal has no effect with this key.
         BadArgument: `how` is unknown, or `result` is passed with `retry` or `fail`.
     """
-    yield from settle_once(on, check_id("effect", key), how, result, by, reason)
+    _check_decision(how, result, by, reason)
+    row: EffectRow | None = yield effects.find(check_id("effect", key))
+    if row is None:
+        raise NotFound("effect", key)
+    outcome = None
+    if how == "done":
+        outcome = effect_payload.dump_result(on.serializer, row, result)
+    elif how == "fail":
+        error = EffectFailed(row.key, f"{SETTLED_BY} {by or 'a person'}", reason or "failed")
+        outcome = effect_payload.dump_error(on.serializer, row, STATES[how], error, ())
+    said = {**actor_data(by), **({"reason": reason} if reason else {})}
+    state, now = STATES[how].value, on.clock.now()
+    made = effects.decide(on.serializer, row, state, outcome, said, now, host_time(on.clock))
+    if not (yield made):
+        row = (yield effects.find(row.key)) or row
+        raise NotSettled(row.key, f"it is {row.state}: {_why_not(row)}.")
     on.wake()
 
 
@@ -199,7 +175,18 @@ def list_messages(
         after: The last message of the previous page.
         limit: Maximum number of messages to return, 100 by default.
     """
-    return (yield from undelivered(on, after, check_limit(limit)))
+    # Read from the start: an outbox is short, and the messages of earlier pages may be gone.
+    count = limit = check_limit(limit)
+    while True:
+        found: list[Message] = yield messages.pending(on.serializer, count)
+        later = [
+            one
+            for one in found
+            if after is None or (one.sent_at, one.id) > (after.sent_at, after.id)
+        ]
+        if len(later) >= limit or len(found) < count:
+            return later[:limit]
+        count *= 2
 
 
 @verb()

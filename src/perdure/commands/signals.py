@@ -53,27 +53,6 @@ def store_signal(
     )
 
 
-def send_signal(
-    on: Connection, thread_id: str, name: str, value: Any, key: str | None, *, id: str | None = None
-) -> Plan[bool]:
-    """Store a signal and wake the run that waits for it. False if its key was sent before; the
-    same `id` is stored once."""
-    check_signal_name(name)
-    check_name("thread_id", thread_id)
-    if key is not None:
-        check_name("key", key)
-    if waits.is_reserved(value):
-        raise BadArgument(
-            f"perdure uses this value itself, for waits that expire: pass another one to the "
-            f"signal {name!r}."
-        )
-    now = on.clock.now()
-    stored: bool = yield store_signal(
-        on.serializer, thread_id, id or new_id(), name, key, value, now
-    )
-    return stored
-
-
 @verb(effect=True)
 def signal(
     on: Connection, thread_id: str, name: str, value: Any = None, *, key: str | None = None
@@ -102,6 +81,18 @@ def signal(
         BadArgument: The name, the key or the thread is empty.
         Unserializable: The value cannot be stored. Nothing was stored.
     """
-    stored = yield from send_signal(on, thread_id, name, value, key, id=call_key())
+    check_signal_name(name)
+    check_name("thread_id", thread_id)
+    if key is not None:
+        check_name("key", key)
+    if waits.is_reserved(value):
+        raise BadArgument(
+            f"perdure uses this value itself, for waits that expire: pass another one to the "
+            f"signal {name!r}."
+        )
+    now = on.clock.now()
+    stored: bool = yield store_signal(
+        on.serializer, thread_id, call_key() or new_id(), name, key, value, now
+    )
     on.wake()
     return stored

@@ -418,7 +418,9 @@ def page(
     if chosen.ids is not None:
         rows: list[ThreadRow] = yield page_of_rows(chosen, 0, 0, now)
         every = [one for one in (show(on, row) for row in rows) if matches is None or matches(one)]
-        every.sort(key=_sort_key(chosen.sort), reverse=chosen.descending)
+        every.sort(
+            key=lambda one: (getattr(one, chosen.sort), one.thread_id), reverse=chosen.descending
+        )
         return every[offset : offset + limit], len(every) > offset + limit
     if chosen.status is not None and (chosen.sort, chosen.descending) in INDEXED:
         found = yield from _among_newest(on, chosen, matches)
@@ -464,7 +466,3 @@ def count(on: Connection, chosen: ThreadFilter, matches: Matches | None = None) 
 def questions(on: Connection, thread_ids: list[str]) -> Plan[set[tuple[str, str]]]:
     """(thread, interrupt id) of the open questions to people in these threads."""
     return (yield open_questions(thread_ids)) if thread_ids else set()
-
-
-def _sort_key(sort: str) -> Callable[[Thread], Any]:
-    return lambda thread: (getattr(thread, sort), thread.thread_id)

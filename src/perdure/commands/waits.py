@@ -580,12 +580,6 @@ def read_open(
     return [to_wait(on.serializer, row) for row in rows]
 
 
-def read_history(on: Connection, run_id: str) -> Plan[list[WaitRecord]]:
-    """Every wait a run has or had, with its answer."""
-    found: list[WaitRow] = yield of_run(run_id)
-    return [to_record(on, row) for row in found]
-
-
 def answers_of(on: Connection, run_id: str) -> Plan[dict[str, Answer]]:
     """How each question of a run to a person can be answered anew, by its id."""
     found: dict[str, Answer] = yield answers_of_run(run_id)
@@ -662,4 +656,5 @@ def wait_history(on: Connection, run_id: str) -> Plan[list[WaitRecord]]:
     Args:
         run_id: The id of the run. An unknown run has no waits.
     """
-    return (yield from read_history(on, check_id("run", run_id)))
+    found: list[WaitRow] = yield of_run(check_id("run", run_id))
+    return [to_record(on, row) for row in found]

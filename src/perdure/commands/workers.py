@@ -184,29 +184,6 @@ def beat_of(capabilities: Capabilities) -> float:
     return BILLED_BEAT if capabilities.bills_rows else BEAT
 
 
-def read_workers(on: Connection) -> Plan[list[WorkerInfo]]:
-    """Every announced worker, oldest first; then unannounced ones that drive a run now."""
-    found: Crew = yield crew()
-    loads = {load.worker: load for load in found.loads}
-    driven: dict[str, list[DrivenRow]] = {}
-    for row in found.driven:
-        driven.setdefault(row.worker, []).append(row)
-    known = [
-        _announced(on, row, loads.pop(row.id, None), driven.get(row.id, ()))
-        for row in found.announced
-    ]
-    return known + [_unannounced(on, load, driven.get(load.worker, ())) for load in loads.values()]
-
-
-def drain(on: Connection, worker_id: str, by: str | None) -> Plan[None]:
-    """Ask a worker to drain. Raises `NotFound`."""
-    if by is not None:
-        check_text("by", by)
-    id = check_id("worker", worker_id)
-    if not (yield request_drain(id, by, on.clock.now())):
-        raise NotFound("worker", id)
-
-
 def _announced(
     on: Connection, row: WorkerRow, load: Load | None, runs: Sequence[DrivenRow]
 ) -> WorkerInfo:
@@ -273,7 +250,16 @@ def list_workers(on: Connection) -> Plan[list[WorkerInfo]]:
 
     Only a `Runtime` on the same host can see that a worker is `dead`.
     """
-    return (yield from read_workers(on))
+    found: Crew = yield crew()
+    loads = {load.worker: load for load in found.loads}
+    driven: dict[str, list[DrivenRow]] = {}
+    for row in found.driven:
+        driven.setdefault(row.worker, []).append(row)
+    known = [
+        _announced(on, row, loads.pop(row.id, None), driven.get(row.id, ()))
+        for row in found.announced
+    ]
+    return known + [_unannounced(on, load, driven.get(load.worker, ())) for load in loads.values()]
 
 
 @verb(effect=True, name="drain")
@@ -290,7 +276,11 @@ def drain_worker(on: Connection, worker_id: str, *, by: str | None = None) -> Pl
     Raises:
         NotFound: No worker with this id sends heartbeats.
     """
-    yield from drain(on, check_id("worker", worker_id), by)
+    if by is not None:
+        check_text("by", by)
+    id = check_id("worker", worker_id)
+    if not (yield request_drain(id, by, on.clock.now())):
+        raise NotFound("worker", id)
     on.wake()
 
 

@@ -26,7 +26,7 @@ from perdure.server.errors import ApiError
 from perdure.server.own_api.requests import find_row
 from perdure.server.ui.page import Form, Ui, UiDep, ui_router
 from perdure.server.ui.run_rows import Filters, visibility, visible_runs
-from perdure.types import Control, Run, State
+from perdure.types import Control, EventKind, Run, State
 from perdure.views.formatting import count
 from perdure.views.run_offers import BulkPreview, outcome, preview
 
@@ -212,7 +212,7 @@ async def _act(ui: Ui, asked: Confirmed, run_id: str) -> Result:
 def _plan(ui: Ui, asked: Confirmed, run_id: str) -> Plan[None]:
     on, number, by = ui.runtime.engine, asked.number(run_id), ui.actor
     if asked.action is RunAction.RETRY:
-        return run_control.retry_run(on, run_id, by, number=number)
+        return run_control.make_due(on, run_id, EventKind.RETRIED, by, number)
     control = Control.CANCEL if asked.action is RunAction.CANCEL else Control.PAUSE
     reason = asked.reason or None
     return run_control.stop_run(on, run_id, control, GRACE, reason=reason, by=by, number=number)
