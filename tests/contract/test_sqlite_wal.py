@@ -174,7 +174,7 @@ def test_processes_that_are_killed_while_they_checkpoint_lose_no_commit(
     with perdure.Client(sqlite_url) as client:
         assert client.blocking.doctor().findings == ()
     assert len(stored) > 100
-    assert longest < 2 * LONG
+    assert longest < 4 * LONG  # the killed one may have been about to move it back
 
 
 def test_a_wal_grows_while_a_reader_stays_and_is_cut_after_it(sqlite_url: str) -> None:
