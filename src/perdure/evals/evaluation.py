@@ -153,16 +153,14 @@ class _Call:
     async def run(self, examples: Iterable[Example], repetitions: int) -> Evaluation:
         """Drive every run to its end, judging each one that is done."""
         cases = list(self._cases(examples, repetitions))
-        results: dict[str, Result] = {}
         gate = asyncio.Semaphore(self.concurrency)
-
-        async def judge(case: _Case, run: Run) -> None:
-            async with gate:
-                results[case.key] = await self._result(case, run)
-
         ended = await self._drive(cases)
-        await asyncio.gather(*(judge(case, ended[case.key]) for case in cases))
-        return Evaluation(self.name, tuple(results[case.key] for case in cases))
+
+        async def judge(case: _Case) -> Result:
+            async with gate:
+                return await self._result(case, ended[case.key])
+
+        return Evaluation(self.name, tuple(await asyncio.gather(*map(judge, cases))))
 
     def _cases(self, examples: Iterable[Example], repetitions: int) -> Iterator[_Case]:
         encode = self.runtime.engine.serializer.codec.encode

@@ -88,16 +88,13 @@ class ReportedRun:
         number = message.id.removeprefix(f"{message.run_id}-").partition("-")[0]
         if row is None or not number.isdigit():
             raise Undelivered(f"run {message.run_id} was deleted", final=True)
-
-        async def page(after: int, count: int) -> list[Event]:
-            op = events.events(engine.serializer, row.thread_id, row.id, after, count)
-            return await engine.journal.ado(op)
-
+        page = partial(events.events, engine.serializer, row.thread_id, row.id)
         n, back = int(number), min(int(number), LOOKED_BACK)
-        history = await page(n - back, back)
+        history: list[Event] = await engine.journal.ado(page(n - back, back))
         if not history or history[-1].n != n or history[-1].damaged:
             raise Undelivered(f"run {row.id} has no readable event {n}", final=True)
-        claimed = [one.at for one in await page(0, 10) if one.kind == EventKind.CLAIMED]
+        first: list[Event] = await engine.journal.ado(page(0, 10))
+        claimed = [one.at for one in first if one.kind == EventKind.CLAIMED]
         return cls(engine, row, history, claimed[0] if claimed else moment(row.created_at))
 
     @property

@@ -14,6 +14,9 @@ from perdure.views.markup import Html, element
 from perdure.views.question import Action, Decision, Question
 from perdure.views.schema_form import json_of
 
+WORD = re.compile(r"\s+|\w+(?:[.,:@/-]\w+)*|[^\w\s]")
+"""A word, spaces or a sign. A number, a date or an address is one word: its digits and parts are
+not compared one by one."""
 WORDS_COMPARED = 4000
 """Words of each text up to which two texts are compared word by word; line by line beyond."""
 PAIRS_COMPARED = 100_000_000
@@ -22,7 +25,7 @@ PAIRS_COMPARED = 100_000_000
 
 def text_diff(before: str, after: str) -> Html:
     """The second text with what changed: removed words struck out, new ones underlined."""
-    old, new = _words(before), _words(after)
+    old, new = WORD.findall(before), WORD.findall(after)
     if len(old) > WORDS_COMPARED or len(new) > WORDS_COMPARED:
         old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     start = _common(old, new)
@@ -59,12 +62,6 @@ def _changes(old: Sequence[str], new: Sequence[str]) -> Iterator[object]:
 def _changed(gone: str, come: str) -> Iterator[object]:
     yield element("del", gone) if gone else None
     yield element("ins", come) if come else None
-
-
-def _words(text: str) -> list[str]:
-    """Words, spaces and signs. A number, a date or an address is one word: its digits and parts
-    are not compared one by one."""
-    return re.findall(r"\s+|\w+(?:[.,:@/-]\w+)*|[^\w\s]", text)
 
 
 @dataclass(frozen=True)

@@ -329,18 +329,19 @@ def filled_form(question: Question, value: Any, posted: Posted, zone: tzinfo = U
             form = replace(form, answer=filled.value) if filled.is_good else form
         case "text" if question.schema is None and not form.actions:
             text = _first(posted, "text").replace("\r\n", "\n")
-            form = replace(form, text=text, answer=text) if text.strip() else _wrong(form, EMPTY)
+            form = (
+                replace(form, text=text, answer=text)
+                if text.strip()
+                else replace(form, error=EMPTY)
+            )
         case "json":
             form = _as_json(form, _first(posted, "json"))
         case "quick":
             form = _clicked(form, _first(posted, "quick"))
         case _:
-            form = _wrong(form, "This question does not take what the form sent. Reload the page.")
+            wrong = "This question does not take what the form sent. Reload the page."
+            form = replace(form, error=wrong)
     return _checked(form, value)
-
-
-def _wrong(form: AnswerForm, error: str) -> AnswerForm:
-    return replace(form, error=error)
 
 
 def _checked(form: AnswerForm, value: Any) -> AnswerForm:
@@ -365,7 +366,7 @@ def _as_json(form: AnswerForm, text: str) -> AnswerForm:
 def _clicked(form: AnswerForm, key: str) -> AnswerForm:
     at = int(key) if key.isascii() and key.isdigit() and len(key) < 4 else len(form.quick)
     if at >= len(form.quick):
-        return _wrong(form, "Choose one of the answers.")
+        return replace(form, error="Choose one of the answers.")
     return replace(form, answer=form.quick[at].answer)
 
 

@@ -136,7 +136,9 @@ _WORDS: Mapping[bool | None, str] = {None: "none", True: "yes", False: "no"}
 def whole_value(shown: Any, depth: int = 0) -> Html:
     """Any value as people read it: text as text, an object as a list of names and values."""
     if isinstance(shown, str):
-        return whole_text(shown) if shown else element("span", "empty text", class_="muted")
+        if not shown:
+            return element("span", "empty text", class_="muted")
+        return element("div", revealed(shown), class_="text")
     if shown is None or isinstance(shown, bool):
         return element("span", _WORDS[shown], class_="plain")
     if isinstance(shown, (int, float)):
@@ -155,13 +157,8 @@ def whole_value(shown: Any, depth: int = 0) -> Html:
         items = [element("li", whole_value(one, depth + 1)) for one in shown]
         return element("ol", *items, class_="value")
     if is_message(shown):
-        return whole_text(value_text(shown))
+        return element("div", revealed(value_text(shown)), class_="text")
     return element("div", revealed(any_json(shown, indent=2)), class_="code")
-
-
-def whole_text(text: str) -> Html:
-    """A text with its line breaks."""
-    return element("div", revealed(text), class_="text")
 
 
 def revealed(text: str) -> Html:

@@ -517,14 +517,11 @@ Points = tuple[tuple[float, float], ...]
 
 def _curve(points: Points) -> str:
     """A smooth line downwards through these points."""
-    return "".join(_pieces(points))
-
-
-def _pieces(points: Points) -> Iterator[str]:
-    yield f"M{points[0][0]:.1f} {points[0][1]:.1f}"
+    path = f"M{points[0][0]:.1f} {points[0][1]:.1f}"
     for (x1, y1), (x2, y2) in pairwise(points):
         middle = (y1 + y2) / 2
-        yield f"C{x1:.1f} {middle:.1f} {x2:.1f} {middle:.1f} {x2:.1f} {y2:.1f}"
+        path += f"C{x1:.1f} {middle:.1f} {x2:.1f} {middle:.1f} {x2:.1f} {y2:.1f}"
+    return path
 
 
 def _loop(points: Points) -> str:

@@ -5,7 +5,6 @@ observations that agents give:
 
     share               Wilson's score interval: never outside 0 to 1, and wide for 5 of 5
     mean                Student's t
-    difference          of two groups: Newcombe's hybrid score interval for shares, Welch's t else
     paired_difference   of the same examples twice: Newcombe's paired interval for shares, t else
 
 Observations that are only 0 and 1 (or booleans) are a share; anything else is a mean.
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 
 LEVEL = 0.95
-"""Confidence of an interval unless the caller says otherwise."""
+"""Confidence of every interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,109 +42,47 @@ class Estimate:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Observations as a database can sum them up: all that an interval needs of them."""
-
-    n: int
-    mean: float
-    variance: float
-    hits: bool
-    """Whether each of them is 0 or 1."""
-
-    @staticmethod
-    def of(values: Iterable[float]) -> Sample:
-        given = _floats(values)
-        variance = stdev(given) ** 2 if len(given) > 1 else 0.0
-        return Sample(len(given), fmean(given) if given else 0.0, variance, are_hits(given))
-
-
-def estimate(values: Iterable[float], *, level: float = LEVEL) -> Estimate | None:
+def estimate(values: Iterable[float]) -> Estimate | None:
     """The share or mean of some observations; None without any."""
-    return estimate_of(Sample.of(values), level=level)
-
-
-def estimate_of(sample: Sample, *, level: float = LEVEL) -> Estimate | None:
-    """The same, of observations that are summed up."""
-    if not sample.n:
+    observed = _floats(values)
+    if not observed:
         return None
-    if sample.hits:
-        return share(round(sample.mean * sample.n), sample.n, level=level)
-    return _mean_of(sample, level)
+    return share(round(sum(observed)), len(observed)) if _are_hits(observed) else mean(observed)
 
 
-def share(hits: int, n: int, *, level: float = LEVEL) -> Estimate:
+def share(hits: int, n: int) -> Estimate:
     """The share of hits among n trials."""
     if not 0 <= hits <= n or n < 1:
         raise ValueError(f"{hits} of {n} is not a share.")
-    low, high = _wilson(hits / n, n, level)
+    low, high = _wilson(hits / n, n)
     return Estimate(hits / n, low, high, n, share=True)
 
 
-def mean(values: Iterable[float], *, level: float = LEVEL) -> Estimate:
+def mean(values: Iterable[float]) -> Estimate:
     """The mean of at least one observation."""
-    sample = Sample.of(values)
-    if not sample.n:
+    observed = _floats(values)
+    if not observed:
         raise ValueError("A mean needs at least one value.")
-    return _mean_of(sample, level)
+    middle, n = fmean(observed), len(observed)
+    if n == 1:
+        return Estimate(middle, None, None, 1)
+    reach = t_quantile((1 + LEVEL) / 2, n - 1) * stdev(observed) / math.sqrt(n)
+    return Estimate(middle, middle - reach, middle + reach, n)
 
 
-def _mean_of(sample: Sample, level: float) -> Estimate:
-    if sample.n == 1:
-        return Estimate(sample.mean, None, None, 1)
-    error = math.sqrt(sample.variance / sample.n)
-    return _around(sample.mean, error, sample.n - 1, sample.n, level)
-
-
-def difference(
-    before: Iterable[float], after: Iterable[float], *, level: float = LEVEL
-) -> Estimate | None:
-    """How much higher the second of two independent groups is; None if one of them is empty."""
-    return difference_of(Sample.of(before), Sample.of(after), level=level)
-
-
-def difference_of(first: Sample, second: Sample, *, level: float = LEVEL) -> Estimate | None:
-    """The same, of observations that are summed up."""
-    if not first.n or not second.n:
-        return None
-    n = first.n + second.n
-    if first.hits and second.hits:
-        return _score_difference(first.mean, first.n, second.mean, second.n, 0, n, level)
-    moved = second.mean - first.mean
-    if first.n == 1 or second.n == 1:
-        return Estimate(moved, None, None, n)
-    one, two = (group.variance / group.n for group in (first, second))
-    if one + two == 0:
-        return Estimate(moved, moved, moved, n)
-    freedom = (one + two) ** 2 / (one**2 / (first.n - 1) + two**2 / (second.n - 1))
-    return _around(moved, math.sqrt(one + two), freedom, n, level)
-
-
-def paired_difference(
-    before: Iterable[float], after: Iterable[float], *, level: float = LEVEL
-) -> Estimate | None:
+def paired_difference(before: Iterable[float], after: Iterable[float]) -> Estimate | None:
     """How much higher the second value of each pair is, on average; None without pairs."""
     first, second = _floats(before), _floats(after)
     if len(first) != len(second):
         raise ValueError(f"{len(first)} values cannot be paired with {len(second)}.")
     if not first:
         return None
-    if not (are_hits(first) and are_hits(second)):
-        return mean([b - a for a, b in zip(first, second, strict=True)], level=level)
-    n = len(first)
+    if not (_are_hits(first) and _are_hits(second)):
+        return mean([b - a for a, b in zip(first, second, strict=True)])
+    n, p, q = len(first), fmean(first), fmean(second)
     phi = _correlation(first, second)
-    return _score_difference(fmean(first), n, fmean(second), n, phi, n, level)
-
-
-def _score_difference(
-    p: float, n_p: int, q: float, n_q: int, phi: float, n: int, level: float
-) -> Estimate:
-    """q - p with Newcombe's interval: both Wilson intervals, "square and add".
-
-    `phi` is the correlation of the pairs; 0 for independent groups.
-    """
-    p_low, p_high = _wilson(p, n_p, level)
-    q_low, q_high = _wilson(q, n_q, level)
+    # Newcombe's interval: both Wilson intervals, "square and add"
+    (p_low, p_high), (q_low, q_high) = _wilson(p, n), _wilson(q, n)
     below, above = _combined(q - q_low, p_high - p, phi), _combined(q_high - q, p - p_low, phi)
     moved = q - p
     return Estimate(moved, max(-1.0, moved - below), min(1.0, moved + above), n, share=True)
@@ -170,24 +107,19 @@ def _correlation(first: Sequence[float], second: Sequence[float]) -> float:
     return product / math.sqrt(margins)
 
 
-def _wilson(p: float, n: int, level: float) -> tuple[float, float]:
-    z = NormalDist().inv_cdf((1 + level) / 2)
+def _wilson(p: float, n: int) -> tuple[float, float]:
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     reach = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     # At 0 and 1 rounding would leave the interval just beside the share it belongs to.
     return (0.0 if p == 0 else middle - reach), (1.0 if p == 1 else middle + reach)
 
 
-def _around(middle: float, error: float, freedom: float, n: int, level: float) -> Estimate:
-    reach = t_quantile((1 + level) / 2, freedom) * error
-    return Estimate(middle, middle - reach, middle + reach, n)
-
-
 def _floats(values: Iterable[float]) -> list[float]:
     return [float(value) for value in values]
 
 
-def are_hits(values: Iterable[float]) -> bool:
+def _are_hits(values: Iterable[float]) -> bool:
     """Whether observations are only 0 and 1, so that their mean is a share."""
     return all(value in (0.0, 1.0) for value in values)
 

@@ -113,7 +113,7 @@ def _plain(value: Any, depth: int) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if depth >= DEEPEST:
-        return _plain(_shallow(value), depth)
+        return f"<{type(value).__qualname__}>"  # its `repr` would be as deep
     if isinstance(value, dict):
         return {_key(key): _plain(one, depth + 1) for key, one in list(value.items())}
     if isinstance(value, list) or type(value) is tuple:
@@ -131,11 +131,6 @@ def _convert_dataclass(value: Any) -> Any:
     if fields is None or isinstance(value, type):
         return _convert(value)
     return {name: getattr(value, name, None) for name in fields if not name.startswith("_")}
-
-
-def _shallow(value: Any) -> str:
-    """A placeholder for a value that is nested too deeply. Its `repr` would be as deep."""
-    return f"<{type(value).__qualname__}>"
 
 
 def _integer(value: int) -> Any:

@@ -43,14 +43,15 @@ def assets() -> dict[str, Asset]:
     folder = files("perdure.server.ui") / "static"
     pictures = (markup.TIMELINE, markup.GRAPH, markup.SPENT)
     style = "".join((markup.THEME, *pictures)) + (folder / "perdure.css").read_text()
-    found = {"perdure.css": _asset(style.encode(), "text/css")}
-    for name in SCRIPTS:
-        found[name] = _asset((folder / name).read_bytes(), "text/javascript")
-    return found | {"icon.svg": _asset(ICON.encode(), "image/svg+xml")}
-
-
-def _asset(body: bytes, media_type: str) -> Asset:
-    return Asset(body, media_type, hashlib.sha256(body).hexdigest()[:16])
+    bodies = {
+        "perdure.css": (style.encode(), "text/css"),
+        **{name: ((folder / name).read_bytes(), "text/javascript") for name in SCRIPTS},
+        "icon.svg": (ICON.encode(), "image/svg+xml"),
+    }
+    return {
+        name: Asset(body, media_type, hashlib.sha256(body).hexdigest()[:16])
+        for name, (body, media_type) in bodies.items()
+    }
 
 
 def asset_url(base: str, name: str) -> str:

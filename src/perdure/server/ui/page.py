@@ -138,12 +138,9 @@ class Ui:
         except (ValueError, OSError, LookupError):
             return ZoneInfo("UTC")
 
-    def may(self, scope: Scope) -> bool:
-        return self.api.may(scope)
-
     def require(self, scope: Scope) -> None:
         """Raise 403 unless the viewer has this scope."""
-        if not self.may(scope):
+        if not self.api.may(scope):
             who = f"You are signed in as {self.caller.identity}. " if self.caller.identity else ""
             raise ApiError(
                 403, who + REFUSED.get(scope, f"This requires the scope {scope.value!r}.")
@@ -205,7 +202,7 @@ class Ui:
             "url": self.url,
             "asset": partial(asset_url, self.base),
             "csrf": self._csrf,
-            "may": self.may,
+            "may": self.api.may,
             "Scope": Scope,
             "now": self.now,
             "when": lambda at: display.when(at, self.now, self.zone),
@@ -238,13 +235,13 @@ class Ui:
         signed_in = not self.is_public
         return {
             "navigation": [
-                (name, [one for one in sections if self.may(one.scope)])
+                (name, [one for one in sections if self.api.may(one.scope)])
                 for name, sections in NAVIGATION
             ]
             if signed_in
             else [],
             "question_count": await self.site.question_count() if self._counts else "",
-            "notice": _notice(self.request.cookies.get(NOTICE, "")),
+            "notice": unquote(self.request.cookies.get(NOTICE, ""))[:500],
         }
 
 
@@ -308,10 +305,6 @@ def _pairs(name: str, one: Any) -> list[tuple[str, str]]:
     if isinstance(one, list | tuple | set | frozenset):
         return [(name, str(each)) for each in one]
     return [(name, str(one))]
-
-
-def _notice(cookie: str) -> str:
-    return unquote(cookie)[:500]
 
 
 log = logging.getLogger("perdure")

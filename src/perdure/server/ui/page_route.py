@@ -210,14 +210,15 @@ class PageRoute(APIRoute):
         status, message = describe(error, self.site)
         if isinstance(error, HTTPException) and error.status_code in (301, 302, 303, 307):
             return RedirectResponse((error.headers or {})["Location"], error.status_code)
+        title = TITLES.get(status, "Something went wrong")
         if ui is not None:
             try:
-                page = ui.page("error.html", title=_titles(status), status=status, message=message)
+                page = ui.page("error.html", title=title, status=status, message=message)
                 page.status_code = status
                 return await finished(page)
             except Exception as second:  # the journal is unavailable, so the frame cannot be read
                 log_failure("Rendering an error page", second, self.site.runtime.redact)
-        text = self.site.render("plain_error.html", {"title": _titles(status), "message": message})
+        text = self.site.render("plain_error.html", {"title": title, "message": message})
         return HTMLResponse(text, status)
 
 
@@ -237,15 +238,14 @@ def describe(error: Exception, site: Site) -> tuple[int, str]:
     return 500, FAILED
 
 
-def _titles(status: int) -> str:
-    return {
-        401: "Sign in first",
-        403: "Not allowed",
-        404: "Not found",
-        409: "Changed in the meantime",
-        422: "Not valid",
-        503: "The journal is unavailable",
-    }.get(status, "Something went wrong")
+TITLES = {
+    401: "Sign in first",
+    403: "Not allowed",
+    404: "Not found",
+    409: "Changed in the meantime",
+    422: "Not valid",
+    503: "The journal is unavailable",
+}
 
 
 def add_pages(router: APIRouter, declared: APIRouter, site: Site) -> None:

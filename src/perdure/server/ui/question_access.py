@@ -144,7 +144,7 @@ async def just_done(ui: Ui) -> Done | None:
         return None
     if found.end.end is not End.ANSWERED or (found.record.answered_by or "") != ui.actor:
         return None
-    can_withdraw = ui.may(Scope.ANSWER) and await is_withdrawable(ui, found.record)
+    can_withdraw = ui.api.may(Scope.ANSWER) and await is_withdrawable(ui, found.record)
     return Done(
         wait_id, said(found.question, found.record.value, found.record.answer), can_withdraw
     )

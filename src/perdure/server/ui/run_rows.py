@@ -246,7 +246,7 @@ class RowSource:
     ) -> dict[str, tuple[str, Html]]:
         """The version and the row of each of these runs, as they were after `since`, rendered once
         for equal viewers."""
-        who = (ui.base, ui.zone.key, ui.may(Scope.ADMIN))
+        who = (ui.base, ui.zone.key, ui.api.may(Scope.ADMIN))
         found = await self.lines(ids, since)
         for one in found.values():
             if who not in one.html:

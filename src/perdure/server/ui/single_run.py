@@ -22,7 +22,7 @@ from perdure.server.own_api.requests import find_row
 from perdure.server.ui.page import Ui, UiDep, ui_router
 from perdure.server.ui.run_states import StoredState, state_at
 from perdure.server.ui.single_run_live import follow
-from perdure.server.ui.single_run_view import TABS, TITLES, Asked, RunView, read_run, render_tab
+from perdure.server.ui.single_run_view import TABS, TITLES, Asked, RunView, read_run
 from perdure.types import EffectRecord, Event, Run, State
 from perdure.views.event_details import (
     ChannelChange,
@@ -100,7 +100,7 @@ async def _changes(
 def _can_fork(view: RunView, found: EventDetails) -> bool:
     """Whether a run can be forked from a step: one of the graph itself, not of a subgraph."""
     has_place = found.checkpoint is not None and not found.checkpoint[0]
-    return has_place and view.has_graph and view.ui.may(Scope.ADMIN)
+    return has_place and view.has_graph and view.ui.api.may(Scope.ADMIN)
 
 
 router = ui_router()
@@ -186,7 +186,7 @@ async def _page(ui: Ui, view: RunView) -> Response:
         graph=view.graph(),
         detail=detail,
         tabs=[(name, TITLES[name], name == asked.tab) for name in TABS],
-        tab=await render_tab(view),
+        tab=await TABS[asked.tab](view),
         live=""
         if run.ended
         else ui.url(f"/runs/{run.id}/live", **asked.query(), seen=len(view.events)),
@@ -202,21 +202,18 @@ async def pause(ui: UiDep, run_id: str) -> Response:
 
 
 @router.post("/runs/{run_id}/resume")
-async def resume(ui: UiDep, run_id: str) -> Response:
-    await _operate(ui, run_id)
-    return _back(ui, await ui.runtime.resume(run_id, by=ui.actor), "Resumed.")
-
-
 @router.post("/runs/{run_id}/retry")
-async def retry(ui: UiDep, run_id: str) -> Response:
-    await _operate(ui, run_id)
-    return _back(ui, await ui.runtime.retry(run_id, by=ui.actor), "Retried.")
-
-
 @router.post("/runs/{run_id}/wake")
-async def wake(ui: UiDep, run_id: str) -> Response:
+async def let_go_on(ui: UiDep, run_id: str) -> Response:
+    """Resume, retry or wake a run, as the address says."""
     await _operate(ui, run_id)
-    return _back(ui, await ui.runtime.wake(run_id, by=ui.actor), "Woken.")
+    rt, verb = ui.runtime, ui.request.url.path.rpartition("/")[2]
+    control, notice = {
+        "resume": (rt.resume, "Resumed."),
+        "retry": (rt.retry, "Retried."),
+        "wake": (rt.wake, "Woken."),
+    }[verb]
+    return _back(ui, await control(run_id, by=ui.actor), notice)
 
 
 @router.post("/runs/{run_id}/cancel")

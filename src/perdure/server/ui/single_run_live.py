@@ -13,7 +13,7 @@ from typing import Any
 from perdure.errors import NotFound
 from perdure.server.agent_api.run_events import COMPLETE, PARTIAL, MessageEvents
 from perdure.server.ui.page import Ui, sse
-from perdure.server.ui.single_run_view import RunView, read_run, render_tab
+from perdure.server.ui.single_run_view import TABS, RunView, read_run
 from perdure.types import Chunk, State
 from perdure.views.markup import Html, element
 from perdure.views.message_parts import message_parts
@@ -83,7 +83,7 @@ async def _parts(view: RunView) -> dict[str, Html]:
         "graph": view.graph(),
     }
     if not view.asked.page:
-        parts["tab"] = await render_tab(view)
+        parts["tab"] = await TABS[view.asked.tab](view)
     return parts
 
 

@@ -169,7 +169,7 @@ class RunView:
             unreadable=self.report.unreadable,
             going=going if self.run.state is State.RUNNING else [],
             driver=last.worker if last is not None and is_driven and not self.run.ended else "",
-            offers=self.offers if self.ui.may(Scope.ADMIN) else [],
+            offers=self.offers if self.ui.api.may(Scope.ADMIN) else [],
             signal_key=secrets.token_hex(16),
         )
 
@@ -260,12 +260,6 @@ class Line:
     view: EventView
     day: str = ""
     """The day, for its first event in the list."""
-
-
-async def render_tab(view: RunView) -> Html:
-    """The tab that the address names."""
-    render = TABS.get(view.asked.tab, _history)
-    return await render(view)
 
 
 async def _history(view: RunView) -> Html:
