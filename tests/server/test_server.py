@@ -165,7 +165,7 @@ def test_without_the_extra_the_error_names_it(
     for name in [one for one in sys.modules if one.startswith("perdure.server")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    wanted = r"asgi\(\) needs more packages: (uv )?pip install '.*'fastapi"
+    wanted = r"asgi\(\) needs more packages: (uv )?pip install .*'fastapi"
     with pytest.raises(perdure.Error, match=wanted):
         perdure.Runtime(sqlite_url).asgi()
 
