@@ -19,15 +19,11 @@ from langgraph.store.base import BaseStore, PutOp
 from perdure.effects.decorator import Effect, perform
 from perdure.journal import Journal, Op, Statement
 from perdure.langgraph_port import configs, neighbours
+from perdure.langgraph_port.neighbours import store_loop as store_loop
 from perdure.serde.redaction import is_secret
 
 # SQL and its parameters, in the dialect of the store's database.
 StoreStatement = tuple[str, Any]
-
-
-def loop_of(store: BaseStore | None) -> Any:
-    """The event loop that an async store was made in, and needs. None for other stores."""
-    return neighbours.store_loop(store)
 
 
 def store_in(config: Mapping[str, Any]) -> BaseStore | None:
@@ -114,7 +110,7 @@ def put_statements(store: Any, ops: list[PutOp]) -> list[StoreStatement]:
 
 
 def _embed(store: Any, texts: list[str]) -> list[list[float]]:
-    loop = loop_of(store)
+    loop = store_loop(store)
     vectors: list[list[float]]
     if loop is None:
         vectors = store.embeddings.embed_documents(texts)
@@ -145,7 +141,7 @@ def _query_row(store: Any, sql: str) -> tuple[str, str]:
             await cursor.execute(sql)
             return await cursor.fetchone()
 
-    loop = loop_of(store)
+    loop = store_loop(store)
     if loop is not None:
         row = run_coroutine_threadsafe(read(), loop).result(30)
     else:

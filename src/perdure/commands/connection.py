@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from perdure.commands import events
-from perdure.commands.webhooks import EVERYWHERE, topic_of_url
+from perdure.commands.messages import topic_of_host
+from perdure.commands.webhooks import EVERYWHERE, Private, check_url
 from perdure.errors import BadArgument, WentBack
 from perdure.failures import Failures
 from perdure.journal import Journal, Plan
@@ -157,9 +158,14 @@ class Connection:
         return check_text("graph", name), check_text("version", version or "")
 
     def webhook_topic(self, url: str) -> str:
-        """The topic of the messages for a run's own webhook. Raises `BadArgument`. Workers decide
-        whether its address is allowed; a runtime knows that now."""
-        return topic_of_url(url, allow_private=EVERYWHERE)
+        """The topic of the messages for a run's own webhook. Raises `BadArgument`."""
+        return topic_of_host(check_url(url, allow_private=self.private_webhooks))
+
+    @property
+    def private_webhooks(self) -> Private:
+        """Which private addresses the own webhooks of runs may have. Workers decide that; a runtime
+        knows it now."""
+        return EVERYWHERE
 
     @property
     def graph_names(self) -> list[str]:

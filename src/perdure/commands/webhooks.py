@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from perdure.commands.messages import Endpoint, topic_of_endpoint, topic_of_host
+from perdure.commands.messages import Endpoint, topic_of_endpoint
 from perdure.errors import BadArgument
 from perdure.types import State
 
@@ -282,11 +282,6 @@ def secrets_of(given: str | Sequence[str]) -> list[bytes]:
             )
         found.append(key)
     return found
-
-
-def topic_of_url(url: str, *, allow_private: Private) -> str:
-    """The topic of the messages for a run's own webhook. Raises `BadArgument`."""
-    return topic_of_host(check_url(url, allow_private=allow_private))
 
 
 def check_url(url: Any, *, allow_private: Private) -> str:

@@ -18,7 +18,7 @@ from perdure.commands.run_payload import load_output
 from perdure.commands.runs import RunRow
 from perdure.commands.schedules import ScheduleRow
 from perdure.commands.starting import Parent
-from perdure.commands.webhooks import topic_of_url
+from perdure.commands.webhooks import Private
 from perdure.errors import BadArgument, Closed
 from perdure.execution.continuation import continue_run
 from perdure.execution.drive import Driver
@@ -103,7 +103,7 @@ class Engine(RecordingConnection):
             return self._presence
 
     def is_dead(self, worker: str) -> bool:
-        return self.keeper.is_dead(worker)
+        return self.keeper.process_lock.is_dead(worker)
 
     def start_keeper(self) -> Plan[LeaseKeeper]:
         """The lease keeper at work. Others can see that this process lives before it claims."""
@@ -122,8 +122,9 @@ class Engine(RecordingConnection):
             return given
         return self.graphs.resolve(name, version)
 
-    def webhook_topic(self, url: str) -> str:
-        return topic_of_url(url, allow_private=self.outbox.run_webhooks.allow_private)
+    @property
+    def private_webhooks(self) -> Private:
+        return self.outbox.run_webhooks.allow_private
 
     @property
     def graph_names(self) -> list[str]:

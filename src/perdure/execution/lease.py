@@ -55,7 +55,7 @@ class LeaseKeeper:
         self.beat = min(BEAT, lease / 8)
         self.pause = lease / 4
         """Seconds between two renewals."""
-        self._lock = ProcessLock(clock=host_time(driver.clock).clock)
+        self.process_lock = ProcessLock(clock=host_time(driver.clock).clock)
         self._driven: dict[str, Drive] = {}
         self._beginning: dict[tuple[str, int], LoopPulse | None] = {}
         self._changed = threading.Condition()
@@ -71,7 +71,7 @@ class LeaseKeeper:
     @property
     def worker(self) -> str:
         """The name of this process as a worker."""
-        return self._lock.id
+        return self.process_lock.id
 
     @property
     def driven(self) -> list[Drive]:
@@ -95,7 +95,7 @@ class LeaseKeeper:
     def start(self) -> None:
         with self._changed:
             if self._thread is None and not self._closed:
-                self._lock.acquire()
+                self.process_lock.acquire()
                 self._driver.journal.on_going_back(self._drop_all)
                 thread = threading.Thread(target=self._loop, name="perdure-keeper", daemon=True)
                 thread.start()
@@ -168,7 +168,7 @@ class LeaseKeeper:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)
         if self.pid == os.getpid():
-            self._lock.release()
+            self.process_lock.release()
 
     # -- the thread
 
@@ -217,7 +217,7 @@ class LeaseKeeper:
             self._renew_all(every)
         if isinstance(self._clock, JournalClock) and self._clock.age > AGREE:
             self._clock.agree()
-        self._lock.beat()
+        self.process_lock.beat()
 
     def _renew_all(self, every: list[Drive]) -> None:
         journal = self._driver.journal
@@ -307,10 +307,6 @@ class LeaseKeeper:
         self.remove(drive)
         drive.give_up(ended)
 
-    def is_dead(self, worker: str) -> bool:
-        """Whether a worker was on this host and is certainly dead."""
-        return self._lock.is_dead(worker)
-
     def expire_dead(self, every: Sequence[WorkerLeases]) -> bool:
         """Make the runs of dead workers on this host due, and those of stopped ones, whose leases
         are over by the host's clock, even if the journal's was set back since. `every` is each
@@ -320,17 +316,17 @@ class LeaseKeeper:
         is_changed, silent = False, []
         for one in every:
             with self._failures.guard("Expiring dead workers", one.worker):
-                if self._lock.is_dead(one.worker):
+                if self.process_lock.is_dead(one.worker):
                     journal.do(claims.expire(one.worker, self._clock.now()))
                     journal.do(workers.leave(one.worker))
-                    self._lock.remove(one.worker)
+                    self.process_lock.remove(one.worker)
                     is_changed = True
                 elif host.clock and 0 < one.lease_until <= host.tick + SOON:
-                    silent += [one.worker] if self._lock.is_alive(one.worker) else []
+                    silent += [one.worker] if self.process_lock.is_alive(one.worker) else []
                 # Beyond any lease that begins now: the clock was set back. Otherwise it ends by
                 # itself.
                 is_late = host.clock and 0 < one.lease_until <= host.tick and one.due_at > until
-                if is_late and self._lock.is_alive(one.worker):
+                if is_late and self.process_lock.is_alive(one.worker):
                     journal.do(claims.expire(one.worker, now, before=host.tick))
                     is_changed = True
         self.silent = tuple(silent)

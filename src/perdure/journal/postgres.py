@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -147,10 +148,8 @@ class Postgres:
 
     def _new_pool(self) -> Pool:
         size, deadline = CONNECTIONS, self._deadline
-        return Pool(self._url, self._history, self._read_on, size=size, deadline=deadline)
-
-    def _read_on(self, connection: Connection, statements: Sequence[Statement]) -> list[list[Row]]:
-        return self._pipeline(connection, _READ, statements)
+        read = partial(self._pipeline, _READ)
+        return Pool(self._url, self._history, read, size=size, deadline=deadline)
 
     def _prepare(self) -> None:
         with _opening(self._place):
@@ -195,7 +194,7 @@ class Postgres:
 
     def commit(self, statements: Sequence[Statement]) -> list[list[Row]]:
         return self._with_connection(
-            lambda connection: self._pipeline(connection, _WRITE, statements), writes=True
+            lambda connection: self._pipeline(_WRITE, connection, statements), writes=True
         )
 
     def transact(self, work: Callable[[Transaction], T]) -> T:
@@ -278,16 +277,16 @@ class Postgres:
 
     def read(self, statements: Sequence[Statement]) -> list[list[Row]]:
         return self._with_connection(
-            lambda connection: self._read_on(connection, statements), writes=False
+            lambda connection: self._pipeline(_READ, connection, statements), writes=False
         )
 
     def settle(self, statements: Sequence[Statement]) -> list[list[Row]]:
         return self._with_connection(
-            lambda connection: self._pipeline(connection, _WRITE, statements), writes=False
+            lambda connection: self._pipeline(_WRITE, connection, statements), writes=False
         )
 
     def _pipeline(
-        self, connection: Connection, begin: bytes, statements: Sequence[Statement]
+        self, begin: bytes, connection: Connection, statements: Sequence[Statement]
     ) -> list[list[Row]]:
         queries = [self._query(*statement) for statement in statements]
         if begin is _READ and len(statements) == 1:  # a snapshot of its own

@@ -43,7 +43,7 @@ from perdure.langmem.reflection_request import (
 )
 from perdure.langmem.staged_writes import StagingStore, in_reflector
 from perdure.runtime import Runtime
-from perdure.stores import loop_of, store_in
+from perdure.stores import store_in, store_loop
 from perdure.types import Retry, State
 
 RETRY = Retry(attempts=5, first=timedelta(seconds=2), longest=timedelta(minutes=10))
@@ -445,7 +445,7 @@ class ReflectionExecutor(ContextManaged):
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return True
-        in_loop_of_store = loop_of(self._graph.store) is loop
+        in_loop_of_store = store_loop(self._graph.store) is loop
         if in_loop_of_store:
             log.warning(
                 "%r was shut down in the event loop that its store needs, so what is due is left "

@@ -23,7 +23,7 @@ from langgraph.store.memory import InMemoryStore
 
 from perdure.errors import Error, Unavailable
 from perdure.langmem.langmem_port import is_generated_key
-from perdure.stores import loop_of
+from perdure.stores import store_loop
 
 ItemKey = tuple[tuple[str, ...], str]  # namespace and key of an item in a store
 # One write as plain data: namespace, key, value (None deletes), index, ttl, and `before`, the value
@@ -88,7 +88,7 @@ def _is_of_closed_store(error: BaseException) -> bool:
 
 def check_loop(store: BaseStore) -> None:
     """Raise if the event loop of an async store has stopped: a call would never return."""
-    loop = loop_of(store)
+    loop = store_loop(store)
     if isinstance(loop, asyncio.AbstractEventLoop) and not loop.is_running():
         raise RuntimeError(
             f"{type(store).__name__} belongs to an event loop that has stopped. Create the store "
@@ -101,7 +101,7 @@ def run_batch(store: BaseStore, ops: Iterable[Op]) -> list[Result]:
     check_loop(store)
     embeddings = getattr(store, "embeddings", None)
     only_async = isinstance(embeddings, EmbeddingsLambda) and not hasattr(embeddings, "func")
-    if only_async and loop_of(store) is None:
+    if only_async and store_loop(store) is None:
         return asyncio.run(store.abatch(ops))
     return store.batch(ops)
 
