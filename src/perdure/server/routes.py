@@ -21,12 +21,13 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute, APIRouter
 from starlette.routing import Match
 
+from perdure.commands import Op, Plan
 from perdure.commands.connection import Connection
 from perdure.server.authentication import AccessControl
 from perdure.server.authorization import Caller, Filters, Scope
@@ -58,6 +59,9 @@ NO_WORKER = (
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
 class Api:
     """The runtime, the options and the caller of one request."""
@@ -87,11 +91,11 @@ class Api:
         """The journal's time, in milliseconds."""
         return self.engine.clock.now()
 
-    async def run(self, plan: Any, *, flush: bool = True) -> Any:
+    async def run(self, plan: Plan[T], *, flush: bool = True) -> T:
         """Run a plan; without `flush`, on what is on disk."""
         return await self.runtime.journal.arun(plan, flush=flush)
 
-    async def do(self, op: Any) -> Any:
+    async def do(self, op: Op[T]) -> T:
         """Do an operation."""
         return await self.runtime.journal.ado(op)
 

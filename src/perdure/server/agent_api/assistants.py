@@ -124,7 +124,7 @@ async def create(body: NewAssistant, api: ApiDep) -> Json:
         "metadata": body.metadata or {},
     }
     filters = await api.authorize("assistants", "create", value)
-    api.runtime.engine.resolve_graph(body.graph_id, None)  # raises for an unknown one
+    api.engine.resolve_graph(body.graph_id, None)  # raises for an unknown one
     content = AssistantContent(
         graph_id=body.graph_id,
         name=body.name or "Untitled",
@@ -133,9 +133,7 @@ async def create(body: NewAssistant, api: ApiDep) -> Json:
         **mirrored(value.get("config"), value.get("context")),
     )
     created = await api.run(
-        assistants.create(
-            api.runtime.engine, id, content, accept_existing=body.if_exists == "do_nothing"
-        )
+        assistants.create(api.engine, id, content, accept_existing=body.if_exists == "do_nothing")
     )
     if not passes(filters, created.metadata):
         raise ApiError(409, f"Assistant {id!r} already exists. Choose another id.")
@@ -161,7 +159,7 @@ async def _matching(api: Api, body: AssistantFilter, page: Mapping[str, int]) ->
     api.require(Scope.READ)
     value = {"graph_id": body.graph_id, "metadata": body.metadata or {}, **page}
     filters = await api.authorize("assistants", "search", value)
-    every: list[Assistant] = await api.run(assistants.every(api.runtime.engine))
+    every = await api.run(assistants.every(api.engine))
     return [one for one in every if _matches(one, body, value.get("metadata"), filters)]
 
 
@@ -189,12 +187,10 @@ async def update(assistant_id: str, body: AssistantPatch, api: ApiDep) -> Json:
     assistant = await allowed_assistant(api, assistant_id, "update", value)
     changes = {name: one for name, one in value.items() if one is not None}
     if "graph_id" in changes:
-        api.runtime.engine.resolve_graph(changes["graph_id"], None)
+        api.engine.resolve_graph(changes["graph_id"], None)
     if "config" in changes or "context" in changes:
         changes |= mirrored(changes.get("config"), changes.get("context"))
-    return wire(
-        await api.run(assistants.change(api.runtime.engine, assistant.assistant_id, changes))
-    )
+    return wire(await api.run(assistants.change(api.engine, assistant.assistant_id, changes)))
 
 
 @router.delete("/assistants/{assistant_id}", status_code=204)
@@ -220,7 +216,7 @@ async def delete(assistant_id: str, api: ApiDep, delete_threads: bool = False) -
                 if error.status_code not in (404, 422):
                     raise
                 kept += 1
-    await api.run(assistants.delete(api.runtime.engine, assistant.assistant_id))
+    await api.run(assistants.delete(api.engine, assistant.assistant_id))
     return Response(status_code=204)
 
 

@@ -130,7 +130,7 @@ async def accept_run(api: Api, thread_id: str | None, body: RunBody) -> Accepted
         accepted = Accepted(await _start(api, request), request.is_stateless)
     stops = body.multitask_strategy in ("interrupt", "rollback")
     if stops or not body.after_seconds:
-        api.runtime.engine.wake(stopped=stops)
+        api.engine.wake(stopped=stops)
     return accepted
 
 
@@ -164,7 +164,7 @@ class RunRequest:
         """The request as the handlers of `langgraph_sdk.Auth` leave it. Raises 404 for an assistant
         or a thread that they hide."""
         await allow_run(api, assistant, body.assistant_id)
-        graph = api.runtime.engine.resolve_graph(assistant.graph_id, None)
+        graph = api.engine.resolve_graph(assistant.graph_id, None)
         run_id, on = new_id(), thread_id or new_id()
         setup = make_setup(api, assistant, body) | {"stream": body.kept_stream()}
         if (input := body.run_input) is not body.input:
@@ -216,9 +216,9 @@ async def _start(api: Api, request: RunRequest) -> RunRow:
     else:
         record = threads.require(request.thread_id, api.now(), **owner)
     strategy = body.multitask_strategy
-    row: RunRow = await api.run(
+    row = await api.run(
         accepting.accept(
-            api.runtime.engine,
+            api.engine,
             request.graph,
             request.thread_id,
             {**request.setup, WIRE: wire},
@@ -323,7 +323,7 @@ def _both(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 async def _end_asking_run(api: Api, request: RunRequest) -> Accepted | None:
     """End the run that asks, as if its graph had finished. None: there is no such run."""
-    row: RunRow | None = await api.do(runs.head(request.thread_id))
+    row = await api.do(runs.head(request.thread_id))
     if row is None:
         return None
     open = await api.do(waits.of_run(row.id))
@@ -335,7 +335,8 @@ async def _end_asking_run(api: Api, request: RunRequest) -> Accepted | None:
     if request.body.command is not None and (update := request.body.command.update):
         await graph.aupdate_state(config, update)
     await graph.aupdate_state(config, None, as_node=END)
-    return Accepted(await api.do(runs.find(row.id)) or row, after=after)
+    begun = await api.do(runs.find(row.id))
+    return Accepted(begun or row, after=after)
 
 
 # -- its assistant
@@ -344,7 +345,7 @@ async def _end_asking_run(api: Api, request: RunRequest) -> Accepted | None:
 async def find_assistant(api: Api, name: str) -> Assistant:
     """The assistant with an id, or the default one of the graph with that name. Raises 404 for an
     unknown id and 422 for an unknown name. Ask `allow_run` or `allow_assistant` before using it."""
-    assistant: Assistant = await api.run(assistants.find(api.runtime.engine, name), flush=False)
+    assistant = await api.run(assistants.find(api.engine, name), flush=False)
     return assistant
 
 

@@ -111,7 +111,7 @@ async def result_of(api: Api, run_id: str, run: SeenRun | None) -> Any:
         return as_error("Held", f"Run {row.id} is held until a person decides: {row.reason}")
     graph = api.runtime.compiled(row.graph)
     if row.state == State.DONE and (graph is None or _returns_state(graph)):
-        return await api.run(load_output(serializer, row, api.runtime.engine.state_at), flush=False)
+        return await api.run(load_output(serializer, row, api.engine.state_at), flush=False)
     values: Any = {}
     if graph is not None:
         runtime, config = api.runtime, place(row.thread_id)
@@ -153,7 +153,7 @@ async def cancel_run(api: Api, run: SeenRun, *, action: str, wait: bool) -> None
         return
     runtime, run_id, undo = api.runtime, run.row.id, action == "rollback"
     stop = run_control.stop_run(
-        api.runtime.engine, run_id, Control.CANCEL, GRACE, reason=REASON, by=api.actor(), undo=undo
+        api.engine, run_id, Control.CANCEL, GRACE, reason=REASON, by=api.actor(), undo=undo
     )
     try:
         await api.run(stop)
@@ -196,18 +196,16 @@ async def _finish(api: Api, run_id: str, undo: bool) -> None:
 async def _roll_back(api: Api, run_id: str) -> None:
     """Delete an ended run and its checkpoints. After a crash in between, the thread's next run
     deletes the checkpoints when it starts."""
-    row = await api.run(run_reads.find_row(api.runtime.engine, run_id))
+    row = await api.run(run_reads.find_row(api.engine, run_id))
     await api.run(api.runtime.saver.pruner.delete_for_runs([run_id], row.thread_id))
     await api.do(deleting.note_rolled_back(row.thread_id, run_id))
-    await api.run(deleting.delete_run(api.runtime.engine, run_id))
+    await api.run(deleting.delete_run(api.engine, run_id))
 
 
 async def delete_run(api: Api, run: SeenRun) -> None:
     """Delete a run and its history; the state of its thread stays. A run that is not being driven
     is cancelled first. Raises `WrongState` if it is."""
     if not run.has_ended and run.row.state != State.RUNNING:
-        stop = run_control.stop_run(
-            api.runtime.engine, run.row.id, Control.CANCEL, GRACE, reason=REASON
-        )
+        stop = run_control.stop_run(api.engine, run.row.id, Control.CANCEL, GRACE, reason=REASON)
         await api.run(stop)
-    await api.run(deleting.delete_run(api.runtime.engine, run.row.id))
+    await api.run(deleting.delete_run(api.engine, run.row.id))

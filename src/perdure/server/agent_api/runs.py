@@ -194,7 +194,7 @@ async def _rows(
     """The runs of a thread, or of all, in these states, newest first."""
     before: tuple[int, str] | None = None
     while True:
-        rows: list[RunRow] = await api.do(
+        rows = await api.do(
             run_operations.page(thread_id=thread_id, states=states, before=before, count=PAGE)
         )
         for row in rows:

@@ -47,7 +47,7 @@ async def known_thread(api: Api, thread_id: str) -> str:
 
 
 async def _read(api: Api, thread_id: str) -> Thread | None:
-    thread: Thread | None = await api.run(threads.find(api.runtime.engine, thread_id))
+    thread = await api.run(threads.find(api.engine, thread_id))
     return thread
 
 

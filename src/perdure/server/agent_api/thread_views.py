@@ -118,7 +118,7 @@ async def wire_thread(
     item["interrupts"] = {}
     if thread.status == "interrupted" and snapshot is not None:
         if questions is None:
-            open = await api.run(threads.questions(api.runtime.engine, [thread.thread_id]))
+            open = await api.run(threads.questions(api.engine, [thread.thread_id]))
             questions = {id for _, id in open}
         item["interrupts"] = interrupts_by_task(snapshot, {*questions})
     item["error"] = await _error(api, thread)

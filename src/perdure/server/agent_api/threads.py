@@ -112,9 +112,7 @@ async def create(body: NewThread, api: ApiDep) -> Json:
     if body.supersteps:
         graph = graph_named(api, content.metadata.get("graph_id"))
     thread = await api.run(
-        threads.create(
-            api.runtime.engine, id, content, accept_existing=body.if_exists == "do_nothing"
-        )
+        threads.create(api.engine, id, content, accept_existing=body.if_exists == "do_nothing")
     )
     if not passes(filters, thread.metadata):
         raise ApiError(409, f"Thread {id!r} already exists. Choose another id.")
@@ -125,7 +123,7 @@ async def create(body: NewThread, api: ApiDep) -> Json:
             place(id),
             [[one.model_dump() for one in step.updates] for step in body.supersteps],
         )
-        thread = await api.run(threads.get(api.runtime.engine, id))
+        thread = await api.run(threads.get(api.engine, id))
     return await wire_thread(api, thread)
 
 
@@ -177,7 +175,7 @@ async def update(
     thread = await find_thread(api, thread_id, "update", value)
     changed = await api.run(
         threads.change(
-            api.runtime.engine, thread.thread_id, value.get("metadata") or {}, ttl=minutes(body.ttl)
+            api.engine, thread.thread_id, value.get("metadata") or {}, ttl=minutes(body.ttl)
         )
     )
     if "return=minimal" in prefer.replace(" ", "").lower():
@@ -217,7 +215,7 @@ async def copy(thread_id: str, api: ApiDep) -> Json:
     await api.authorize("threads", "create", value)
     await api.runtime.saver.acopy_thread(source.thread_id, id)
     content = ThreadContent(value.get("metadata") or {}, source.config)
-    thread = await api.run(threads.create(api.runtime.engine, id, content))
+    thread = await api.run(threads.create(api.engine, id, content))
     return await wire_thread(api, thread)
 
 
@@ -253,7 +251,7 @@ async def search(body: ThreadSearch, api: ApiDep) -> Any:
         fitting = await _with_values(api, chosen, matches, body.values, end + 1)
         found, has_more = fitting[body.offset : end], len(fitting) > end
     else:
-        page = threads.page(api.runtime.engine, chosen, body.offset, body.limit, matches)
+        page = threads.page(api.engine, chosen, body.offset, body.limit, matches)
         found, has_more = await api.run(page)
     return page_response(await _wire(api, body, found), body.offset, has_more=has_more)
 
@@ -264,7 +262,7 @@ async def count(body: ThreadQuery, api: ApiDep) -> int:
     chosen, matches = await _conditions(api, body, {})
     if body.values:
         return len(await _with_values(api, chosen, matches, body.values, SCANNED))
-    return int(await api.run(threads.count(api.runtime.engine, chosen, matches)))
+    return await api.run(threads.count(api.engine, chosen, matches))
 
 
 async def _conditions(
@@ -301,7 +299,7 @@ async def _with_values(
     api: Api, chosen: ThreadFilter, matches: Matches | None, values: Json, count: int
 ) -> list[Thread]:
     """The first threads with certain state values. Each thread's state has to be read."""
-    page = threads.page(api.runtime.engine, chosen, 0, SCANNED, matches)
+    page = threads.page(api.engine, chosen, 0, SCANNED, matches)
     fitting: list[Thread] = []
     for one in (await api.run(page))[0]:
         state = (await wire_thread(api, one))["values"]
@@ -317,7 +315,7 @@ async def _wire(api: Api, body: ThreadSearch, found: list[Thread]) -> list[Json]
     asking = [one.thread_id for one in found if one.status == "interrupted"]
     questions: set[tuple[str, str]] = set()
     if asking and needs_state:
-        questions = await api.run(threads.questions(api.runtime.engine, asking))
+        questions = await api.run(threads.questions(api.engine, asking))
     items = []
     for one in found:
         own = {id for thread_id, id in questions if thread_id == one.thread_id}

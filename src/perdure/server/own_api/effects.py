@@ -54,7 +54,7 @@ async def list_effects(
     async def read(behind: Position | None, count: int) -> list[EffectRow]:
         if run_id is None:
             op = effects.page(thread_id=thread_id, state=state, after=behind, count=count)
-            return await api.runtime.journal.ado(op)
+            return await api.do(op)
         return [
             row
             for row in await api.do(effects.of_run(run_id))

@@ -107,7 +107,7 @@ async def _follow_run(api: Api, row: RunRow, after: int) -> AsyncGenerator[bytes
 
 async def _follow_all(api: Api, seen: ThreadFilter, since: datetime) -> AsyncGenerator[bytes]:
     journal = api.runtime.journal
-    feed, poll = EventFeed(api.runtime.engine.serializer, since), Poll(LOOK)
+    feed, poll = EventFeed(api.engine.serializer, since), Poll(LOOK)
     while True:
         for row, event in await journal.arun(feed.look()):
             if await seen.sees(row.thread_id):

@@ -75,7 +75,7 @@ async def get_run(api: ApiDep, run_id: Id) -> Run:
     """Get a run with its output."""
     api.require(Scope.READ)
     row = await find_row(api, "run", run_id)
-    return await api.runtime.journal.arun(run_reads.show(api.engine, row))
+    return await api.run(run_reads.show(api.engine, row))
 
 
 @router.get("/{run_id}/join", responses=errors(404))

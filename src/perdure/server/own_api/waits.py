@@ -66,7 +66,7 @@ async def list_waits(
     async def read(behind: Position | None, count: int) -> list[WaitRow]:
         if run_id is None:
             op = waits.page(kind=kind, thread_id=thread_id, after=behind, count=count)
-            return await api.runtime.journal.ado(op)
+            return await api.do(op)
         return [
             row
             for row in await api.do(waits.of_run(run_id))
