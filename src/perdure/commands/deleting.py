@@ -172,27 +172,6 @@ def delete_run(on: Connection, run_id: str) -> Plan[None]:
 # -- erasing
 
 
-def erase_thread(on: Connection, thread_id: str) -> Plan[dict[str, int]]:
-    """Delete every row of a thread. Returns how many there were, by table.
-
-    Its runs go first, each in one transaction or in as many as the database needs, then
-    everything else, the row of the thread last. After a crash in between the next call finds
-    what is left.
-    """
-    found: dict[str, int] = yield rows_of_thread(thread_id)
-    rows = on.journal.capabilities.delete_count
-    while (run := (yield from _last_to_end(on, thread_id))) is not None:
-        if State(run.state) not in ENDED:
-            why = "cancel it, wait until it has ended, and erase the thread again."
-            raise WrongState(run.id, run.state, "be erased", why)
-        yield from in_pieces(delete(thread_id, run.id, rows))
-    yield from in_pieces(erase_rows(thread_id, rows))
-    on.forget(thread_id)
-    if (run := (yield from _last_to_end(on, thread_id))) is not None:
-        raise WrongState(run.id, run.state, "be erased", "it was started meanwhile.")
-    return found
-
-
 @verb()
 async def prune(
     on: Connection,
@@ -267,4 +246,18 @@ def erase(on: Connection, thread_id: str) -> Plan[dict[str, int]]:
         WrongState: A run of the thread has not ended. Cancel it, wait for its end, and call
             again.
     """
-    return (yield from erase_thread(on, check_text("thread_id", thread_id)))
+    # Its runs go first, each in one transaction or in as many as the database needs, then
+    # everything else, the row of the thread last. After a crash in between the next call finds
+    # what is left.
+    found: dict[str, int] = yield rows_of_thread(check_text("thread_id", thread_id))
+    rows = on.journal.capabilities.delete_count
+    while (run := (yield from _last_to_end(on, thread_id))) is not None:
+        if State(run.state) not in ENDED:
+            why = "cancel it, wait until it has ended, and erase the thread again."
+            raise WrongState(run.id, run.state, "be erased", why)
+        yield from in_pieces(delete(thread_id, run.id, rows))
+    yield from in_pieces(erase_rows(thread_id, rows))
+    on.forget(thread_id)
+    if (run := (yield from _last_to_end(on, thread_id))) is not None:
+        raise WrongState(run.id, run.state, "be erased", "it was started meanwhile.")
+    return found

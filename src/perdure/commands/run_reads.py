@@ -107,22 +107,6 @@ def input_of(on: Connection, run_id: str) -> Plan[Any]:
     return load_setup(on.serializer, row).get("input")
 
 
-def read_runs(
-    on: Connection,
-    op: Callable[..., Op[list[RunRow]]],
-    before: tuple[int, str] | None,
-    limit: int,
-    metadata: Mapping[str, Any],
-    *,
-    output: bool = True,
-) -> Plan[list[Run]]:
-    """Runs that have all of this metadata. `op(before=, count=)` reads the rows."""
-    found: list[Run] = []
-    for row in (yield from read_rows(on, op, before, limit, metadata)):
-        found += [(yield from show(on, row, output=output))]
-    return found
-
-
 def read_rows(
     on: Connection,
     op: Callable[..., Op[list[RunRow]]],
@@ -130,7 +114,8 @@ def read_rows(
     limit: int,
     metadata: Mapping[str, Any],
 ) -> Plan[list[RunRow]]:
-    """Their rows: at most `limit`, fewer only if there are no more."""
+    """The rows of runs that have all of this metadata: at most `limit`, fewer only if there are no
+    more. `op(before=, count=)` reads them."""
     found: list[RunRow] = []
     while len(found) < limit:
         size = max(limit, PAGE) if metadata else limit
@@ -342,11 +327,11 @@ def list_runs(
     if after is not None:
         last = (position_before(after.created_at), after.id)
         position = last if position is None else min(position, last)
-    return (
-        yield from read_runs(
-            on, which.page, position, check_limit(limit), which.metadata, output=output
-        )
-    )
+    found: list[Run] = []
+    rows = yield from read_rows(on, which.page, position, check_limit(limit), which.metadata)
+    for row in rows:
+        found += [(yield from show(on, row, output=output))]
+    return found
 
 
 @verb(name="events")

@@ -540,46 +540,6 @@ def load_signals(
     }
 
 
-def read_open(
-    on: Connection,
-    *,
-    thread_id: str | None,
-    run_id: str | None,
-    kind: str | None,
-    after: Wait | None,
-    count: int,
-    graph: str | None = None,
-    assignee: str | None = None,
-) -> Plan[list[Wait]]:
-    """Open waits, oldest first. A `graph` or `assignee` selects questions to people."""
-    if graph is not None or assignee is not None:
-        if kind not in (None, Kind.HUMAN):
-            raise BadArgument("graph= and assignee= select questions to people: kind='human'.")
-        kind = Kind.HUMAN
-    position = None if after is None else (position_after(after.created_at), after.id)
-    if run_id is not None:
-        found: list[WaitRow] = yield of_run(run_id)
-        rows = [
-            row
-            for row in found
-            if (row.state == WaitState.OPEN and kind in (None, row.kind))
-            and thread_id in (None, row.thread_id)
-            and graph in (None, row.graph)
-            and assignee in (None, row.assignee or "")
-            and (position is None or (row.created_at, row.id) > position)
-        ][:count]
-    else:
-        rows = yield page(
-            kind=kind,
-            thread_id=thread_id,
-            after=position,
-            count=count,
-            graph=graph,
-            assignee=assignee,
-        )
-    return [to_wait(on.serializer, row) for row in rows]
-
-
 def answers_of(on: Connection, run_id: str) -> Plan[dict[str, Answer]]:
     """How each question of a run to a person can be answered anew, by its id."""
     found: dict[str, Answer] = yield answers_of_run(run_id)
@@ -635,18 +595,39 @@ def open_waits(
         BadArgument: The kind is unknown, or `graph` or `assignee` is passed with a kind other
             than `human`.
     """
-    return (
-        yield from read_open(
-            on,
-            thread_id=maybe_id("thread", thread_id),
-            run_id=maybe_id("run", run_id),
-            kind=None if kind is None else check_member(Kind, "a kind of wait", kind),
-            after=after,
-            count=check_limit(limit),
-            graph=None if graph is None else check_text("graph", graph),
-            assignee=None if assignee is None else check_text("assignee", assignee),
+    thread_id, run_id = maybe_id("thread", thread_id), maybe_id("run", run_id)
+    if kind is not None:
+        kind = check_member(Kind, "a kind of wait", kind)
+    count = check_limit(limit)
+    for name, text in (("graph", graph), ("assignee", assignee)):
+        if text is not None:
+            check_text(name, text)
+    if graph is not None or assignee is not None:
+        if kind not in (None, Kind.HUMAN):
+            raise BadArgument("graph= and assignee= select questions to people: kind='human'.")
+        kind = Kind.HUMAN
+    position = None if after is None else (position_after(after.created_at), after.id)
+    if run_id is not None:
+        found: list[WaitRow] = yield of_run(run_id)
+        rows = [
+            row
+            for row in found
+            if (row.state == WaitState.OPEN and kind in (None, row.kind))
+            and thread_id in (None, row.thread_id)
+            and graph in (None, row.graph)
+            and assignee in (None, row.assignee or "")
+            and (position is None or (row.created_at, row.id) > position)
+        ][:count]
+    else:
+        rows = yield page(
+            kind=kind,
+            thread_id=thread_id,
+            after=position,
+            count=count,
+            graph=graph,
+            assignee=assignee,
         )
-    )
+    return [to_wait(on.serializer, row) for row in rows]
 
 
 @verb()

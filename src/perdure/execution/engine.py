@@ -57,7 +57,7 @@ class Engine(RecordingConnection):
         self.outbox = Outbox()
         self.retention = retention
         self._sweeps: list[Sweep] = [
-            ThreadExpiry(lambda thread_id: deleting.erase_thread(self, thread_id), self.failures),
+            ThreadExpiry(lambda thread_id: deleting.erase.plan(self, thread_id), self.failures),
             StreamSweep(stream_ttl, self.failures),
         ]
         if retention is not None:
